@@ -1,1 +1,81 @@
-//! bub-kernel
+//! The kernel of bub: a turn in which every stage is a hook.
+//!
+//! * [`Envelope`], [`State`], [`Prompt`], [`ModelStream`], [`Error`]: what hooks are given and return.
+//! * [`hooks`]: the table of all hooks, the registry, and the rules of calling.
+//! * [`Plugin`]: a set of hook implementations; write one with [`hooks`](macro@hooks) on an `impl` block.
+//! * [`Framework`]: registers plugins, opens the [`Running`] scope, and
+//!   [runs turns](Framework::process_inbound).
+//! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: contracts that others implement.
+//!
+//! ```
+//! use bub_kernel::{Envelope, Framework, Prompt, TurnOptions, hooks};
+//!
+//! struct Echo;
+//!
+//! #[hooks(crate = bub_kernel)]
+//! impl Echo {
+//!     async fn run_model(&self, prompt: &Prompt) -> Option<String> {
+//!         Some(format!("echo: {}", prompt.text()))
+//!     }
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! let framework = Framework::builder().plugin("echo", Echo).build();
+//! let result = framework.process_inbound(Envelope::text("hi"), TurnOptions::default()).await.unwrap();
+//! assert_eq!(result.model_output, "echo: hi");
+//! # });
+//! ```
+//!
+//! No network and no processes here: those belong to the crates above.
+
+use std::{future::Future, pin::Pin};
+
+mod admission;
+mod channel;
+mod channel_message;
+mod cli;
+mod envelope;
+mod error;
+mod fields;
+mod framework;
+pub mod hooks;
+mod lifespan;
+mod llm;
+mod media;
+mod pipeline;
+mod plugin;
+mod prompt;
+mod providers;
+mod router;
+mod running;
+mod slots;
+mod state;
+mod steering;
+mod stream;
+mod tool;
+
+pub use admission::{Admission, Decision, TurnSnapshot};
+pub use bub_macros::hooks;
+pub use channel::{Channel, ChannelRole, MessageHandler};
+pub use channel_message::ChannelMessage;
+pub use cli::{CliApp, CliCommand, CliContext, CliHandler};
+pub use envelope::Envelope;
+pub use error::{BoxError, Error, ErrorKind, Origin, Result};
+pub use fields::{Fields, Name};
+pub use framework::{Framework, FrameworkBuilder, FrameworkRef};
+pub use lifespan::{Lifespan, LifespanScope};
+pub use llm::{LlmDecision, LlmRequest, LlmResult, ModelOption, ModelOptions};
+pub use media::{MediaFetcher, MediaItem, MediaKind, audio_format, audio_mime};
+pub use pipeline::{TurnOptions, TurnResult};
+pub use plugin::{Plugin, PluginContext, PluginState, PluginStatus};
+pub use prompt::Prompt;
+pub use router::ChannelRouter;
+pub use running::{Provided, Running, ScopeGuard};
+pub use slots::Slots;
+pub use state::{RUNTIME_PREFIX, State, StatePatch};
+pub use steering::{SteeringHandle, SteeringInbox};
+pub use stream::{ModelStream, StreamEvent};
+pub use tool::{Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec};
+
+/// A boxed future that can move between threads: how traits here return what takes time.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

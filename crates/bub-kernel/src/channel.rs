@@ -1,0 +1,92 @@
+//! The contract of a channel: where messages come from and replies go to.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    BoxFuture,
+    admission::{Admission, TurnSnapshot},
+    envelope::Envelope,
+    error::Result,
+    stream::{ModelStream, StreamEvent},
+};
+
+/// Takes a message that arrived on a channel. It returns when the message has been accepted.
+pub type MessageHandler = Arc<dyn Fn(Envelope) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+
+/// What a channel is to its users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChannelRole {
+    /// A service people write to: a messenger, a webhook.
+    Service,
+    /// The surface in front of one person: the terminal. Not started by `all`.
+    Interface,
+    /// Background work without people: a scheduler.
+    Lifecycle,
+}
+
+/// A channel. Only `name`, `start` and `stop` have to be written.
+pub trait Channel: Send + Sync + 'static {
+    /// Its name, by which messages are routed and users enable it.
+    fn name(&self) -> &str;
+
+    /// Starts receiving, and returns once it does. Work goes on in tasks that end with `stop`.
+    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>>;
+
+    /// Stops receiving. Called also after a failed `start`.
+    fn stop(&self) -> BoxFuture<'_, Result<()>>;
+
+    /// Delivers a rendered message.
+    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        let _ = message;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Sees each event while the model runs; `message` is the inbound one, for its routing fields.
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        let _ = (event, message);
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// Wraps the stream of a turn. The default passes it through [`Channel::on_event`], each event
+    /// in order and before the turn counts it; an error there is logged and the turn goes on.
+    fn stream_events(self: Arc<Self>, message: Envelope, stream: ModelStream) -> ModelStream {
+        ModelStream::new(stream.then(move |event| {
+            let (channel, message) = (Arc::clone(&self), message.clone());
+            async move {
+                let event = event?;
+                if let Err(error) = channel.on_event(&event, &message).await {
+                    tracing::warn!("channel.on_event_failed channel={} error={error}", channel.name());
+                }
+                Ok(event)
+            }
+        }))
+    }
+
+    /// Decides about an arriving message; `None` leaves it to the runtime.
+    fn admit_message<'a>(
+        &'a self,
+        message: &'a Envelope,
+        turn: &'a TurnSnapshot,
+    ) -> BoxFuture<'a, Result<Option<Admission>>> {
+        let _ = (message, turn);
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Whether messages that come in quick succession are collected into one.
+    fn needs_debounce(&self) -> bool {
+        false
+    }
+
+    /// Whether it can be used at all, for example because its token is set.
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    /// What it is to its users.
+    fn role(&self) -> ChannelRole {
+        ChannelRole::Service
+    }
+}

@@ -1,0 +1,121 @@
+//! Builds the envelope that channels send: the usual fields, with their defaults.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::{envelope::Envelope, lifespan::Lifespan, media::MediaItem};
+
+/// A message of a channel, to be turned into an [`Envelope`].
+///
+/// ```
+/// use bub_kernel::{ChannelMessage, Envelope};
+///
+/// let message: Envelope =
+///     ChannelMessage::new("cli:local", "cli", "hello").chat_id("local").context("sender_id", "human").into();
+/// assert_eq!(message.context_str(), "sender_id=human|channel=$cli|chat_id=local");
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct ChannelMessage {
+    session_id: String,
+    channel: String,
+    content: String,
+    chat_id: String,
+    is_active: bool,
+    kind: String,
+    context: Map<String, Value>,
+    media: Vec<MediaItem>,
+    lifespan: Option<Arc<Lifespan>>,
+    output_channel: Option<String>,
+}
+
+impl ChannelMessage {
+    /// A message for a session, from a channel.
+    pub fn new(
+        session_id: impl Into<String>,
+        channel: impl Into<String>,
+        content: impl Into<String>,
+    ) -> Self {
+        Self {
+            session_id: session_id.into(),
+            channel: channel.into(),
+            content: content.into(),
+            chat_id: "default".into(),
+            is_active: false,
+            kind: "normal".into(),
+            context: Map::new(),
+            media: Vec::new(),
+            lifespan: None,
+            output_channel: None,
+        }
+    }
+
+    /// The chat within the channel; `default` unless set.
+    pub fn chat_id(mut self, chat_id: impl Into<String>) -> Self {
+        self.chat_id = chat_id.into();
+        self
+    }
+
+    /// Marks it as addressed to the agent.
+    pub fn active(mut self) -> Self {
+        self.is_active = true;
+        self
+    }
+
+    /// `normal` unless set.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = kind.into();
+        self
+    }
+
+    /// Adds one value to the context.
+    pub fn context(mut self, key: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.context.insert(key.into(), value.into());
+        self
+    }
+
+    /// Attaches a media item.
+    pub fn media(mut self, item: MediaItem) -> Self {
+        self.media.push(item);
+        self
+    }
+
+    /// The scope that lives as long as the message is worked on.
+    pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
+        self.lifespan = Some(Arc::new(lifespan));
+        self
+    }
+
+    /// The channel a reply goes to, when it is another one.
+    pub fn output_channel(mut self, channel: impl Into<String>) -> Self {
+        self.output_channel = Some(channel.into());
+        self
+    }
+}
+
+impl From<ChannelMessage> for Envelope {
+    fn from(message: ChannelMessage) -> Self {
+        let mut context = message.context;
+        // The prompt names the channel with `$`, so that a skill of that name is expanded.
+        context.insert("channel".into(), format!("${}", message.channel).into());
+        context.insert("chat_id".into(), message.chat_id.clone().into());
+        let output_channel = message.output_channel.unwrap_or_else(|| message.channel.clone());
+        let mut envelope = Self::with_capacity(10)
+            .with("session_id", message.session_id)
+            .with("channel", message.channel)
+            .with("content", message.content)
+            .with("chat_id", message.chat_id)
+            .with("is_active", message.is_active)
+            .with("kind", message.kind)
+            .with("context", context)
+            .with("output_channel", output_channel);
+        if !message.media.is_empty() {
+            envelope.set_media(message.media);
+        }
+        if let Some(lifespan) = message.lifespan {
+            envelope.put_slot(lifespan);
+        }
+        envelope
+    }
+}

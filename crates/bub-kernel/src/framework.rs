@@ -1,0 +1,200 @@
+//! The framework: plugins, their hooks, and what they share.
+
+use std::{
+    any::Any,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
+};
+
+use crate::{
+    error::BoxError,
+    hooks::HookSet,
+    plugin::{self, Factory, Plugin, PluginContext, PluginState, PluginStatus},
+    router::ChannelRouter,
+    running::Scope,
+    slots::Slots,
+};
+
+/// Runs turns with a fixed set of plugins. A handle: clones are the same framework.
+#[derive(Clone)]
+pub struct Framework(Arc<Inner>);
+
+struct Inner {
+    workspace: PathBuf,
+    workspace_text: String,
+    hooks: HookSet,
+    plugins: Vec<PluginStatus>,
+    services: Slots,
+    router: RwLock<Option<Arc<dyn ChannelRouter>>>,
+    scope: RwLock<Option<Arc<Scope>>>,
+}
+
+impl Framework {
+    /// Starts building one.
+    pub fn builder() -> FrameworkBuilder {
+        FrameworkBuilder::default()
+    }
+
+    /// The workspace, absolute.
+    pub fn workspace(&self) -> &Path {
+        &self.0.workspace
+    }
+
+    pub(crate) fn workspace_text(&self) -> &str {
+        &self.0.workspace_text
+    }
+
+    /// The hooks of all plugins.
+    pub fn hooks(&self) -> &HookSet {
+        &self.0.hooks
+    }
+
+    /// Every plugin that was asked for, in order, with what became of it.
+    pub fn plugins(&self) -> &[PluginStatus] {
+        &self.0.plugins
+    }
+
+    /// Something the program offers to its plugins.
+    pub fn service<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.0.services.get()
+    }
+
+    /// Binds the router of outbound messages; `None` unbinds it.
+    pub fn bind_router(&self, router: Option<Arc<dyn ChannelRouter>>) {
+        *self.0.router.write().unwrap_or_else(PoisonError::into_inner) = router;
+    }
+
+    /// The bound router.
+    pub fn router(&self) -> Option<Arc<dyn ChannelRouter>> {
+        self.0.router.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn scope(&self) -> Option<Arc<Scope>> {
+        self.0.scope.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_scope(&self, scope: Option<Arc<Scope>>) {
+        *self.0.scope.write().unwrap_or_else(PoisonError::into_inner) = scope;
+    }
+
+    /// Takes a scope out of use, unless another one has taken its place.
+    pub(crate) fn clear_scope(&self, scope: &Arc<Scope>) {
+        let mut current = self.0.scope.write().unwrap_or_else(PoisonError::into_inner);
+        if current.as_ref().is_some_and(|open| Arc::ptr_eq(open, scope)) {
+            *current = None;
+        }
+    }
+}
+
+impl fmt::Debug for Framework {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Framework")
+            .field("workspace", &self.0.workspace)
+            .field("plugins", &self.0.plugins)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A plugin's way back to the framework it belongs to, which does not keep it alive.
+#[derive(Clone, Debug, Default)]
+pub struct FrameworkRef(Arc<OnceLock<WeakFramework>>);
+
+#[derive(Clone)]
+struct WeakFramework(Weak<Inner>);
+
+impl FrameworkRef {
+    /// The framework; `None` while it is still being built, or after it is gone.
+    pub fn get(&self) -> Option<Framework> {
+        self.0.get()?.0.upgrade().map(Framework)
+    }
+}
+
+impl fmt::Debug for WeakFramework {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WeakFramework")
+    }
+}
+
+/// Collects plugins and builds a [`Framework`].
+#[must_use]
+#[derive(Default)]
+pub struct FrameworkBuilder {
+    workspace: Option<PathBuf>,
+    services: Slots,
+    plugins: Vec<(Arc<str>, Factory)>,
+}
+
+impl FrameworkBuilder {
+    /// The workspace; the current directory unless set.
+    pub fn workspace(mut self, workspace: impl Into<PathBuf>) -> Self {
+        self.workspace = Some(workspace.into());
+        self
+    }
+
+    /// Offers something to all plugins, found by its type.
+    pub fn service<T: Any + Send + Sync>(mut self, service: Arc<T>) -> Self {
+        self.services.put(service);
+        self
+    }
+
+    /// Adds a plugin. The order matters: later ones run first.
+    pub fn plugin(self, name: impl AsRef<str>, plugin: impl Plugin) -> Self {
+        self.plugin_with(name, move |_| Ok::<_, BoxError>(plugin))
+    }
+
+    /// Adds a plugin that is made when the framework is built. One that cannot be made is reported
+    /// and left out; the others go on.
+    pub fn plugin_with<P: Plugin, E: Into<BoxError>>(
+        mut self,
+        name: impl AsRef<str>,
+        make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
+    ) -> Self {
+        self.plugins.push((Arc::from(name.as_ref()), plugin::factory(make)));
+        self
+    }
+
+    /// Makes the plugins and the framework.
+    pub fn build(self) -> Framework {
+        let workspace = self.workspace.unwrap_or_else(|| PathBuf::from("."));
+        let workspace = std::path::absolute(&workspace).unwrap_or(workspace);
+        let framework = FrameworkRef::default();
+        let context =
+            PluginContext { framework: framework.clone(), workspace: &workspace, services: &self.services };
+        let mut hooks = HookSet::default();
+        let mut plugins = Vec::with_capacity(self.plugins.len());
+        for (index, (name, factory)) in self.plugins.into_iter().enumerate() {
+            let state = match plugin::load(factory, &context) {
+                Ok(mut own) => {
+                    own.assign(index, &name);
+                    hooks.absorb(own);
+                    PluginState::Active
+                }
+                Err(error) => {
+                    tracing::warn!("Failed to initialize plugin '{name}': {error}");
+                    PluginState::Failed(error.to_string())
+                }
+            };
+            plugins.push(PluginStatus { name, state });
+        }
+        let inner = Arc::new(Inner {
+            workspace_text: workspace.to_string_lossy().into_owned(),
+            workspace,
+            hooks,
+            plugins,
+            services: self.services,
+            router: RwLock::default(),
+            scope: RwLock::default(),
+        });
+        // Set exactly once, right here.
+        let _ = framework.0.set(WeakFramework(Arc::downgrade(&inner)));
+        Framework(inner)
+    }
+}
+
+impl fmt::Debug for FrameworkBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.plugins.iter().map(|(name, _)| name).collect();
+        f.debug_struct("FrameworkBuilder").field("plugins", &names).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,29 @@
+//! Hooks: the places where a plugin can step into a turn.
+//!
+//! * [`table`](mod@table) declares every hook once; everything else is derived from it.
+//! * [`HookSet`] holds the implementations of all plugins and calls them, latest registered first.
+//! * An implementation is synchronous or asynchronous; [`SyncHook`] and [`AsyncHook`] are what
+//!   `#[hooks]` generates from an ordinary method.
+//! * A panic inside an implementation becomes the error of that hook ([`guard`](mod@guard)).
+//! * [`Next`] lets a first-result hook run the chain below itself.
+//! * The chained hooks around model and tool calls have failure rules of their own
+//!   ([`intercept`](mod@intercept)).
+
+mod call;
+mod guard;
+mod implementation;
+mod intercept;
+mod model_stage;
+mod next;
+mod observe;
+mod output;
+mod spec;
+mod table;
+
+pub(crate) use guard::explain as explain_panic;
+pub use implementation::{AsyncHook, Call, Implementation, SyncHook};
+pub use intercept::{BadReturn, HookNote, INTERCEPTION_TIME_LIMIT, LlmGate, ToolGate};
+pub use next::{Chained, Next};
+pub use output::{HookReturn, IntoHookResult};
+pub use spec::{HookArg, HookKind, HookPoint, HookSpec};
+pub use table::{HOOKS, HookSet, args, point};

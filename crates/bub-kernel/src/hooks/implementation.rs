@@ -1,0 +1,131 @@
+//! One plugin's implementation of one hook.
+
+use std::{fmt, sync::Arc};
+
+use super::{HookPoint, HookReturn, HookSet, Next, guard};
+use crate::{
+    BoxFuture,
+    error::{BoxError, Error, Result},
+};
+
+/// What an implementation is called with: its arguments, and its place in the chain.
+pub struct Call<'a, P: HookPoint> {
+    /// The arguments.
+    pub args: P::Args<'a>,
+    pub(super) set: &'a HookSet,
+    pub(super) plugin: usize,
+}
+
+impl<'a, P: HookPoint> Call<'a, P> {
+    /// The chain below this implementation.
+    pub fn next(self) -> Next<'a, P> {
+        Next(self)
+    }
+}
+
+impl<P: HookPoint> Clone for Call<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: HookPoint> Copy for Call<'_, P> {}
+
+/// A synchronous implementation.
+pub trait SyncHook<P: HookPoint>: Send + Sync + 'static {
+    /// Runs it.
+    fn call(&self, call: Call<'_, P>) -> HookReturn<P::Output>;
+}
+
+/// An asynchronous implementation.
+pub trait AsyncHook<P: HookPoint>: Send + Sync + 'static {
+    /// Starts it.
+    fn call<'a>(&'a self, call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>>;
+}
+
+/// Synchronous ones are told apart so that they cost no boxed future.
+enum Body<P: HookPoint> {
+    Sync(Box<dyn SyncHook<P>>),
+    Async(Box<dyn AsyncHook<P>>),
+}
+
+/// An implementation, with the plugin it belongs to.
+pub struct Implementation<P: HookPoint> {
+    body: Body<P>,
+    plugin: Arc<str>,
+    plugin_index: usize,
+    observe_only: bool,
+}
+
+impl<P: HookPoint> Implementation<P> {
+    pub(super) fn new_sync(hook: impl SyncHook<P>) -> Self {
+        Self::new(Body::Sync(Box::new(hook)))
+    }
+
+    pub(super) fn new_async(hook: impl AsyncHook<P>) -> Self {
+        Self::new(Body::Async(Box::new(hook)))
+    }
+
+    fn new(body: Body<P>) -> Self {
+        Self { body, plugin: Arc::from(""), plugin_index: 0, observe_only: false }
+    }
+
+    pub(super) fn assign(&mut self, index: usize, plugin: &Arc<str>) {
+        self.plugin = Arc::clone(plugin);
+        self.plugin_index = index;
+    }
+
+    pub(super) fn set_observe_only(&mut self) {
+        self.observe_only = true;
+    }
+
+    /// The name of the plugin.
+    pub fn plugin(&self) -> Arc<str> {
+        Arc::clone(&self.plugin)
+    }
+
+    pub(super) fn plugin_index(&self) -> usize {
+        self.plugin_index
+    }
+
+    /// Whether its failures may not decide anything.
+    pub fn observe_only(&self) -> bool {
+        self.observe_only
+    }
+
+    /// Calls it and waits for the result.
+    pub(crate) async fn call<'a>(&'a self, set: &'a HookSet, args: P::Args<'a>) -> Result<Option<P::Output>> {
+        let call = Call { args, set, plugin: self.plugin_index };
+        let outcome = match &self.body {
+            Body::Sync(hook) => guard::sync(|| hook.call(call)),
+            Body::Async(hook) => guard::future(hook.call(call)).await,
+        };
+        outcome.map_err(|error| self.explain(error))
+    }
+
+    /// Calls it if that is possible without waiting; otherwise says so in the log and skips it.
+    pub(crate) fn call_sync<'a>(
+        &'a self,
+        set: &'a HookSet,
+        args: P::Args<'a>,
+    ) -> Option<Result<Option<P::Output>>> {
+        let call = Call { args, set, plugin: self.plugin_index };
+        match &self.body {
+            Body::Sync(hook) => Some(guard::sync(|| hook.call(call)).map_err(|error| self.explain(error))),
+            Body::Async(_) => {
+                tracing::warn!("hook.async_not_supported hook={} adapter={}", P::SPEC.name, self.plugin);
+                None
+            }
+        }
+    }
+
+    fn explain(&self, error: BoxError) -> Error {
+        Error::from_boxed(error).in_hook(P::SPEC.name, &self.plugin)
+    }
+}
+
+impl<P: HookPoint> fmt::Debug for Implementation<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", P::SPEC.name, self.plugin)
+    }
+}

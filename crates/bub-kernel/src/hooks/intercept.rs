@@ -1,0 +1,211 @@
+//! The chained hooks around model and tool calls, and what happens when one of them fails.
+//!
+//! | hook | it fails, hangs or returns something odd |
+//! |---|---|
+//! | `before_tool_call` | the call is denied, unless the hook is observe-only |
+//! | `before_llm_call`, `after_llm_call`, `after_tool_call` | logged and skipped |
+//!
+//! Whatever a hook decided comes back as a [`HookNote`], so that the caller can put it on the tape.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::{Value, json};
+
+use super::{
+    HookPoint, HookSet, Implementation, args,
+    point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
+};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    llm::{LlmDecision, LlmRequest, LlmResult},
+    state::State,
+    tool::{ToolCall, ToolDecision, ToolOutcome},
+};
+
+/// How long one interception hook may take. A person may be asked in a hook, so it is generous.
+pub const INTERCEPTION_TIME_LIMIT: Duration = Duration::from_mins(5);
+
+/// What a hook returned could not be read as its result; only plugins of other processes can do that.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the hook returned {got}, expected {expected}")]
+pub struct BadReturn {
+    /// What came.
+    pub got: String,
+    /// What should have come.
+    pub expected: &'static str,
+}
+
+/// What one hook decided or changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HookNote {
+    /// The hook.
+    pub hook: &'static str,
+    /// The plugin.
+    pub plugin: Arc<str>,
+    /// `rewrote`, `finished`, `replaced`, `denied` or `failed`.
+    pub action: &'static str,
+    /// The reason or the error, where there is one.
+    pub detail: Option<String>,
+}
+
+impl HookNote {
+    /// The note as data for a tape event.
+    pub fn to_value(&self) -> Value {
+        json!({"hook": self.hook, "plugin": &*self.plugin, "action": self.action, "detail": self.detail})
+    }
+}
+
+/// What the `before_llm_call` chain came to.
+#[derive(Debug)]
+pub struct LlmGate {
+    /// The request as it is to be sent.
+    pub request: LlmRequest,
+    /// The answer, when a hook gave it in place of the model.
+    pub finish: Option<String>,
+    /// What hooks changed.
+    pub notes: Vec<HookNote>,
+}
+
+/// What the `before_tool_call` chain came to.
+#[derive(Debug)]
+pub struct ToolGate {
+    /// The call as it is to be made.
+    pub call: ToolCall,
+    /// [`ToolDecision::Proceed`], or what to answer in place of the call.
+    pub decision: ToolDecision,
+    /// What hooks changed.
+    pub notes: Vec<HookNote>,
+}
+
+impl HookSet {
+    /// Runs the `before_llm_call` chain.
+    pub async fn before_llm_call(&self, request: LlmRequest, state: &State) -> LlmGate {
+        let mut gate = LlmGate { request, finish: None, notes: Vec::new() };
+        for found in BeforeLlmCall::implementations(self).iter().rev() {
+            let args = args::BeforeLlmCall { request: &gate.request, state };
+            match within_limit(found, self, args).await {
+                Ok(None) => {}
+                Ok(Some(LlmDecision::Proceed(request))) => {
+                    gate.notes.push(note(found, "rewrote", None));
+                    gate.request = request;
+                }
+                Ok(Some(LlmDecision::Finish(text))) => {
+                    gate.notes.push(note(found, "finished", None));
+                    gate.finish = Some(text);
+                    return gate;
+                }
+                Err(error) => gate.notes.push(isolate(found, &error)),
+            }
+        }
+        gate
+    }
+
+    /// Runs every `after_llm_call`; returns what failed.
+    pub async fn after_llm_call(
+        &self,
+        request: &LlmRequest,
+        result: &LlmResult,
+        state: &State,
+    ) -> Vec<HookNote> {
+        let mut notes = Vec::new();
+        for found in AfterLlmCall::implementations(self).iter().rev() {
+            let args = args::AfterLlmCall { request, result, state };
+            if let Err(error) = within_limit(found, self, args).await {
+                notes.push(isolate(found, &error));
+            }
+        }
+        notes
+    }
+
+    /// Runs the `before_tool_call` chain. A hook that fails denies the call.
+    pub async fn before_tool_call(&self, call: ToolCall, state: &State) -> ToolGate {
+        let mut gate = ToolGate { call, decision: ToolDecision::Proceed(None), notes: Vec::new() };
+        for found in BeforeToolCall::implementations(self).iter().rev() {
+            let args = args::BeforeToolCall { call: &gate.call, state };
+            let decision = match within_limit(found, self, args).await {
+                Ok(decision) => decision,
+                Err(error) => {
+                    gate.notes.push(isolate(found, &error));
+                    if found.observe_only() {
+                        continue;
+                    }
+                    let reason = format!("`{}` could not decide about this call: {error}", found.plugin());
+                    Some(ToolDecision::Deny(Some(reason)))
+                }
+            };
+            match decision {
+                None | Some(ToolDecision::Proceed(None)) => {}
+                Some(ToolDecision::Proceed(Some(arguments))) => {
+                    gate.notes.push(note(found, "rewrote", None));
+                    gate.call.arguments = arguments;
+                }
+                Some(last) => {
+                    gate.notes.push(last_word(found, &last));
+                    gate.decision = last;
+                    return gate;
+                }
+            }
+        }
+        gate
+    }
+
+    /// Runs the `after_tool_call` chain: each sees the result as the one before it left it. The
+    /// result of a failed call cannot be replaced.
+    pub async fn after_tool_call(
+        &self,
+        call: &ToolCall,
+        mut outcome: ToolOutcome,
+        state: &State,
+    ) -> (ToolOutcome, Vec<HookNote>) {
+        let mut notes = Vec::new();
+        for found in AfterToolCall::implementations(self).iter().rev() {
+            let args = args::AfterToolCall { call, result: &outcome, state };
+            match within_limit(found, self, args).await {
+                Ok(Some(value)) if outcome.result.is_ok() => {
+                    notes.push(note(found, "rewrote", None));
+                    outcome.result = Ok(value);
+                }
+                Ok(_) => {}
+                Err(error) => notes.push(isolate(found, &error)),
+            }
+        }
+        (outcome, notes)
+    }
+}
+
+async fn within_limit<'a, P: HookPoint>(
+    found: &'a Implementation<P>,
+    set: &'a HookSet,
+    args: P::Args<'a>,
+) -> Result<Option<P::Output>> {
+    match tokio::time::timeout(INTERCEPTION_TIME_LIMIT, found.call(set, args)).await {
+        Ok(outcome) => outcome,
+        Err(_) => Err(Error::new(
+            ErrorKind::Temporary,
+            format!("no answer within {} s", INTERCEPTION_TIME_LIMIT.as_secs()),
+        )),
+    }
+}
+
+fn last_word(found: &Implementation<BeforeToolCall>, decision: &ToolDecision) -> HookNote {
+    match decision {
+        ToolDecision::Deny(reason) => note(found, "denied", reason.clone()),
+        ToolDecision::Proceed(_) | ToolDecision::Replace(_) => note(found, "replaced", None),
+    }
+}
+
+fn note<P: HookPoint>(found: &Implementation<P>, action: &'static str, detail: Option<String>) -> HookNote {
+    HookNote { hook: P::SPEC.name, plugin: found.plugin(), action, detail }
+}
+
+fn isolate<P: HookPoint>(found: &Implementation<P>, error: &Error) -> HookNote {
+    let (hook, plugin) = (P::SPEC.name, found.plugin());
+    if let Some(BadReturn { got, expected }) = error.downcast_ref() {
+        tracing::warn!(
+            "hook.agent_hook_bad_return hook={hook} adapter={plugin} got={got} expected={expected}"
+        );
+    } else {
+        tracing::warn!("hook.agent_hook_failed hook={hook} adapter={plugin} error={error}");
+    }
+    note(found, "failed", Some(error.to_string()))
+}

@@ -1,0 +1,75 @@
+//! The chain below an implementation.
+
+use super::{Call, HookPoint};
+use crate::{BoxFuture, error::Result};
+
+/// What the plugins registered before this one would answer.
+///
+/// A first-result hook asks for it with an argument named `next`, to wrap their answer or to ask
+/// them with other arguments:
+///
+/// ```ignore
+/// async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
+///     Ok(next.call().await?.map(shout))
+/// }
+/// ```
+pub struct Next<'a, P: HookPoint>(pub(super) Call<'a, P>);
+
+impl<'a, P: HookPoint> Next<'a, P> {
+    /// The arguments this implementation was called with.
+    pub fn args(&self) -> P::Args<'a> {
+        self.0.args
+    }
+
+    /// The same chain, to be called with other arguments.
+    #[must_use]
+    pub fn with(self, args: P::Args<'a>) -> Self {
+        Self(Call { args, ..self.0 })
+    }
+
+    pub(super) async fn first_below(self) -> Result<Option<P::Output>> {
+        let Call { args, set, plugin } = self.0;
+        for found in P::implementations(set).iter().rev().filter(|found| found.plugin_index() < plugin) {
+            if let Some(value) = found.call(set, args).await? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<'a, P: Chained> Next<'a, P> {
+    /// Runs the chain; `None` when nobody below has an opinion.
+    pub fn call(self) -> BoxFuture<'a, Result<Option<P::Output>>> {
+        P::below(self)
+    }
+
+    /// Runs the chain without waiting; asynchronous implementations are skipped with a warning.
+    pub fn call_sync(self) -> Result<Option<P::Output>> {
+        let Call { args, set, plugin } = self.0;
+        for found in P::implementations(set).iter().rev().filter(|found| found.plugin_index() < plugin) {
+            if let Some(value) = found.call_sync(set, args).transpose()?.flatten() {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<P: HookPoint> Clone for Next<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: HookPoint> Copy for Next<'_, P> {}
+
+/// Hooks in which there is a chain below: those where the first result wins.
+#[diagnostic::on_unimplemented(
+    message = "only first-result hooks have a chain below them",
+    label = "every implementation of this hook is called anyway"
+)]
+pub trait Chained: HookPoint {
+    /// Runs the chain below.
+    fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>>;
+}

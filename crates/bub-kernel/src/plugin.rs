@@ -1,0 +1,79 @@
+//! Plugins: named sets of hook implementations.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::Arc,
+};
+
+use crate::{
+    error::{BoxError, Error},
+    framework::FrameworkRef,
+    hooks::HookSet,
+    slots::Slots,
+};
+
+/// A set of hook implementations. [`hooks`](macro@crate::hooks) writes this impl.
+pub trait Plugin: Send + Sync + 'static {
+    /// Adds the implementations.
+    fn register(self: Arc<Self>, hooks: &mut HookSet);
+}
+
+/// What a plugin is given when it is made.
+pub struct PluginContext<'a> {
+    /// The framework it will belong to; usable once turns run.
+    pub framework: FrameworkRef,
+    /// The workspace, absolute.
+    pub workspace: &'a Path,
+    pub(crate) services: &'a Slots,
+}
+
+impl PluginContext<'_> {
+    /// Something the program offers to its plugins, such as its settings.
+    pub fn service<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.services.get()
+    }
+}
+
+/// Whether a plugin is in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PluginState {
+    /// Its hooks are registered.
+    Active,
+    /// It could not be made, for this reason; it is left out.
+    Failed(String),
+}
+
+/// A plugin that was asked for, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginStatus {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What became of it.
+    pub state: PluginState,
+}
+
+/// Makes a plugin and collects its hooks.
+pub(crate) type Factory = Box<dyn FnOnce(&PluginContext<'_>) -> Result<HookSet, BoxError> + Send>;
+
+/// A factory for something that makes a plugin.
+pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
+    make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
+) -> Factory {
+    Box::new(move |context| {
+        let plugin = Arc::new(make(context).map_err(Into::into)?);
+        let mut hooks = HookSet::default();
+        plugin.register(&mut hooks);
+        Ok(hooks)
+    })
+}
+
+/// Runs a factory; a panic in it is a failure like any other.
+pub(crate) fn load(factory: Factory, context: &PluginContext<'_>) -> Result<HookSet, Error> {
+    let made = catch_unwind(AssertUnwindSafe(|| factory(context)));
+    match made {
+        Ok(outcome) => outcome.map_err(Error::from_boxed),
+        Err(panic) => Err(crate::hooks::explain_panic(panic.as_ref())),
+    }
+}

@@ -1,0 +1,90 @@
+//! The contract of a tool, and what the hooks around a tool call see.
+
+use std::{sync::Arc, time::Duration};
+
+use bub_tape::Tape;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::{BoxFuture, error::Error, error::Result, state::State};
+
+/// What a tool tells the model and the user about itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolSpec {
+    /// Its name, with dots: `fs.read`.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// The JSON Schema of its arguments, an object.
+    pub parameters: Value,
+    /// Whether the model may call it; a tool that may not is a command for people.
+    pub agent_use: bool,
+}
+
+impl ToolSpec {
+    /// The name as the model sees it: providers refuse dots.
+    pub fn model_name(&self) -> String {
+        self.name.replace('.', "_")
+    }
+}
+
+/// What a tool works with.
+#[derive(Clone, Debug)]
+pub struct ToolContext {
+    /// The run the call belongs to.
+    pub run_id: String,
+    /// The session's tape, when there is one.
+    pub tape: Option<Arc<Tape>>,
+    /// The state of the turn.
+    pub state: State,
+    /// Fires when the turn is cancelled.
+    pub cancel: CancellationToken,
+}
+
+/// A tool.
+pub trait Tool: Send + Sync + 'static {
+    /// What it is.
+    fn spec(&self) -> &ToolSpec;
+
+    /// Runs it. A string result reaches the model as it is, anything else as JSON.
+    fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> BoxFuture<'_, Result<Value>>;
+}
+
+/// A tool call the model asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolCall {
+    /// The run it belongs to.
+    pub run_id: String,
+    /// The tool, as the model named it.
+    pub tool: String,
+    /// The arguments.
+    pub arguments: Map<String, Value>,
+}
+
+/// What a tool call came to.
+#[derive(Clone, Debug)]
+pub struct ToolOutcome {
+    /// The result, or why there is none.
+    pub result: Result<Value, Error>,
+    /// How long it took.
+    pub duration: Duration,
+}
+
+/// What `before_tool_call` decides.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolDecision {
+    /// Make the call, with other arguments if there are some.
+    Proceed(Option<Map<String, Value>>),
+    /// Make no call: this is its result.
+    Replace(Value),
+    /// Make no call: the model is told it was denied, and why.
+    Deny(Option<String>),
+}
+
+impl ToolDecision {
+    /// What the model is told when `tool` was denied.
+    pub fn denial(tool: &str, reason: Option<&str>) -> Error {
+        let default = || format!("Tool '{tool}' call denied by policy hook.");
+        Error::new(crate::ErrorKind::Tool, reason.map_or_else(default, str::to_owned))
+    }
+}

@@ -1,0 +1,183 @@
+//! Turns the methods of an `impl` block into hook registrations.
+//!
+//! The attribute knows no hook: names and arguments are checked by macros that the hook table
+//! generates, so that table stays the only list. A wrong name ends up in their error arms, placed at
+//! the word the author wrote.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::{
+    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token, parse::Parser, parse2,
+    spanned::Spanned,
+};
+
+pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
+    match try_expand(options, block.clone()) {
+        Ok(tokens) => tokens,
+        Err(error) => {
+            let error = error.to_compile_error();
+            quote! { #block #error }
+        }
+    }
+}
+
+fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
+    let kernel = parse_options(options)?;
+    let mut block: ItemImpl = parse2(block)?;
+    if let Some((_, path, _)) = &block.trait_ {
+        return Err(Error::new(path.span(), "`#[hooks]` goes on an `impl` block without a trait"));
+    }
+    let mut registrations = Vec::new();
+    let mut errors = Vec::new();
+    for item in &mut block.items {
+        let outcome = match item {
+            ImplItem::Fn(method) => register(&kernel, &block.self_ty, &block.generics, method),
+            other => Err(Error::new(
+                other.span(),
+                "only methods can implement hooks; put this into another `impl` block",
+            )),
+        };
+        match outcome {
+            Ok(tokens) => registrations.push(tokens),
+            Err(error) => errors.push(error.to_compile_error()),
+        }
+    }
+    let (generics, _, bounds) = block.generics.split_for_impl();
+    let plugin = &block.self_ty;
+    Ok(quote! {
+        #block
+
+        impl #generics #kernel::Plugin for #plugin #bounds {
+            fn register(self: ::std::sync::Arc<Self>, hooks: &mut #kernel::hooks::HookSet) {
+                #(#registrations)*
+                let _ = hooks;
+            }
+        }
+
+        #(#errors)*
+    })
+}
+
+/// `crate = path`, or nothing.
+fn parse_options(options: TokenStream) -> Result<Path> {
+    if options.is_empty() {
+        return parse2(quote!(::bub));
+    }
+    let parser = |input: syn::parse::ParseStream<'_>| {
+        input.parse::<Token![crate]>()?;
+        input.parse::<Token![=]>()?;
+        input.call(Path::parse_mod_style)
+    };
+    let path = parser.parse2(options)?;
+    if path.segments.first().is_some_and(|first| first.ident == "crate") || path.leading_colon.is_some() {
+        return Ok(path);
+    }
+    parse2(quote!(::#path))
+}
+
+fn register(
+    kernel: &Path,
+    plugin: &syn::Type,
+    generics: &syn::Generics,
+    method: &mut ImplItemFn,
+) -> Result<TokenStream> {
+    let observe_only = take_attribute(&mut method.attrs, "observe_only");
+    let name = method.sig.ident.clone();
+    if let Some(attribute) = observe_only.as_ref().filter(|_| name != "before_tool_call") {
+        return Err(Error::new(attribute.span(), "`#[observe_only]` is for `before_tool_call`"));
+    }
+    let arguments = arguments(kernel, method)?;
+    let conditions = method.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
+    let point = format_ident!("{}", camel_case(&name.to_string()), span = name.span());
+    let at = name.span();
+    let call = quote_spanned!(at=> <#plugin>::#name(&self.0 #(, #arguments)*));
+    let (impl_generics, type_generics, bounds) = generics.split_for_impl();
+    let (add, hook_impl) = if method.sig.asyncness.is_some() {
+        let body = quote_spanned!(at=> #kernel::hooks::IntoHookResult::into_hook_result(#call.await));
+        let hook_impl = quote! {
+            impl #impl_generics #kernel::hooks::AsyncHook<#kernel::hooks::point::#point>
+                for Adapter #type_generics #bounds
+            {
+                fn call<'call>(
+                    &'call self,
+                    call: #kernel::hooks::Call<'call, #kernel::hooks::point::#point>,
+                ) -> #kernel::BoxFuture<'call, #kernel::hooks::HookReturn<
+                    <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output>>
+                {
+                    let _ = call;
+                    ::std::boxed::Box::pin(async move { #body })
+                }
+            }
+        };
+        (quote!(add_async), hook_impl)
+    } else {
+        let body = quote_spanned!(at=> #kernel::hooks::IntoHookResult::into_hook_result(#call));
+        let hook_impl = quote! {
+            impl #impl_generics #kernel::hooks::SyncHook<#kernel::hooks::point::#point>
+                for Adapter #type_generics #bounds
+            {
+                fn call(
+                    &self,
+                    call: #kernel::hooks::Call<'_, #kernel::hooks::point::#point>,
+                ) -> #kernel::hooks::HookReturn<
+                    <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output>
+                {
+                    let _ = call;
+                    #body
+                }
+            }
+        };
+        (quote!(add_sync), hook_impl)
+    };
+    let observe = observe_only.map(|_| quote!(hooks.observe_only();));
+    Ok(quote_spanned! {at=>
+        #(#conditions)*
+        #kernel::__hook!(#name {{
+            struct Adapter #impl_generics (::std::sync::Arc<#plugin>) #bounds;
+            #hook_impl
+            hooks.#add::<#kernel::hooks::point::#point>(Adapter(::std::sync::Arc::clone(&self)));
+            #observe
+        }});
+    })
+}
+
+/// The values to pass for what the method asks for, by name.
+fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
+    let hook = &method.sig.ident;
+    let mut inputs = method.sig.inputs.iter();
+    match inputs.next() {
+        Some(FnArg::Receiver(receiver)) if receiver.reference.is_some() && receiver.mutability.is_none() => {}
+        _ => {
+            let message = format!(
+                "a hook takes `&self`; if `{hook}` is a helper, put it into an `impl` block without `#[hooks]`"
+            );
+            return Err(Error::new(method.sig.ident.span(), message));
+        }
+    }
+    inputs
+        .map(|input| {
+            let FnArg::Typed(typed) = input else {
+                return Err(Error::new(input.span(), "unexpected receiver"));
+            };
+            let Pat::Ident(pattern) = &*typed.pat else {
+                return Err(Error::new(typed.pat.span(), "name this argument as the hook names it"));
+            };
+            let argument = &pattern.ident;
+            // A mismatched type is reported at the argument, where the wrong type stands.
+            Ok(quote_spanned!(argument.span()=> #kernel::__hook_arg!(#hook #argument call)))
+        })
+        .collect()
+}
+
+fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {
+    let at = attributes.iter().position(|attribute| attribute.path().is_ident(name))?;
+    Some(attributes.remove(at))
+}
+
+fn camel_case(snake: &str) -> String {
+    let words = snake.split('_').map(|word| {
+        let mut letters = word.chars();
+        letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    });
+    words.collect()
+}
