@@ -1,1 +1,1 @@
-//! bub-testkit
+//! Test support shared by every crate.

@@ -1,0 +1,96 @@
+//! Reset and archive of a tape and of the sidecars that follow it.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    Entry, Reset, ResetReport, Result, SESSION_START, SessionInfo, Tape, TapeName, tape::handoff_entries,
+    time,
+};
+
+impl Tape {
+    /// Empties the tape, keeping an archive when asked to, and starts it again with `session/start`. Sidecars follow;
+    /// one whose archive failed keeps its content.
+    ///
+    /// The session is carried over, so that the new tape still says whose it is.
+    pub async fn reset(&self, archive: bool) -> Result<ResetReport> {
+        let stamp = archive.then(time::archive_stamp);
+        let session = self.summary().await?.session;
+        let opening = move |archived: Option<&str>| opening_entries(session.as_ref(), archived);
+        let reset = Reset { archive: stamp.clone(), opening: Box::new(opening) };
+        let outcome = self.store().reset(self.name(), reset).await?;
+        for sidecar in self.sidecars() {
+            let events = self.reset_one(&sidecar.name, "tape.reset", stamp.as_deref()).await?;
+            self.append_all(events).await?;
+        }
+        Ok(ResetReport { archived: outcome.archived })
+    }
+
+    /// Keeps a copy of a sidecar and records it; `reason` is `manual` in the original's command.
+    pub async fn archive_sidecar(&self, name: &str, reason: &str) -> Result<String> {
+        let tape = self.sidecar(name)?;
+        let stamp = time::archive_stamp();
+        let archived = self.store().archive(tape.name(), &stamp).await;
+        self.append(sidecar_event("sidecar.archive", name, reason, archived.as_ref().map(Some))).await?;
+        archived
+    }
+
+    /// Empties a sidecar, keeping an archive when asked to, and records it; `reason` is `gc` in the original.
+    pub async fn reset_sidecar(&self, name: &str, reason: &str, archive: bool) -> Result<()> {
+        let stamp = archive.then(time::archive_stamp);
+        self.sidecar(name)?;
+        let events = self.reset_one(name, reason, stamp.as_deref()).await?;
+        self.append_all(events).await?;
+        Ok(())
+    }
+
+    async fn reset_one(&self, name: &str, reason: &str, stamp: Option<&str>) -> Result<Vec<Entry>> {
+        let tape: TapeName = self.name().sidecar(name)?;
+        let mut events = Vec::new();
+        if let Some(stamp) = stamp {
+            let archived = self.store().archive(&tape, stamp).await;
+            events.push(sidecar_event("sidecar.archive", name, reason, archived.as_ref().map(Some)));
+            if archived.is_err() {
+                events.push(skipped_event(name, reason));
+                return Ok(events);
+            }
+        }
+        let reset = self.store().reset(&tape, Reset::empty(None)).await;
+        events.push(sidecar_event("sidecar.reset", name, reason, reset.as_ref().map(|_| None)));
+        Ok(events)
+    }
+}
+
+fn opening_entries(session: Option<&SessionInfo>, archived: Option<&str>) -> Vec<Entry> {
+    let mut state = json!({"owner": "human"});
+    if let (Some(state), Some(path)) = (state.as_object_mut(), archived) {
+        state.insert("archived".to_owned(), path.into());
+    }
+    handoff_entries(SESSION_START, Some(state), session.map(SessionInfo::to_map).unwrap_or_default())
+}
+
+fn sidecar_event<E: ToString>(
+    event: &str,
+    name: &str,
+    reason: &str,
+    outcome: Result<Option<&String>, E>,
+) -> Entry {
+    let mut data = Map::new();
+    data.insert("sidecar".to_owned(), name.into());
+    data.insert("status".to_owned(), if outcome.is_ok() { "ok" } else { "error" }.into());
+    data.insert("reason".to_owned(), reason.into());
+    match outcome {
+        Ok(Some(path)) => {
+            data.insert("archive".to_owned(), path.as_str().into());
+        }
+        Ok(None) => {}
+        Err(error) => {
+            data.insert("error".to_owned(), error.to_string().into());
+        }
+    }
+    Entry::event(event, Some(Value::Object(data))).outside_context()
+}
+
+fn skipped_event(name: &str, reason: &str) -> Entry {
+    let data = json!({"sidecar": name, "status": "skipped", "reason": reason, "cause": "archive_failed"});
+    Entry::event("sidecar.reset", Some(data)).outside_context()
+}

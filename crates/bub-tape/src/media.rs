@@ -1,0 +1,80 @@
+//! Media out of entries and back: the tape keeps text, blobs keep the rest.
+//!
+//! `payload.content` of a message keeps its text parts, as the original writes them. Every other part is
+//! stored once as a blob — the part's own JSON, whatever its shape, so that it comes back exactly — and
+//! `meta.media` says which blob stood where.
+
+use serde_json::{Value, json};
+
+use crate::{BlobId, BlobStore, Entry, Kind, Result};
+
+/// Moves the media of a message into blobs. Other kinds only lose theirs: an event repeats what a message already holds.
+pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
+    if entry.kind != Kind::Message {
+        drop_media(&mut entry);
+        return Ok(entry);
+    }
+    let Some(Value::Array(parts)) = entry.payload.get_mut("content") else { return Ok(entry) };
+    if parts.iter().all(is_text) {
+        return Ok(entry);
+    }
+    let (mut kept, mut media) = (Vec::new(), Vec::new());
+    for (index, part) in std::mem::take(parts).into_iter().enumerate() {
+        if is_text(&part) {
+            kept.push(part);
+            continue;
+        }
+        let kind = part.get("type").cloned().unwrap_or(Value::Null);
+        let blob = blobs.put(part.to_string().into_bytes()).await?;
+        media.push(json!({"index": index, "type": kind, "blob": blob.to_string()}));
+    }
+    *parts = kept;
+    Ok(entry.with_meta("media", media))
+}
+
+/// Puts the media of a message back where they stood. A blob that is gone is left out.
+pub async fn attach(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
+    let mut entry = entry.clone();
+    let Some(Value::Array(media)) = entry.meta.get("media").cloned() else { return Ok(entry) };
+    let Some(Value::Array(parts)) = entry.payload.get_mut("content") else { return Ok(entry) };
+    for item in media {
+        let Some(part) = load(blobs, &item).await? else { continue };
+        let index = item.get("index").and_then(Value::as_u64).and_then(|index| usize::try_from(index).ok());
+        parts.insert(index.unwrap_or(usize::MAX).min(parts.len()), part);
+    }
+    Ok(entry)
+}
+
+async fn load(blobs: &dyn BlobStore, item: &Value) -> Result<Option<Value>> {
+    let Some(id) = item.get("blob").and_then(Value::as_str).and_then(|id| BlobId::parse(id).ok()) else {
+        return Ok(None);
+    };
+    match blobs.get(&id).await {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(crate::TapeError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn drop_media(entry: &mut Entry) {
+    for key in ["content", "prompt"] {
+        if let Some(value) = entry.payload.get_mut(key) {
+            keep_text(value);
+        }
+        if let Some(value) = entry.payload.get_mut("data").and_then(|data| data.get_mut(key)) {
+            keep_text(value);
+        }
+    }
+}
+
+fn keep_text(value: &mut Value) {
+    if let Value::Array(parts) = value
+        && parts.iter().any(|part| part.get("type").is_some())
+    {
+        parts.retain(is_text);
+    }
+}
+
+fn is_text(part: &Value) -> bool {
+    part.get("type").and_then(Value::as_str) == Some("text") || part.is_string()
+}

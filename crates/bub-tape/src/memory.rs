@@ -1,0 +1,221 @@
+//! Tapes in memory: for tests, for embedding, and for sessions that leave nothing behind.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    future::ready,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use futures_util::stream;
+
+use crate::{
+    AnchorMark, AnchorSearch, Appended, BlobId, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease,
+    Listing, Order, Position, Reset, ResetOutcome, Result, Span, Summary, TapeError, TapeName, TapeStore,
+    Wait,
+};
+
+/// A store that forgets everything when it is dropped. Clones share their tapes.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStore {
+    shared: Arc<Mutex<Shared>>,
+    blobs: Arc<MemoryBlobs>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    tapes: BTreeMap<TapeName, Recorded>,
+    archives: BTreeMap<String, Vec<Arc<Entry>>>,
+    leased: HashSet<TapeName>,
+}
+
+#[derive(Debug, Default)]
+struct Recorded {
+    entries: Vec<Arc<Entry>>,
+    marks: Vec<AnchorMark>,
+    summary: Summary,
+}
+
+impl Recorded {
+    fn append(&mut self, batch: Vec<Entry>) -> Vec<EntryId> {
+        batch.into_iter().map(|entry| self.push(entry)).collect()
+    }
+
+    fn push(&mut self, mut entry: Entry) -> EntryId {
+        entry.id = self.summary.max_id.next();
+        let position = Position::new(self.entries.len() as u64);
+        self.marks.extend(self.summary.observe(&entry, position));
+        let id = entry.id;
+        self.entries.push(Arc::new(entry));
+        id
+    }
+
+    fn span(&self, span: Span) -> Vec<Arc<Entry>> {
+        let inside = |(index, _): &(usize, &Arc<Entry>)| span.contains(Position::new(*index as u64));
+        let mut entries: Vec<_> =
+            self.entries.iter().enumerate().filter(inside).map(|(_, entry)| Arc::clone(entry)).collect();
+        if span.order == Order::NewestFirst {
+            entries.reverse();
+        }
+        entries
+    }
+}
+
+impl MemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The entries of an archive, by the name [`TapeStore::archive`] returned.
+    pub fn archived(&self, name: &str) -> Option<Vec<Entry>> {
+        Some(self.lock().archives.get(name)?.iter().map(|entry| (**entry).clone()).collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // Nothing in here can panic half way, so a poisoned lock still guards whole data.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lease(&self, tape: &TapeName) -> Result<Lease> {
+        if !self.lock().leased.insert(tape.clone()) {
+            return Err(TapeError::Busy { tape: tape.to_string(), holder: "this process".to_owned() });
+        }
+        Ok(Lease::new(tape.clone(), MemoryLease { store: self.clone(), tape: tape.clone() }))
+    }
+}
+
+struct MemoryLease {
+    store: MemoryStore,
+    tape: TapeName,
+}
+
+impl Drop for MemoryLease {
+    fn drop(&mut self) {
+        self.store.lock().leased.remove(&self.tape);
+    }
+}
+
+impl Shared {
+    fn archive(&mut self, tape: &TapeName, stamp: &str) -> String {
+        let entries = self.tapes.get(tape).map(|recorded| recorded.entries.clone()).unwrap_or_default();
+        let mut name = format!("memory:{tape}.{stamp}");
+        let mut number = 1;
+        while self.archives.contains_key(&name) {
+            name = format!("memory:{tape}.{stamp}-{number}");
+            number += 1;
+        }
+        self.archives.insert(name.clone(), entries);
+        name
+    }
+}
+
+impl TapeStore for MemoryStore {
+    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+        let names = self.lock().tapes.keys().filter(|name| listing.includes(name)).cloned().collect();
+        Box::pin(ready(Ok(names)))
+    }
+
+    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+        Box::pin(async move {
+            if batch.is_empty() {
+                return Ok(Appended { ids: Vec::new() });
+            }
+            let ids = self.lock().tapes.entry(tape.clone()).or_default().append(batch);
+            Ok(Appended { ids })
+        })
+    }
+
+    fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
+        let entries = self.lock().tapes.get(tape).map(|recorded| recorded.span(span)).unwrap_or_default();
+        Box::pin(stream::iter(entries.into_iter().map(|entry| Ok((*entry).clone()))))
+    }
+
+    fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        let wanted: HashSet<_> = ids.iter().collect();
+        let shared = self.lock();
+        let entries = shared.tapes.get(tape).map(|recorded| recorded.entries.as_slice()).unwrap_or_default();
+        let found = entries
+            .iter()
+            .filter(|entry| wanted.contains(&entry.id))
+            .map(|entry| (**entry).clone())
+            .collect();
+        Box::pin(ready(Ok(found)))
+    }
+
+    fn anchors<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        search: AnchorSearch,
+    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
+        let shared = self.lock();
+        let marks = shared.tapes.get(tape).map(|recorded| recorded.marks.as_slice()).unwrap_or_default();
+        Box::pin(ready(Ok(search.pick(marks))))
+    }
+
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
+        let summary =
+            self.lock().tapes.get(tape).map(|recorded| recorded.summary.clone()).unwrap_or_default();
+        Box::pin(ready(Ok(summary)))
+    }
+
+    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move { Ok(self.lock().archive(tape, stamp)) })
+    }
+
+    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+        Box::pin(async move {
+            let mut shared = self.lock();
+            let archived = reset.archive.map(|stamp| shared.archive(tape, &stamp));
+            let mut recorded = Recorded::default();
+            let ids = recorded.append((reset.opening)(archived.as_deref()));
+            shared.tapes.insert(tape.clone(), recorded);
+            Ok(ResetOutcome { archived, ids })
+        })
+    }
+
+    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.lock().tapes.remove(tape);
+            Ok(())
+        })
+    }
+
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
+        Box::pin(wait.poll(move || self.try_lease(tape)))
+    }
+
+    fn blobs(&self) -> Arc<dyn BlobStore> {
+        Arc::clone(&self.blobs) as Arc<dyn BlobStore>
+    }
+}
+
+#[derive(Debug, Default)]
+struct MemoryBlobs(Mutex<BTreeMap<BlobId, Vec<u8>>>);
+
+impl MemoryBlobs {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<BlobId, Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BlobStore for MemoryBlobs {
+    fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>> {
+        let id = BlobId::of(&bytes);
+        self.lock().insert(id.clone(), bytes);
+        Box::pin(ready(Ok(id)))
+    }
+
+    fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>> {
+        let found = self.lock().get(id).cloned();
+        Box::pin(ready(found.ok_or_else(|| TapeError::NotFound(format!("Blob {id} was not found.")))))
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobId>>> {
+        Box::pin(ready(Ok(self.lock().keys().cloned().collect())))
+    }
+
+    fn remove<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<()>> {
+        self.lock().remove(id);
+        Box::pin(ready(Ok(())))
+    }
+}
