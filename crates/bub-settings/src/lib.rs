@@ -1,1 +1,57 @@
-//! bub-settings
+//! Settings of bub: declared once, read from every source alike; secrets that cannot be printed,
+//! and the one redactor that logs and errors go through.
+//!
+//! - [`Key`], [`Setting`], [`Section`]: declarations as data. [`core`] has those of bub itself.
+//! - [`Loader`] reads flags, [`Environment`], the workspace's `.env` and `config.yml`, in this order
+//!   of strength, merges maps, and gives [`Settings`] or a [`SettingsError`] that says where and what.
+//! - [`Settings::get`] gives typed values, [`Settings::get_value`] values by path,
+//!   [`Settings::origin`] where they came from, [`Settings::warnings`] what looks like a mistake.
+//! - [`Secret`] and [`Redactor`]: every secret that is read is registered, and masked from then on.
+//!
+//! ```
+//! use bub_settings::{Environment, Key, Loader, Section};
+//!
+//! static COLOUR: Key<String> = Key::new("shop.colour", "red", "The colour of the shop.");
+//!
+//! let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("BUB_SHOP_COLOUR", "blue")]);
+//! let mut settings = Loader::new(env).load()?;
+//! settings.register(Section::new("shop", &[&COLOUR]))?;
+//! assert_eq!(settings.get(&COLOUR), "blue");
+//! assert_eq!(settings.origin("shop.colour").unwrap().to_string(), "environment variable BUB_SHOP_COLOUR");
+//! # Ok::<(), bub_settings::SettingsError>(())
+//! ```
+
+mod check;
+pub mod core;
+mod declare;
+mod dotenv;
+mod environment;
+mod error;
+mod files;
+mod load;
+mod lookup;
+mod node;
+mod origin;
+mod redact;
+mod resolve;
+mod secret;
+mod settings;
+mod show;
+mod sources;
+mod suggest;
+mod types;
+mod unknown;
+mod warning;
+mod yaml;
+
+pub use declare::{Declared, DynamicKey, Key, Kind, Section, Setting};
+pub use environment::Environment;
+pub use error::{LookupError, SettingsError};
+pub use load::{Loader, Trust};
+pub use lookup::{Entry, Found};
+pub use origin::Origin;
+pub use redact::{RedactingWriter, Redactor};
+pub use secret::{MASK, Secret, is_sensitive_name};
+pub use settings::Settings;
+pub use types::{PerProvider, SettingType};
+pub use warning::Warning;

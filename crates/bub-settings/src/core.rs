@@ -1,0 +1,207 @@
+//! The settings of bub itself: the root section and the sections that every home may have.
+//!
+//! Names, types and defaults are those of the original, so its config files and environments keep
+//! working; where a default differs, the help says what it is and the reason stands beside it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::{Declared, Key, Kind, PerProvider, Secret, Section, SettingType};
+
+/// Where bub keeps tapes, history and plugins.
+pub static HOME: Key<PathBuf> =
+    Key::new("home", "~/.bub", "Directory for tapes, history and plugins.").trusted().not_in_file();
+
+/// The model that answers.
+pub static MODEL: Key<String> =
+    Key::new("model", "openrouter:openrouter/free", "Model to use, as `provider:model`.");
+
+/// Models tried when the first one fails.
+pub static FALLBACK_MODELS: Key<Option<Vec<String>>> =
+    Key::new("fallback_models", None, "Models to try, in this order, when the first one fails.");
+
+/// Keys of the providers.
+pub static API_KEY: Key<PerProvider<Secret>> =
+    Key::new("api_key", (), "API key, one for all providers or one each (`BUB_<PROVIDER>_API_KEY`).");
+
+/// Addresses of the providers. Trusted, because it decides who receives the key.
+pub static API_BASE: Key<PerProvider<String>> =
+    Key::new("api_base", (), "Base URL, one for all providers or one each (`BUB_<PROVIDER>_API_BASE`).")
+        .trusted();
+
+/// How many steps a turn may take. The original has no limit; 100 stops a runaway loop.
+pub static MAX_STEPS: Key<Option<u64>> =
+    Key::new("max_steps", Some(100), "Most steps of one turn; null for no limit.").at_least(1);
+
+/// How long an answer may be.
+pub static MAX_TOKENS: Key<u64> = Key::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
+
+/// How long a model call may take.
+pub static MODEL_TIMEOUT: Key<Option<Duration>> = Key::new(
+    "model_timeout_seconds",
+    None,
+    "Longest time of one model call in seconds, streaming included; null for no limit.",
+);
+
+/// Options of the HTTP client. Trusted, because they can redirect it.
+pub static CLIENT_ARGS: Key<Map<String, Value>> =
+    Key::new("client_args", (), "Options for the HTTP client of the provider.").trusted();
+
+/// Options of each model call. Trusted, because some providers take addresses and headers here.
+pub static COMPLETION_ARGS: Key<Map<String, Value>> =
+    Key::new("completion_args", (), "Options for every model call, the weakest of all sources.").trusted();
+
+/// How much to log.
+pub static VERBOSE: Key<u64> = Key::new("verbose", 0, "How much to log.").at_most(2);
+
+/// Which channels run.
+pub static ENABLED_CHANNELS: Key<Vec<String>> = Key::new(
+    "enabled_channels",
+    "all",
+    "Channels to start: `all`, names with commas between them, `!name` to leave one out.",
+);
+
+/// How long to wait for more messages.
+pub static DEBOUNCE: Key<Duration> = Key::new(
+    "debounce_seconds",
+    Duration::from_secs(1),
+    "Quiet time in seconds after which collected messages become a turn.",
+);
+
+/// The hard cap of that wait.
+pub static MAX_WAIT: Key<Duration> =
+    Key::new("max_wait_seconds", Duration::from_secs(10), "Longest time in seconds a message is held back.");
+
+/// How long a chat stays active after the bot was addressed.
+pub static ACTIVE_TIME_WINDOW: Key<Duration> = Key::new(
+    "active_time_window",
+    Duration::from_mins(1),
+    "Time in seconds for which a chat stays active after bub was addressed.",
+);
+
+/// Whether channels see the answer grow.
+pub static STREAM_OUTPUT: Key<bool> =
+    Key::new("stream_output", false, "Show answers in channels while they grow.");
+
+/// The plugin project directory of the original.
+pub static PROJECT: Key<Option<PathBuf>> = Key::new(
+    "project",
+    None,
+    "Directory of the plugin project; default `bub-project` in the home directory.",
+)
+.trusted()
+.not_in_file();
+
+/// Where the Codex login is kept.
+pub static CODEX_HOME: Key<PathBuf> = Key::new("codex_home", "~/.codex", "Directory of the Codex login.")
+    .variable("CODEX_HOME")
+    .trusted()
+    .not_in_file();
+
+/// The bot's token.
+pub static TELEGRAM_TOKEN: Key<Option<Secret>> =
+    Key::new("telegram.token", None, "Token of the Telegram bot; without one the channel is off.");
+
+/// Who may talk to the bot. Trusted: it is policy.
+pub static TELEGRAM_ALLOW_USERS: Key<Option<Vec<String>>> =
+    Key::new("telegram.allow_users", None, "Telegram users who may talk to bub.").trusted();
+
+/// Where the bot may talk. Trusted: it is policy.
+pub static TELEGRAM_ALLOW_CHATS: Key<Option<Vec<String>>> =
+    Key::new("telegram.allow_chats", None, "Telegram chats in which bub may talk.").trusted();
+
+/// The way to Telegram. Trusted, because it sees the traffic.
+pub static TELEGRAM_PROXY: Key<Option<String>> =
+    Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.").trusted();
+
+/// From which size a tool's output is put aside.
+pub static SPILL_THRESHOLD: Key<u64> =
+    Key::new("spill.threshold", 4096, "Size in characters above which tool output is put aside; 0 never.");
+
+/// What an acknowledged tape entry survives.
+pub static TAPE_DURABILITY: Key<Durability> = Key::new(
+    "tape.durability",
+    Durability::Os,
+    "`os`: survives the end of the process; `always`: also the loss of power.",
+);
+
+/// Variables that child processes get although bub read them as secrets. Trusted: it is policy.
+pub static ENV_PASS: Key<Vec<String>> =
+    Key::new("env.pass", "", "Variables child processes get although they hold secrets.").trusted();
+
+/// Variables that child processes never get. Trusted: it is policy.
+pub static ENV_DROP: Key<Vec<String>> =
+    Key::new("env.drop", "", "Variables child processes never get.").trusted();
+
+/// What an acknowledged write survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Durability {
+    /// The end of the process, however it ends.
+    #[default]
+    Os,
+    /// The loss of power, too.
+    Always,
+}
+
+impl SettingType for Durability {
+    type Default = Self;
+    const KIND: Kind = Kind::Choice(&["os", "always"]);
+
+    fn from_default(default: Self) -> Self {
+        default
+    }
+
+    fn default_value(default: Self) -> Value {
+        match default {
+            Self::Os => Value::from("os"),
+            Self::Always => Value::from("always"),
+        }
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value.as_str()? {
+            "os" => Some(Self::Os),
+            "always" => Some(Self::Always),
+            _ => None,
+        }
+    }
+}
+
+static ROOT: &[&dyn Declared] = &[
+    &HOME,
+    &MODEL,
+    &FALLBACK_MODELS,
+    &API_KEY,
+    &API_BASE,
+    &MAX_STEPS,
+    &MAX_TOKENS,
+    &MODEL_TIMEOUT,
+    &CLIENT_ARGS,
+    &COMPLETION_ARGS,
+    &VERBOSE,
+    &ENABLED_CHANNELS,
+    &DEBOUNCE,
+    &MAX_WAIT,
+    &ACTIVE_TIME_WINDOW,
+    &STREAM_OUTPUT,
+    &PROJECT,
+    &CODEX_HOME,
+];
+static TELEGRAM: &[&dyn Declared] =
+    &[&TELEGRAM_TOKEN, &TELEGRAM_ALLOW_USERS, &TELEGRAM_ALLOW_CHATS, &TELEGRAM_PROXY];
+static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
+static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
+static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];
+
+/// The sections that are always there, the root first.
+pub(crate) fn sections() -> [Section; 5] {
+    [
+        Section::new("", ROOT),
+        Section::new("telegram", TELEGRAM),
+        Section::new("spill", SPILL),
+        Section::new("tape", TAPE),
+        Section::new("env", ENV),
+    ]
+}

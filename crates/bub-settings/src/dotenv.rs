@@ -1,0 +1,269 @@
+//! `.env` files, in the dialect of python-dotenv, which the original's users write.
+//!
+//! Why a parser of our own: the usual crate expands `${NAME}` from the real process environment
+//! behind our back, knows no line numbers, refuses `NAME=two words`, and quotes the offending
+//! line (a key, most likely) in its errors.
+//!
+//! `NAME=value`, optionally after `export`; `#` starts a comment at the start of a line or after a
+//! space; `"…"` knows escapes and may span lines; `'…'` is literal and may span lines; `${NAME}`
+//! and `${NAME:-fallback}` are expanded except in `'…'`. The last of two equal names counts. A line
+//! that is none of this is reported and skipped, like there.
+
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// One assignment.
+pub(crate) struct Binding {
+    pub(crate) name: String,
+    pub(crate) value: String,
+    /// Where the name stands, counted from 1.
+    pub(crate) line: usize,
+}
+
+/// All assignments of a file, and the lines that are none.
+#[derive(Default)]
+pub(crate) struct DotEnv {
+    pub(crate) bindings: Vec<Binding>,
+    pub(crate) bad_lines: Vec<usize>,
+}
+
+/// Parses a file. `lookup` answers for names that the file itself does not define.
+pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<String>) -> DotEnv {
+    let mut cursor =
+        Cursor { chars: text.strip_prefix('\u{feff}').unwrap_or(text).chars().peekable(), line: 1 };
+    let mut file = DotEnv::default();
+    while cursor.skip_to_statement() {
+        let line = cursor.line;
+        match cursor.statement() {
+            Some(Statement { name, value: Some(value) }) => {
+                let value = match value {
+                    Text::Literal(value) => value,
+                    Text::Expandable(value) => expand(&value, &mut |name| {
+                        let known = file.bindings.iter().rev().find(|binding| binding.name == name);
+                        known.map(|binding| binding.value.clone()).or_else(|| lookup(name, line))
+                    }),
+                };
+                file.bindings.push(Binding { name, value, line });
+            }
+            Some(Statement { value: None, .. }) => {}
+            None => {
+                file.bad_lines.push(line);
+                cursor.skip_line();
+            }
+        }
+    }
+    file
+}
+
+struct Statement {
+    name: String,
+    /// `None` for a bare `NAME`, which assigns nothing.
+    value: Option<Text>,
+}
+
+enum Text {
+    Literal(String),
+    Expandable(String),
+}
+
+struct Cursor<'a> {
+    chars: Peekable<Chars<'a>>,
+    line: usize,
+}
+
+impl Cursor<'_> {
+    fn bump(&mut self) -> Option<char> {
+        let next = self.chars.next();
+        if next == Some('\n') {
+            self.line += 1;
+        }
+        next
+    }
+
+    fn take_while(&mut self, keep: impl Fn(char) -> bool) -> String {
+        let mut taken = String::new();
+        while let Some(next) = self.chars.next_if(|c| *c != '\n' && keep(*c)) {
+            taken.push(next);
+        }
+        taken
+    }
+
+    fn skip_spaces(&mut self) {
+        self.take_while(char::is_whitespace);
+    }
+
+    fn skip_line(&mut self) {
+        self.take_while(|_| true);
+    }
+
+    /// Moves to the next thing that is neither blank nor a comment; false at the end.
+    fn skip_to_statement(&mut self) -> bool {
+        loop {
+            match self.chars.peek() {
+                None => return false,
+                Some('#') => self.skip_line(),
+                Some(c) if c.is_whitespace() => {
+                    self.bump();
+                }
+                Some(_) => return true,
+            }
+        }
+    }
+
+    fn statement(&mut self) -> Option<Statement> {
+        let mut name = self.name()?;
+        self.skip_spaces();
+        if name == "export" && !matches!(self.chars.peek(), None | Some('=' | '\n' | '#')) {
+            name = self.name()?;
+            self.skip_spaces();
+        }
+        let value = match self.chars.peek() {
+            Some('=') => {
+                self.bump();
+                self.skip_spaces();
+                Some(self.value()?)
+            }
+            _ => None,
+        };
+        self.end_of_line().then_some(Statement { name, value })
+    }
+
+    fn name(&mut self) -> Option<String> {
+        if self.chars.next_if_eq(&'\'').is_some() {
+            let name = self.take_while(|c| c != '\'');
+            self.chars.next_if_eq(&'\'')?;
+            return Some(name);
+        }
+        let name = self.take_while(|c| c != '=' && c != '#' && !c.is_whitespace());
+        (!name.is_empty()).then_some(name)
+    }
+
+    fn value(&mut self) -> Option<Text> {
+        match self.chars.peek() {
+            Some('\'') => self.quoted('\'').map(Text::Literal),
+            Some('"') => self.quoted('"').map(Text::Expandable),
+            _ => Some(Text::Expandable(self.bare())),
+        }
+    }
+
+    fn bare(&mut self) -> String {
+        let line = self.take_while(|_| true);
+        let mut after_space = true;
+        let comment = line.char_indices().find(|(_, c)| {
+            let starts = after_space && *c == '#';
+            after_space = c.is_whitespace();
+            starts
+        });
+        let end = comment.map_or(line.len(), |(at, _)| at);
+        line.get(..end).unwrap_or_default().trim_end().to_owned()
+    }
+
+    fn quoted(&mut self, quote: char) -> Option<String> {
+        self.bump();
+        let mut value = String::new();
+        loop {
+            match self.bump()? {
+                '\\' => match (self.bump()?, quote) {
+                    (c @ ('\\' | '\''), '\'') | (c @ ('\\' | '\'' | '"'), '"') => value.push(c),
+                    ('n', '"') => value.push('\n'),
+                    ('t', '"') => value.push('\t'),
+                    ('r', '"') => value.push('\r'),
+                    (c, _) => value.extend(['\\', c]),
+                },
+                c if c == quote => return Some(value),
+                c => value.push(c),
+            }
+        }
+    }
+
+    /// Only a comment may follow a value.
+    fn end_of_line(&mut self) -> bool {
+        self.skip_spaces();
+        match self.chars.peek() {
+            None | Some('\n') => true,
+            Some('#') => {
+                self.skip_line();
+                true
+            }
+            Some(_) => false,
+        }
+    }
+}
+
+/// Replaces `${NAME}` and `${NAME:-fallback}`; an unknown name is empty.
+fn expand(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String {
+    let mut expanded = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        let Some((inside, tail)) = after.split_once('}') else { break };
+        let (name, fallback) = inside.split_once(":-").unwrap_or((inside, ""));
+        expanded.push_str(before);
+        expanded.push_str(&lookup(name).unwrap_or_else(|| fallback.to_owned()));
+        rest = tail;
+    }
+    expanded.push_str(rest);
+    expanded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> (Vec<(String, String, usize)>, Vec<usize>) {
+        let file = parse(text, &mut |name, _| (name == "HOME").then(|| "/home/ada".to_owned()));
+        let bindings = file.bindings.into_iter().map(|b| (b.name, b.value, b.line)).collect();
+        (bindings, file.bad_lines)
+    }
+
+    // C.7
+    #[test]
+    fn every_form_of_an_assignment_is_read() {
+        let rows = [
+            ("A=b", "b"),
+            ("  A = b  ", "b"),
+            ("export A=b", "b"),
+            ("A=", ""),
+            ("A=two words", "two words"),
+            ("A=b # note", "b"),
+            ("A=b#c", "b#c"),
+            ("A=# note", ""),
+            ("A='b # c'", "b # c"),
+            ("A='it\\'s'", "it's"),
+            ("A='\\n'", "\\n"),
+            ("A=\"b\\n\\\"c\\\"\"", "b\n\"c\""),
+            ("A=\"b\nc\" # note", "b\nc"),
+            ("A=\"\\d\"", "\\d"),
+            ("A=${HOME}/x", "/home/ada/x"),
+            ("A='${HOME}'", "${HOME}"),
+            ("A=${NOPE}", ""),
+            ("A=${NOPE:-else}", "else"),
+            ("A=${open", "${open"),
+            ("A=$HOME", "$HOME"),
+            ("'A'=b", "b"),
+            ("A=b=c==", "b=c=="),
+            ("A=ключ", "ключ"),
+            ("\u{feff}A=b", "b"),
+            ("A=b\r\n", "b"),
+            ("export=b", "b"),
+        ];
+        for (text, value) in rows {
+            let name = if text.starts_with("export=") { "export" } else { "A" };
+            assert_eq!(load(text), (vec![(name.into(), value.into(), 1)], vec![]), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn lines_are_counted_and_bad_ones_skipped() {
+        let text = "# first\n\nA=\"x\ny\"\nnonsense here\nB=${A}!\nC\nD='open\n";
+        let (bindings, bad) = load(text);
+        assert_eq!(bindings, [("A".into(), "x\ny".into(), 3), ("B".into(), "x\ny!".into(), 6)]);
+        assert_eq!(bad, [5, 8]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic_or_hang(text in "[A-C='\"\\\\#$ {}:\n-]{0,60}") {
+            load(&text);
+        }
+    }
+}

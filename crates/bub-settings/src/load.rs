@@ -1,0 +1,184 @@
+//! Gathering the sources.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::declare::{Declared, Section};
+use crate::node::{Data, Map, Node};
+use crate::secret::is_sensitive_name;
+use crate::settings::Settings;
+use crate::sources::{DotEnvFile, Flag, Sources};
+use crate::{Environment, Origin, Redactor, SettingsError, Warning, check, core, dotenv, files, yaml};
+
+/// Whether a workspace may set trusted settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trust {
+    /// The user has said that the workspace may set everything.
+    Trusted,
+    /// A directory that anybody may have written, for example a cloned repository.
+    Untrusted,
+}
+
+/// Collects the sources of settings and reads them once.
+///
+/// ```
+/// use bub_settings::{Environment, Loader, core};
+///
+/// let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("bub_model", "openai:gpt-5")]);
+/// let settings = Loader::new(env).load().unwrap();
+/// assert_eq!(settings.get(&core::MODEL), "openai:gpt-5");
+/// assert_eq!(settings.get(&core::MAX_STEPS), Some(100));
+/// ```
+pub struct Loader {
+    environment: Environment,
+    workspace: Option<(PathBuf, Trust)>,
+    flags: Vec<Flag>,
+    sections: Vec<Section>,
+    redactor: Redactor,
+}
+
+impl Loader {
+    /// Starts with an environment and the settings of bub itself.
+    pub fn new(environment: Environment) -> Self {
+        Self {
+            environment,
+            workspace: None,
+            flags: Vec::new(),
+            sections: Vec::new(),
+            redactor: Redactor::new(),
+        }
+    }
+
+    /// Reads the `.env` of this directory, too.
+    #[must_use]
+    pub fn workspace(mut self, directory: impl Into<PathBuf>, trust: Trust) -> Self {
+        self.workspace = Some((directory.into(), trust));
+        self
+    }
+
+    /// Sets a setting from the command line; `flag` is how the user spells it (`--model`).
+    #[must_use]
+    pub fn flag(mut self, key: &dyn Declared, flag: &str, value: &str) -> Self {
+        let key = key.setting().key().to_owned();
+        self.flags.push(Flag { key, name: flag.into(), value: value.to_owned() });
+        self
+    }
+
+    /// Adds the section of a plugin. [`Settings::register`] does the same later.
+    #[must_use]
+    pub fn section(mut self, section: Section) -> Self {
+        self.sections.push(section);
+        self
+    }
+
+    /// Registers secrets with this redactor instead of one of its own.
+    #[must_use]
+    pub fn redactor(mut self, redactor: &Redactor) -> Self {
+        self.redactor = redactor.clone();
+        self
+    }
+
+    /// Reads everything; the first problem is the error.
+    pub fn load(self) -> Result<Settings, SettingsError> {
+        let (settings, problems) = self.load_lenient();
+        problems.into_iter().next().map_or(Ok(settings), Err)
+    }
+
+    /// Reads everything that can be read. A value with a problem is as good as not set.
+    ///
+    /// For commands that repair or explain a configuration, which must run with a broken one.
+    pub fn load_lenient(self) -> (Settings, Vec<SettingsError>) {
+        let mut problems = Vec::new();
+        let mut warnings = Vec::new();
+        let user_home = self.environment.user_home().map(Path::to_owned);
+        let mut sources =
+            Sources { environment: self.environment, dotenv: None, config: None, flags: self.flags };
+        if let Some((directory, trust)) = self.workspace {
+            match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
+                Ok(file) => sources.dotenv = file,
+                Err(error) => problems.push(error),
+            }
+        }
+        let mut settings = Settings::new(sources, self.redactor, warnings);
+        settings.home = find_home(&settings, user_home.as_deref()).unwrap_or_else(|| {
+            problems.push(SettingsError::NoHome);
+            PathBuf::from(".bub")
+        });
+        let (file, text) = files::config(&settings.home, user_home.as_deref());
+        let config = text.and_then(|text| match text {
+            Some(text) => read_config(&file, &text, &mut settings.warnings),
+            None => Ok(None),
+        });
+        settings.sources.config = config.map_err(|error| problems.push(error)).ok().flatten();
+        settings.config_file = file;
+        settings.note_undeclared_secrets();
+        settings.add_core(core::sections(), &mut problems);
+        for section in self.sections {
+            settings.add(section, &mut problems);
+        }
+        (settings, problems)
+    }
+}
+
+fn read_dotenv(
+    directory: &Path,
+    trust: Trust,
+    environment: &Environment,
+    warnings: &mut Vec<Warning>,
+) -> Result<Option<DotEnvFile>, SettingsError> {
+    let path = directory.join(".env");
+    let Some(text) = files::read(&path)? else { return Ok(None) };
+    let file: Arc<Path> = path.into();
+    let origin = |line, name: &str| Origin::DotEnv { file: file.clone(), line, name: name.into() };
+    let mut lookup = |name: &str, line| {
+        // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would send the key away.
+        if trust == Trust::Untrusted && is_sensitive_name(name) {
+            warnings.push(Warning::SecretReference { origin: origin(line, ""), name: name.to_owned() });
+            return None;
+        }
+        environment.get(name)?.to_str().map(str::to_owned)
+    };
+    let parsed = dotenv::parse(&text, &mut lookup);
+    let bad = parsed.bad_lines.iter().map(|line| Warning::DotEnvSyntax { origin: origin(*line, "") });
+    warnings.extend(bad);
+    Ok(Some(DotEnvFile { bindings: parsed.bindings, trust, file }))
+}
+
+/// The home directory; it is needed to find the config file and cannot stand in it.
+fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
+    let declared = core::HOME.setting();
+    let layers = settings.sources.texts(declared);
+    let set =
+        layers.into_iter().rev().find_map(|layer| match check::expand(layer.text?.trim(), user_home)? {
+            path if path.is_empty() || layer.distrusted => None,
+            path => Some(path),
+        });
+    let path = match set {
+        Some(path) => path,
+        None => check::expand(core::HOME.default_value().as_str()?, user_home)?,
+    };
+    std::path::absolute(path).ok()
+}
+
+fn read_config(file: &Path, text: &str, warnings: &mut Vec<Warning>) -> Result<Option<Map>, SettingsError> {
+    let shared: Arc<Path> = file.into();
+    let origin = move |line| Origin::Config { file: shared.clone(), line };
+    let document = yaml::parse(text, &origin).map_err(|problem| SettingsError::Syntax {
+        file: file.to_owned(),
+        line: problem.line,
+        column: problem.column,
+        problem: problem.text,
+    })?;
+    warnings
+        .extend(document.duplicates.into_iter().map(|(name, origin)| Warning::Duplicate { origin, name }));
+    let not_a_map = |origin, found| {
+        let line = if let Origin::Config { line, .. } = origin { line } else { 1 };
+        SettingsError::NotAMap { file: file.to_owned(), line, found }
+    };
+    match document.root {
+        None => Ok(None),
+        Some(Node { data: Data::Map(map), .. }) => Ok(Some(map)),
+        Some(Node { data: Data::List(_), origin }) => Err(not_a_map(origin, "a list")),
+        Some(Node { data: Data::Scalar(_), origin }) => Err(not_a_map(origin, "a single value")),
+    }
+}

@@ -1,0 +1,77 @@
+//! The laws of merging.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn origins() -> impl Strategy<Value = Origin> {
+    prop_oneof![Just(Origin::Default), Just(Origin::Env("A".into())), Just(Origin::Flag("--b".into()))]
+}
+
+fn nodes() -> impl Strategy<Value = Node> {
+    let leaf = ("[a-c]?", origins()).prop_map(|(text, origin)| Node::text(text, origin));
+    leaf.prop_recursive(3, 24, 4, |inner| {
+        let list = (prop::collection::vec(inner.clone(), 0..3), origins())
+            .prop_map(|(items, origin)| Node { data: Data::List(items), origin });
+        let map = (prop::collection::btree_map("[x-z]", inner, 0..4), any::<bool>(), origins()).prop_map(
+            |(entries, cut, origin)| {
+                let map = Map { entries: entries.into_iter().collect(), cut };
+                Node { data: Data::Map(map), origin }
+            },
+        );
+        prop_oneof![list, map]
+    })
+}
+
+/// Every leaf with its path.
+fn paths(node: &Node) -> Vec<(Vec<String>, Node)> {
+    let Data::Map(map) = &node.data else { return vec![(Vec::new(), node.clone())] };
+    let below = |(key, value): (&str, &Node)| {
+        let key = key.to_owned();
+        paths(value).into_iter().map(move |(mut path, leaf)| {
+            path.insert(0, key.clone());
+            (path, leaf)
+        })
+    };
+    map.iter().flat_map(below).collect()
+}
+
+proptest! {
+    // H-25
+    #[test]
+    fn merging_is_associative(a in nodes(), b in nodes(), c in nodes()) {
+        let left = merge(merge(a.clone(), b.clone()), c.clone());
+        let right = merge(a, merge(b, c));
+        prop_assert_eq!(left, right);
+    }
+
+    // H-25
+    #[test]
+    fn every_leaf_of_the_incoming_side_wins(lower in nodes(), upper in nodes()) {
+        let merged = merge(lower, upper.clone());
+        for (path, leaf) in paths(&upper) {
+            prop_assert_eq!(merged.descend(path.iter().map(String::as_str)), Some(&leaf));
+        }
+    }
+
+    // H-25
+    #[test]
+    fn merging_a_tree_with_itself_changes_nothing(node in nodes()) {
+        let merged = merge(node.clone(), node.clone());
+        prop_assert_eq!(merged, node);
+    }
+}
+
+// H-21
+#[test]
+fn maps_of_two_sources_merge_and_each_entry_keeps_its_origin() {
+    let map = |entries: &[(&str, &str)], origin: &Origin| {
+        let entries =
+            entries.iter().map(|(k, v)| ((*k).to_owned(), Node::text(*v, origin.clone()))).collect();
+        Node { data: Data::Map(Map { entries, cut: false }), origin: origin.clone() }
+    };
+    let (low, high) = (Origin::Default, Origin::Env("X".into()));
+    let merged = merge(map(&[("a", "1"), ("b", "1")], &low), map(&[("b", "2"), ("c", "2")], &high));
+    let found: Vec<_> = paths(&merged).into_iter().map(|(path, leaf)| (path.concat(), leaf.origin)).collect();
+    assert_eq!(found, [("a".into(), low), ("b".into(), high.clone()), ("c".into(), high)]);
+}

@@ -1,0 +1,121 @@
+//! The spellings in which a secret may turn up.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+/// A base64 core shorter than this says too little to be looked for.
+const SHORTEST_BASE64: usize = 8;
+
+/// The secret as it is and as URLs, JSON, debug output and base64 spell it.
+pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
+    let mut texts = BTreeSet::from([secret.to_owned(), secret.trim().to_owned()]);
+    // Log lines end at a newline, so each line of a longer secret (a PEM key) stands for itself.
+    texts.extend(secret.lines().map(|line| line.trim().to_owned()));
+    let mut forms: BTreeSet<Vec<u8>> = BTreeSet::new();
+    for text in &texts {
+        forms.extend(url_forms(text).map(String::into_bytes));
+        forms.extend(escaped_forms(text).map(String::into_bytes));
+        forms.extend(base64_forms(text.as_bytes()));
+    }
+    forms.extend(texts.into_iter().map(String::into_bytes));
+    forms
+}
+
+/// Percent-encoding differs in what it leaves alone and in the case of its digits.
+fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
+    let sets: [(&[u8], bool); 4] =
+        [(b"-_.~", false), (b"-_.~!*'()", false), (b"-_.*", true), (b"-_.~/:@", false)];
+    sets.into_iter().flat_map(move |(keep, plus)| {
+        let upper = percent(text, keep, plus);
+        [lower_escapes(&upper), upper]
+    })
+}
+
+fn percent(text: &str, keep: &[u8], plus: bool) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' ' if plus => encoded.push('+'),
+            _ if byte.is_ascii_alphanumeric() || keep.contains(&byte) => encoded.push(char::from(byte)),
+            _ => {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+        }
+    }
+    encoded
+}
+
+/// `%2F` as `%2f`, letters outside escapes untouched.
+fn lower_escapes(encoded: &str) -> String {
+    let mut digits_left = 0;
+    let lower = |c: char| match (c, digits_left) {
+        ('%', _) => {
+            digits_left = 2;
+            c
+        }
+        (_, 0) => c,
+        _ => {
+            digits_left -= 1;
+            c.to_ascii_lowercase()
+        }
+    };
+    encoded.chars().map(lower).collect()
+}
+
+/// JSON (once and nested), JSON in ASCII only, JSON with `\/`, and Rust's `{:?}`.
+fn escaped_forms(text: &str) -> impl Iterator<Item = String> {
+    let json = json_escape(text);
+    let ascii = ascii_json(&json);
+    [json_escape(&json), json.replace('/', "\\/"), text.escape_debug().to_string(), ascii, json].into_iter()
+}
+
+fn json_escape(text: &str) -> String {
+    let quoted = serde_json::Value::from(text).to_string();
+    quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or(text).to_owned()
+}
+
+fn ascii_json(json: &str) -> String {
+    let mut ascii = String::with_capacity(json.len());
+    for c in json.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _ = write!(ascii, "\\u{unit:04x}");
+        }
+    }
+    ascii
+}
+
+/// Base64 of the secret wherever it begins in the encoded data: `user:secret` in a basic
+/// authorization header shifts it by any number of bytes.
+fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let alphabets = [(b'+', b'/'), (b'-', b'_')];
+    let aligned = (0..3).flat_map(move |shift| alphabets.map(|last| base64_core(secret, shift, last)));
+    aligned.filter(|core| core.len() >= SHORTEST_BASE64)
+}
+
+/// The characters that depend on the secret alone when it begins `shift` bytes into a group.
+fn base64_core(secret: &[u8], shift: usize, last: (u8, u8)) -> Vec<u8> {
+    let bits = |index: usize| -> Option<u8> {
+        let byte = index.checked_sub(shift * 8)?;
+        let value = secret.get(byte / 8)?;
+        Some((value >> (7 - byte % 8)) & 1)
+    };
+    let total = (shift + secret.len()) * 8;
+    let sextets = (0..total / 6).map(|group| {
+        (group * 6..group * 6 + 6).try_fold(0u8, |sextet, index| Some(sextet << 1 | bits(index)?))
+    });
+    sextets.flatten().map(|sextet| base64_char(sextet, last)).collect()
+}
+
+fn base64_char(sextet: u8, (plus, slash): (u8, u8)) -> u8 {
+    match sextet {
+        0..26 => b'A' + sextet,
+        26..52 => b'a' + sextet - 26,
+        52..62 => b'0' + sextet - 52,
+        62 => plus,
+        _ => slash,
+    }
+}

@@ -1,0 +1,79 @@
+//! Finding every secret in one pass.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use aho_corasick::AhoCorasick;
+
+use super::shapes::{SHAPES, telegram};
+
+/// Everything that is looked for at one moment.
+pub(super) struct Matcher {
+    /// The prefixes of [`SHAPES`], then the secrets. `None` if it could not be built.
+    automaton: Option<AhoCorasick>,
+    secrets: Vec<Vec<u8>>,
+}
+
+impl Matcher {
+    pub(super) fn new(secrets: &BTreeSet<Vec<u8>>) -> Self {
+        let secrets: Vec<Vec<u8>> = secrets.iter().cloned().collect();
+        let prefixes = SHAPES.iter().map(|shape| shape.prefix.as_bytes());
+        let automaton = AhoCorasick::new(prefixes.chain(secrets.iter().map(Vec::as_slice))).ok();
+        Self { automaton, secrets }
+    }
+
+    /// Where secrets stand, in order and without overlaps.
+    pub(super) fn spans(&self, text: &[u8]) -> Vec<Range<usize>> {
+        let Some(automaton) = &self.automaton else {
+            // Without a matcher nothing can be said about the text, so none of it is shown.
+            return std::iter::once(0..text.len()).filter(|all| !all.is_empty()).collect();
+        };
+        let mut spans = Vec::new();
+        telegram(text, &mut spans);
+        // The first question is answered by a much faster search than the second.
+        if automaton.is_match(text) {
+            for found in automaton.find_overlapping_iter(text) {
+                match SHAPES.get(found.pattern().as_usize()) {
+                    Some(shape) => spans.extend(shape.token_at(text, found.range())),
+                    None => spans.push(found.range()),
+                }
+            }
+        }
+        join(spans)
+    }
+
+    /// The largest cut at or before `wanted` that splits no secret, finished or begun.
+    ///
+    /// `spans` are those of the whole `text`. Only secrets with a line break can begin before the
+    /// end of a line and go on behind it; `lines` says that the text is cut at line ends.
+    pub(super) fn safe_cut(&self, text: &[u8], spans: &[Range<usize>], wanted: usize, lines: bool) -> usize {
+        let secrets = self.secrets.iter().filter(|secret| !lines || secret.contains(&b'\n'));
+        let begun = secrets.filter_map(|secret| begun_at(text, secret)).min().unwrap_or(text.len());
+        let cut = wanted.min(begun);
+        let split = spans.iter().find(|span| span.start < cut && cut < span.end);
+        split.map_or(cut, |span| span.start)
+    }
+}
+
+/// Where the text ends in a beginning of `secret`.
+fn begun_at(text: &[u8], secret: &[u8]) -> Option<usize> {
+    let longest = secret.len().saturating_sub(1).min(text.len());
+    (1..=longest).rev().map(|length| text.len() - length).find(|start| {
+        let tail = text.get(*start..).unwrap_or_default();
+        secret.starts_with(tail)
+    })
+}
+
+/// Sorts spans and joins those that overlap, so that a text made of two overlapping secrets shows
+/// no rest of either.
+fn join(mut spans: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    spans.sort_unstable_by_key(|span| span.start);
+    spans.dedup_by(|next, last| {
+        let overlaps = next.start < last.end;
+        if overlaps {
+            last.end = last.end.max(next.end);
+        }
+        overlaps
+    });
+    spans
+}

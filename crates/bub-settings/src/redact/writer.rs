@@ -1,0 +1,87 @@
+//! Log output on its way to the terminal or a file.
+
+use std::io::{self, Write};
+use std::ops::Range;
+
+use super::{Redactor, mask_into};
+
+/// A line longer than this is written in pieces, so that memory stays bounded.
+const LONGEST_LINE: usize = 64 * 1024;
+
+/// How much of an over-long line is held back, so that no token format is cut in two.
+const HELD_BACK: usize = 512;
+
+/// A writer that redacts, made by [`Redactor::writer`].
+///
+/// It passes on whole lines only, so a secret that arrives in several writes is still found. What
+/// is left without a line end is written when the writer is dropped; `flush` does not force it
+/// out, because the rest of a secret may be about to follow.
+pub struct RedactingWriter<W: Write> {
+    redactor: Redactor,
+    inner: W,
+    pending: Vec<u8>,
+}
+
+impl<W: Write> RedactingWriter<W> {
+    pub(super) fn new(redactor: Redactor, inner: W) -> Self {
+        Self { redactor, inner, pending: Vec::new() }
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        let line_end = self.pending.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+        let over_long = self.pending.len() - line_end.unwrap_or(0) > LONGEST_LINE;
+        if line_end.is_none() && !over_long {
+            return Ok(());
+        }
+        let matcher = self.redactor.matcher();
+        let spans = matcher.spans(&self.pending);
+        let cut = if over_long {
+            let wanted = self.pending.len() - HELD_BACK;
+            matcher.safe_cut(&self.pending, &spans, wanted, false)
+        } else {
+            matcher.safe_cut(&self.pending, &spans, line_end.unwrap_or(0), true)
+        };
+        // A single "secret" longer than the whole buffer is no secret of ours; it goes masked.
+        let cut = if cut == 0 && over_long { self.pending.len() } else { cut };
+        self.emit(cut, &spans)
+    }
+
+    /// Writes the first `cut` bytes; `spans` are those of everything pending.
+    fn emit(&mut self, cut: usize, spans: &[Range<usize>]) -> io::Result<()> {
+        let rest = self.pending.split_off(cut);
+        let ready = std::mem::replace(&mut self.pending, rest);
+        let before_cut = spans.partition_point(|span| span.end <= cut);
+        match spans.get(..before_cut) {
+            None | Some([]) => self.inner.write_all(&ready),
+            Some(spans) => {
+                let mut clean = Vec::with_capacity(ready.len());
+                mask_into(&ready, spans, &mut clean);
+                self.inner.write_all(&clean)
+            }
+        }
+    }
+}
+
+impl<W: Write> Write for RedactingWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.pending.extend_from_slice(bytes);
+        self.drain()?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+impl<W: Write> Drop for RedactingWriter<W> {
+    fn drop(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        // Nobody is left to be told about an error.
+        let spans = self.redactor.matcher().spans(&self.pending);
+        let _ = self.emit(self.pending.len(), &spans);
+        let _ = self.inner.flush();
+    }
+}

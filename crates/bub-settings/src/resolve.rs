@@ -1,0 +1,186 @@
+//! From sources to values: applying declarations.
+
+use std::collections::BTreeSet;
+
+use crate::declare::{Declared, Keys, Section, Setting};
+use crate::node::{Data, Map, Node, merge};
+use crate::secret::is_sensitive_name;
+use crate::settings::{Item, Settings, Slot};
+use crate::sources::Layer;
+use crate::types::provider_key;
+use crate::{Origin, SettingsError, Warning, check, show};
+
+impl Settings {
+    /// The sections of bub itself, whose declarations a test has checked.
+    pub(crate) fn add_core<const N: usize>(
+        &mut self,
+        sections: [Section; N],
+        problems: &mut Vec<SettingsError>,
+    ) {
+        for section in sections {
+            self.push(section, problems);
+        }
+        self.resolve_from(0, problems);
+    }
+
+    pub(crate) fn add(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
+        if let Some(problem) = self.declaration_problem(&section) {
+            problems.push(SettingsError::Declaration { section: section.name.into_owned(), problem });
+            return;
+        }
+        let first = self.slots.len();
+        self.push(section, problems);
+        self.resolve_from(first, problems);
+    }
+
+    fn push(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
+        let in_config = self.sources.config.as_ref().and_then(|config| config.get(&section.name));
+        if let Some(node) = in_config.filter(|node| !node.is_null() && !matches!(node.data, Data::Map(_))) {
+            problems.push(SettingsError::Invalid {
+                origin: node.origin.clone(),
+                key: section.name.to_string(),
+                found: "a single value or a list".to_owned(),
+                expected: "a map of settings".to_owned(),
+            });
+        }
+        self.sections.push(section.name);
+        let slot = |declared| Slot { declared, value: None };
+        match section.keys {
+            Keys::Static(keys) => self.slots.extend(keys.iter().map(|key| slot(Item::Static(*key)))),
+            Keys::Dynamic(keys) => self.slots.extend(keys.into_iter().map(|key| slot(Item::Dynamic(key)))),
+        }
+    }
+
+    fn declaration_problem(&self, section: &Section) -> Option<String> {
+        if section.name.is_empty() || section.name.contains('.') {
+            return Some("needs a name without dots".to_owned());
+        }
+        if self.sections.contains(&section.name) {
+            return Some("a section of this name exists already".to_owned());
+        }
+        let mut variables: BTreeSet<String> =
+            self.slots.iter().map(|slot| slot.setting().variable().into_owned()).collect();
+        let settings: Vec<&Setting> = match &section.keys {
+            Keys::Static(keys) => keys.iter().map(|key| key.setting()).collect(),
+            Keys::Dynamic(keys) => keys.iter().map(Declared::setting).collect(),
+        };
+        settings.into_iter().find_map(|setting| {
+            let inside = setting.key().strip_prefix(&*section.name).and_then(|rest| rest.strip_prefix('.'));
+            if inside.is_none_or(|name| name.is_empty() || name.contains('.')) {
+                return Some(format!("the key `{}` must be `{}.<name>`", setting.key(), section.name));
+            }
+            let variable = setting.variable().into_owned();
+            (!variables.insert(variable.clone()))
+                .then(|| format!("the variable {variable} has another setting"))
+        })
+    }
+
+    fn resolve_from(&mut self, first: usize, problems: &mut Vec<SettingsError>) {
+        for index in first..self.slots.len() {
+            let mut warnings = Vec::new();
+            let value =
+                self.slots.get(index).and_then(|slot| self.resolve(slot.setting(), &mut warnings, problems));
+            self.warnings.append(&mut warnings);
+            if let Some(slot) = self.slots.get_mut(index) {
+                slot.value = value;
+            }
+        }
+    }
+
+    fn resolve(
+        &self,
+        setting: &Setting,
+        warnings: &mut Vec<Warning>,
+        problems: &mut Vec<SettingsError>,
+    ) -> Option<Node> {
+        let user_home = self.sources.environment.user_home();
+        let mut merged = None;
+        let mut add = |layer: Result<Option<Node>, SettingsError>| match layer {
+            Ok(Some(node)) => {
+                self.note_secrets(setting, &node);
+                merged = Some(match merged.take() {
+                    Some(lower) => merge(lower, node),
+                    None => node,
+                });
+            }
+            Ok(None) => {}
+            Err(error) => problems.push(error),
+        };
+        if let Some(node) = self.sources.in_config(setting) {
+            if setting.is_in_file() {
+                add(check::canonical(setting, node.clone(), user_home));
+            } else {
+                let variable = setting.variable().into_owned();
+                let (origin, name) = (node.origin.clone(), setting.key().to_owned());
+                warnings.push(Warning::NotInFile { origin, name, variable });
+            }
+        }
+        for layer in self.sources.texts(setting) {
+            if layer.distrusted {
+                warnings.push(Warning::Untrusted { origin: layer.origin, name: setting.key().to_owned() });
+            } else if !self.belongs_elsewhere(&layer) {
+                add(self.read_layer(setting, layer));
+            }
+        }
+        merged
+    }
+
+    /// Whether `BUB_X_API_KEY` is not about a provider `x` but about a setting `x.api_key`.
+    fn belongs_elsewhere(&self, layer: &Layer<'_>) -> bool {
+        let name = match &layer.origin {
+            Origin::Env(name) | Origin::DotEnv { name, .. } if layer.provider.is_some() => name,
+            _ => return false,
+        };
+        self.slots.iter().any(|slot| slot.setting().is_variable(name))
+    }
+
+    fn read_layer(&self, setting: &Setting, layer: Layer<'_>) -> Result<Option<Node>, SettingsError> {
+        let Layer { origin, text, provider, .. } = layer;
+        let text = text.ok_or_else(|| SettingsError::NotText { place: origin.to_string() })?;
+        if setting.is_secret() {
+            // Even a text that turns out to be wrong may be mentioned somewhere.
+            self.redactor.register_text(text);
+            if let Origin::Env(name) = &origin {
+                self.keep_from_children(name);
+            }
+        }
+        match provider {
+            None => check::from_text(setting, text, origin, self.sources.environment.user_home()),
+            Some(_) if text.trim().is_empty() => Ok(None),
+            Some(provider) => Ok(Some(check::for_provider(provider_key(&provider), text, origin))),
+        }
+    }
+
+    fn note_secrets(&self, setting: &Setting, node: &Node) {
+        node.leaves(setting.key(), &mut |key, leaf| {
+            let whole = show::is_secret(setting, key).then_some(leaf.text.as_str());
+            let Some(secret) = whole.or_else(|| show::url_password(&leaf.text)) else { return };
+            self.redactor.register_text(secret);
+            if let Origin::Env(name) = &node.origin {
+                self.keep_from_children(name);
+            }
+        });
+    }
+
+    /// Secrets of plugins that are not loaded are secrets all the same.
+    pub(crate) fn note_undeclared_secrets(&self) {
+        for (name, value) in self.sources.environment.iter() {
+            let ours = name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
+            if ours && is_sensitive_name(name) {
+                self.keep_from_children(name);
+                self.redactor.register_text(value.to_str().unwrap_or_default());
+            }
+        }
+        let bindings = self.sources.dotenv.iter().flat_map(|file| &file.bindings);
+        for binding in bindings.filter(|binding| is_sensitive_name(&binding.name)) {
+            self.redactor.register_text(&binding.value);
+        }
+        for (key, node) in self.sources.config.iter().flat_map(Map::iter) {
+            node.leaves(key, &mut |key, leaf| {
+                if is_sensitive_name(key) {
+                    self.redactor.register_text(&leaf.text);
+                }
+            });
+        }
+    }
+}

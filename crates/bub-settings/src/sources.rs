@@ -1,0 +1,104 @@
+//! What the sources say about one setting.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::declare::Setting;
+use crate::dotenv::Binding;
+use crate::load::Trust;
+use crate::node::{Map, Node};
+use crate::{Environment, Origin};
+
+/// Everything that was read, before any declaration is applied. It stays as it is, so a section
+/// registered later finds its values.
+pub(crate) struct Sources {
+    pub(crate) environment: Environment,
+    pub(crate) dotenv: Option<DotEnvFile>,
+    pub(crate) config: Option<Map>,
+    pub(crate) flags: Vec<Flag>,
+}
+
+pub(crate) struct DotEnvFile {
+    pub(crate) file: Arc<Path>,
+    pub(crate) bindings: Vec<Binding>,
+    pub(crate) trust: Trust,
+}
+
+pub(crate) struct Flag {
+    pub(crate) key: String,
+    pub(crate) name: Arc<str>,
+    pub(crate) value: String,
+}
+
+/// One text that a source other than the config file has for a setting.
+pub(crate) struct Layer<'a> {
+    pub(crate) origin: Origin,
+    /// `None` when it is not UTF-8.
+    pub(crate) text: Option<&'a str>,
+    /// For `BUB_<PROVIDER>_API_KEY` and its kind.
+    pub(crate) provider: Option<String>,
+    /// A trusted setting in the `.env` of an untrusted workspace.
+    pub(crate) distrusted: bool,
+}
+
+impl Sources {
+    /// The texts for a setting, the weakest first: `.env`, environment, flags. In each source the
+    /// value for all providers comes before that of a single one.
+    pub(crate) fn texts<'a>(&'a self, setting: &Setting) -> Vec<Layer<'a>> {
+        let mut layers = Vec::new();
+        if let Some(dotenv) = &self.dotenv {
+            let distrusted = setting.is_trusted() && dotenv.trust == Trust::Untrusted;
+            let bindings = dotenv.bindings.iter().map(|binding| {
+                let origin = || Origin::DotEnv {
+                    file: dotenv.file.clone(),
+                    line: binding.line,
+                    name: binding.name.as_str().into(),
+                };
+                (binding.name.as_str(), Some(binding.value.as_str()), origin)
+            });
+            collect(setting, bindings, distrusted, &mut layers);
+        }
+        let variables = self.environment.iter().map(|(name, value): (&str, &OsStr)| {
+            let origin = move || Origin::Env(name.into());
+            (name, value.to_str(), origin)
+        });
+        collect(setting, variables, false, &mut layers);
+        let flags = self.flags.iter().filter(|flag| flag.key == setting.key()).map(|flag| Layer {
+            origin: Origin::Flag(flag.name.clone()),
+            text: Some(&flag.value),
+            provider: None,
+            distrusted: false,
+        });
+        layers.extend(flags);
+        layers
+    }
+
+    /// What the config file has for a setting.
+    pub(crate) fn in_config(&self, setting: &Setting) -> Option<&Node> {
+        let mut path = setting.key().split('.');
+        self.config.as_ref()?.get(path.next()?)?.descend(path)
+    }
+}
+
+/// Appends the matching variables of one source, those for a single provider last. Variables that
+/// differ only in case are one setting; the usual spelling in capitals is the strongest.
+fn collect<'a, O: Fn() -> Origin>(
+    setting: &Setting,
+    variables: impl Iterator<Item = (&'a str, Option<&'a str>, O)>,
+    distrusted: bool,
+    layers: &mut Vec<Layer<'a>>,
+) {
+    let first = layers.len();
+    for (name, text, origin) in variables {
+        let provider = setting.provider_of(name);
+        if provider.is_some() || setting.is_variable(name) {
+            layers.push(Layer { origin: origin(), text, provider, distrusted });
+        }
+    }
+    if let Some(own) = layers.get_mut(first..)
+        && own.len() > 1
+    {
+        own.sort_by_key(|layer| (layer.provider.is_some(), layer.origin.has_capitals()));
+    }
+}

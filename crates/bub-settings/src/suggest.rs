@@ -1,0 +1,35 @@
+//! "Did you mean": the declared name closest to a mistyped one.
+
+/// The candidate that `name` is most likely a typing mistake of.
+///
+/// About one mistake in three characters, at most two: `modle` is a typo of `model`, `mode` of
+/// `model` too, but `discord` is simply another word.
+pub(crate) fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let name = plain(name);
+    candidates
+        .map(|candidate| (strsim::damerau_levenshtein(&name, &plain(candidate)), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).min(2))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Case and the choice of separator are not what a typo is about.
+fn plain(name: &str) -> String {
+    name.to_ascii_lowercase().replace('-', "_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_typo_finds_its_neighbour_and_another_word_finds_nothing() {
+        let known = ["model", "max_steps", "max_tokens", "api_key"];
+        let find = |name| closest(name, known.into_iter());
+        assert_eq!(find("modle"), Some("model"));
+        assert_eq!(find("max-steps"), Some("max_steps"));
+        assert_eq!(find("apikey"), Some("api_key"));
+        assert_eq!(find("discord"), None);
+        assert_eq!(find("x"), None);
+    }
+}

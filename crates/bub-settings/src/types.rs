@@ -1,0 +1,247 @@
+//! The Rust types a setting can have.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::{Kind, Secret};
+
+/// A type that can be the value of a setting.
+///
+/// Implement it for an enum of your own with [`Kind::Choice`]. Values reach
+/// [`from_value`](Self::from_value) already checked against the declaration.
+pub trait SettingType: Sized {
+    /// How a default is written in a declaration.
+    type Default: Copy + Send + Sync + 'static;
+    /// The shape users write.
+    const KIND: Kind;
+    /// Whether `null` is a value.
+    const NULLABLE: bool = false;
+    /// Whether values are secret.
+    const SECRET: bool = false;
+    /// The smallest number the type can hold.
+    const MIN: Option<i64> = None;
+
+    /// The default as a value of this type.
+    fn from_default(default: Self::Default) -> Self;
+
+    /// The default as data.
+    fn default_value(default: Self::Default) -> Value;
+
+    /// Reads a checked value; `None` when the value does not fit after all.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+macro_rules! simple_setting_type {
+    ($type:ty, $kind:expr, $min:expr, |$value:ident| $read:expr) => {
+        impl SettingType for $type {
+            type Default = Self;
+            const KIND: Kind = $kind;
+            const MIN: Option<i64> = $min;
+
+            fn from_default(default: Self) -> Self {
+                default
+            }
+
+            fn default_value(default: Self) -> Value {
+                Value::from(default)
+            }
+
+            fn from_value($value: Value) -> Option<Self> {
+                $read
+            }
+        }
+    };
+}
+
+simple_setting_type!(bool, Kind::Bool, None, |value| value.as_bool());
+simple_setting_type!(i64, Kind::Integer, None, |value| value.as_i64());
+simple_setting_type!(u64, Kind::Integer, Some(0), |value| value.as_u64());
+simple_setting_type!(f64, Kind::Number, None, |value| value.as_f64());
+
+macro_rules! text_setting_type {
+    ($type:ty, $kind:expr, $secret:expr) => {
+        impl SettingType for $type {
+            type Default = &'static str;
+            const KIND: Kind = $kind;
+            const SECRET: bool = $secret;
+
+            fn from_default(default: &'static str) -> Self {
+                Self::from(default)
+            }
+
+            fn default_value(default: &'static str) -> Value {
+                Value::from(default)
+            }
+
+            fn from_value(value: Value) -> Option<Self> {
+                match value {
+                    Value::String(text) => Some(Self::from(text)),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+text_setting_type!(String, Kind::Text, false);
+text_setting_type!(PathBuf, Kind::Path, false);
+text_setting_type!(Secret, Kind::Text, true);
+
+/// Written as a number of seconds.
+impl SettingType for Duration {
+    type Default = Self;
+    const KIND: Kind = Kind::Number;
+    const MIN: Option<i64> = Some(0);
+
+    fn from_default(default: Self) -> Self {
+        default
+    }
+
+    fn default_value(default: Self) -> Value {
+        Value::from(default.as_secs_f64())
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        Self::try_from_secs_f64(value.as_f64()?).ok()
+    }
+}
+
+/// Defaults are written as users write them, with commas.
+impl SettingType for Vec<String> {
+    type Default = &'static str;
+    const KIND: Kind = Kind::List;
+
+    fn from_default(default: &'static str) -> Self {
+        default.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect()
+    }
+
+    fn default_value(default: &'static str) -> Value {
+        Value::from(Self::from_default(default))
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        let Value::Array(items) = value else { return None };
+        items.into_iter().map(String::from_value).collect()
+    }
+}
+
+impl SettingType for Map<String, Value> {
+    type Default = ();
+    const KIND: Kind = Kind::Map;
+
+    fn from_default((): ()) -> Self {
+        Self::new()
+    }
+
+    fn default_value((): ()) -> Value {
+        Value::Object(Self::new())
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Object(map) => Some(map),
+            _ => None,
+        }
+    }
+}
+
+impl<T: SettingType> SettingType for Option<T> {
+    type Default = Option<T::Default>;
+    const KIND: Kind = T::KIND;
+    const NULLABLE: bool = true;
+    const SECRET: bool = T::SECRET;
+    const MIN: Option<i64> = T::MIN;
+
+    fn from_default(default: Self::Default) -> Self {
+        default.map(T::from_default)
+    }
+
+    fn default_value(default: Self::Default) -> Value {
+        default.map_or(Value::Null, T::default_value)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Null => Some(None),
+            value => T::from_value(value).map(Some),
+        }
+    }
+}
+
+/// One value for every provider, values for some of them, or both.
+///
+/// `api_key: abc` sets the one for all; `api_key: {openai: abc}` and `BUB_OPENAI_API_KEY=abc` set
+/// one provider's. A provider's own value wins over the one for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PerProvider<T> {
+    any: Option<T>,
+    each: BTreeMap<String, T>,
+}
+
+/// The entry of a per-provider map that stands for all providers.
+pub(crate) const ANY_PROVIDER: &str = "*";
+
+/// How a provider is spelled in a per-provider map: a variable name cannot say `azure-openai`.
+pub(crate) fn provider_key(name: &str) -> String {
+    name.trim().to_ascii_lowercase().replace('-', "_")
+}
+
+impl<T> PerProvider<T> {
+    /// The value to use for a provider.
+    pub fn get(&self, provider: &str) -> Option<&T> {
+        self.own(provider).or(self.any.as_ref())
+    }
+
+    /// The value that was set for exactly this provider.
+    pub fn own(&self, provider: &str) -> Option<&T> {
+        self.each.get(&provider_key(provider))
+    }
+
+    /// The value that was set for all providers.
+    pub fn any(&self) -> Option<&T> {
+        self.any.as_ref()
+    }
+
+    /// The providers that have a value of their own.
+    pub fn providers(&self) -> impl Iterator<Item = &str> {
+        self.each.keys().map(String::as_str)
+    }
+
+    /// Whether nothing is set at all.
+    pub fn is_empty(&self) -> bool {
+        self.any.is_none() && self.each.is_empty()
+    }
+}
+
+impl<T: SettingType> SettingType for PerProvider<T> {
+    type Default = ();
+    const KIND: Kind = Kind::PerProvider;
+    const NULLABLE: bool = true;
+    const SECRET: bool = T::SECRET;
+
+    fn from_default((): ()) -> Self {
+        Self { any: None, each: BTreeMap::new() }
+    }
+
+    fn default_value((): ()) -> Value {
+        Value::Null
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        let mut found = Self::from_default(());
+        match value {
+            Value::Null => {}
+            Value::Object(map) => {
+                for (provider, value) in map.into_iter().filter(|(_, value)| !value.is_null()) {
+                    found.each.insert(provider, T::from_value(value)?);
+                }
+                found.any = found.each.remove(ANY_PROVIDER);
+            }
+            value => found.any = Some(T::from_value(value)?),
+        }
+        Some(found)
+    }
+}

@@ -1,0 +1,85 @@
+//! Names that no declaration knows: typing mistakes, mostly.
+
+use crate::node::{Data, Map, Node};
+use crate::settings::Settings;
+use crate::{Origin, Warning, suggest};
+
+impl Settings {
+    /// Everything a user should know about the sources, computed against the sections registered
+    /// so far: ask when all plugins are loaded.
+    pub fn warnings(&self) -> Vec<Warning> {
+        let mut warnings = self.warnings.clone();
+        for (key, node) in self.sources.config.iter().flat_map(Map::iter) {
+            self.check_root_key(key, node, &mut warnings);
+        }
+        for (name, _) in self.sources.environment.iter() {
+            self.check_variable(name, || Origin::Env(name.into()), &mut warnings);
+        }
+        if let Some(file) = &self.sources.dotenv {
+            for binding in &file.bindings {
+                let name = binding.name.as_str();
+                let origin =
+                    || Origin::DotEnv { file: file.file.clone(), line: binding.line, name: name.into() };
+                self.check_variable(name, origin, &mut warnings);
+            }
+        }
+        warnings
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        self.slots.iter().map(|slot| slot.setting().key())
+    }
+
+    fn check_root_key(&self, key: &str, node: &Node, warnings: &mut Vec<Warning>) {
+        if self.keys().any(|known| known == key) && !key.contains('.') {
+            return;
+        }
+        if !key.is_empty() && self.sections.iter().any(|section| section == key) {
+            self.check_section(key, node, warnings);
+            return;
+        }
+        let roots = self.keys().filter(|known| !known.contains('.'));
+        let sections = self.sections.iter().map(|section| &**section).filter(|section| !section.is_empty());
+        let suggestion = match key.split_once('.') {
+            Some((section, name)) if self.keys().any(|known| known == key) => {
+                Some(format!("{section}: {{{name}: …}}"))
+            }
+            _ => suggest::closest(key, roots.chain(sections)).map(str::to_owned),
+        };
+        // A map of another name is most likely the section of a plugin that is not loaded.
+        if suggestion.is_some() || !matches!(node.data, Data::Map(_)) {
+            warnings.push(Warning::Unknown { origin: node.origin.clone(), name: key.to_owned(), suggestion });
+        }
+    }
+
+    fn check_section(&self, section: &str, node: &Node, warnings: &mut Vec<Warning>) {
+        let Data::Map(map) = &node.data else { return };
+        for (key, node) in map.iter() {
+            let name = format!("{section}.{key}");
+            if self.keys().any(|known| known == name) {
+                continue;
+            }
+            let siblings =
+                self.keys().filter(|known| known.split_once('.').is_some_and(|(own, _)| own == section));
+            let suggestion = suggest::closest(&name, siblings).map(str::to_owned);
+            warnings.push(Warning::Unknown { origin: node.origin.clone(), name, suggestion });
+        }
+    }
+
+    /// Variables of other programs may start with `BUB_` too, so only likely mistakes are named.
+    fn check_variable(&self, name: &str, origin: impl Fn() -> Origin, warnings: &mut Vec<Warning>) {
+        let ours = name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
+        let known = |slot: &crate::settings::Slot| {
+            slot.setting().is_variable(name) || slot.setting().provider_of(name).is_some()
+        };
+        if !ours || self.slots.iter().any(known) {
+            return;
+        }
+        let variables: Vec<String> =
+            self.slots.iter().map(|slot| slot.setting().variable().into_owned()).collect();
+        if let Some(suggestion) = suggest::closest(name, variables.iter().map(String::as_str)) {
+            let suggestion = Some(suggestion.to_owned());
+            warnings.push(Warning::Unknown { origin: origin(), name: name.to_owned(), suggestion });
+        }
+    }
+}

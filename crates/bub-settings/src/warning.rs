@@ -1,0 +1,81 @@
+//! Things a user should know that do not stop the program.
+
+use std::fmt;
+
+use crate::Origin;
+
+/// One remark about a source of settings, ready to be logged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// A key of the config file or a variable that no declaration knows.
+    Unknown {
+        /// Where it stands.
+        origin: Origin,
+        /// The key or the variable.
+        name: String,
+        /// What was probably meant.
+        suggestion: Option<String>,
+    },
+    /// A key appears twice in one map; the last one counts.
+    Duplicate {
+        /// Where the second one stands.
+        origin: Origin,
+        /// The key.
+        name: String,
+    },
+    /// A trusted setting in the `.env` of a workspace that is not trusted.
+    Untrusted {
+        /// Where it stands.
+        origin: Origin,
+        /// The dotted key of the setting.
+        name: String,
+    },
+    /// A setting of the process (such as `home`) that the config file cannot set.
+    NotInFile {
+        /// Where it stands.
+        origin: Origin,
+        /// The key.
+        name: String,
+        /// The variable that sets it.
+        variable: String,
+    },
+    /// A line of `.env` that is not an assignment.
+    DotEnvSyntax {
+        /// Where it stands; the name is empty.
+        origin: Origin,
+    },
+    /// A `${NAME}` in the `.env` of an untrusted workspace that names a secret of the process.
+    SecretReference {
+        /// Where it stands.
+        origin: Origin,
+        /// The variable that was asked for.
+        name: String,
+    },
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { origin, name, suggestion: Some(suggestion) } => {
+                write!(f, "{origin}: unknown setting `{name}`, did you mean `{suggestion}`?")
+            }
+            Self::Unknown { origin, name, suggestion: None } => {
+                write!(f, "{origin}: unknown setting `{name}`")
+            }
+            Self::Duplicate { origin, name } => {
+                write!(f, "{origin}: `{name}` is set twice, this one counts")
+            }
+            Self::Untrusted { origin, name } => {
+                write!(f, "{origin}: `{name}` ignored, this workspace is not trusted to set it")
+            }
+            Self::NotInFile { origin, name, variable } => {
+                write!(f, "{origin}: `{name}` ignored, only the variable {variable} sets it")
+            }
+            Self::DotEnvSyntax { origin } => write!(f, "{origin}: ignored, not a `NAME=value` line"),
+            Self::SecretReference { origin, name } => {
+                write!(f, "{origin}: `${{{name}}}` left empty, this workspace is not trusted to read it")
+            }
+        }
+    }
+}

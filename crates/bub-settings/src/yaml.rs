@@ -1,0 +1,227 @@
+//! YAML, read the way the original's users know it, with the line of every value.
+//!
+//! This module is the only one that knows which YAML library is used. It works on the parser's
+//! events rather than through serde, because settings need three things serde hides: the line of
+//! each value, the text as written beside its meaning, and errors that quote nothing of a file
+//! full of keys.
+//!
+//! Where YAML versions and libraries disagree, these are the decisions; "as `PyYAML`" means that
+//! the original reads the same.
+//!
+//! | written | read as |
+//! |---|---|
+//! | `yes` `no` `on` `off` `true` `false` | booleans, as `PyYAML`; `y` and `n` are text, as `PyYAML` |
+//! | `~`, `null`, nothing | null, as `PyYAML` |
+//! | `1_000`, `0x1f`, `0b11`, `017` (octal, 15) | whole numbers, as `PyYAML`; `0o17` is text, as `PyYAML` |
+//! | `1e3`, `1.5e3` | numbers; `PyYAML` reads text, which nobody means |
+//! | `12:30:45`, dates, `.inf`, `.nan` | text; `PyYAML` makes 45045, a date, an infinite number of them |
+//! | a key twice in one map | the last one counts, as `PyYAML`, with a warning |
+//! | `<<: *base` | merged, what is written beside it wins, as `PyYAML` |
+//! | `!tag value` | an error that says to quote it, as `PyYAML`; `!!str` and friends work |
+//! | two documents in one file | an error, as `PyYAML` |
+//! | `key:` of any scalar kind | the text of the key; a list or map as a key is an error |
+//!
+//! All of this concerns values without a declared type (inside `client_args` and the like). A
+//! declared setting decides for itself: `api_key: 0123` is the text `0123`.
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
+
+use crate::Origin;
+use crate::node::{Data, Map, Node};
+
+mod scalar;
+
+pub(crate) use scalar::resolve;
+
+/// More values than any config file has; stops a file whose aliases multiply.
+const MOST_NODES: usize = 20_000;
+
+/// A file that is not what we can read.
+pub(crate) struct Problem {
+    pub(crate) line: usize,
+    pub(crate) column: usize,
+    pub(crate) text: String,
+}
+
+/// A parsed file.
+pub(crate) struct Document {
+    /// `None` for an empty file.
+    pub(crate) root: Option<Node>,
+    /// Keys that stand twice in one map, at the second place.
+    pub(crate) duplicates: Vec<(String, Origin)>,
+}
+
+/// Parses one document; `origin` says how to name a line of it.
+pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Document, Problem> {
+    let mut options = Options::default();
+    options.emit_comments = false;
+    let mut composer = Composer {
+        events: Parser::new_from_str_with_options(text.strip_prefix('\u{feff}').unwrap_or(text), options),
+        origin,
+        anchors: Vec::new(),
+        duplicates: Vec::new(),
+        nodes: 0,
+    };
+    let root = composer.document()?;
+    Ok(Document { root: root.filter(|root| !root.is_null()), duplicates: composer.duplicates })
+}
+
+struct Composer<'a, P> {
+    events: P,
+    origin: &'a dyn Fn(usize) -> Origin,
+    /// Finished anchored nodes by the parser's number, with their sizes.
+    anchors: Vec<(usize, Node)>,
+    duplicates: Vec<(String, Origin)>,
+    nodes: usize,
+}
+
+type Item<'i> = (Event<'i>, Span);
+
+impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
+    fn document(&mut self) -> Result<Option<Node>, Problem> {
+        let mut root = None;
+        loop {
+            match self.next()? {
+                (Event::StreamStart | Event::DocumentEnd, _) => {}
+                (Event::StreamEnd, _) => return Ok(root),
+                (Event::DocumentStart(..), span) if root.is_some() => {
+                    return Err(problem(&span, "expected a single document"));
+                }
+                (Event::DocumentStart(..), _) => {
+                    let first = self.next()?;
+                    root = Some(self.node(first)?);
+                }
+                (_, span) => return Err(problem(&span, "unexpected content")),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<Item<'i>, Problem> {
+        match self.events.next() {
+            Some(Ok(item)) => Ok(item),
+            Some(Err(error)) => {
+                let marker = error.marker();
+                Err(Problem { line: marker.line().max(1), column: marker.col() + 1, text: error.info() })
+            }
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    fn node(&mut self, (event, span): Item<'i>) -> Result<Node, Problem> {
+        self.count(1, &span)?;
+        let origin = (self.origin)(span.start.line().max(1));
+        let (anchor, node) = match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let atom = scalar::atom(&text, style == ScalarStyle::Plain, tag.as_deref().map(core_tag))
+                    .ok_or_else(|| problem(&span, "unknown tag, put quotes around the value"))?;
+                (anchor, Node::scalar(text.into_owned(), atom, origin))
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                known_collection(tag.as_deref(), "seq", &span)?;
+                (anchor, Node { data: Data::List(self.list()?), origin })
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                known_collection(tag.as_deref(), "map", &span)?;
+                (anchor, Node { data: Data::Map(self.map()?), origin })
+            }
+            Event::Alias(id) => return self.alias(id, &span),
+            _ => return Err(problem(&span, "expected a value")),
+        };
+        if anchor != 0 {
+            self.anchors.push((anchor, node.clone()));
+        }
+        Ok(node)
+    }
+
+    fn list(&mut self) -> Result<Vec<Node>, Problem> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(items),
+                item => items.push(self.node(item)?),
+            }
+        }
+    }
+
+    fn map(&mut self) -> Result<Map, Problem> {
+        let (mut map, mut merged) = (Map::default(), Vec::new());
+        loop {
+            let (event, span) = match self.next()? {
+                (Event::MappingEnd, _) => break,
+                item => item,
+            };
+            let plain = matches!(event, Event::Scalar(_, ScalarStyle::Plain, _, None));
+            let Data::Scalar(key) = self.node((event, span))?.data else {
+                return Err(problem(&span, "a key must be text"));
+            };
+            let value = self.next()?;
+            let value = self.node(value)?;
+            if plain && key.text == "<<" {
+                merged.extend(
+                    bases(value).ok_or_else(|| problem(&span, "`<<` needs a map or a list of maps"))?,
+                );
+            } else if map.insert(key.text.clone(), value).is_some() {
+                self.duplicates.push((key.text, (self.origin)(span.start.line().max(1))));
+            }
+        }
+        for (key, value) in merged.into_iter().flat_map(Map::into_entries) {
+            if map.get(&key).is_none() {
+                map.insert(key, value);
+            }
+        }
+        Ok(map)
+    }
+
+    fn alias(&mut self, id: usize, span: &Span) -> Result<Node, Problem> {
+        let found = self.anchors.iter().find(|(anchor, _)| *anchor == id).map(|(_, node)| node.clone());
+        let node = found.ok_or_else(|| problem(span, "an alias inside its own value"))?;
+        let mut leaves = 0;
+        node.leaves("", &mut |_, _| leaves += 1);
+        self.count(leaves, span)?;
+        Ok(node)
+    }
+
+    fn count(&mut self, nodes: usize, span: &Span) -> Result<(), Problem> {
+        self.nodes += nodes;
+        if self.nodes > MOST_NODES {
+            return Err(problem(span, "too many values"));
+        }
+        Ok(())
+    }
+}
+
+/// The maps a merge key brings in, the first one strongest.
+fn bases(value: Node) -> Option<Vec<Map>> {
+    let map = |node: Node| match node.data {
+        Data::Map(map) => Some(map),
+        Data::Scalar(_) | Data::List(_) => None,
+    };
+    match value.data {
+        Data::List(items) => items.into_iter().map(map).collect(),
+        data => Some(vec![map(Node { data, origin: value.origin })?]),
+    }
+}
+
+/// The name of a standard tag (`str`), or an empty name for a tag nobody here knows.
+fn core_tag(tag: &Tag) -> &str {
+    match (tag.handle(), tag.suffix()) {
+        ("tag:yaml.org,2002:" | "!!", suffix) => suffix,
+        // A lone `!` means "text, do not guess".
+        ("!", "") | ("", "!" | "") => "str",
+        _ => "",
+    }
+}
+
+fn known_collection(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), Problem> {
+    match tag.map(core_tag) {
+        Some(tag) if tag != name => Err(problem(span, "unknown tag")),
+        _ => Ok(()),
+    }
+}
+
+fn problem(span: &Span, text: &str) -> Problem {
+    Problem { line: span.start.line().max(1), column: span.start.col() + 1, text: text.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;

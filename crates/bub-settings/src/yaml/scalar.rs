@@ -1,0 +1,67 @@
+//! What an unquoted word means.
+
+use crate::node::Atom;
+
+/// The meaning of a scalar with its quoting and tag; `None` for a tag that does not fit.
+pub(super) fn atom(text: &str, plain: bool, tag: Option<&str>) -> Option<Atom> {
+    let Some(tag) = tag else {
+        return Some(if plain { resolve(text) } else { Atom::Text });
+    };
+    let value = resolve(text);
+    match (tag, value) {
+        ("str", _) => Some(Atom::Text),
+        ("null", Atom::Null)
+        | ("bool", Atom::Bool(_))
+        | ("int", Atom::Int(_))
+        | ("float", Atom::Float(_)) => Some(value),
+        #[expect(clippy::cast_precision_loss, reason = "the user asked for a float")]
+        ("float", Atom::Int(number)) => Some(Atom::Float(number as f64)),
+        _ => None,
+    }
+}
+
+/// The meaning of an unquoted scalar.
+pub(crate) fn resolve(text: &str) -> Atom {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Atom::Null,
+        "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Atom::Bool(true),
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Atom::Bool(false),
+        _ => integer(text).map(Atom::Int).or_else(|| float(text).map(Atom::Float)).unwrap_or(Atom::Text),
+    }
+}
+
+fn integer(text: &str) -> Option<i64> {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (radix, digits) = match unsigned.as_bytes() {
+        [b'0', b'x', ..] => (16, unsigned.get(2..)?),
+        [b'0', b'b', ..] => (2, unsigned.get(2..)?),
+        [b'0', _, ..] => (8, unsigned.get(1..)?),
+        [b'0'..=b'9', ..] => (10, unsigned),
+        _ => return None,
+    };
+    let negative = text.starts_with('-');
+    // Read as negative throughout, so that the smallest number fits.
+    let mut value: i64 = 0;
+    let mut any = false;
+    for digit in digits.chars().filter(|c| *c != '_') {
+        value = value.checked_mul(i64::from(radix))?.checked_sub(i64::from(digit.to_digit(radix)?))?;
+        any = true;
+    }
+    if !any {
+        return None;
+    }
+    if negative { Some(value) } else { value.checked_neg() }
+}
+
+fn float(text: &str) -> Option<f64> {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let starts = unsigned.starts_with(|c: char| c.is_ascii_digit())
+        || (unsigned.starts_with('.') && unsigned.as_bytes().get(1).is_some_and(u8::is_ascii_digit));
+    let shaped = unsigned.contains(['.', 'e', 'E']);
+    let allowed = |c: char| c.is_ascii_digit() || matches!(c, '.' | '_' | 'e' | 'E' | '-' | '+');
+    if !starts || !shaped || !unsigned.chars().all(allowed) {
+        return None;
+    }
+    let value: f64 = text.replace('_', "").parse().ok()?;
+    value.is_finite().then_some(value)
+}

@@ -1,0 +1,157 @@
+//! The decisions of the module's table, one row each.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::node::{Atom, Scalar};
+
+fn value(node: &Node) -> Value {
+    match &node.data {
+        Data::Scalar(Scalar { text, atom }) => match atom {
+            Atom::Null => Value::Null,
+            Atom::Bool(flag) => json!(flag),
+            Atom::Int(number) => json!(number),
+            Atom::Float(number) => json!(number),
+            Atom::Text => json!(text),
+        },
+        Data::List(items) => items.iter().map(value).collect(),
+        Data::Map(map) => Value::Object(map.iter().map(|(k, v)| (k.to_owned(), value(v))).collect()),
+    }
+}
+
+fn line(line: usize) -> Origin {
+    Origin::Flag(line.to_string().into())
+}
+
+fn load(text: &str) -> Result<Option<Value>, String> {
+    parse(text, &line)
+        .map(|document| document.root.as_ref().map(value))
+        .map_err(|p| format!("{}:{}: {}", p.line, p.column, p.text))
+}
+
+// C.4: the cases in which YAML libraries disagree
+#[test]
+fn unquoted_words_mean_what_the_original_reads_except_where_the_table_says_so() {
+    let rows = [
+        ("yes", json!(true)),
+        ("Off", json!(false)),
+        ("y", json!("y")),
+        ("N", json!("N")),
+        ("~", json!(null)),
+        ("", json!(null)),
+        ("NULL", json!(null)),
+        ("1_000", json!(1000)),
+        ("017", json!(15)),
+        ("0o17", json!("0o17")),
+        ("09", json!("09")),
+        ("0x1F", json!(31)),
+        ("0b101", json!(5)),
+        ("-12", json!(-12)),
+        ("+12", json!(12)),
+        ("0", json!(0)),
+        ("9223372036854775807", json!(i64::MAX)),
+        ("-9223372036854775808", json!(i64::MIN)),
+        ("1.5", json!(1.5)),
+        (".5", json!(0.5)),
+        ("1.", json!(1.0)),
+        ("1e3", json!(1000.0)),
+        ("1.5e+3", json!(1500.0)),
+        ("12:30:45", json!("12:30:45")),
+        ("2024-01-02", json!("2024-01-02")),
+        (".inf", json!(".inf")),
+        (".nan", json!(".nan")),
+        ("1.2.3", json!("1.2.3")),
+        ("'yes'", json!("yes")),
+        ("\"1\"", json!("1")),
+        ("!!str 12", json!("12")),
+        ("!!int \"12\"", json!(12)),
+        ("!!float 12", json!(12.0)),
+        ("! 12", json!("12")),
+        ("a#b", json!("a#b")),
+        ("a # b", json!("a")),
+        ("openrouter:openrouter/free", json!("openrouter:openrouter/free")),
+        ("{a: 1, b: [x, y]}", json!({"a": 1, "b": ["x", "y"]})),
+    ];
+    for (written, meant) in rows {
+        assert_eq!(load(&format!("k: {written}\n")), Ok(Some(json!({"k": meant}))), "{written}");
+    }
+}
+
+#[test]
+fn block_texts_keep_their_lines() {
+    assert_eq!(load("k: |\n  a\n  b\n"), Ok(Some(json!({"k": "a\nb\n"}))));
+    assert_eq!(load("k: >-\n  a\n  b\n"), Ok(Some(json!({"k": "a b"}))));
+}
+
+#[test]
+fn merge_keys_bring_in_what_is_not_written_beside_them() {
+    let text = "base: &base {a: 1, b: 1}\nmore: &more {b: 2, c: 2}\nk:\n  <<: [*base, *more]\n  a: 0\n";
+    let loaded = load(text).unwrap().unwrap();
+    assert_eq!(loaded["k"], json!({"a": 0, "b": 1, "c": 2}));
+    assert_eq!(load("'<<': 1"), Ok(Some(json!({"<<": 1}))));
+    assert_eq!(load("k: 1\n<<: 2"), Err("2:1: `<<` needs a map or a list of maps".into()));
+}
+
+#[test]
+fn the_last_of_two_equal_keys_counts_and_is_reported() {
+    let document = parse("a: 1\nb: 2\na: 3\n", &line).ok().unwrap();
+    assert_eq!(document.root.as_ref().map(value), Some(json!({"a": 3, "b": 2})));
+    assert_eq!(document.duplicates, [("a".to_owned(), line(3))]);
+}
+
+#[test]
+fn every_value_knows_its_line() {
+    let document = parse("a: 1\n\nb:\n  # note\n  c: x\n  d:\n    - y\n", &line).ok().unwrap();
+    let root = document.root.unwrap();
+    let at = |path: &[&str]| root.descend(path.iter().copied()).map(|node| node.origin.clone());
+    assert_eq!(at(&["a"]), Some(line(1)));
+    assert_eq!(at(&["b", "c"]), Some(line(5)));
+    assert_eq!(at(&["b", "d"]), Some(line(7)));
+}
+
+#[test]
+fn empty_files_and_comments_are_no_settings() {
+    for text in ["", "\n", "# nothing\n", "---\n", "~\n", "\u{feff}", "---\n...\n"] {
+        assert_eq!(load(text), Ok(None), "{text:?}");
+    }
+    assert_eq!(load("\u{feff}a: 1"), Ok(Some(json!({"a": 1}))));
+}
+
+// H-20: the original crashes
+#[test]
+fn what_is_not_yaml_is_an_error_with_its_place() {
+    for (text, place) in [
+        ("a: [1, 2\n", "1:4"),
+        ("a: 1\n  b: 2\n", "2:4"),
+        ("a: 'x\n", "2:1"),
+        ("a: *nowhere\n", "1:4"),
+        ("a: 1\n---\nb: 2\n", "2:1"),
+        ("? [a]\n: 1\n", "1:3"),
+        ("a: !secret x\n", "1:12"),
+        ("a: !cli\n", "1:8"),
+        ("a: !!int x\n", "1:10"),
+        ("a: !!python/object:os.system x\n", "1:30"),
+        ("a: &x [*x]\n", "1:8"),
+        ("a: \0\n", "1:4"),
+    ] {
+        let error = load(text).unwrap_err();
+        assert!(error.starts_with(place), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn aliases_that_multiply_are_refused_at_once() {
+    let first = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    let levels =
+        (1..9).map(|level| format!("a{level}: &a{level} [{}]\n", format!("*a{}, ", level - 1).repeat(10)));
+    let text: Vec<String> = std::iter::once(first).chain(levels).collect();
+    assert!(load(&text.concat()).unwrap_err().ends_with("too many values"));
+    assert!(load(&"[".repeat(100_000)).is_err());
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_it_panic(text in "[-a-c:?&*!|>'\"%@`{}\\[\\],#~<. \n\t0-9]{0,60}") {
+        let _ = load(&text);
+    }
+}
