@@ -83,7 +83,7 @@ impl Framework {
 
         let turn = Turn { framework: self, message: inbound, session_id: &session_id, state: &state };
         let output = turn.run_model(&prompt, options).await;
-        let saved = turn.save_state(&output).await;
+        let saved = turn.save_state(&prompt, &output).await;
         let model_output = output?;
         saved?;
 
@@ -180,12 +180,13 @@ impl Turn<'_> {
     }
 
     /// Lets every plugin save, also when one of them fails. The first failure is returned.
-    async fn save_state(&self, output: &Result<String>) -> Result<()> {
+    async fn save_state(&self, prompt: &Prompt, output: &Result<String>) -> Result<()> {
         let hooks = self.framework.hooks();
         let args = args::SaveState {
             session_id: self.session_id,
             state: self.state,
             message: self.message,
+            prompt,
             model_output: output.as_ref().map_or("", String::as_str),
             error: output.as_ref().err(),
         };

@@ -45,6 +45,10 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     let (generics, _, bounds) = block.generics.split_for_impl();
     let plugin = &block.self_ty;
     Ok(quote! {
+        #[allow(
+            clippy::too_many_arguments, clippy::unnecessary_wraps, clippy::unused_async, clippy::unused_self,
+            reason = "the hook decides the shape of the method"
+        )]
         #block
 
         impl #generics #kernel::Plugin for #plugin #bounds {

@@ -1,1 +1,56 @@
-//! bub
+//! A hook-first agent runtime, as a library: build your own `bub` with your plugins linked in.
+//!
+//! * [`prelude`]: everything a plugin needs.
+//! * [`App`]: the whole program, to which you add plugins.
+//! * [`kernel`](bub_kernel), [`tape`](bub_tape), [`settings`](bub_settings), [`agent`](bub_agent): the parts.
+//!
+//! ```
+//! use bub::prelude::*;
+//!
+//! struct Shout;
+//!
+//! #[hooks]
+//! impl Shout {
+//!     async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
+//!         Ok(next.call().await?.map(|prompt| prompt.text().to_uppercase().into()))
+//!     }
+//! }
+//!
+//! fn main() -> std::process::ExitCode {
+//!     App::new().plugin("shout", Shout).run(["bub", "--version"])
+//! }
+//! ```
+
+mod app;
+mod arguments;
+mod builtin;
+mod cli;
+mod logging;
+mod signals;
+
+pub use app::App;
+pub use bub_agent as agent;
+pub use bub_kernel as kernel;
+#[doc(hidden)]
+pub use bub_kernel::{__hook, __hook_arg};
+pub use bub_kernel::{BoxFuture, Plugin, hooks};
+pub use bub_settings as settings;
+pub use bub_tape as tape;
+pub use clap;
+
+/// Everything a plugin needs.
+pub mod prelude {
+    pub use bub_kernel::{
+        Admission, BoxError, BoxFuture, Channel, ChannelMessage, ChannelRouter, CliApp, CliCommand,
+        CliContext, Decision, Envelope, Error, ErrorKind, Fields, Framework, LlmDecision, LlmRequest,
+        LlmResult, MessageHandler, ModelOptions, ModelStream, Plugin, PluginContext, Prompt, Provided,
+        Result, State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolCall, ToolContext, ToolDecision,
+        ToolOutcome, ToolSpec, TurnOptions, TurnResult, TurnSnapshot,
+        hooks::{Next, args, point},
+    };
+    pub use bub_macros::hooks;
+    pub use bub_settings::{Secret, Settings};
+    pub use bub_tape::{Entry, Sidecar, Tape, TapeContext, TapeStore};
+
+    pub use crate::App;
+}

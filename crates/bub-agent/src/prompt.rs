@@ -1,0 +1,63 @@
+//! What a message looks like to the model.
+
+use bub_kernel::{Envelope, MediaItem, MediaKind, Prompt, Result, audio_format};
+use jiff::Zoned;
+use serde_json::{Value, json};
+
+/// A message that starts with this is a command for the runtime.
+pub(crate) const COMMAND_PREFIX: char = ',';
+
+/// Builds the prompt: a command as it was typed; otherwise context, date and content, with media as
+/// further parts.
+pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
+    let content = message.content();
+    if content.starts_with(COMMAND_PREFIX) {
+        return Ok(Prompt::Text(content.into_owned()));
+    }
+    let text = with_context(&message.context_str(), &content);
+    let mut parts = Vec::new();
+    for item in message.media() {
+        parts.extend(part(&item).await?);
+    }
+    if parts.is_empty() {
+        return Ok(Prompt::Text(text));
+    }
+    parts.insert(0, json!({"type": "text", "text": text}));
+    Ok(Prompt::Parts(parts))
+}
+
+/// `command` for a command, otherwise what the message says.
+pub(crate) fn kind(message: &Envelope) -> &str {
+    if message.content().starts_with(COMMAND_PREFIX) { "command" } else { message.kind() }
+}
+
+fn with_context(context: &str, text: &str) -> String {
+    if context.is_empty() {
+        return text.to_owned();
+    }
+    let date = Zoned::now().strftime("%Y-%m-%dT%H:%M:%S%:z").to_string();
+    format!("{context}\n---Date: {date}---\n{text}")
+}
+
+/// The content part of a media item; `None` when there is no form in which a model takes it.
+async fn part(item: &MediaItem) -> Result<Option<Value>> {
+    if item.kind == MediaKind::Document {
+        return Ok(None);
+    }
+    let Some(url) = item.resolve_url().await? else { return Ok(None) };
+    Ok(match item.kind {
+        MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": url}})),
+        MediaKind::Video => Some(json!({"type": "video_url", "video_url": {"url": url}})),
+        MediaKind::Audio => audio_part(&url),
+        MediaKind::Document => None,
+    })
+}
+
+/// Sound has to be sent along: only a data URL of an audio type will do.
+fn audio_part(url: &str) -> Option<Value> {
+    let (mime, data) = url.strip_prefix("data:")?.split_once(";base64,")?;
+    if !mime.to_ascii_lowercase().starts_with("audio/") {
+        return None;
+    }
+    Some(json!({"type": "input_audio", "input_audio": {"data": data, "format": audio_format(mime)}}))
+}

@@ -1,0 +1,147 @@
+//! The whole program: arguments, settings, plugins, exit code.
+
+use std::{
+    ffi::OsString,
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use bub_kernel::{
+    BoxError, CliCommand, CliContext, Error, Framework, FrameworkBuilder, Plugin, PluginContext, Result,
+};
+use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
+
+use crate::{
+    arguments::{self, Parsed},
+    builtin::Builtin,
+    cli, logging,
+};
+
+/// The command failed.
+const FAILED: u8 = 1;
+/// Wrong arguments or configuration.
+const USAGE: u8 = 2;
+
+/// The `bub` program, with the plugins you add.
+///
+/// Plugins are registered after `builtin`, in the order of the calls; later ones are asked first.
+#[must_use]
+#[derive(Default)]
+pub struct App {
+    add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
+    sections: Vec<Section>,
+}
+
+impl App {
+    /// The stock program.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a plugin.
+    pub fn plugin(mut self, name: &'static str, plugin: impl Plugin) -> Self {
+        self.add_plugins.push(Box::new(move |builder| builder.plugin(name, plugin)));
+        self
+    }
+
+    /// Adds a plugin that is made from its context; see [`FrameworkBuilder::plugin_with`].
+    pub fn plugin_with<P: Plugin, E: Into<BoxError> + 'static>(
+        mut self,
+        name: &'static str,
+        make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
+    ) -> Self {
+        self.add_plugins.push(Box::new(move |builder| builder.plugin_with(name, make)));
+        self
+    }
+
+    /// Declares the settings of a plugin, so that they are read, checked and documented like all others.
+    pub fn settings(mut self, section: Section) -> Self {
+        self.sections.push(section);
+        self
+    }
+
+    /// Runs the program with the arguments of the process.
+    pub fn main(self) -> ExitCode {
+        self.run(std::env::args_os())
+    }
+
+    /// Runs the program with these arguments; the first is the program's name.
+    pub fn run(self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
+        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        let redactor = Redactor::new();
+        self.try_run(&args, &redactor).unwrap_or_else(|failure| {
+            // Nothing sensible is left to do when standard error is gone as well.
+            let _ = writeln!(std::io::stderr(), "error: {}", redactor.redact(&failure.text));
+            ExitCode::from(failure.code)
+        })
+    }
+
+    fn try_run(mut self, args: &[OsString], redactor: &Redactor) -> Result<ExitCode, Failure> {
+        let workspace = arguments::workspace(args).unwrap_or_else(|| PathBuf::from("."));
+        // Help must work with a broken configuration, so problems wait until a command is to run.
+        let (settings, problems) = self.load_settings(&workspace, redactor);
+        logging::start(&settings);
+        for warning in settings.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let framework = self.compose(&workspace, settings);
+        let commands = framework.cli_commands()?;
+        let (name, matches) = match arguments::parse(args, &commands) {
+            Parsed::Command(name, matches) => (name, matches),
+            Parsed::Print(text) => return Ok(cli::print(&text)?),
+            Parsed::Wrong(line) => return Err(Failure::usage(line)),
+        };
+        arguments::check_workspace(&workspace).map_err(Failure::usage)?;
+        if let Some(problem) = problems.first() {
+            return Err(Failure::usage(problem.to_string()));
+        }
+        let Some(command) = commands.into_iter().find(|known| known.command.get_name() == name) else {
+            return Err(Failure::usage(format!("there is no command `{name}`")));
+        };
+        run_command(&command, CliContext { framework, matches })
+    }
+
+    fn load_settings(&mut self, workspace: &Path, redactor: &Redactor) -> (Settings, Vec<SettingsError>) {
+        let loader =
+            Loader::new(Environment::process()).workspace(workspace, Trust::Untrusted).redactor(redactor);
+        std::mem::take(&mut self.sections).into_iter().fold(loader, Loader::section).load_lenient()
+    }
+
+    fn compose(self, workspace: &Path, settings: Settings) -> Framework {
+        let builder = Framework::builder()
+            .workspace(workspace)
+            .service(Arc::new(settings))
+            .plugin_with("builtin", Builtin::new);
+        self.add_plugins.into_iter().fold(builder, |builder, add| add(builder)).build()
+    }
+}
+
+fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::unknown(format!("cannot start the runtime: {error}")))?;
+    Ok(runtime.block_on((command.run)(context))?)
+}
+
+/// What ends the program, in one line, with its exit code.
+struct Failure {
+    text: String,
+    code: u8,
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let place =
+            error.origin().map(|origin| format!(" (hook {} of plugin {})", origin.hook, origin.plugin));
+        Self { text: format!("{error}{}", place.unwrap_or_default()), code: FAILED }
+    }
+}
+
+impl Failure {
+    fn usage(text: impl Into<String>) -> Self {
+        Self { text: text.into(), code: USAGE }
+    }
+}

@@ -1,0 +1,122 @@
+//! The command line before and after the commands are known.
+
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+};
+
+use bub_kernel::CliCommand;
+use clap::{Arg, ArgMatches, Command, error::ErrorKind, value_parser};
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 interrupted, 143 terminated.";
+
+const NEXT_STEPS: &str = "\
+bub is a hook-first agent runtime. What to do next:
+
+  bub run \"hello\"     send one message and print the reply
+  bub hooks           show which plugins implement which stage of a turn
+  bub --help          list all commands and options
+";
+
+/// What came of reading the command line.
+pub(crate) enum Parsed {
+    /// Run this command with these arguments.
+    Command(String, ArgMatches),
+    /// Print this and be done.
+    Print(String),
+    /// The arguments are wrong: one line says how.
+    Wrong(String),
+}
+
+/// Reads the command line with the commands that plugins registered.
+pub(crate) fn parse(args: &[OsString], commands: &[CliCommand]) -> Parsed {
+    let mut root = root();
+    for known in commands {
+        root = root.subcommand(known.command.clone());
+    }
+    match root.try_get_matches_from(args) {
+        Ok(matches) => match matches.subcommand() {
+            Some((name, own)) => Parsed::Command(name.to_owned(), own.clone()),
+            None => Parsed::Print(NEXT_STEPS.to_owned()),
+        },
+        Err(error) if error.use_stderr() => Parsed::Wrong(one_line(&error)),
+        Err(error) => Parsed::Print(error.render().to_string()),
+    }
+}
+
+fn root() -> Command {
+    Command::new("bub")
+        .about("A hook-first agent runtime: every stage of a turn is a hook, every fact is on a tape")
+        .version(env!("CARGO_PKG_VERSION"))
+        .after_help(EXIT_CODES)
+        .subcommand_value_name("COMMAND")
+        .arg(
+            Arg::new("workspace")
+                .short('w')
+                .long("workspace")
+                .value_name("DIR")
+                .value_parser(value_parser!(PathBuf))
+                .help("The directory the agent works in [default: the current one]"),
+        )
+        .disable_help_subcommand(true)
+}
+
+/// The workspace, read before plugins exist: they want to know it when they are made.
+///
+/// Only options before the command are looked at. Whether the rest makes sense is decided later.
+pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
+    let mut found = None;
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        let bytes = arg.as_encoded_bytes();
+        if !bytes.starts_with(b"-") {
+            break;
+        }
+        if arg == "-w" || arg == "--workspace" {
+            found = rest.next().map(PathBuf::from);
+        } else if let Some(value) = attached_value(arg) {
+            found = Some(value);
+        }
+    }
+    found
+}
+
+fn attached_value(arg: &OsStr) -> Option<PathBuf> {
+    // Only the ASCII prefix is looked at as text; the value keeps whatever bytes it has.
+    let text = arg.to_str()?;
+    let value = text.strip_prefix("--workspace=").or_else(|| text.strip_prefix("-w"))?;
+    Some(PathBuf::from(value.strip_prefix('=').unwrap_or(value)))
+}
+
+/// Says why a directory cannot be the workspace.
+pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
+    match std::fs::metadata(workspace) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(format!("workspace `{}` is not a directory", workspace.display())),
+        Err(error) => Err(format!(
+            "workspace `{}` cannot be used: {error}; create it or name another",
+            workspace.display()
+        )),
+    }
+}
+
+/// An error of the parser in one line: what is wrong, what was probably meant, where to look.
+fn one_line(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return "an argument is not valid UTF-8; give the message as UTF-8 text".to_owned();
+    }
+    let text = error.render().to_string();
+    let mut paragraphs = text.split("\n\n").map(flatten);
+    let what = paragraphs.next().unwrap_or_default();
+    let mut line = what.strip_prefix("error: ").unwrap_or(&what).to_owned();
+    for tip in paragraphs.filter(|paragraph| paragraph.starts_with("tip: ")) {
+        line.push_str("; ");
+        line.push_str(&tip);
+    }
+    line + "; see `bub --help`"
+}
+
+fn flatten(paragraph: &str) -> String {
+    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,26 @@
+//! The plugin `builtin`: what the crates below contribute, under one name.
+
+use std::sync::Arc;
+
+use bub_kernel::{Plugin, PluginContext, Result, hooks::HookSet};
+
+use crate::cli::Commands;
+
+/// The agent's defaults and the commands of the command line.
+pub(crate) struct Builtin {
+    agent: Arc<bub_agent::Builtin>,
+    commands: Arc<Commands>,
+}
+
+impl Builtin {
+    pub(crate) fn new(context: &PluginContext<'_>) -> Result<Self> {
+        Ok(Self { agent: Arc::new(bub_agent::Builtin::new(context)?), commands: Arc::new(Commands) })
+    }
+}
+
+impl Plugin for Builtin {
+    fn register(self: Arc<Self>, hooks: &mut HookSet) {
+        Arc::clone(&self.agent).register(hooks);
+        Arc::clone(&self.commands).register(hooks);
+    }
+}

@@ -1,0 +1,61 @@
+//! `bub hooks`: which plugin implements which hook.
+
+use std::fmt::Write;
+
+use bub_kernel::{CliCommand, CliContext, Framework, PluginState, hooks::HOOKS};
+use clap::{Arg, ArgAction, Command};
+
+use super::output;
+
+pub(super) fn command() -> CliCommand {
+    let all = Arg::new("all")
+        .long("all")
+        .action(ArgAction::SetTrue)
+        .help("Describe every hook, implemented or not, as the table of the reference page");
+    let command = Command::new("hooks")
+        .about("Show which plugins implement which hooks")
+        .long_about(
+            "Show which plugins implement which hooks, in registration order. They run in the reverse order: the plugin \
+             named last is asked first.",
+        )
+        .arg(all);
+    CliCommand::new(command, |context: CliContext| async move {
+        let all = context.matches.get_flag("all");
+        output::print(&if all { table() } else { report(&context.framework) })
+    })
+}
+
+fn report(framework: &Framework) -> String {
+    let mut text = String::new();
+    for (spec, plugins) in framework.hooks().report() {
+        let _ = writeln!(text, "{}: {}", spec.name, plugins.join(", "));
+    }
+    if text.is_empty() {
+        text.push_str("(no hook implementations)\n");
+    }
+    for plugin in framework.plugins() {
+        if let PluginState::Failed(reason) = &plugin.state {
+            let _ = writeln!(text, "plugin {} is not in use: {reason}", plugin.name);
+        }
+    }
+    text
+}
+
+/// The hook table in Markdown; `docs/hooks.md` holds the same.
+fn table() -> String {
+    let mut text =
+        String::from("| hook | kind | arguments | result | what it is for |\n|---|---|---|---|---|\n");
+    for spec in HOOKS {
+        let kind = format!("{}{}", spec.kind.name(), if spec.sync_only { ", synchronous" } else { "" });
+        let args: Vec<_> = spec.args.iter().map(|arg| format!("`{}`", arg.name)).collect();
+        let result = if spec.result == "()" { "–".to_owned() } else { format!("`{}`", spec.result) };
+        let _ = writeln!(
+            text,
+            "| `{}` | {kind} | {} | {result} | {} |",
+            spec.name,
+            args.join(", "),
+            spec.doc.trim()
+        );
+    }
+    text
+}

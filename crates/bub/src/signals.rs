@@ -1,0 +1,57 @@
+//! Ctrl-C and SIGTERM: the first asks the turn to end and be recorded, the second ends the program.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Fires when the program is asked to stop.
+pub(crate) struct Stop {
+    token: CancellationToken,
+    code: Arc<AtomicU8>,
+}
+
+impl Stop {
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.token.clone()
+    }
+
+    /// The exit code of a program that a signal ended: 128 and the signal's number.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.code.load(Ordering::Relaxed))
+    }
+}
+
+/// Starts listening, on the current runtime.
+pub(crate) fn listen() -> Stop {
+    let stop = Stop { token: CancellationToken::new(), code: Arc::new(AtomicU8::new(1)) };
+    for (kind, code) in [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)] {
+        match signal(kind) {
+            Ok(received) => drop(tokio::spawn(watch(received, stop.token(), Arc::clone(&stop.code), code))),
+            Err(error) => tracing::warn!("cannot listen for signal {kind:?}: {error}"),
+        }
+    }
+    stop
+}
+
+#[expect(clippy::exit, reason = "a second signal means: now")]
+async fn watch(
+    mut received: tokio::signal::unix::Signal,
+    token: CancellationToken,
+    code: Arc<AtomicU8>,
+    own_code: u8,
+) {
+    while received.recv().await.is_some() {
+        if token.is_cancelled() {
+            std::process::exit(i32::from(own_code));
+        }
+        code.store(own_code, Ordering::Relaxed);
+        token.cancel();
+    }
+}
