@@ -35,12 +35,12 @@ pub(crate) fn parse(args: &[OsString], commands: &[CliCommand]) -> Parsed {
     for known in commands {
         root = root.subcommand(known.command.clone());
     }
-    match root.try_get_matches_from(args) {
+    match root.try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
             Some((name, own)) => Parsed::Command(name.to_owned(), own.clone()),
             None => Parsed::Print(NEXT_STEPS.to_owned()),
         },
-        Err(error) if error.use_stderr() => Parsed::Wrong(one_line(&error)),
+        Err(error) if error.use_stderr() => Parsed::Wrong(one_line(&error, &help_command(args, commands))),
         Err(error) => Parsed::Print(error.render().to_string()),
     }
 }
@@ -93,16 +93,16 @@ fn attached_value(arg: &OsStr) -> Option<PathBuf> {
 pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
     match std::fs::metadata(workspace) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("workspace `{}` is not a directory", workspace.display())),
-        Err(error) => Err(format!(
-            "workspace `{}` cannot be used: {error}; create it or name another",
-            workspace.display()
-        )),
+        Ok(_) => Err(format!("workspace `{}` is not a directory; name another", workspace.display())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(format!("workspace `{}` does not exist; create it or name another", workspace.display()))
+        }
+        Err(error) => Err(format!("workspace `{}` cannot be used: {error}", workspace.display())),
     }
 }
 
 /// An error of the parser in one line: what is wrong, what was probably meant, where to look.
-fn one_line(error: &clap::Error) -> String {
+fn one_line(error: &clap::Error, help: &str) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
         return "an argument is not valid UTF-8; give the message as UTF-8 text".to_owned();
     }
@@ -114,7 +114,16 @@ fn one_line(error: &clap::Error) -> String {
         line.push_str("; ");
         line.push_str(&tip);
     }
-    line + "; see `bub --help`"
+    format!("{line}; see `{help}`")
+}
+
+/// How to get help on what was typed: on the command, when it is one.
+fn help_command(args: &[OsString], commands: &[CliCommand]) -> String {
+    let is_known = |arg: &&OsString| commands.iter().any(|known| *arg == known.command.get_name());
+    match args.iter().skip(1).find(is_known) {
+        Some(command) => format!("bub {} --help", command.display()),
+        None => "bub --help".to_owned(),
+    }
 }
 
 fn flatten(paragraph: &str) -> String {

@@ -54,3 +54,13 @@ pub mod prelude {
 
     pub use crate::App;
 }
+
+/// The Rust in the documents compiles.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/plugins.md")]
+    struct Plugins;
+}

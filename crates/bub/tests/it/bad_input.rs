@@ -1,0 +1,75 @@
+//! Bad input: one clear line on stderr, exit code 2, nothing written.
+
+use std::{ffi::OsString, os::unix::ffi::OsStringExt};
+
+use crate::sandbox::Sandbox;
+
+fn check(args: &[&str], expected: &str) {
+    check_raw(args.iter().map(OsString::from).collect(), expected);
+}
+
+fn check_raw(args: Vec<OsString>, expected: &str) {
+    let sandbox = Sandbox::new();
+    let run = sandbox.bub(&args);
+    assert_eq!(run.code, Some(2), "{args:?} {run:?}");
+    assert_eq!(run.stdout, "", "{args:?}");
+    assert_eq!(run.stderr, format!("error: {expected}\n"), "{args:?}");
+    assert!(!sandbox.home().exists(), "{args:?} wrote to the home");
+    assert_eq!(std::fs::read_dir(sandbox.workspace()).unwrap().count(), 0, "{args:?} wrote to the workspace");
+}
+
+// H-1
+#[test]
+fn an_unknown_command_is_refused() {
+    check(&["frobnicate"], "unrecognized subcommand 'frobnicate'; see `bub --help`");
+}
+
+#[test]
+fn a_misspelled_command_is_recognised() {
+    check(
+        &["hook"],
+        "unrecognized subcommand 'hook'; tip: a similar subcommand exists: 'hooks'; see `bub --help`",
+    );
+}
+
+// H-1
+#[test]
+fn a_missing_argument_is_named() {
+    check(&["run"], "the following required arguments were not provided: <MESSAGE>; see `bub run --help`");
+}
+
+#[test]
+fn an_unknown_option_is_named() {
+    check(
+        &["run", "hi", "--colour"],
+        "unexpected argument '--colour' found; tip: to pass '--colour' as a value, use '-- --colour'; see `bub run --help`",
+    );
+}
+
+#[test]
+fn an_option_without_its_value_is_named() {
+    check(
+        &["run", "hi", "--chat-id"],
+        "a value is required for '--chat-id <ID>' but none was supplied; see `bub run --help`",
+    );
+}
+
+#[test]
+fn a_workspace_that_does_not_exist_is_refused() {
+    check(
+        &["--workspace", "no/such/place", "run", "hi"],
+        "workspace `no/such/place` does not exist; create it or name another",
+    );
+    check(&["-wnope", "run", "hi"], "workspace `nope` does not exist; create it or name another");
+}
+
+#[test]
+fn a_workspace_that_is_a_file_is_refused() {
+    check(&["--workspace=/dev/null", "run", "hi"], "workspace `/dev/null` is not a directory; name another");
+}
+
+#[test]
+fn a_message_that_is_not_utf8_is_refused() {
+    let message = OsString::from_vec(vec![b'h', 0xff]);
+    check_raw(vec!["run".into(), message], "an argument is not valid UTF-8; give the message as UTF-8 text");
+}

@@ -1,0 +1,79 @@
+//! The commands, when everything is as it should be.
+
+use std::process::Stdio;
+
+use crate::sandbox::{Sandbox, bub};
+
+// H-3: `[channel:chat]`, then the reply; logs are not on stdout.
+#[test]
+fn run_prints_each_reply_under_its_address() {
+    let sandbox = Sandbox::new();
+    let reply = sandbox.bub(["run", "hello"]).ok();
+    assert!(reply.starts_with("[cli:local]\nNo model is configured"), "{reply}");
+
+    let echo = sandbox.example("echo_model", ["run", "hi", "--channel", "lab", "--chat-id", "7"]).ok();
+    assert_eq!(echo, "[lab:7]\nlab:7 said: hi\n");
+}
+
+// H-3
+#[test]
+fn run_takes_the_session_it_is_given() {
+    let echo = Sandbox::new().example("echo_model", ["run", "hi", "--session-id", "mine"]).ok();
+    assert_eq!(echo, "[cli:local]\nmine said: hi\n");
+}
+
+// H-3, H-100: the sender is part of the context the model sees.
+#[test]
+fn run_tells_the_model_who_writes() {
+    let shown = Sandbox::new().example("prompt_plugin", ["run", "hi", "--sender-id", "ada"]).ok();
+    assert!(shown.contains("sender_id=ada|channel=$cli|chat_id=local\n---Date: "), "{shown}");
+}
+
+// S-49, H-7
+#[test]
+fn hooks_lists_implementations_in_registration_order() {
+    let report = Sandbox::new().example("echo_model", ["hooks"]).ok();
+    assert!(report.contains("build_prompt: builtin\n"), "{report}");
+    assert!(report.contains("run_model: echo\n"), "{report}");
+    let names: Vec<_> = report.lines().map(|line| line.split(':').next().unwrap()).collect();
+    assert!(names.is_sorted(), "{names:?}");
+
+    let wrapped = Sandbox::new().example("stream_wrapper", ["hooks"]).ok();
+    assert!(wrapped.contains("run_model_stream: builtin, words, loud\n"), "{wrapped}");
+}
+
+// H-31: a plugin that cannot be made is reported, the others work.
+#[test]
+fn hooks_names_a_plugin_that_is_not_in_use() {
+    let report = Sandbox::new().example("faulty", ["hooks"]).ok();
+    assert!(report.contains("plugin unloadable is not in use: its licence has run out\n"), "{report}");
+    assert!(report.contains("run_model: faulty\n"), "{report}");
+}
+
+#[test]
+fn help_lists_commands_and_exit_codes() {
+    let help = Sandbox::new().bub(["--help"]).ok();
+    for part in ["Usage: bub", "run ", "hooks ", "--workspace <DIR>", "Exit codes: 0 done, 1 failed, 2 wrong"]
+    {
+        assert!(help.contains(part), "{part} is missing in\n{help}");
+    }
+}
+
+#[test]
+fn without_a_command_it_says_what_to_do_next() {
+    let text = Sandbox::new().bub::<&str>([]).ok();
+    assert!(text.contains("bub run \"hello\""), "{text}");
+}
+
+#[test]
+fn version_is_that_of_the_package() {
+    assert_eq!(Sandbox::new().bub(["--version"]).ok(), format!("bub {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let sandbox = Sandbox::new();
+    let mut child = sandbox.command(&bub()).arg("hooks").stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

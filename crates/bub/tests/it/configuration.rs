@@ -1,0 +1,53 @@
+//! Settings as the program reads them.
+
+use crate::sandbox::{Run, Sandbox, example};
+
+#[test]
+fn a_wrong_type_names_file_line_key_and_expectation() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: x:y\nmax_tokens: many\n");
+    let run = sandbox.bub(["run", "hi"]);
+    assert_eq!(run.code, Some(2));
+    assert_eq!(run.stdout, "");
+    for part in ["config.yml", "2", "max_tokens", "many"] {
+        assert!(run.stderr.contains(part), "{part} is missing in {}", run.stderr);
+    }
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+}
+
+#[test]
+fn malformed_yaml_stops_commands_but_not_help() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: [unclosed\n");
+    assert_eq!(sandbox.bub(["run", "hi"]).code, Some(2));
+    sandbox.bub(["--help"]).ok();
+    sandbox.bub(["--version"]).ok();
+}
+
+// H-21, H-22, W-57: the same sources for every setting, also one of a plugin.
+#[test]
+fn a_plugin_setting_follows_the_precedence_of_sources() {
+    let greet = |sandbox: &Sandbox, word: Option<&str>| {
+        let mut command = sandbox.command(&example("custom_binary"));
+        if let Some(word) = word {
+            command.env("BUB_GREETER_WORD", word);
+        }
+        Run::of(command.args(["greet"]).output().unwrap()).ok()
+    };
+    let sandbox = Sandbox::new();
+    assert_eq!(greet(&sandbox, None), "Hello, world!\n");
+    sandbox.write("home/config.yml", "greeter:\n  word: Salve\n");
+    assert_eq!(greet(&sandbox, None), "Salve, world!\n");
+    sandbox.write("workspace/.env", "BUB_GREETER_WORD=Ahoy\n");
+    assert_eq!(greet(&sandbox, None), "Ahoy, world!\n");
+    assert_eq!(greet(&sandbox, Some("Moin")), "Moin, world!\n");
+}
+
+// W-57: the .env of the workspace given with -w, not of the current directory.
+#[test]
+fn the_env_file_is_that_of_the_workspace() {
+    let sandbox = Sandbox::new();
+    sandbox.write("elsewhere/.env", "BUB_GREETER_WORD=Ahoy\n");
+    let run = sandbox.example("custom_binary", ["-w", "../elsewhere", "greet"]);
+    assert_eq!(run.ok(), "Ahoy, world!\n");
+}

@@ -1,0 +1,94 @@
+//! Every command in README and docs/ is run, and does what the page says.
+//!
+//! A `console` block is a script: a line `$ command` is run by `sh` in a fresh sandbox (one for each
+//! page), the lines after it are its output, stdout and stderr together. A line `...` stands for any
+//! number of lines, `…` within a line for any text. `? 2` at the end says the exit code when it is
+//! not 0.
+
+use std::path::Path;
+
+use crate::sandbox::{Sandbox, bub, example, root};
+
+struct Step {
+    line: usize,
+    command: String,
+    expected: Vec<String>,
+    code: i32,
+}
+
+#[test]
+fn every_command_in_the_docs_works_as_shown() {
+    let mut pages = vec![root().join("README.md")];
+    pages.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|file| file.unwrap().path()));
+    let mut count = 0;
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+        let steps = steps(&std::fs::read_to_string(page).unwrap());
+        count += steps.len();
+        check_page(page, &steps);
+    }
+    assert!(count > 5, "only {count} commands found: are the blocks still marked `console`?");
+}
+
+fn check_page(page: &Path, steps: &[Step]) {
+    let sandbox = Sandbox::new();
+    let path = format!(
+        "{}:{}:{}",
+        bub().parent().unwrap().display(),
+        example("echo_model").parent().unwrap().display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    for step in steps {
+        let output = sandbox
+            .command(Path::new("sh"))
+            .args(["-c", &format!("{{ {}\n}} 2>&1", step.command)])
+            .env("PATH", &path)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let place = format!("{}:{} `{}`", page.display(), step.line, step.command);
+        assert_eq!(output.status.code(), Some(step.code), "{place}\n{text}");
+        let lines: Vec<_> = text.lines().collect();
+        let expected: Vec<_> = step.expected.iter().map(String::as_str).collect();
+        assert!(matches(&expected, &lines), "{place}\nexpected:\n{}\ngot:\n{text}", step.expected.join("\n"));
+    }
+}
+
+fn steps(page: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut in_console = false;
+    for (index, line) in page.lines().enumerate() {
+        if line.starts_with("```") {
+            in_console = line == "```console";
+        } else if in_console {
+            if let Some(command) = line.strip_prefix("$ ") {
+                steps.push(Step { line: index + 1, command: command.into(), expected: Vec::new(), code: 0 });
+            } else if let Some(code) = line.strip_prefix("? ") {
+                steps.last_mut().unwrap().code = code.parse().unwrap();
+            } else {
+                steps.last_mut().expect("output before a command").expected.push(line.to_owned());
+            }
+        }
+    }
+    steps
+}
+
+fn matches(expected: &[&str], lines: &[&str]) -> bool {
+    match expected.split_first() {
+        None => lines.is_empty(),
+        Some((&"...", rest)) => (0..=lines.len()).any(|skip| matches(rest, &lines[skip..])),
+        Some((first, rest)) => {
+            lines.split_first().is_some_and(|(line, after)| line_matches(first, line) && matches(rest, after))
+        }
+    }
+}
+
+fn line_matches(expected: &str, line: &str) -> bool {
+    let Some((head, tail)) = expected.split_once('…') else { return expected == line };
+    let Some(mut rest) = line.strip_prefix(head) else { return false };
+    let parts: Vec<_> = tail.split('…').collect();
+    for part in &parts[..parts.len() - 1] {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(parts[parts.len() - 1])
+}

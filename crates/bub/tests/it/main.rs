@@ -1,0 +1,19 @@
+//! The program as its users meet it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod architecture;
+mod bad_input;
+mod commands;
+mod configuration;
+mod docs;
+mod examples;
+mod faults;
+mod sandbox;

@@ -1,0 +1,51 @@
+//! A program for the tests: its plugin does what the message asks, however bad that is.
+
+use std::{io::Write, process::ExitCode, sync::Arc};
+
+use bub::prelude::*;
+
+struct Faulty {
+    settings: Arc<Settings>,
+}
+
+impl Faulty {
+    fn new(context: &PluginContext<'_>) -> Result<Self> {
+        Ok(Self { settings: context.service().ok_or_else(|| Error::config("no settings"))? })
+    }
+
+    fn secret(&self) -> String {
+        let key = self.settings.get(&bub::settings::core::API_KEY);
+        key.any().map(|secret| secret.expose().to_owned()).unwrap_or_default()
+    }
+}
+
+#[hooks]
+impl Faulty {
+    async fn run_model(&self, prompt: &Prompt) -> Result<String> {
+        match prompt.text().lines().last().unwrap_or_default() {
+            "panic" => panic!("on purpose, with {}", self.secret()),
+            "fail" => Err(Error::invalid_input(format!("refused for {}", self.secret()))),
+            "log" => {
+                tracing::warn!("the key is {}", self.secret());
+                Ok("logged".into())
+            }
+            "hang" => {
+                let _ = writeln!(std::io::stderr(), "hanging");
+                std::future::pending().await
+            }
+            other => Ok(other.to_owned()),
+        }
+    }
+}
+
+struct Unloadable;
+
+#[hooks]
+impl Unloadable {}
+
+fn main() -> ExitCode {
+    App::new()
+        .plugin_with("faulty", Faulty::new)
+        .plugin_with("unloadable", |_| Err::<Unloadable, _>("its licence has run out"))
+        .main()
+}
