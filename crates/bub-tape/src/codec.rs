@@ -12,30 +12,30 @@ const KEYS: [&str; 5] = ["id", "kind", "payload", "meta", "date"];
 
 /// The line of an entry, with its newline.
 pub fn encode(entry: &Entry) -> String {
-    let mut line = String::new();
-    push_line(&mut line, entry.id, &encode_body(entry));
-    line
+    let mut body = Vec::with_capacity(384);
+    encode_body(&mut body, entry);
+    let mut line = Vec::with_capacity(body.len() + 16);
+    push_id(&mut line, entry.id, &body);
+    String::from_utf8_lossy(&line).into_owned()
 }
 
 /// Everything of the line but the id, so that it can be prepared before the id is known.
-pub(crate) fn encode_body(entry: &Entry) -> Vec<u8> {
-    let mut out = Vec::with_capacity(384);
+pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
     out.extend_from_slice(b", \"kind\": ");
-    put(&mut out, entry.kind.as_str());
+    put(out, entry.kind.as_str());
     out.extend_from_slice(b", \"payload\": ");
-    put(&mut out, &entry.payload);
+    put(out, &entry.payload);
     out.extend_from_slice(b", \"meta\": ");
-    put(&mut out, &entry.meta);
+    put(out, &entry.meta);
     out.extend_from_slice(b", \"date\": ");
-    put(&mut out, &entry.date);
+    put(out, &entry.date);
     for (key, value) in entry.extra.iter().filter(|(key, _)| !KEYS.contains(&key.as_str())) {
         out.extend_from_slice(b", ");
-        put(&mut out, key);
+        put(out, key);
         out.extend_from_slice(b": ");
-        put(&mut out, value);
+        put(out, value);
     }
     out.extend_from_slice(b"}\n");
-    out
 }
 
 /// Puts the id before a prepared body.
@@ -43,12 +43,6 @@ pub(crate) fn push_id(out: &mut Vec<u8>, id: EntryId, body: &[u8]) {
     out.extend_from_slice(b"{\"id\": ");
     put(out, &id);
     out.extend_from_slice(body);
-}
-
-fn push_line(line: &mut String, id: EntryId, body: &[u8]) {
-    let mut out = Vec::with_capacity(body.len() + 16);
-    push_id(&mut out, id, body);
-    line.push_str(&String::from_utf8_lossy(&out));
 }
 
 /// Reads one line, with or without its newline. `None` for what is no entry: blank, not JSON, not UTF-8,

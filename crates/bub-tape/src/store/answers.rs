@@ -9,6 +9,7 @@ impl Listing {
     pub fn includes(&self, name: &TapeName) -> bool {
         match self {
             Self::Sessions => name.is_session(),
+            Self::AllForks => name.is_fork(),
             Self::Sidecars(tape) => name.as_sidecar().is_some_and(|(owner, _)| owner == tape.as_str()),
             Self::Forks(tape) => name.as_fork().is_some_and(|(owner, _)| {
                 owner == tape.as_str()

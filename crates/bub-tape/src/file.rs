@@ -1,0 +1,221 @@
+//! Tapes as files, in the format and the places of the original.
+//!
+//! ```text
+//! <tape>.jsonl                 one entry a line
+//! <tape>.jsonl.<stamp>.bak     archives
+//! .bub/locks/<tape>.lock       the write lock and the record of what is being written
+//! .bub/leases/<tape>.lease     the session lease
+//! .bub/index/<tape>.{idx,marks}  derived, may be deleted
+//! .bub/forks/ torn/ tmp/ blobs/
+//! ```
+//!
+//! An append takes the write lock, notes what it is about to write (offset, length, checksum), writes it and
+//! notes that it is done. Whoever takes the lock next and finds the note unfinished completes the batch or takes it
+//! back. Readers take no lock: they compare the note before and after looking at the file, and stop where a batch
+//! is being written.
+//!
+//! With [`Durability::Os`] an acknowledged batch survives the death of the process, with
+//! [`Durability::Always`] also a power cut, at one fsync a batch; batches that arrive while an fsync runs share the
+//! next one.
+
+mod batch;
+mod blobs;
+mod commit;
+mod core;
+mod index;
+mod layout;
+mod lease;
+mod lines;
+mod read;
+mod record;
+mod replace;
+mod scan;
+mod settle;
+mod shared;
+mod slots;
+mod snapshot;
+
+use std::{collections::HashSet, io, path::PathBuf, sync::Arc};
+
+use futures_util::StreamExt as _;
+use tokio::sync::oneshot;
+
+use self::{
+    batch::{Batch, Pending},
+    blobs::FileBlobs,
+    layout::Layout,
+    shared::{Shared, missing_is_none},
+    slots::Slots,
+};
+use crate::{
+    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease, Listing,
+    Reset, ResetOutcome, Result, Span, Summary, TapeError, TapeName, TapeStore, Wait,
+    fs::{Fs, RealFs},
+};
+
+/// What an acknowledged append survives.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The death of the process.
+    #[default]
+    Os,
+    /// The loss of power.
+    Always,
+}
+
+/// A directory of tapes. Clones share their open files.
+#[derive(Debug, Clone)]
+pub struct FileStore {
+    shared: Arc<Shared>,
+    slots: Arc<Slots>,
+}
+
+impl FileStore {
+    /// The tapes under a directory, which is made by the first append.
+    pub fn new(root: impl Into<PathBuf>, durability: Durability) -> Self {
+        Self::with_fs(root, durability, Arc::new(RealFs))
+    }
+
+    /// The same on another file system.
+    pub fn with_fs(root: impl Into<PathBuf>, durability: Durability, fs: Arc<dyn Fs>) -> Self {
+        let shared = Arc::new(Shared { fs, layout: Layout::new(root.into()), durability });
+        Self { slots: Arc::new(Slots::new(Arc::clone(&shared))), shared }
+    }
+
+    /// Deletes the index of a tape and makes it again.
+    pub async fn reindex(&self, tape: &TapeName) -> Result<Summary> {
+        let slot = self.slots.get(tape);
+        blocking(move || slot.core().rebuild()).await
+    }
+
+    /// The file of a tape, whether it exists or not.
+    pub fn path(&self, tape: &TapeName) -> PathBuf {
+        self.shared.layout.tape(tape)
+    }
+
+    fn list_now(shared: &Shared, listing: &Listing) -> Result<Vec<TapeName>> {
+        let directory = match listing {
+            Listing::Forks(_) | Listing::AllForks => shared.layout.forks(),
+            Listing::Sessions | Listing::Sidecars(_) => shared.layout.root().to_path_buf(),
+        };
+        let names = missing_is_none(shared.fs.read_dir(&directory));
+        let names = names.map_err(|error| shared.error("list", &directory, error))?.unwrap_or_default();
+        let stems = names.iter().filter_map(|name| name.strip_suffix(".jsonl"));
+        let mut tapes: Vec<_> = stems.filter_map(|stem| TapeName::new(stem).ok()).collect();
+        tapes.retain(|tape| listing.includes(tape));
+        tapes.sort();
+        Ok(tapes)
+    }
+
+    async fn append_batch(&self, tape: &TapeName, entries: Vec<Entry>) -> Result<Appended> {
+        if entries.is_empty() {
+            return Ok(Appended { ids: Vec::new() });
+        }
+        let slot = self.slots.get(tape);
+        let (reply, answer) = oneshot::channel();
+        slot.enqueue(Pending { batch: Batch::new(entries), reply });
+        // Into the page cache of a free tape it is quicker than waking another thread.
+        if self.shared.durability == Durability::Always || !slot.drain_if_free() {
+            blocking(move || {
+                slot.drain();
+                Ok(())
+            })
+            .await?;
+        }
+        answer.await.unwrap_or_else(|_| Err(interrupted()))
+    }
+
+    async fn fetch_now(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
+        let mut wanted: HashSet<EntryId> = ids.iter().copied().collect();
+        let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
+            return Ok(Vec::new());
+        };
+        // Backwards from the first anchor behind the highest id: what is asked for is usually recent.
+        let marks = self.anchors(tape, AnchorSearch::All).await?;
+        let beyond = marks.iter().find(|mark| mark.id > *highest).map(|mark| mark.position);
+        let span = beyond.map_or(Span::ALL, |position| Span::ALL.before(position)).newest_first();
+        let mut stream = self.read(tape, span);
+        let mut found = Vec::new();
+        while let Some(entry) = stream.next().await.transpose()? {
+            if entry.id < *lowest || wanted.is_empty() {
+                break;
+            }
+            if wanted.remove(&entry.id) {
+                found.push(entry);
+            }
+        }
+        found.reverse();
+        Ok(found)
+    }
+}
+
+impl TapeStore for FileStore {
+    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(blocking(move || Self::list_now(&shared, &listing)))
+    }
+
+    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+        Box::pin(self.append_batch(tape, batch))
+    }
+
+    fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
+        read::entries(Arc::clone(&self.shared), tape.clone(), span)
+    }
+
+    fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        Box::pin(self.fetch_now(tape, ids))
+    }
+
+    fn anchors<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        search: AnchorSearch,
+    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
+        let slot = self.slots.get(tape);
+        Box::pin(blocking(move || slot.core().anchors(&search)))
+    }
+
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
+        let slot = self.slots.get(tape);
+        Box::pin(blocking(move || slot.core().summary()))
+    }
+
+    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
+        let (slot, stamp) = (self.slots.get(tape), stamp.to_owned());
+        Box::pin(blocking(move || slot.core().archive(&stamp)))
+    }
+
+    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+        let slot = self.slots.get(tape);
+        Box::pin(blocking(move || slot.core().reset(reset)))
+    }
+
+    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
+        let slot = self.slots.get(tape);
+        Box::pin(blocking(move || slot.core().discard()))
+    }
+
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
+        Box::pin(wait.poll(move || lease::try_lease(&self.shared, tape)))
+    }
+
+    fn blobs(&self) -> Arc<dyn BlobStore> {
+        Arc::new(FileBlobs(Arc::clone(&self.shared)))
+    }
+}
+
+/// Runs file work away from the async threads, or right here when there are none.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => runtime.spawn_blocking(work).await.unwrap_or_else(|_| Err(interrupted())),
+        Err(_) => work(),
+    }
+}
+
+fn interrupted() -> TapeError {
+    let source = io::Error::new(io::ErrorKind::Interrupted, "the runtime is shutting down");
+    TapeError::Io { action: "finish work on", path: "the tape".to_owned(), source: source.into() }
+}

@@ -1,0 +1,67 @@
+//! A batch on its way to the tape.
+
+use tokio::sync::oneshot;
+
+use crate::{Appended, Entry, EntryId, Result, codec};
+
+/// Entries with their lines prepared; only the ids are missing.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    entries: Vec<Entry>,
+    bodies: Vec<u8>,
+    /// Where each body ends.
+    ends: Vec<usize>,
+}
+
+impl Batch {
+    pub(crate) fn new(entries: Vec<Entry>) -> Self {
+        let mut bodies = Vec::with_capacity(entries.len() * 400);
+        let mut ends = Vec::with_capacity(entries.len());
+        for entry in &entries {
+            codec::encode_body(&mut bodies, entry);
+            ends.push(bodies.len());
+        }
+        Self { entries, bodies, ends }
+    }
+
+    /// Gives the entries their ids and appends their lines.
+    pub(crate) fn write(&mut self, lines: &mut Lines) -> Vec<EntryId> {
+        let mut start = 0;
+        let mut ids = Vec::with_capacity(self.entries.len());
+        for (entry, end) in self.entries.iter_mut().zip(&self.ends) {
+            lines.max_id = lines.max_id.next();
+            entry.id = lines.max_id;
+            ids.push(entry.id);
+            lines.starts.push(lines.bytes.len());
+            codec::push_id(&mut lines.bytes, entry.id, self.bodies.get(start..*end).unwrap_or_default());
+            start = *end;
+        }
+        ids
+    }
+
+    pub(crate) fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+}
+
+/// The bytes of a commit, growing batch by batch.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    pub(crate) bytes: Vec<u8>,
+    /// Where each line starts in `bytes`.
+    pub(crate) starts: Vec<usize>,
+    pub(crate) max_id: EntryId,
+}
+
+impl Lines {
+    pub(crate) fn after(max_id: EntryId) -> Self {
+        Self { bytes: Vec::with_capacity(8 * 1024), starts: Vec::new(), max_id }
+    }
+}
+
+/// A batch and whoever waits for it.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) batch: Batch,
+    pub(crate) reply: oneshot::Sender<Result<Appended>>,
+}

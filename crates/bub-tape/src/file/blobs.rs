@@ -1,0 +1,87 @@
+//! Blobs as files named by their hash, in `.bub/blobs/<first two digits>/`.
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    Durability, blocking,
+    shared::{Shared, missing_is_none},
+};
+use crate::{BlobId, BlobStore, BoxFuture, Result, TapeError, fs::OpenMode};
+
+/// The blobs of a file store.
+#[derive(Debug, Clone)]
+pub(crate) struct FileBlobs(pub(crate) Arc<Shared>);
+
+impl FileBlobs {
+    fn path(&self, id: &BlobId) -> PathBuf {
+        let hex = id.as_hex();
+        self.0.layout.blobs().join(hex.get(..2).unwrap_or_default()).join(hex)
+    }
+
+    fn put_now(&self, bytes: &[u8]) -> Result<BlobId> {
+        let id = BlobId::of(bytes);
+        let path = self.path(&id);
+        // One that is shorter was left by a power cut and is written again.
+        let stat =
+            missing_is_none(self.0.fs.stat(&path)).map_err(|error| self.0.error("look at", &path, error))?;
+        if stat.is_none_or(|stat| stat.size != bytes.len() as u64) {
+            self.0.replace(&path, bytes, self.0.durability == Durability::Always)?;
+            if self.0.durability == Durability::Always {
+                self.0.sync_dir_of(&path)?;
+            }
+        }
+        Ok(id)
+    }
+
+    fn get_now(&self, id: &BlobId) -> Result<Vec<u8>> {
+        let path = self.path(id);
+        let failed = |error| self.0.error("read", &path, error);
+        let Some(file) = missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(failed)? else {
+            return Err(TapeError::NotFound(format!("Blob {id} was not found.")));
+        };
+        let size = usize::try_from(file.stat().map_err(failed)?.size).unwrap_or(usize::MAX);
+        let bytes = file.read_range(0, size).map_err(failed)?;
+        if BlobId::of(&bytes) == *id {
+            return Ok(bytes);
+        }
+        let detail = "its content does not match its name".to_owned();
+        Err(TapeError::Damaged { path: path.display().to_string(), detail })
+    }
+
+    fn list_now(&self) -> Result<Vec<BlobId>> {
+        let root = self.0.layout.blobs();
+        let names = |path: &std::path::Path| {
+            let names = missing_is_none(self.0.fs.read_dir(path))
+                .map_err(|error| self.0.error("list", path, error))?;
+            Ok::<_, TapeError>(names.unwrap_or_default())
+        };
+        let mut ids = Vec::new();
+        for group in names(&root)? {
+            ids.extend(names(&root.join(group))?.iter().filter_map(|name| BlobId::parse(name).ok()));
+        }
+        ids.sort();
+        Ok(ids)
+    }
+}
+
+impl BlobStore for FileBlobs {
+    fn put(&self, bytes: Vec<u8>) -> BoxFuture<'_, Result<BlobId>> {
+        let blobs = self.clone();
+        Box::pin(blocking(move || blobs.put_now(&bytes)))
+    }
+
+    fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>> {
+        let (blobs, id) = (self.clone(), id.clone());
+        Box::pin(blocking(move || blobs.get_now(&id)))
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<BlobId>>> {
+        let blobs = self.clone();
+        Box::pin(blocking(move || blobs.list_now()))
+    }
+
+    fn remove<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<()>> {
+        let (blobs, path) = (self.clone(), self.path(id));
+        Box::pin(blocking(move || blobs.0.remove(&path)))
+    }
+}

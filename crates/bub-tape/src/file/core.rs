@@ -1,0 +1,259 @@
+//! The state of one tape in this process: its open files and its index.
+//!
+//! Everything here is synchronous and runs with the core's mutex held; what changes the tape also holds
+//! the lock file, which is what other processes look at.
+
+use std::sync::Arc;
+
+use super::{
+    index::{self, Index},
+    record::{Phase, Record},
+    shared::Shared,
+    snapshot::Snapshot,
+};
+use crate::{
+    AnchorMark, AnchorSearch, Entry, Result, Summary, TapeName,
+    fs::{FsFile, OpenMode},
+};
+
+/// The index on disk may lag this much behind; reading that again takes a fraction of a millisecond.
+const CHECKPOINT_BYTES: u64 = 64 * 1024;
+
+/// One tape.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tape: TapeName,
+    lock: Option<Arc<dyn FsFile>>,
+    pub(crate) open: Option<Open>,
+    pub(crate) index: Index,
+    /// The file the index in memory speaks of.
+    index_inode: u64,
+    checkpoint_at: u64,
+    /// Whether a failed fsync could not even be noted in the lock file.
+    pub(crate) suspect: bool,
+}
+
+/// The tape file, open for writing.
+#[derive(Debug, Clone)]
+pub(crate) struct Open {
+    pub(crate) file: Arc<dyn FsFile>,
+    pub(crate) inode: u64,
+}
+
+/// The tape's lock; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Held(pub(crate) Arc<dyn FsFile>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Closing the file would release it as well; there is nothing better to do about a failure.
+        let _ = self.0.unlock();
+    }
+}
+
+/// A tape that is in order: nothing unfinished, no torn tail.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    pub(crate) open: Open,
+    pub(crate) record: Record,
+    /// What had to be repaired, as events for the tape.
+    pub(crate) reports: Vec<Entry>,
+}
+
+impl Core {
+    pub(crate) fn new(shared: Arc<Shared>, tape: TapeName) -> Self {
+        Self {
+            shared,
+            tape,
+            lock: None,
+            open: None,
+            index: Index::default(),
+            index_inode: 0,
+            checkpoint_at: 0,
+            suspect: false,
+        }
+    }
+
+    /// Whether an append would find everything open: then it is a matter of microseconds.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.lock.is_some() && self.open.is_some() && self.index.covered > 0
+    }
+
+    /// Waits for the lock.
+    pub(crate) fn hold(&mut self) -> Result<Held> {
+        let lock = self.lock_file()?;
+        lock.lock().map_err(|error| self.error("lock", error))?;
+        Ok(Held(lock))
+    }
+
+    /// Takes the lock if it is free.
+    pub(crate) fn try_hold(&mut self) -> Result<Option<Held>> {
+        let lock = self.lock_file()?;
+        let taken = lock.try_lock().map_err(|error| self.error("lock", error))?;
+        Ok(taken.then_some(Held(lock)))
+    }
+
+    fn lock_file(&mut self) -> Result<Arc<dyn FsFile>> {
+        if let Some(lock) = &self.lock {
+            return Ok(Arc::clone(lock));
+        }
+        let lock: Arc<dyn FsFile> =
+            self.shared.open_write(&self.shared.layout.lock(&self.tape), OpenMode::Write)?.into();
+        self.lock = Some(Arc::clone(&lock));
+        Ok(lock)
+    }
+
+    pub(crate) fn error(&self, action: &'static str, error: std::io::Error) -> crate::TapeError {
+        self.shared.error(action, &self.shared.layout.tape(&self.tape), error)
+    }
+
+    /// The summary as of now.
+    pub(crate) fn summary(&mut self) -> Result<Summary> {
+        self.refresh()?;
+        Ok(self.index.summary.clone())
+    }
+
+    /// Anchors as of now.
+    pub(crate) fn anchors(&mut self, search: &AnchorSearch) -> Result<Vec<AnchorMark>> {
+        let snapshot = self.refresh()?;
+        let last = self.index.summary.last_anchor.as_ref();
+        // The common questions are answered by the summary alone.
+        match (search, last) {
+            (_, None) => return Ok(Vec::new()),
+            (AnchorSearch::Latest(1), Some(last)) => return Ok(vec![last.clone()]),
+            (AnchorSearch::LatestNamed(name), Some(last)) if last.name == *name => {
+                return Ok(vec![last.clone()]);
+            }
+            _ => {}
+        }
+        if let Some(marks) = self.index.marks(&self.shared, &self.tape) {
+            return Ok(search.pick(&marks));
+        }
+        // The marks on disk belong to another index: sum the tape up again, in memory.
+        let mut index = Index::default();
+        if let Some(snapshot) = &snapshot {
+            index.catch_up(snapshot).map_err(|error| self.error("read", error))?;
+        }
+        self.index = index;
+        let marks = self.index.marks(&self.shared, &self.tape).unwrap_or_default();
+        Ok(search.pick(&marks))
+    }
+
+    /// Brings the index in memory up to date.
+    fn refresh(&mut self) -> Result<Option<Snapshot>> {
+        let Some(snapshot) = Snapshot::take(&self.shared, &self.tape)? else {
+            self.index = Index::default();
+            return Ok(None);
+        };
+        self.index_to(&snapshot)?;
+        if self.index.covered >= self.index.saved + CHECKPOINT_BYTES
+            && self.index.covered >= self.checkpoint_at
+        {
+            self.checkpoint_if_free();
+        }
+        Ok(Some(snapshot))
+    }
+
+    /// Makes the index speak of this snapshot.
+    pub(crate) fn index_to(&mut self, snapshot: &Snapshot) -> Result<()> {
+        let file = &*snapshot.file;
+        let usable = self.index_inode == snapshot.inode && self.index.matches(file, snapshot.end);
+        let behind = snapshot.end.saturating_sub(self.index.covered);
+        if !usable || behind > CHECKPOINT_BYTES {
+            let stored = Index::load(&self.shared, &self.tape, file, snapshot.end);
+            match stored {
+                Some(stored) if !usable || stored.covered > self.index.covered => self.index = stored,
+                None if !usable => self.index = Index::default(),
+                _ => {}
+            }
+        }
+        self.index_inode = snapshot.inode;
+        self.index.catch_up(snapshot).map_err(|error| self.error("read", error))
+    }
+
+    /// Adds a committed batch to the index and saves it when enough has come together.
+    pub(crate) fn note_batch<'a>(
+        &mut self,
+        open: &Open,
+        (offset, end): (u64, u64),
+        batch: impl Iterator<Item = (&'a Entry, u64)>,
+    ) {
+        if offset == 0 {
+            self.index = Index::default();
+            self.index_inode = open.inode;
+        }
+        if self.index_inode == open.inode {
+            self.index.extend(offset, batch, end);
+        }
+        if end >= self.index.saved + CHECKPOINT_BYTES && end >= self.checkpoint_at {
+            self.checkpoint(open, end);
+        }
+    }
+
+    /// Saves the index; the tape's lock must be held. A failure costs the next reader time and nothing else.
+    pub(crate) fn checkpoint(&mut self, open: &Open, end: u64) {
+        let snapshot = Snapshot { file: Arc::clone(&open.file), inode: open.inode, end };
+        self.checkpoint_at = end + CHECKPOINT_BYTES;
+        let saved =
+            self.index_to(&snapshot).and_then(|()| self.index.save(&self.shared, &self.tape, &snapshot));
+        if let Err(error) = saved {
+            tracing::debug!(tape = %self.tape, %error, "index.save_failed");
+        }
+    }
+
+    fn checkpoint_if_free(&mut self) {
+        let Ok(Some(held)) = self.try_hold() else { return };
+        // Under the lock the tape may have become longer, but never part of a batch.
+        if let Ok(Some(snapshot)) = Snapshot::take(&self.shared, &self.tape) {
+            self.checkpoint(&Open { file: snapshot.file, inode: snapshot.inode }, snapshot.end);
+        }
+        drop(held);
+    }
+
+    /// Forgets the tape's files after they were replaced or removed.
+    pub(crate) fn forget(&mut self) {
+        self.open = None;
+        self.index = Index::default();
+        self.index_inode = 0;
+        self.checkpoint_at = 0;
+    }
+
+    /// Closes all files, the lock file too.
+    pub(crate) fn close(&mut self) {
+        self.forget();
+        self.lock = None;
+    }
+
+    /// Sums the whole tape up again and saves that.
+    pub(crate) fn rebuild(&mut self) -> Result<Summary> {
+        let held = self.hold()?;
+        index::remove(&self.shared, &self.tape)?;
+        self.forget();
+        let Some(snapshot) = Snapshot::take(&self.shared, &self.tape)? else { return Ok(Summary::default()) };
+        self.index_to(&snapshot)?;
+        self.index.save(&self.shared, &self.tape, &snapshot)?;
+        drop(held);
+        Ok(self.index.summary.clone())
+    }
+
+    /// Writes the record, counting.
+    pub(crate) fn note(&self, lock: &Held, record: Record) -> Result<Record> {
+        let record = Record { sequence: record.sequence.wrapping_add(1), ..record };
+        record.write(&*lock.0).map_err(|error| self.error("write the lock record of", error))?;
+        Ok(record)
+    }
+
+    /// Whether the record says that nothing is under way.
+    pub(crate) fn is_at_rest(record: &Record, size: u64) -> bool {
+        record.phase == Phase::Idle && record.end == size
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if self.index.covered > self.index.saved {
+            self.checkpoint_if_free();
+        }
+    }
+}

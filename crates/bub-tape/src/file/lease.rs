@@ -1,0 +1,31 @@
+//! The session lease: a file lock that the system gives back when its holder dies.
+
+use super::shared::Shared;
+use crate::{
+    Lease, Result, TapeError, TapeName,
+    fs::{FsFile, OpenMode},
+    time,
+};
+
+/// Who holds it is a courtesy to people who wait.
+const MAX_HOLDER_BYTES: usize = 200;
+
+/// Takes the lease if it is free.
+pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
+    let path = shared.layout.lease(tape);
+    let failed = |error| shared.error("lock", &path, error);
+    let file = shared.open_write(&path, OpenMode::Write)?;
+    if !file.try_lock().map_err(failed)? {
+        return Err(TapeError::Busy { tape: tape.to_string(), holder: holder(&*file) });
+    }
+    let note = format!("process {} since {}", std::process::id(), time::now_iso());
+    // The lock is what counts; on a full disk the note is missing.
+    let _ = file.set_len(0).and_then(|()| file.write_all_at(note.as_bytes(), 0));
+    Ok(Lease::new(tape.clone(), file))
+}
+
+fn holder(file: &dyn FsFile) -> String {
+    let bytes = file.read_range(0, MAX_HOLDER_BYTES).unwrap_or_default();
+    let note = String::from_utf8_lossy(&bytes).trim().to_owned();
+    if note.is_empty() { "another process".to_owned() } else { note }
+}
