@@ -28,8 +28,6 @@ pub mod conformance;
 mod context;
 mod entry;
 mod error;
-mod file;
-pub mod fs;
 mod json;
 mod lifecycle;
 pub mod media;
@@ -37,6 +35,7 @@ mod memory;
 mod names;
 mod query;
 mod sidecar;
+mod sieve;
 mod store;
 mod summary;
 mod tape;
@@ -47,12 +46,12 @@ pub use chat::ChatStep;
 pub use context::{AnchorSelector, Selector, TapeContext};
 pub use entry::{Entry, EntryId, Kind};
 pub use error::{ErrorKind, TapeError};
-pub use file::{Durability, FileStore};
 pub use json::parse_lossy;
 pub use memory::MemoryStore;
 pub use names::{SESSION_START, TapeName};
 pub use query::{DateRange, Order, Query, Window};
 pub use sidecar::Sidecar;
+pub use sieve::Sieve;
 pub use store::{
     AnchorMark, AnchorSearch, Appended, BoxFuture, EntryStream, Lease, Listing, Opening, Position, Reset,
     ResetOutcome, Span, TapeStore, Wait,

@@ -11,7 +11,7 @@ use std::{fmt, ops::Bound, pin::Pin, sync::Arc, time::Duration};
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{BlobStore, Entry, EntryId, Order, Result, Summary, TapeName};
+use crate::{BlobStore, Entry, EntryId, Order, Result, Sieve, Summary, TapeName};
 
 /// A future that can be sent between threads, boxed because stores are trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -116,8 +116,6 @@ pub enum Listing {
     Sidecars(TapeName),
     /// The fork journals of a tape and of its sidecars.
     Forks(TapeName),
-    /// The fork journals of all tapes.
-    AllForks,
 }
 
 /// What an append did.
@@ -221,6 +219,13 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
 
     /// Reads a stretch of a tape.
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a>;
+
+    /// Reads a stretch of a tape like [`read`](Self::read), except that what the sieve rules out may be missing. Stores
+    /// that hold lines override it, because searching a long tape is a matter of not decoding it.
+    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+        drop(sieve);
+        self.read(tape, span)
+    }
 
     /// The entries with these ids, in tape order; what is not there is left out. Where an id occurs twice the latest
     /// entry is meant.
