@@ -116,6 +116,8 @@ pub enum Listing {
     Sidecars(TapeName),
     /// The fork journals of a tape and of its sidecars.
     Forks(TapeName),
+    /// The fork journals of all tapes.
+    AllForks,
 }
 
 /// What an append did.
