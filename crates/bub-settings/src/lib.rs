@@ -9,19 +9,21 @@
 //! - [`Secret`] and [`Redactor`]: every secret that is read is registered, and masked from then on.
 //!
 //! ```
-//! use bub_settings::{Environment, Key, Loader, Section};
+//! use bub_settings::{Declared, Environment, Key, Loader, Section};
 //!
 //! static COLOUR: Key<String> = Key::new("shop.colour", "red", "The colour of the shop.");
+//! static SHOP: &[&dyn Declared] = &[&COLOUR];
 //!
 //! let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("BUB_SHOP_COLOUR", "blue")]);
 //! let mut settings = Loader::new(env).load()?;
-//! settings.register(Section::new("shop", &[&COLOUR]))?;
+//! settings.register(Section::new("shop", SHOP))?;
 //! assert_eq!(settings.get(&COLOUR), "blue");
 //! assert_eq!(settings.origin("shop.colour").unwrap().to_string(), "environment variable BUB_SHOP_COLOUR");
 //! # Ok::<(), bub_settings::SettingsError>(())
 //! ```
 
 mod check;
+mod child;
 pub mod core;
 mod declare;
 mod dotenv;

@@ -18,7 +18,7 @@ pub enum Origin {
         file: Arc<Path>,
         /// The line, counted from 1.
         line: usize,
-        /// The variable, as it is spelled there.
+        /// The variable, as it is spelled there; empty for a line that sets none.
         name: Arc<str>,
     },
     /// A line of the config file.
@@ -49,6 +49,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Flag(flag) => write!(f, "flag {flag}"),
             Self::Env(name) => write!(f, "environment variable {name}"),
+            Self::DotEnv { file, line, name } if name.is_empty() => write!(f, "{}:{line}", file.display()),
             Self::DotEnv { file, line, name } => write!(f, "{}:{line} ({name})", file.display()),
             Self::Config { file, line } => write!(f, "{}:{line}", file.display()),
             Self::Default => f.write_str("default"),

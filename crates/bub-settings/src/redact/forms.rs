@@ -31,6 +31,12 @@ fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
     })
 }
 
+/// Percent-encoding at its strictest.
+#[cfg(test)]
+pub(super) fn percent_all(text: &str) -> String {
+    percent(text, b"-_.~", false)
+}
+
 fn percent(text: &str, keep: &[u8], plus: bool) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -92,22 +98,25 @@ fn ascii_json(json: &str) -> String {
 /// authorization header shifts it by any number of bytes.
 fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let alphabets = [(b'+', b'/'), (b'-', b'_')];
-    let aligned = (0..3).flat_map(move |shift| alphabets.map(|last| base64_core(secret, shift, last)));
-    aligned.filter(|core| core.len() >= SHORTEST_BASE64)
+    let ends = [false, true];
+    let cores = (0..3).flat_map(move |shift| {
+        alphabets.into_iter().flat_map(move |last| ends.map(|end| base64_core(secret, shift, end, last)))
+    });
+    cores.filter(|core| core.len() >= SHORTEST_BASE64)
 }
 
-/// The characters that depend on the secret alone when it begins `shift` bytes into a group.
-fn base64_core(secret: &[u8], shift: usize, last: (u8, u8)) -> Vec<u8> {
-    let bits = |index: usize| -> Option<u8> {
-        let byte = index.checked_sub(shift * 8)?;
-        let value = secret.get(byte / 8)?;
-        Some((value >> (7 - byte % 8)) & 1)
+/// The characters that depend on the secret alone when it begins `shift` bytes into a group; with
+/// the last, half-filled one when the data ends with the secret.
+fn base64_core(secret: &[u8], shift: usize, end: bool, last: (u8, u8)) -> Vec<u8> {
+    let bit = |index: usize| -> Option<u8> {
+        let index = index.checked_sub(shift * 8)?;
+        let byte = secret.get(index / 8).copied().or_else(|| end.then_some(0))?;
+        Some((byte >> (7 - index % 8)) & 1)
     };
-    let total = (shift + secret.len()) * 8;
-    let sextets = (0..total / 6).map(|group| {
-        (group * 6..group * 6 + 6).try_fold(0u8, |sextet, index| Some(sextet << 1 | bits(index)?))
-    });
-    sextets.flatten().map(|sextet| base64_char(sextet, last)).collect()
+    let groups = ((shift + secret.len()) * 8).div_ceil(6);
+    let sextet =
+        |group: usize| (group * 6..group * 6 + 6).try_fold(0u8, |bits, index| Some(bits << 1 | bit(index)?));
+    (0..groups).filter_map(sextet).map(|sextet| base64_char(sextet, last)).collect()
 }
 
 fn base64_char(sextet: u8, (plus, slash): (u8, u8)) -> u8 {

@@ -1,1 +1,257 @@
 //! Laws of redaction.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn knowing(secrets: &[&str]) -> Redactor {
+    let redactor = Redactor::new();
+    for secret in secrets {
+        redactor.register(&Secret::from(*secret));
+    }
+    redactor
+}
+
+/// Writes `text` in pieces of the given sizes, over and over.
+fn written(redactor: &Redactor, text: &[u8], sizes: &[usize]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut writer = redactor.writer(&mut out);
+    let (mut rest, mut sizes) = (text, sizes.iter().cycle());
+    while !rest.is_empty() {
+        let size = sizes.next().copied().unwrap_or(1).clamp(1, rest.len());
+        let (piece, tail) = rest.split_at(size);
+        writer.write_all(piece).unwrap();
+        writer.flush().unwrap();
+        rest = tail;
+    }
+    drop(writer);
+    out
+}
+
+fn contains(text: &[u8], part: &str) -> bool {
+    text.windows(part.len()).any(|window| window == part.as_bytes())
+}
+
+// W-35
+#[test]
+fn every_spelling_of_a_secret_is_masked() {
+    let secret = "p\"ä/ss w+rd=?";
+    let redactor = knowing(&[secret]);
+    for spelling in [
+        "p\"ä/ss w+rd=?",
+        "p%22%C3%A4%2Fss%20w%2Brd%3D%3F",
+        "p%22%c3%a4%2fss%20w%2brd%3d%3f",
+        "p%22%C3%A4%2Fss+w%2Brd%3D%3F",
+        "p%22%C3%A4/ss%20w%2Brd%3D%3F",
+        "p\\\"ä/ss w+rd=?",
+        "p\\\\\\\"ä/ss w+rd=?",
+        "p\\\"\\u00e4/ss w+rd=?",
+        "p\\\"ä\\/ss w+rd=?",
+        "cCLDpC9zcyB3K3JkPT8",
+    ] {
+        assert_eq!(redactor.redact(&format!("a {spelling} b")), "a *** b", "{spelling}");
+    }
+    assert_eq!(redactor.redact(&format!("{:?}", [secret])), "[\"***\"]");
+}
+
+// W-35: `Authorization: Basic` holds the base64 of `user:secret`
+#[test]
+fn a_secret_inside_longer_base64_is_masked_at_every_alignment() {
+    let redactor = knowing(&["hunter2hunter2"]);
+    // base64 of "hunter2hunter2", "a:hunter2hunter2", "ab:hunter2hunter2", "ab:hunter2hunter2!"
+    for text in [
+        "aHVudGVyMmh1bnRlcjI=",
+        "YTpodW50ZXIyaHVudGVyMg==",
+        "YWI6aHVudGVyMmh1bnRlcjI=",
+        "YWI6aHVudGVyMmh1bnRlcjIh",
+    ] {
+        let clean = redactor.redact(text);
+        assert!(clean.contains(MASK) && clean.len() < 15, "{text} -> {clean}");
+    }
+}
+
+#[test]
+fn short_values_are_left_alone() {
+    let redactor = knowing(&["12345", "", "     ", "true"]);
+    let text = "12345 true";
+    assert!(matches!(redactor.redact(text), Cow::Borrowed(same) if same == text));
+    assert_eq!(knowing(&["123456"]).redact("x123456x"), "x***x");
+}
+
+#[test]
+fn overlapping_secrets_leave_no_rest() {
+    let redactor = knowing(&["abcdefgh", "efghijkl", "abcdef"]);
+    assert_eq!(redactor.redact("<abcdefghijkl>"), "<***>");
+    assert_eq!(redactor.redact("abcdefabcdef"), "******");
+}
+
+// W-35
+#[test]
+fn well_known_tokens_are_masked_without_being_registered() {
+    let redactor = Redactor::new();
+    for (text, clean) in [
+        ("'api_key': 'sk-SECRET123'", "'api_key': '***'"),
+        ("key=sk-ant-api03-abcdefgh_IJKL-9", "key=***"),
+        ("ghp_0123456789abcdefghij0123456789abcdef", "***"),
+        ("github_pat_11ABCDEFG0abcdefghijkl", "***"),
+        ("token xoxb-123456789012-abcdef", "token ***"),
+        ("Authorization: Bearer abc.DEF-123", "Authorization: Bearer ***"),
+        ("authorization: bearer abcdef123456", "authorization: bearer ***"),
+        (
+            "https://api.telegram.org/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/getMe",
+            "https://api.telegram.org/bot***/getMe",
+        ),
+        ("123456:ABC-DEF1234ghIkl-zyx57W2v1u123ew11", "***"),
+        ("AIzaSyA1234567890abcdefghijklmnopqrstuv", "***"),
+    ] {
+        assert_eq!(redactor.redact(text), clean);
+    }
+}
+
+#[test]
+fn prose_that_looks_a_little_like_a_token_is_left_alone() {
+    let redactor = Redactor::new();
+    for text in [
+        "the task-force-2024-report",
+        "sk-learn-contrib",
+        "bearer token missing",
+        "Bearer authentication",
+        "at 12:30:45, 1700000000:done",
+        "session cli:local",
+        "risk-0123456789",
+        "hf_home",
+    ] {
+        assert_eq!(redactor.redact(text), text);
+    }
+}
+
+#[test]
+fn a_secret_registered_later_is_known_to_every_clone_and_thread() {
+    let redactor = Redactor::new();
+    assert_eq!(redactor.clone().redact("swordfish"), "swordfish");
+    let threads: Vec<_> = (0..4)
+        .map(|n| {
+            let redactor = redactor.clone();
+            thread::spawn(move || {
+                let secret = format!("swordfish-{n}");
+                redactor.register(&Secret::from(secret.as_str()));
+                redactor.redact(&secret).into_owned()
+            })
+        })
+        .collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), MASK);
+    }
+    assert_eq!(redactor.redact("swordfish-0 swordfish-3"), "*** ***");
+}
+
+#[test]
+fn a_secret_of_several_lines_is_masked_in_line_wise_output() {
+    let redactor = knowing(&["-----BEGIN KEY-----\nabc\n-----END KEY-----\n", "ab\ncdef"]);
+    let text = "x -----BEGIN KEY-----\nabc\n-----END KEY-----\n y\nab\ncdef\n";
+    for size in 1..20 {
+        let out = written(&redactor, text.as_bytes(), &[size]);
+        assert_eq!(String::from_utf8(out).unwrap(), redactor.redact(text), "pieces of {size}");
+    }
+}
+
+#[test]
+fn a_line_without_end_stays_bounded_and_secrets_in_it_masked() {
+    let redactor = knowing(&["swordfish"]);
+    let text = "x".repeat(1000) + "swordfish";
+    let out = written(&redactor, text.repeat(300).as_bytes(), &[977]);
+    assert_eq!(out, (("x".repeat(1000) + MASK).repeat(300)).into_bytes());
+    let endless = format!("sk-{}", "a1".repeat(100_000));
+    assert!(written(&redactor, endless.as_bytes(), &[4096]).len() < endless.len());
+}
+
+#[test]
+fn whole_lines_appear_at_once_and_the_rest_on_drop() {
+    let redactor = knowing(&["swordfish"]);
+    let out = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut writer = redactor.writer(Shared(out.clone()));
+    writer.write_all(b"one sword").unwrap();
+    assert_eq!(*out.lock().unwrap(), b"");
+    writer.write_all(b"fish\ntwo").unwrap();
+    assert_eq!(*out.lock().unwrap(), b"one ***\n");
+    drop(writer);
+    assert_eq!(*out.lock().unwrap(), b"one ***\ntwo");
+}
+
+#[test]
+fn bytes_that_are_not_text_pass_through() {
+    let redactor = knowing(&["swordfish"]);
+    assert_eq!(written(&redactor, b"\xff\xfeswordfish\xff\n", &[1]), b"\xff\xfe***\xff\n");
+}
+
+struct Shared(Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Text in which secrets are likely: a few letters, and the secrets themselves spliced in.
+fn cases() -> impl Strategy<Value = (Vec<String>, String)> {
+    let secrets = prop::collection::vec("[ab\n\" ]{6,12}", 1..4);
+    (secrets, prop::collection::vec((any::<prop::sample::Index>(), "[ab\n\" x]{0,8}"), 0..8)).prop_map(
+        |(secrets, parts)| {
+            let text =
+                parts.iter().flat_map(|(which, between)| [between.as_str(), which.get(&secrets)]).collect();
+            (secrets, text)
+        },
+    )
+}
+
+proptest! {
+    // Each case builds matchers of its own, which is slow without optimisation.
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    // W-35
+    #[test]
+    fn no_registered_secret_survives((secrets, text) in cases()) {
+        let redactor = Redactor::new();
+        let secrets: Vec<&String> = secrets.iter().filter(|secret| secret.trim().len() >= SHORTEST).collect();
+        for secret in &secrets {
+            redactor.register(&Secret::from(secret.as_str()));
+        }
+        let spellings = [text.clone(), text.escape_debug().to_string(), forms::percent_all(&text)];
+        for spelling in spellings {
+            let clean = redactor.redact(&spelling).into_owned();
+            for secret in &secrets {
+                prop_assert!(!clean.contains(secret.as_str()), "{secret:?} in {clean:?}");
+                prop_assert!(!clean.contains(&forms::percent_all(secret)));
+            }
+        }
+    }
+
+    // W-35
+    #[test]
+    fn chunks_make_no_difference((secrets, text) in cases(), sizes in prop::collection::vec(1usize..12, 1..6)) {
+        let redactor = Redactor::new();
+        for secret in &secrets {
+            redactor.register(&Secret::from(secret.as_str()));
+        }
+        let out = written(&redactor, text.as_bytes(), &sizes);
+        prop_assert_eq!(String::from_utf8(out.clone()).unwrap(), redactor.redact(&text).into_owned());
+        for secret in secrets.iter().filter(|secret| secret.trim().len() >= SHORTEST) {
+            prop_assert!(!contains(&out, secret));
+        }
+    }
+
+    #[test]
+    fn any_text_is_redacted_without_a_panic(text in ".{0,80}", secret in ".{0,20}") {
+        let redactor = knowing(&[&secret]);
+        let clean = redactor.redact(&text);
+        prop_assert!(secret.trim().len() < SHORTEST || !clean.contains(&secret));
+    }
+}

@@ -1,0 +1,81 @@
+//! Which config file is read, and what it may contain.
+
+use bub_settings::core;
+
+use crate::given::Given;
+
+// H-20, W-57: in the original BUB_HOME does not move the file
+#[test]
+fn the_homes_own_config_is_read_and_else_the_usual_one() {
+    let given = Given::new();
+    let home = given.path("elsewhere");
+    let given = given.config("model: usual:file\n").env("BUB_HOME", home.clone());
+    let settings = given.load();
+    assert_eq!(settings.home(), home);
+    assert_eq!(settings.get(&core::MODEL), "usual:file");
+    assert_eq!(settings.config_file(), given.path("user/.bub/config.yml"));
+
+    let given = given.file("elsewhere/config.yml", "model: own:file\n");
+    let settings = given.load();
+    assert_eq!(settings.get(&core::MODEL), "own:file");
+    assert_eq!(settings.config_file(), given.path("elsewhere/config.yml"));
+}
+
+// H-20
+#[test]
+fn without_any_file_the_config_belongs_into_the_home() {
+    let given = Given::new();
+    assert_eq!(given.load().config_file(), given.path("user/.bub/config.yml"));
+    let given = given.env("BUB_HOME", "~/x");
+    assert_eq!(given.load().config_file(), given.path("user/x/config.yml"));
+    assert_eq!(given.load().get(&core::HOME), given.path("user/x"));
+}
+
+// C.4
+#[test]
+fn a_file_written_by_the_original_loads_unchanged() {
+    let given = Given::new().config(
+        "model: openrouter:openrouter/free\napi_key: sk-or-v1-0123456789\nenabled_channels: telegram\nstream_output: false\n\
+         telegram:\n  token: 123456:ABC\n  allow_users: '42,ada'\nspill:\n  threshold: 0\nsome-plugin:\n  level: 3\n",
+    );
+    let settings = given.load();
+    assert_eq!(settings.get(&core::API_KEY).get("openrouter").unwrap().expose(), "sk-or-v1-0123456789");
+    assert_eq!(settings.get(&core::ENABLED_CHANNELS), ["telegram"]);
+    assert_eq!(settings.get(&core::TELEGRAM_TOKEN).unwrap().expose(), "123456:ABC");
+    assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), Some(vec!["42".into(), "ada".into()]));
+    assert_eq!(settings.get(&core::SPILL_THRESHOLD), 0);
+    assert_eq!(given.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
+    for yaml in ["[42, ada]", "42, ada", "\n    - 42\n    - ada", "'42,ada'"] {
+        let given = Given::new().config(format!("telegram:\n  allow_users: {yaml}\n"));
+        assert_eq!(
+            given.load().get(&core::TELEGRAM_ALLOW_USERS),
+            Some(vec!["42".into(), "ada".into()]),
+            "{yaml}"
+        );
+    }
+    let given = Given::new().config("telegram:\n  allow_users: 42\n");
+    assert_eq!(given.load().get(&core::TELEGRAM_ALLOW_USERS), Some(vec!["42".into()]));
+}
+
+#[test]
+fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
+    let settings = Given::new().config("model:\nmax_tokens: null\ntelegram:\nfallback_models: ~\n").load();
+    assert_eq!(settings.get(&core::MODEL), "openrouter:openrouter/free");
+    assert_eq!(settings.get(&core::MAX_TOKENS), 16_384);
+    assert_eq!(settings.get(&core::FALLBACK_MODELS), None);
+}
+
+// H-23: home, project and the Codex home are no keys of the file
+#[test]
+fn the_file_cannot_move_the_home() {
+    let given = Given::new().config("model: a:b\nhome: /elsewhere\n");
+    assert_eq!(given.load().home(), given.path("user/.bub"));
+    assert_eq!(
+        given.warnings(),
+        ["user/.bub/config.yml:2: `home` ignored, only the variable BUB_HOME sets it"]
+    );
+}

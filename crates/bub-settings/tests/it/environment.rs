@@ -1,0 +1,173 @@
+//! How variables are read.
+
+use std::time::Duration;
+
+use bub_settings::core::{self, Durability};
+use bub_settings::{Environment, Loader};
+use serde_json::json;
+
+use crate::given::Given;
+
+// H-21
+#[test]
+fn variable_names_are_case_insensitive_and_capitals_win() {
+    let settings = Given::new().env("bub_Model", "a:b").load();
+    assert_eq!(settings.get(&core::MODEL), "a:b");
+    let settings = Given::new().env("BUB_MODEL", "a:capitals").env("bub_model", "a:small").load();
+    assert_eq!(settings.get(&core::MODEL), "a:capitals");
+}
+
+// H-23: the original refuses the comma form
+#[test]
+fn lists_are_json_or_comma_separated() {
+    for (text, models) in [
+        (r#"["a:b", "c:d"]"#, Some(vec!["a:b", "c:d"])),
+        ("a:b, c:d,", Some(vec!["a:b", "c:d"])),
+        ("a:b", Some(vec!["a:b"])),
+        ("[]", Some(vec![])),
+        ("", Some(vec![])),
+        ("null", None),
+    ] {
+        let found = Given::new().env("BUB_FALLBACK_MODELS", text).load().get(&core::FALLBACK_MODELS);
+        let models = models.map(|models| models.into_iter().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(found, models, "{text}");
+    }
+}
+
+// H-23, W-57: the original refuses a key of digits
+#[test]
+fn a_key_of_digits_is_a_key() {
+    for given in [
+        Given::new().env("BUB_API_KEY", "0123456789"),
+        Given::new().config("api_key: 0123456789\n"),
+        Given::new().dotenv("BUB_API_KEY=0123456789\n"),
+        Given::new().env("BUB_API_KEY", r#"{"openai": "0123456789"}"#),
+        Given::new().config("api_key: {OpenAI: 0123456789}\n"),
+        Given::new().env("BUB_OPENAI_API_KEY", "0123456789"),
+    ] {
+        let keys = given.load().get(&core::API_KEY);
+        assert_eq!(keys.get("openai").unwrap().expose(), "0123456789");
+    }
+}
+
+// H-23
+#[test]
+fn null_means_none() {
+    let given = Given::new()
+        .config("api_key: from-file\nmax_steps: 5\nclient_args: {a: 1}\ntelegram: {token: abc123}\n");
+    let given = given.env("BUB_API_KEY", "null").env("BUB_MAX_STEPS", "null");
+    let given = given.env("BUB_CLIENT_ARGS", "null").env("BUB_TELEGRAM_TOKEN", "null");
+    let settings = given.load();
+    assert!(settings.get(&core::API_KEY).is_empty());
+    assert_eq!(settings.get(&core::MAX_STEPS), None);
+    assert!(settings.get(&core::CLIENT_ARGS).is_empty());
+    assert_eq!(settings.get(&core::TELEGRAM_TOKEN), None);
+}
+
+#[test]
+fn an_empty_variable_means_none_or_not_set() {
+    let given =
+        Given::new().config("model: a:b\nmax_tokens: 5\ntelegram: {token: abc123}\nenabled_channels: cli\n");
+    let given = given.env("BUB_MODEL", "").env("BUB_MAX_TOKENS", " ").env("BUB_TELEGRAM_TOKEN", "");
+    let settings = given.env("BUB_ENABLED_CHANNELS", "").env("BUB_OPENAI_API_KEY", "").load();
+    assert_eq!(settings.get(&core::MODEL), "a:b");
+    assert_eq!(settings.get(&core::MAX_TOKENS), 5);
+    assert_eq!(settings.get(&core::TELEGRAM_TOKEN), None);
+    assert_eq!(settings.get(&core::ENABLED_CHANNELS), Vec::<String>::new());
+    assert!(settings.get(&core::API_KEY).is_empty());
+}
+
+// H-23
+#[test]
+fn booleans_have_eight_spellings_in_every_source() {
+    for (text, expected) in [
+        ("true", true),
+        ("1", true),
+        ("yes", true),
+        ("ON", true),
+        ("False", false),
+        ("0", false),
+        ("no", false),
+        ("off", false),
+    ] {
+        assert_eq!(Given::new().env("BUB_STREAM_OUTPUT", text).load().get(&core::STREAM_OUTPUT), expected);
+        let config = format!("stream_output: {text}\n");
+        assert_eq!(Given::new().config(config).load().get(&core::STREAM_OUTPUT), expected);
+        let config = format!("stream_output: '{text}'\n");
+        assert_eq!(Given::new().config(config).load().get(&core::STREAM_OUTPUT), expected);
+    }
+}
+
+#[test]
+fn typed_values_have_their_types() {
+    let settings = Given::new()
+        .env("BUB_MODEL_TIMEOUT_SECONDS", "90")
+        .env("BUB_DEBOUNCE_SECONDS", "0.25")
+        .env("BUB_TAPE_DURABILITY", "Always")
+        .env("BUB_MAX_TOKENS", "0100")
+        .env("BUB_TELEGRAM_ALLOW_USERS", "123, ada")
+        .env("BUB_PROJECT", "~/p")
+        .load();
+    assert_eq!(settings.get(&core::MODEL_TIMEOUT), Some(Duration::from_secs(90)));
+    assert_eq!(settings.get(&core::DEBOUNCE), Duration::from_millis(250));
+    assert_eq!(settings.get(&core::TAPE_DURABILITY), Durability::Always);
+    assert_eq!(settings.get(&core::MAX_TOKENS), 100);
+    assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), Some(vec!["123".into(), "ada".into()]));
+    assert!(settings.get(&core::PROJECT).unwrap().ends_with("user/p"));
+    assert!(settings.get(&core::CODEX_HOME).ends_with("user/.codex"));
+}
+
+#[test]
+fn json_numbers_in_free_form_maps_stay_numbers() {
+    let given = Given::new().env("BUB_COMPLETION_ARGS", r#"{"t": 1e3, "n": 2, "s": "3", "b": [true, null]}"#);
+    let map = given.load().get(&core::COMPLETION_ARGS);
+    assert_eq!(serde_json::Value::Object(map), json!({"t": 1000.0, "n": 2, "s": "3", "b": [true, null]}));
+}
+
+#[test]
+fn a_start_without_home_directory_needs_bub_home() {
+    let none: [(&str, &str); 0] = [];
+    let error = Loader::new(Environment::from_pairs(none)).load().unwrap_err();
+    assert_eq!(error.to_string(), "no home directory found: set BUB_HOME to the directory bub may use");
+    let settings = Loader::new(Environment::from_pairs([("BUB_HOME", "/nonexistent/bub")])).load().unwrap();
+    assert_eq!(settings.home().to_str(), Some("/nonexistent/bub"));
+}
+
+// L7 of the design: a child must not inherit what bub read as a secret
+#[test]
+fn children_get_the_environment_without_secrets() {
+    let given = Given::new()
+        .config("env:\n  pass: [OPENAI_API_KEY]\n  drop: DATABASE_*\n")
+        .env("PATH", "/bin")
+        .env("BUB_API_KEY", "one-secret")
+        .env("bub_api_key", "other-secret")
+        .env("BUB_GROQ_API_KEY", "two-secret")
+        .env("BUB_DISCORD_TOKEN", "of a plugin that is not loaded")
+        .env("BUB_TELEGRAM_PROXY", "socks5://user:hunter2hunter2@proxy")
+        .env("BUB_CLIENT_ARGS", r#"{"headers": {"Authorization": "abcdefgh"}}"#)
+        .env("BUB_MODEL", "a:b")
+        .env("OPENAI_API_KEY", "read later, but passed")
+        .env("GEMINI_API_KEY", "read later")
+        .env("MISTRAL_API_KEY", "never read")
+        .env("DATABASE_URL", "x")
+        .flag("api_key", "from-flag");
+    let settings = given.load();
+    assert!(settings.secret_variable("OPENAI_API_KEY").unwrap().is_some());
+    assert!(settings.secret_variable("gemini_api_key").unwrap().is_some());
+    assert!(settings.secret_variable("NOT_THERE").unwrap().is_none());
+    assert_eq!(
+        settings.secret_env_names(),
+        [
+            "BUB_API_KEY",
+            "BUB_CLIENT_ARGS",
+            "BUB_DISCORD_TOKEN",
+            "BUB_GROQ_API_KEY",
+            "BUB_TELEGRAM_PROXY",
+            "GEMINI_API_KEY",
+            "OPENAI_API_KEY",
+            "bub_api_key"
+        ]
+    );
+    let names: Vec<&str> = settings.child_environment().iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["HOME", "PATH", "BUB_MODEL", "OPENAI_API_KEY", "MISTRAL_API_KEY"]);
+}

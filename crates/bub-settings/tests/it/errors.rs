@@ -1,0 +1,142 @@
+//! Bad input: one line that names the place, the key, the value and what is expected.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+
+use bub_settings::{SettingsError, core};
+
+use crate::given::Given;
+
+// H-20: the original crashes with a traceback
+#[test]
+fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
+    for (yaml, message) in [
+        ("max_steps: many", ":1: `max_steps` is `many`, expected a whole number of at least 1, or null"),
+        ("model: a\nmax_steps: 0", ":2: `max_steps` is `0`, expected a whole number of at least 1, or null"),
+        ("max_tokens: 1.5", ":1: `max_tokens` is `1.5`, expected a whole number of at least 1"),
+        (
+            "max_tokens: 99999999999999999999",
+            ":1: `max_tokens` is `99999999999999999999`, expected a whole number of at least 1",
+        ),
+        ("verbose: 3", ":1: `verbose` is `3`, expected a whole number from 0 to 2"),
+        ("debounce_seconds: -1", ":1: `debounce_seconds` is `-1`, expected a number of at least 0"),
+        ("debounce_seconds: .nan", ":1: `debounce_seconds` is `.nan`, expected a number of at least 0"),
+        ("stream_output: maybe", ":1: `stream_output` is `maybe`, expected true or false"),
+        ("model: [a, b]", ":1: `model` is a list, expected text"),
+        ("model:\n  name: a", ":2: `model` is a map, expected text"),
+        (
+            "fallback_models: {a: b}",
+            ":1: `fallback_models` is a map, expected a list, or texts with commas between them, or null",
+        ),
+        (
+            "fallback_models: [[a]]",
+            ":1: `fallback_models` is a list with other things than text, expected a list, or texts with commas between them, or null",
+        ),
+        ("client_args: [1]", ":1: `client_args` is a list, expected a map"),
+        (
+            "api_base: {openai: [x]}",
+            ":1: `api_base` is a map with something other than text for `openai`, expected text, or a map of provider to text, or null",
+        ),
+        ("tape:\n  durability: maybe", ":2: `tape.durability` is `maybe`, expected one of os, always"),
+        ("telegram: on", ":1: `telegram` is a single value or a list, expected a map of settings"),
+    ] {
+        assert_eq!(Given::new().config(yaml).error(), format!("user/.bub/config.yml{message}"));
+    }
+}
+
+#[test]
+fn a_wrong_variable_is_named() {
+    let given = Given::new().env("BUB_MAX_TOKENS", "lots");
+    assert_eq!(
+        given.error(),
+        "environment variable BUB_MAX_TOKENS: `max_tokens` is `lots`, expected a whole number of at least 1"
+    );
+    let given = Given::new().dotenv("\nBUB_MAX_TOKENS=lots");
+    assert!(given.error().starts_with("work/.env:2 (BUB_MAX_TOKENS): `max_tokens` is `lots`, expected"));
+    let given = Given::new().flag("max_tokens", "lots");
+    assert!(given.error().starts_with("flag --max_tokens: `max_tokens` is `lots`, expected"));
+    let given = Given::new().env("BUB_FALLBACK_MODELS", "[a");
+    assert!(given.error().contains("`fallback_models` is `[a`, expected a list"));
+    let given = Given::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
+    assert_eq!(given.error(), "environment variable BUB_MODEL: not valid UTF-8 text");
+}
+
+// W-35
+#[test]
+fn the_value_of_a_secret_is_never_quoted() {
+    for given in [
+        Given::new().config("api_key: {openai: [hunter2hunter2]}"),
+        Given::new().config("api_key: [hunter2hunter2]"),
+        Given::new().config("telegram: {token: [hunter2hunter2]}"),
+        Given::new().env("BUB_API_KEY", "{hunter2hunter2"),
+        Given::new().env("BUB_CLIENT_ARGS", "hunter2hunter2"),
+        Given::new().dotenv("BUB_API_KEY='{hunter2hunter2'"),
+        Given::new().config("api_key: 'hunter2hunter2"),
+        Given::new().config("api_key: hunter2hunter2: x"),
+        Given::new().config("api_key: *hunter2hunter2"),
+    ] {
+        let error = given.loader().load().unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+    }
+}
+
+#[test]
+fn long_and_strange_values_are_cut() {
+    let error = Given::new().env("BUB_MAX_TOKENS", "x\n\u{1b}[2J".repeat(100)).error();
+    assert!(error.contains("`x[2Jx[2J") && error.contains("…`") && error.len() < 250, "{error}");
+}
+
+// H-20
+#[test]
+fn malformed_yaml_names_line_and_column() {
+    let error = Given::new().config("model: a:b\nmax_steps: [1\n").error();
+    assert_eq!(error, "user/.bub/config.yml:2:12: not valid YAML: unclosed bracket '['");
+}
+
+// H-20
+#[test]
+fn a_file_that_is_no_map_says_what_it_is() {
+    assert_eq!(
+        Given::new().config("\n- a\n").error(),
+        "user/.bub/config.yml:2: found a list, expected a map of settings such as `model: provider:name`"
+    );
+    assert!(
+        Given::new().config("just text").error().starts_with("user/.bub/config.yml:1: found a single value")
+    );
+}
+
+#[test]
+fn unreadable_files_are_errors_and_not_missing_ones() {
+    let given = Given::new();
+    fs::create_dir(given.path("user/.bub/config.yml")).unwrap();
+    assert_eq!(given.error(), "user/.bub/config.yml: cannot be read: not a regular file");
+
+    let given = Given::new();
+    fs::create_dir(given.path("work/.env")).unwrap();
+    assert_eq!(given.error(), "work/.env: cannot be read: not a regular file");
+
+    assert_eq!(Given::new().config([b'a', b':', 0xff]).error(), "user/.bub/config.yml: not valid UTF-8 text");
+    assert_eq!(Given::new().dotenv([b'A', b'=', 0xff]).error(), "work/.env: not valid UTF-8 text");
+    assert_eq!(
+        Given::new().config(vec![b'#'; 1024 * 1024 + 1]).error(),
+        "user/.bub/config.yml: cannot be read: larger than 1 MiB"
+    );
+
+    let given = Given::new().file("plain", "");
+    let home = given.path("plain");
+    assert!(given.env("BUB_HOME", home).error().starts_with("plain/config.yml: cannot be read: "));
+}
+
+#[test]
+fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
+    let given = Given::new().config("max_steps: many\nmodel: a:b\nverbose: 9\n").env("BUB_MAX_TOKENS", "x");
+    let (settings, problems) = given.loader().load_lenient();
+    assert_eq!(problems.len(), 3);
+    assert_eq!(settings.get(&core::MODEL), "a:b");
+    assert_eq!(settings.get(&core::MAX_STEPS), Some(100));
+
+    let given = Given::new().config("[").env("BUB_MODEL", "a:b");
+    assert!(matches!(given.problems().as_slice(), [SettingsError::Syntax { .. }]));
+    assert_eq!(given.loader().load_lenient().0.get(&core::MODEL), "a:b");
+}

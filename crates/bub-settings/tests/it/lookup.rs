@@ -1,0 +1,60 @@
+//! Values by path.
+
+use bub_settings::{Found, LookupError, Origin};
+use serde_json::json;
+
+use crate::given::Given;
+
+// H-26
+#[test]
+fn a_path_finds_settings_parts_of_maps_and_sections() {
+    let given = Given::new()
+        .config("client_args: {headers: {X: 1}}\nspill: {threshold: 9}\n")
+        .env("BUB_MODEL", "a:b");
+    let settings = given.load();
+    let value = |path| settings.get_value(path).unwrap();
+    assert_eq!(value("model"), Found::Value(json!("a:b")));
+    assert_eq!(value("client_args.headers.X"), Found::Value(json!(1)));
+    assert_eq!(value("spill.threshold"), Found::Value(json!(9)));
+    assert_eq!(value("spill"), Found::Value(json!({"threshold": 9})));
+    assert_eq!(value("max_steps"), Found::Value(json!(100)));
+    assert_eq!(value("codex_home"), Found::Value(json!(given.path("user/.codex"))));
+    assert_eq!(settings.origin("max_steps"), Some(Origin::Default));
+    assert_eq!(settings.origin("nope"), None);
+}
+
+// H-26
+#[test]
+fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
+    let settings = Given::new().config("mystery: {a: 1}\nmodel: a:b\n").load();
+    assert_eq!(settings.get_value(""), Err(LookupError::EmptyPath));
+    for path in ["mystery", "mystery.a", "model.x", "api_key.openai", ".", "spill.", "spill.nope"] {
+        assert!(matches!(settings.get_value(path), Err(LookupError::Unknown { .. })), "{path}");
+    }
+    let error = settings.get_value("telegram.tokn").unwrap_err();
+    assert_eq!(error.to_string(), "no setting `telegram.tokn`, did you mean `telegram.token`?");
+}
+
+// H-26, W-36: a template or a report must not get hold of a secret by accident
+#[test]
+fn secrets_come_as_secrets_and_masked_inside_maps() {
+    let given = Given::new()
+        .config("api_key: {openai: sk-one-secret}\nclient_args: {headers: {Authorization: abc, X: y}}\ntelegram: {token: tok-secret, proxy: 'http://u:pass-secret@h'}\n");
+    let settings = given.load();
+    let Found::Secret(secret) = settings.get_value("api_key.openai").unwrap() else { panic!("not a secret") };
+    assert_eq!(secret.expose(), "sk-one-secret");
+    assert_eq!(settings.get_value("api_key").unwrap(), Found::Value(json!({"openai": "***"})));
+    let args = json!({"headers": {"Authorization": "***", "X": "y"}});
+    assert_eq!(settings.get_value("client_args").unwrap(), Found::Value(args));
+    let Found::Secret(_) = settings.get_value("client_args.headers.Authorization").unwrap() else { panic!() };
+    let telegram = settings.get_value("telegram").unwrap().shown();
+    assert_eq!(telegram["token"], json!("***"));
+    assert_eq!(telegram["proxy"], json!("http://u:***@h"));
+    let settings = Given::new().env("BUB_API_KEY", "plain-secret").load();
+    let Found::Secret(secret) = settings.get_value("api_key").unwrap() else { panic!("not a secret") };
+    assert_eq!(secret.expose(), "plain-secret");
+    assert_eq!(
+        format!("{:?} {settings:?}", settings.get_value("api_key")).matches("plain-secret").count(),
+        0
+    );
+}

@@ -1,0 +1,14 @@
+//! Behaviour of settings seen from outside: what users write, and what they get.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a helper of a test may fail the test")]
+
+mod config_file;
+mod environment;
+mod errors;
+mod given;
+mod lookup;
+mod precedence;
+mod secrets;
+mod sections;
+mod warnings;
+mod workspace;

@@ -1,0 +1,158 @@
+//! One order of sources for every setting.
+
+use bub_settings::{Kind, Origin, Setting, core};
+use serde_json::{Value, json};
+
+use crate::given::Given;
+
+/// The `n`th value for a setting: as text, and as what it means. Distinct for distinct `n`.
+fn sample(setting: &Setting, n: u8) -> (String, Value) {
+    match setting.kind() {
+        Kind::Bool => (["no", "yes"][usize::from(n % 2)].into(), json!(n % 2 == 1)),
+        Kind::Integer if setting.limits().1 == Some(2) => ((n % 3).to_string(), json!(n % 3)),
+        Kind::Integer => (n.to_string(), json!(n)),
+        Kind::Number => (format!("{n}.5"), json!(f64::from(n) + 0.5)),
+        Kind::List => (format!("a{n}, b{n}"), json!([format!("a{n}"), format!("b{n}")])),
+        Kind::Map => (format!("{{\"k\": \"v{n}\"}}"), json!({"k": format!("v{n}")})),
+        Kind::Choice(words) => {
+            let word = words[usize::from(n) % words.len()];
+            (word.into(), json!(word))
+        }
+        _ if setting.is_secret() => (format!("value-{n}"), json!("***")),
+        _ => (format!("/value/{n}"), json!(format!("/value/{n}"))),
+    }
+}
+
+/// The config file for one dotted key.
+fn yaml(key: &str, text: &str) -> String {
+    match key.split_once('.') {
+        Some((section, name)) => format!("{section}:\n  {name}: {text}\n"),
+        None => format!("{key}: {text}\n"),
+    }
+}
+
+fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
+    let settings = given.load();
+    let key = setting.key();
+    let entry = settings.entries().find(|entry| entry.setting.key() == key).unwrap();
+    assert_eq!(&entry.shown, expected, "{key} from {origin}");
+    assert_eq!(given.shorten(&entry.origin.to_string()), origin, "{key}");
+}
+
+// H-21, H-22, H-23, W-57: the original reads `.env` for some settings only
+#[test]
+fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
+    let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
+    assert_eq!(settings.len(), 26);
+    for setting in &settings {
+        let (key, variable) = (setting.key(), setting.variable());
+        let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
+        let mut given = Given::new().trusted();
+        if key != "home" {
+            let default = given.load().entries().find(|entry| entry.setting.key() == key).unwrap().shown;
+            check(&given, setting, &default, "default");
+        }
+        if setting.is_in_file() {
+            given = given.config(yaml(key, &config.0));
+            let line = if key.contains('.') { 2 } else { 1 };
+            check(&given, setting, &config.1, &format!("user/.bub/config.yml:{line}"));
+        }
+        given = given.dotenv(format!("# note\n{variable}='{}'\n", dotenv.0));
+        check(&given, setting, &dotenv.1, &format!("work/.env:2 ({variable})"));
+        given = given.env(&variable, &env.0);
+        check(&given, setting, &env.1, &format!("environment variable {variable}"));
+        given = given.flag(key, &flag.0);
+        check(&given, setting, &flag.1, &format!("flag --{key}"));
+    }
+}
+
+// H-23: names and defaults of the original; max_steps is ours
+#[test]
+fn the_declared_names_and_defaults_are_those_of_the_original() {
+    let settings = Given::new().load();
+    let table: Vec<String> = settings
+        .entries()
+        .map(|entry| format!("{} {} {}", entry.setting.key(), entry.setting.variable(), entry.default))
+        .collect();
+    assert_eq!(
+        table,
+        [
+            r#"home BUB_HOME "~/.bub""#,
+            r#"model BUB_MODEL "openrouter:openrouter/free""#,
+            "fallback_models BUB_FALLBACK_MODELS null",
+            "api_key BUB_API_KEY null",
+            "api_base BUB_API_BASE null",
+            "max_steps BUB_MAX_STEPS 100",
+            "max_tokens BUB_MAX_TOKENS 16384",
+            "model_timeout_seconds BUB_MODEL_TIMEOUT_SECONDS null",
+            "client_args BUB_CLIENT_ARGS {}",
+            "completion_args BUB_COMPLETION_ARGS {}",
+            "verbose BUB_VERBOSE 0",
+            r#"enabled_channels BUB_ENABLED_CHANNELS ["all"]"#,
+            "debounce_seconds BUB_DEBOUNCE_SECONDS 1.0",
+            "max_wait_seconds BUB_MAX_WAIT_SECONDS 10.0",
+            "active_time_window BUB_ACTIVE_TIME_WINDOW 60.0",
+            "stream_output BUB_STREAM_OUTPUT false",
+            "project BUB_PROJECT null",
+            r#"codex_home CODEX_HOME "~/.codex""#,
+            "telegram.token BUB_TELEGRAM_TOKEN null",
+            "telegram.allow_users BUB_TELEGRAM_ALLOW_USERS null",
+            "telegram.allow_chats BUB_TELEGRAM_ALLOW_CHATS null",
+            "telegram.proxy BUB_TELEGRAM_PROXY null",
+            "spill.threshold BUB_SPILL_THRESHOLD 4096",
+            r#"tape.durability BUB_TAPE_DURABILITY "os""#,
+            "env.pass BUB_ENV_PASS []",
+            "env.drop BUB_ENV_DROP []",
+        ]
+    );
+}
+
+// H-21
+#[test]
+fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
+    let given = Given::new()
+        .trusted()
+        .config("client_args:\n  timeout: 5\n  headers:\n    A: file\n    B: file\n")
+        .dotenv("BUB_CLIENT_ARGS='{\"headers\": {\"B\": \"dotenv\", \"C\": \"dotenv\"}}'")
+        .env("BUB_CLIENT_ARGS", r#"{"headers": {"C": "env"}}"#);
+    let settings = given.load();
+    let merged = json!({"timeout": 5, "headers": {"A": "file", "B": "dotenv", "C": "env"}});
+    assert_eq!(Value::Object(settings.get(&core::CLIENT_ARGS)), merged);
+    let origin = |path| given.shorten(&settings.origin(path).unwrap().to_string());
+    assert_eq!(origin("client_args.headers.A"), "user/.bub/config.yml:4");
+    assert_eq!(origin("client_args.headers.B"), "work/.env:1 (BUB_CLIENT_ARGS)");
+    assert_eq!(settings.origin("client_args.headers.C"), Some(Origin::Env("BUB_CLIENT_ARGS".into())));
+}
+
+// H-21, W-57: in the original provider variables rank below the file
+#[test]
+fn a_provider_variable_ranks_as_environment() {
+    let given = Given::new()
+        .config("api_key:\n  openai: file-openai\n  groq: file-groq\n")
+        .env("BUB_OPENAI_API_KEY", "env-openai")
+        .env("bub_anthropic_api_key", "env-anthropic");
+    let settings = given.load();
+    let keys = settings.get(&core::API_KEY);
+    let key = |provider| keys.get(provider).map(|secret| secret.expose().to_owned());
+    assert_eq!(key("openai").as_deref(), Some("env-openai"));
+    assert_eq!(key("groq").as_deref(), Some("file-groq"));
+    assert_eq!(key("Anthropic").as_deref(), Some("env-anthropic"));
+    assert_eq!(key("gemini"), None);
+    assert_eq!(settings.origin("api_key.openai"), Some(Origin::Env("BUB_OPENAI_API_KEY".into())));
+}
+
+// W-39, H-23: a provider's own value wins over the one for all, whichever source has it
+#[test]
+fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
+    let given = Given::new().config("api_key: all-from-file\n").env("BUB_OPENAI_API_KEY", "env-openai");
+    let keys = given.load().get(&core::API_KEY);
+    assert_eq!(keys.get("openai").unwrap().expose(), "env-openai");
+    assert_eq!(keys.get("groq").unwrap().expose(), "all-from-file");
+    assert_eq!(keys.own("groq"), None);
+
+    let given = given.env("BUB_API_KEY", "all-from-env").config("api_key: {groq: file-groq}\n");
+    let keys = given.load().get(&core::API_KEY);
+    assert_eq!(keys.any().unwrap().expose(), "all-from-env");
+    assert_eq!(keys.own("openai").unwrap().expose(), "env-openai");
+    assert_eq!(keys.own("groq"), None, "one key for all from a stronger source replaces the file's map");
+}

@@ -1,0 +1,82 @@
+//! The `.env` of the workspace.
+
+use bub_settings::core;
+
+use crate::given::Given;
+
+// C.7, H-22
+#[test]
+fn dotenv_never_overrides_the_process_environment() {
+    let given = Given::new().dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n").env("BUB_MODEL", "process:env");
+    let settings = given.load();
+    assert_eq!(settings.get(&core::MODEL), "process:env");
+    assert_eq!(settings.get(&core::MAX_TOKENS), 7);
+}
+
+// design §11: trusted settings
+#[test]
+fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
+    let text = "BUB_API_BASE=http://evil\nBUB_OPENAI_API_BASE=http://evil\nBUB_HOME=/evil\nBUB_CLIENT_ARGS={}\n\
+                BUB_TELEGRAM_ALLOW_USERS=evil\nBUB_TELEGRAM_PROXY=http://evil\nBUB_ENV_PASS=X\nbub_env_drop=X\n\
+                BUB_MODEL=still:fine\nBUB_OPENAI_API_KEY=also-fine\n";
+    let given = Given::new().dotenv(text);
+    let settings = given.load();
+    assert!(settings.get(&core::API_BASE).is_empty());
+    assert_eq!(settings.home(), given.path("user/.bub"));
+    assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), None);
+    assert_eq!(settings.get(&core::MODEL), "still:fine");
+    assert_eq!(settings.get(&core::API_KEY).get("openai").unwrap().expose(), "also-fine");
+    let warnings = given.warnings();
+    assert_eq!(warnings.len(), 8, "{warnings:#?}");
+    assert!(
+        warnings.contains(
+            &"work/.env:2 (BUB_OPENAI_API_BASE): `api_base` ignored, this workspace is not trusted to set it"
+                .into()
+        )
+    );
+
+    let given = Given::new().dotenv(text).trusted();
+    let settings = given.load();
+    assert_eq!(settings.get(&core::API_BASE).get("groq").map(String::as_str), Some("http://evil"));
+    assert_eq!(settings.home().to_str(), Some("/evil"));
+    assert_eq!(given.warnings(), Vec::<String>::new());
+}
+
+#[test]
+fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
+    let given = Given::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
+    let given = given.env("AWS_SECRET_ACCESS_KEY", "hush-hush").env("USER", "ada");
+    assert_eq!(given.load().get(&core::MODEL), "evil:-ada");
+    assert_eq!(
+        given.warnings(),
+        ["work/.env:1: `${AWS_SECRET_ACCESS_KEY}` left empty, this workspace is not trusted to read it"]
+    );
+    assert_eq!(given.trusted().load().get(&core::MODEL), "evil:hush-hush-ada");
+}
+
+// C.7
+#[test]
+fn a_line_that_is_no_assignment_is_named_and_skipped() {
+    let given = Given::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
+    assert_eq!(given.load().get(&core::MODEL), "a:b");
+    assert_eq!(given.warnings(), ["work/.env:1: ignored, not a `NAME=value` line"]);
+}
+
+#[test]
+fn providers_own_variables_are_found_in_dotenv_too() {
+    let given = Given::new().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
+    let settings = given.load();
+    assert_eq!(settings.secret_variable("OPENAI_API_KEY").unwrap().unwrap().expose(), "from-dotenv");
+    assert_eq!(settings.secret_variable("EMPTY").unwrap(), None);
+    assert_eq!(given.redactor.redact("key from-dotenv"), "key ***");
+}
+
+// C.7
+#[test]
+fn no_workspace_means_no_dotenv() {
+    let given = Given::new().dotenv("BUB_MODEL=a:b\n");
+    let env = bub_settings::Environment::from_pairs([("HOME", given.user_home())]);
+    let settings = bub_settings::Loader::new(env).load().unwrap();
+    assert_eq!(settings.get(&core::MODEL), "openrouter:openrouter/free");
+    assert!(given.root().join("work/.env").exists());
+}
