@@ -205,8 +205,10 @@ fn cases() -> impl Strategy<Value = (Vec<String>, String)> {
     let secrets = prop::collection::vec("[ab\n\" ]{6,12}", 1..4);
     (secrets, prop::collection::vec((any::<prop::sample::Index>(), "[ab\n\" x]{0,8}"), 0..8)).prop_map(
         |(secrets, parts)| {
-            let text =
-                parts.iter().flat_map(|(which, between)| [between.as_str(), which.get(&secrets)]).collect();
+            let text = parts
+                .iter()
+                .flat_map(|(which, between)| [between.as_str(), which.get(&secrets).as_str()])
+                .collect();
             (secrets, text)
         },
     )
