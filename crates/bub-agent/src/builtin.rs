@@ -1,6 +1,6 @@
 //! The hooks of the builtin plugin.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 use bub_kernel::{
     ChannelMessage, Envelope, Error, Framework, FrameworkRef, ModelStream, PluginContext, Prompt, Provided,
@@ -62,9 +62,9 @@ impl Builtin {
 
 #[hooks(crate = bub_kernel)]
 impl Builtin {
-    fn resolve_session(&self, message: &Envelope) -> Option<String> {
-        let own = message.session_id().filter(|id| !id.trim().is_empty())?;
-        Some(own.into_owned())
+    fn resolve_session(&self, message: &Envelope) -> String {
+        let own = message.session_id().filter(|id| !id.trim().is_empty());
+        own.map_or_else(|| message.chat_session(), Cow::into_owned)
     }
 
     async fn load_state(&self, message: &Envelope, session_id: &str) -> Result<StatePatch> {

@@ -10,6 +10,7 @@ use crate::{
     admission::{Admission, TurnSnapshot},
     envelope::Envelope,
     error::Result,
+    hooks::guard,
     stream::{ModelStream, StreamEvent},
 };
 
@@ -51,13 +52,14 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Wraps the stream of a turn. The default passes it through [`Channel::on_event`], each event
-    /// in order and before the turn counts it; an error there is logged and the turn goes on.
+    /// in order and before the turn counts it; a failure there is logged and the turn goes on.
     fn stream_events(self: Arc<Self>, message: Envelope, stream: ModelStream) -> ModelStream {
+        let message = Arc::new(message);
         ModelStream::new(stream.then(move |event| {
-            let (channel, message) = (Arc::clone(&self), message.clone());
+            let (channel, message) = (Arc::clone(&self), Arc::clone(&message));
             async move {
                 let event = event?;
-                if let Err(error) = channel.on_event(&event, &message).await {
+                if let Err(error) = guard::run(|| channel.on_event(&event, &message)).await.flatten() {
                     tracing::warn!("channel.on_event_failed channel={} error={error}", channel.name());
                 }
                 Ok(event)

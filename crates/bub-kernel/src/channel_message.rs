@@ -100,7 +100,8 @@ impl From<ChannelMessage> for Envelope {
         // The prompt names the channel with `$`, so that a skill of that name is expanded.
         context.insert("channel".into(), format!("${}", message.channel).into());
         context.insert("chat_id".into(), message.chat_id.clone().into());
-        let output_channel = message.output_channel.unwrap_or_else(|| message.channel.clone());
+        let output_channel = message.output_channel.filter(|name| !name.is_empty());
+        let output_channel = output_channel.unwrap_or_else(|| message.channel.clone());
         let mut envelope = Self::with_capacity(10)
             .with("session_id", message.session_id)
             .with("channel", message.channel)

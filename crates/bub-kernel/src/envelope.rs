@@ -59,13 +59,18 @@ impl Envelope {
 
     /// Sets a field.
     pub fn set(&mut self, name: impl Into<Name>, value: impl Into<Value>) {
+        let name = name.into();
+        // The field is what everybody reads and writes; attached media must not outlive it.
+        if name == "media" {
+            self.slots.remove::<Media>();
+        }
         self.fields.set(name, value);
     }
 
     /// The same with a field set.
     #[must_use]
     pub fn with(mut self, name: impl Into<Name>, value: impl Into<Value>) -> Self {
-        self.fields.set(name, value);
+        self.set(name, value);
         self
     }
 
@@ -115,7 +120,14 @@ impl Envelope {
 
     /// The channel a reply goes to: `output_channel`, or else the channel itself.
     pub fn output_channel(&self) -> Option<Cow<'_, str>> {
-        self.text_field("output_channel").or_else(|| self.channel())
+        let own = self.text_field("output_channel").filter(|name| !name.is_empty());
+        own.or_else(|| self.channel())
+    }
+
+    /// `channel:chat_id`, each `default` when it is not there: the session of a message that names none.
+    pub fn chat_session(&self) -> String {
+        let part = |value: Option<Cow<'_, str>>| value.map_or_else(|| "default".to_owned(), Cow::into_owned);
+        format!("{}:{}", part(self.channel()), part(self.chat_id()))
     }
 
     /// `normal`, `command` or `error`.

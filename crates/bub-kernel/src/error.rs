@@ -7,6 +7,8 @@ use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
 
+use crate::envelope::stringify;
+
 /// Any error a plugin may return from a hook.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
 
@@ -131,7 +133,7 @@ impl Error {
     pub fn from_value(value: &Value) -> Self {
         let text = |key: &str| value.get(key).and_then(Value::as_str);
         let kind = ErrorKind::from_name(text("kind").unwrap_or_default());
-        let message = text("message").map_or_else(|| value.to_string(), str::to_owned);
+        let message = text("message").map_or_else(|| stringify(value), str::to_owned);
         let details = value.get("details").and_then(Value::as_object).cloned().unwrap_or_default();
         Self::new(kind, message).edit(|inner| inner.details = details)
     }

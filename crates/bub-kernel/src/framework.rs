@@ -27,7 +27,8 @@ struct Inner {
     plugins: Vec<PluginStatus>,
     services: Slots,
     router: RwLock<Option<Arc<dyn ChannelRouter>>>,
-    scope: RwLock<Option<Arc<Scope>>>,
+    /// The open running scopes; the last one is in use.
+    scopes: RwLock<Vec<Arc<Scope>>>,
 }
 
 impl Framework {
@@ -71,19 +72,16 @@ impl Framework {
     }
 
     pub(crate) fn scope(&self) -> Option<Arc<Scope>> {
-        self.0.scope.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.scopes.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
     }
 
-    pub(crate) fn set_scope(&self, scope: Option<Arc<Scope>>) {
-        *self.0.scope.write().unwrap_or_else(PoisonError::into_inner) = scope;
+    pub(crate) fn enter_scope(&self, scope: Arc<Scope>) {
+        self.0.scopes.write().unwrap_or_else(PoisonError::into_inner).push(scope);
     }
 
-    /// Takes a scope out of use, unless another one has taken its place.
-    pub(crate) fn clear_scope(&self, scope: &Arc<Scope>) {
-        let mut current = self.0.scope.write().unwrap_or_else(PoisonError::into_inner);
-        if current.as_ref().is_some_and(|open| Arc::ptr_eq(open, scope)) {
-            *current = None;
-        }
+    pub(crate) fn leave_scope(&self, scope: &Arc<Scope>) {
+        let mut scopes = self.0.scopes.write().unwrap_or_else(PoisonError::into_inner);
+        scopes.retain(|open| !Arc::ptr_eq(open, scope));
     }
 }
 
@@ -184,7 +182,7 @@ impl FrameworkBuilder {
             plugins,
             services: self.services,
             router: RwLock::default(),
-            scope: RwLock::default(),
+            scopes: RwLock::default(),
         });
         // Set exactly once, right here.
         let _ = framework.0.set(WeakFramework(Arc::downgrade(&inner)));

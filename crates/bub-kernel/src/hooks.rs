@@ -10,7 +10,7 @@
 //!   ([`intercept`](mod@intercept)).
 
 mod call;
-mod guard;
+pub(crate) mod guard;
 mod implementation;
 mod intercept;
 mod model_stage;
@@ -20,10 +20,9 @@ mod output;
 mod spec;
 mod table;
 
-pub(crate) use guard::explain as explain_panic;
 pub use implementation::{AsyncHook, Call, Implementation, SyncHook};
 pub use intercept::{BadReturn, HookNote, INTERCEPTION_TIME_LIMIT, LlmGate, ToolGate};
-pub use next::{Chained, Next};
+pub use next::{Chained, ChainedSync, Next};
 pub use output::{HookReturn, IntoHookResult};
 pub use spec::{HookArg, HookKind, HookPoint, HookSpec};
 pub use table::{HOOKS, HookSet, args, point};

@@ -5,6 +5,7 @@ use std::{fmt, sync::Mutex, sync::PoisonError};
 use crate::{
     BoxFuture,
     error::{Error, Result},
+    hooks::guard,
 };
 
 /// What a channel attaches to a message to learn when work on it begins and ends.
@@ -43,7 +44,7 @@ impl Lifespan {
                 return Ok(());
             }
         };
-        scope.enter().await?;
+        guard::run(|| scope.enter()).await??;
         self.put(Phase::Open(scope));
         Ok(())
     }
@@ -51,7 +52,7 @@ impl Lifespan {
     /// Leaves the scope, unless it is not open.
     pub async fn exit(&self, error: Option<&Error>) -> Result<()> {
         match self.take() {
-            Phase::Open(mut scope) => scope.exit(error).await,
+            Phase::Open(mut scope) => guard::run(|| scope.exit(error)).await?,
             other => {
                 self.put(other);
                 Ok(())

@@ -12,7 +12,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     framework::Framework,
     hooks::{
-        HookPoint, args,
+        HookPoint, args, guard,
         point::{BuildPrompt, DispatchOutbound, LoadState, RenderOutbound, ResolveSession, SaveState},
     },
     prompt::Prompt,
@@ -148,7 +148,7 @@ impl Turn<'_> {
             return Ok(self.echo(prompt).await);
         };
         if stream_output && let Some(router) = self.framework.router() {
-            stream = router.wrap_stream(self.message, stream);
+            stream = guard::catch(|| router.wrap_stream(self.message, stream))?;
         }
         self.collect(stream).await
     }
@@ -216,7 +216,7 @@ impl Turn<'_> {
         let mut reply =
             Envelope::with_capacity(4).with("content", model_output).with("session_id", self.session_id);
         for name in ["channel", "chat_id"] {
-            if let Some(value) = self.message.field(name) {
+            if let Some(value) = self.message.field(name).filter(|value| !value.is_null()) {
                 reply.set(name, value.clone());
             }
         }
@@ -224,14 +224,10 @@ impl Turn<'_> {
     }
 }
 
-/// The envelope's own session id, or else `channel:chat_id`.
+/// The envelope's own session id, or else that of its chat.
 fn default_session(message: &Envelope) -> String {
-    if let Some(own) = message.session_id().filter(|id| !id.is_empty()) {
-        return own.into_owned();
-    }
-    let channel = message.channel().unwrap_or("default".into());
-    let chat = message.chat_id().unwrap_or("default".into());
-    format!("{channel}:{chat}")
+    let own = message.session_id().filter(|id| !id.is_empty());
+    own.map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned)
 }
 
 async fn close_lifespan(message: &Envelope, error: Option<&Error>) {

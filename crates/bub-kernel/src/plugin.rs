@@ -1,16 +1,11 @@
 //! Plugins: named sets of hook implementations.
 
-use std::{
-    any::Any,
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::Path,
-    sync::Arc,
-};
+use std::{any::Any, path::Path, sync::Arc};
 
 use crate::{
     error::{BoxError, Error},
     framework::FrameworkRef,
-    hooks::HookSet,
+    hooks::{HookSet, guard},
     slots::Slots,
 };
 
@@ -71,9 +66,5 @@ pub(crate) fn factory<P: Plugin, E: Into<BoxError>>(
 
 /// Runs a factory; a panic in it is a failure like any other.
 pub(crate) fn load(factory: Factory, context: &PluginContext<'_>) -> Result<HookSet, Error> {
-    let made = catch_unwind(AssertUnwindSafe(|| factory(context)));
-    match made {
-        Ok(outcome) => outcome.map_err(Error::from_boxed),
-        Err(panic) => Err(crate::hooks::explain_panic(panic.as_ref())),
-    }
+    guard::catch(|| factory(context))?.map_err(Error::from_boxed)
 }

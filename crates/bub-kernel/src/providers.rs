@@ -79,14 +79,20 @@ impl Framework {
         Ok(first_of_each(provided.into_iter().flatten().flatten(), |channel| channel.name().to_owned()))
     }
 
-    /// What becomes of an arriving message, when a plugin has an opinion.
+    /// What becomes of an arriving message, when a plugin has an opinion. One that fails has none: the
+    /// message is then processed like any other.
     pub async fn admit_message(
         &self,
         session_id: &str,
         message: &Envelope,
         turn: &TurnSnapshot,
-    ) -> Result<Option<Admission>> {
-        self.hooks().call_first::<AdmitMessage>(args::AdmitMessage { session_id, message, turn }).await
+    ) -> Option<Admission> {
+        let args = args::AdmitMessage { session_id, message, turn };
+        self.hooks().call_first::<AdmitMessage>(args).await.unwrap_or_else(|error| {
+            let plugin = error.origin().map_or("", |origin| &*origin.plugin);
+            tracing::warn!("hook.admit_message_failed adapter={plugin} error={error}");
+            None
+        })
     }
 
     /// The models on offer: all choices in priority order; the first plugin that knows the current

@@ -8,7 +8,10 @@ use crate::{
     BoxFuture,
     error::Result,
     framework::Framework,
-    hooks::point::{ProvideSteeringInbox, ProvideTapeStore},
+    hooks::{
+        guard,
+        point::{ProvideSteeringInbox, ProvideTapeStore},
+    },
     steering::SteeringInbox,
 };
 
@@ -51,7 +54,8 @@ pub struct Running {
 }
 
 impl Framework {
-    /// Opens the running scope: asks once for the tape store and the steering inbox.
+    /// Opens the running scope: asks once for the tape store and the steering inbox. Of several open
+    /// scopes the one opened last is in use.
     ///
     /// When a second one cannot be opened, what the first needed closed is closed again.
     pub async fn running(&self) -> Result<Running> {
@@ -59,7 +63,7 @@ impl Framework {
         match self.open_scope(&mut guards) {
             Ok(scope) => {
                 let scope = Arc::new(scope);
-                self.set_scope(Some(Arc::clone(&scope)));
+                self.enter_scope(Arc::clone(&scope));
                 Ok(Running { framework: self.clone(), scope, guards })
             }
             Err(error) => {
@@ -107,7 +111,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.framework.clear_scope(&self.scope);
+        self.framework.leave_scope(&self.scope);
         if !self.guards.is_empty() {
             tracing::warn!("scope.dropped_unclosed guards={}", self.guards.len());
         }
@@ -117,7 +121,7 @@ impl Drop for Running {
 async fn close_all(guards: Vec<Box<dyn ScopeGuard>>) -> Result<()> {
     let mut outcome = Ok(());
     for guard in guards.into_iter().rev() {
-        let closed = guard.close().await;
+        let closed = guard::run(|| guard.close()).await.flatten();
         if outcome.is_ok() {
             outcome = closed;
         } else if let Err(error) = closed {

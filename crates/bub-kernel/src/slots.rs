@@ -21,23 +21,33 @@ impl Slots {
         Arc::clone(value).downcast().ok()
     }
 
-    /// Puts a value in, in place of one of the same type.
-    pub fn put<T: Any + Send + Sync>(&mut self, value: Arc<T>) {
-        self.put_any(TypeId::of::<T>(), value);
+    /// Puts a value in and returns the one of the same type that was there.
+    pub fn put<T: Any + Send + Sync>(&mut self, value: Arc<T>) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.put_any(TypeId::of::<T>(), value)
     }
 
-    /// Takes over all of `incoming`, which wins where both have a type.
-    pub fn merge(&mut self, incoming: Self) {
-        for (id, value) in incoming.0 {
-            self.put_any(id, value);
-        }
+    /// Takes the value of type `T` out.
+    pub fn remove<T: Any + Send + Sync>(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
+        let at = self.0.iter().position(|(known, _)| *known == TypeId::of::<T>())?;
+        Some(self.0.remove(at).1)
     }
 
-    fn put_any(&mut self, id: TypeId, value: Arc<dyn Any + Send + Sync>) {
-        match self.0.iter_mut().find(|(known, _)| *known == id) {
-            Some((_, old)) => *old = value,
-            None => self.0.push((id, value)),
+    /// Takes over all of `incoming`, which wins where both have a type, and returns what it replaced.
+    pub fn merge(&mut self, incoming: Self) -> Self {
+        let replaced = incoming.0.into_iter().filter_map(|(id, value)| Some((id, self.put_any(id, value)?)));
+        Self(replaced.collect())
+    }
+
+    fn put_any(
+        &mut self,
+        id: TypeId,
+        value: Arc<dyn Any + Send + Sync>,
+    ) -> Option<Arc<dyn Any + Send + Sync>> {
+        if let Some((_, old)) = self.0.iter_mut().find(|(known, _)| *known == id) {
+            return Some(std::mem::replace(old, value));
         }
+        self.0.push((id, value));
+        None
     }
 }
 

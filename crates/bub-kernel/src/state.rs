@@ -50,7 +50,7 @@ impl State {
         self.lock().fields.get_str(name).map(str::to_owned)
     }
 
-    /// Looks at a value without copying it.
+    /// Looks at a value without copying it. The state is locked meanwhile: `look` must not use it.
     pub fn with<R>(&self, name: &str, look: impl FnOnce(Option<&Value>) -> R) -> R {
         look(self.lock().fields.get(name))
     }
@@ -72,14 +72,18 @@ impl State {
 
     /// Puts a thing into its slot.
     pub fn put_slot<T: Any + Send + Sync>(&self, value: Arc<T>) {
-        self.lock().slots.put(value);
+        // What was there is dropped after the lock, because its `Drop` may use this state.
+        let replaced = self.lock().slots.put(value);
+        drop(replaced);
     }
 
     /// Takes over what the patch holds; it wins over what is there.
     pub fn merge(&self, patch: StatePatch) {
         let mut content = self.lock();
         content.fields.merge(patch.fields);
-        content.slots.merge(patch.slots);
+        let replaced = content.slots.merge(patch.slots);
+        drop(content);
+        drop(replaced);
     }
 
     /// A copy that shares nothing with this state any more, for a turn of its own.

@@ -11,7 +11,10 @@ use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    hooks::guard,
+};
 
 /// One event of a model stream.
 ///
@@ -159,7 +162,14 @@ impl Stream for ModelStream {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let item = match &mut self.source {
             Source::Text(text) => text.take().map(|text| Ok(StreamEvent::Text(text))),
-            Source::Stream(stream) => std::task::ready!(stream.as_mut().poll_next(cx)),
+            Source::Stream(stream) => match guard::catch(|| stream.as_mut().poll_next(cx)) {
+                Ok(polled) => std::task::ready!(polled),
+                Err(panic) => {
+                    // What panicked once must not be polled again.
+                    self.source = Source::Text(None);
+                    Some(Err(panic))
+                }
+            },
         };
         match &item {
             Some(Ok(StreamEvent::Usage(usage))) => self.usage = Some(usage.clone()),

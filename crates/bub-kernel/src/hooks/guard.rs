@@ -1,4 +1,7 @@
-//! A panic in a hook becomes that hook's error.
+//! A panic in plugin code becomes an error.
+//!
+//! Every place where the kernel runs code of a plugin goes through here: hooks, the streams they
+//! return, channels, lifespans, scope guards.
 
 use std::{
     any::Any,
@@ -8,35 +11,39 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::HookReturn;
-use crate::{BoxFuture, error::Error};
+use crate::{
+    BoxFuture,
+    error::{Error, Result},
+};
 
-/// Runs a synchronous hook.
+/// Runs code that does not wait.
 ///
-/// Unwind safety is asserted: the shared structures a hook can reach (state, slots) are left
+/// Unwind safety is asserted: the shared structures a plugin can reach (state, slots) are left
 /// consistent between any two of their operations.
-pub(super) fn sync<T>(hook: impl FnOnce() -> HookReturn<T>) -> HookReturn<T> {
-    catch_unwind(AssertUnwindSafe(hook)).unwrap_or_else(|panic| Err(explain(panic.as_ref()).into()))
+pub(crate) fn catch<T>(code: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| explain(panic.as_ref()))
 }
 
-/// Runs an asynchronous hook: every poll is guarded.
-pub(super) fn future<T>(hook: BoxFuture<'_, HookReturn<T>>) -> Guarded<'_, T> {
-    Guarded(hook)
+/// Runs code that waits: making the future is guarded, and every poll of it.
+pub(crate) async fn run<'a, T>(make: impl FnOnce() -> BoxFuture<'a, T>) -> Result<T> {
+    Guarded(catch(make)?).await
 }
 
-pub(super) struct Guarded<'a, T>(BoxFuture<'a, HookReturn<T>>);
+struct Guarded<'a, T>(BoxFuture<'a, T>);
 
 impl<T> Future for Guarded<'_, T> {
-    type Output = HookReturn<T>;
+    type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx)));
-        polled.unwrap_or_else(|panic| Poll::Ready(Err(explain(panic.as_ref()).into())))
+        match catch(|| self.0.as_mut().poll(cx)) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
     }
 }
 
 /// The error of a panic, with the text the panic carried.
-pub(crate) fn explain(panic: &(dyn Any + Send)) -> Error {
+fn explain(panic: &(dyn Any + Send)) -> Error {
     let text =
         panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     Error::unknown(format!("plugin code panicked: {}", text.unwrap_or("no message")))

@@ -2,10 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{HookPoint, HookReturn, HookSet, Next, guard};
+use super::{Chained, HookPoint, HookReturn, HookSet, Next, guard};
 use crate::{
     BoxFuture,
-    error::{BoxError, Error, Result},
+    error::{Error, Result},
 };
 
 /// What an implementation is called with: its arguments, and its place in the chain.
@@ -18,7 +18,10 @@ pub struct Call<'a, P: HookPoint> {
 
 impl<'a, P: HookPoint> Call<'a, P> {
     /// The chain below this implementation.
-    pub fn next(self) -> Next<'a, P> {
+    pub fn next(self) -> Next<'a, P>
+    where
+        P: Chained,
+    {
         Next(self)
     }
 }
@@ -97,10 +100,10 @@ impl<P: HookPoint> Implementation<P> {
     pub(crate) async fn call<'a>(&'a self, set: &'a HookSet, args: P::Args<'a>) -> Result<Option<P::Output>> {
         let call = Call { args, set, plugin: self.plugin_index };
         let outcome = match &self.body {
-            Body::Sync(hook) => guard::sync(|| hook.call(call)),
-            Body::Async(hook) => guard::future(hook.call(call)).await,
+            Body::Sync(hook) => guard::catch(|| hook.call(call)),
+            Body::Async(hook) => guard::run(|| hook.call(call)).await,
         };
-        outcome.map_err(|error| self.explain(error))
+        self.explain(outcome)
     }
 
     /// Calls it if that is possible without waiting; otherwise says so in the log and skips it.
@@ -111,7 +114,7 @@ impl<P: HookPoint> Implementation<P> {
     ) -> Option<Result<Option<P::Output>>> {
         let call = Call { args, set, plugin: self.plugin_index };
         match &self.body {
-            Body::Sync(hook) => Some(guard::sync(|| hook.call(call)).map_err(|error| self.explain(error))),
+            Body::Sync(hook) => Some(self.explain(guard::catch(|| hook.call(call)))),
             Body::Async(_) => {
                 tracing::warn!("hook.async_not_supported hook={} adapter={}", P::SPEC.name, self.plugin);
                 None
@@ -119,8 +122,14 @@ impl<P: HookPoint> Implementation<P> {
         }
     }
 
-    fn explain(&self, error: BoxError) -> Error {
-        Error::from_boxed(error).in_hook(P::SPEC.name, &self.plugin)
+    /// Makes one result of the hook's own and of a panic, with the hook's name on any error.
+    fn explain(&self, outcome: Result<HookReturn<P::Output>>) -> Result<Option<P::Output>> {
+        let error = match outcome {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => Error::from_boxed(error),
+            Err(panic) => panic,
+        };
+        Err(error.in_hook(P::SPEC.name, &self.plugin))
     }
 }
 

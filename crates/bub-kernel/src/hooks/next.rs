@@ -36,16 +36,20 @@ impl<'a, P: HookPoint> Next<'a, P> {
         }
         Ok(None)
     }
-}
 
-impl<'a, P: Chained> Next<'a, P> {
     /// Runs the chain; `None` when nobody below has an opinion.
-    pub fn call(self) -> BoxFuture<'a, Result<Option<P::Output>>> {
+    pub fn call(self) -> BoxFuture<'a, Result<Option<P::Output>>>
+    where
+        P: Chained,
+    {
         P::below(self)
     }
 
     /// Runs the chain without waiting; asynchronous implementations are skipped with a warning.
-    pub fn call_sync(self) -> Result<Option<P::Output>> {
+    pub fn call_sync(self) -> Result<Option<P::Output>>
+    where
+        P: ChainedSync,
+    {
         let Call { args, set, plugin } = self.0;
         for found in P::implementations(set).iter().rev().filter(|found| found.plugin_index() < plugin) {
             if let Some(value) = found.call_sync(set, args).transpose()?.flatten() {
@@ -66,10 +70,17 @@ impl<P: HookPoint> Copy for Next<'_, P> {}
 
 /// Hooks in which there is a chain below: those where the first result wins.
 #[diagnostic::on_unimplemented(
-    message = "only first-result hooks have a chain below them",
+    message = "`{Self}` has no chain below: only first-result hooks can ask for `next`",
     label = "every implementation of this hook is called anyway"
 )]
 pub trait Chained: HookPoint {
     /// Runs the chain below.
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<Self::Output>>>;
 }
+
+/// Hooks whose chain below can be run without waiting.
+#[diagnostic::on_unimplemented(
+    message = "the models below have to be awaited",
+    label = "make this an `async fn` and use `next.call().await`"
+)]
+pub trait ChainedSync: Chained {}

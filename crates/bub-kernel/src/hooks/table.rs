@@ -9,7 +9,7 @@ use std::{path::Path, sync::Arc};
 use bub_tape::{Sidecar, Tape, TapeContext, TapeStore};
 use serde_json::Value;
 
-use super::{Chained, HookArg, HookKind, HookPoint, HookSpec, Implementation, Next};
+use super::{Chained, ChainedSync, HookArg, HookKind, HookPoint, HookSpec, Implementation, Next};
 use crate::{
     BoxFuture,
     admission::{Admission, TurnSnapshot},
@@ -157,6 +157,8 @@ macro_rules! hook_table {
                 Box::pin(next.first_below())
             }
         }
+
+        impl ChainedSync for point::$point {}
     };
     (@chained $kind:ident $point:ident) => {};
 }

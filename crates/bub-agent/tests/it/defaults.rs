@@ -1,0 +1,225 @@
+//! What each stage does when no other plugin has an opinion.
+
+use std::sync::{Arc, Mutex};
+
+use bub_agent::Agent;
+use bub_kernel::{
+    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Prompt, Result, State, hooks,
+    hooks::{args, point},
+};
+use serde_json::json;
+
+use crate::harness::{Outbox, World};
+
+// S-27: builtin comes first, so a plugin registered later replaces any stage.
+#[tokio::test]
+async fn a_later_plugin_replaces_any_default() {
+    struct Override;
+
+    #[hooks(crate = bub_kernel)]
+    impl Override {
+        fn resolve_session(&self) -> &'static str {
+            "mine"
+        }
+
+        fn build_prompt(&self) -> &'static str {
+            "my prompt"
+        }
+
+        fn run_model(&self, prompt: &Prompt) -> String {
+            format!("answer to {}", prompt.text())
+        }
+    }
+
+    let world = World::with_plugin("override", Override);
+    assert_eq!(&*world.framework.plugins()[0].name, "builtin");
+    let result = world.turn(Envelope::text("hi").with("session_id", "theirs")).await.unwrap();
+    assert_eq!(result.session_id, "mine");
+    assert_eq!(result.model_output, "answer to my prompt");
+}
+
+// S-28: used as it is when it is not blank, and not trimmed.
+#[tokio::test]
+async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
+    let world = World::new();
+    let cases = [
+        (json!({"session_id": " s 1 ", "channel": "c", "chat_id": "7"}), " s 1 "),
+        (json!({"session_id": "  ", "channel": "c", "chat_id": "7"}), "c:7"),
+        (json!({"session_id": "", "channel": "c"}), "c:default"),
+        (json!({"session_id": null, "chat_id": 7}), "default:7"),
+        (json!({}), "default:default"),
+    ];
+    for (fields, expected) in cases {
+        let message = Envelope::normalize(fields.clone());
+        assert_eq!(world.framework.resolve_session(&message).await.unwrap(), expected, "{fields}");
+    }
+}
+
+// S-29
+#[tokio::test]
+async fn the_state_is_seeded_with_session_agent_and_context() {
+    let world = World::new();
+    let message: Envelope = ChannelMessage::new("s", "lab", "hi")
+        .chat_id("7")
+        .context("model", "acme:large")
+        .context("thread_id", "t-1")
+        .into();
+    let state = world.framework.build_state(&message, "s").await.unwrap();
+    assert_eq!(state.get_str("session_id").unwrap(), "s");
+    assert_eq!(state.get_str("context").unwrap(), "model=acme:large|thread_id=t-1|channel=$lab|chat_id=7");
+    assert_eq!(state.get_str("model").unwrap(), "acme:large");
+    assert_eq!(state.get_str("_runtime_thread_id").unwrap(), "t-1");
+    assert!(state.slot::<Agent>().is_some());
+
+    let bare = world.framework.build_state(&Envelope::text("hi"), "s").await.unwrap();
+    assert_eq!(bare.get("context"), None);
+    assert_eq!(bare.get("model"), None);
+}
+
+#[derive(Clone, Default)]
+struct Trace(Arc<Mutex<Vec<String>>>);
+
+impl LifespanScope for Trace {
+    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
+        self.0.lock().unwrap().push("enter".into());
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+        let note = error.map_or("exit".to_owned(), |error| format!("exit with {error}"));
+        self.0.lock().unwrap().push(note);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+fn message_with(trace: &Trace) -> Envelope {
+    ChannelMessage::new("s", "lab", "hi").lifespan(Lifespan::new(trace.clone())).into()
+}
+
+// S-29, S-32: entered in load_state, left in save_state, once each.
+#[tokio::test]
+async fn the_lifespan_spans_the_turn() {
+    let trace = Trace::default();
+    World::new().turn(message_with(&trace)).await.unwrap();
+    assert_eq!(*trace.0.lock().unwrap(), ["enter", "exit"]);
+}
+
+// S-19, S-32: and it learns what the turn failed with.
+#[tokio::test]
+async fn the_lifespan_learns_of_the_failure() {
+    struct Failing;
+
+    #[hooks(crate = bub_kernel)]
+    impl Failing {
+        fn run_model(&self) -> Result<String> {
+            Err(Error::config("no key"))
+        }
+    }
+
+    let trace = Trace::default();
+    World::with_plugin("failing", Failing).turn(message_with(&trace)).await.unwrap_err();
+    assert_eq!(*trace.0.lock().unwrap(), ["enter", "exit with [config] no key"]);
+}
+
+// S-33
+#[tokio::test]
+async fn the_reply_keeps_the_routing_of_the_message() {
+    let message = ChannelMessage::new("s", "lab", "hi").chat_id("7").output_channel("log").kind("normal");
+    let result = World::echoing().turn(message).await.unwrap();
+    let [reply] = result.outbounds.as_slice() else { panic!("{:?}", result.outbounds) };
+    assert_eq!(reply.content(), result.model_output);
+    assert_eq!(reply.session_id().unwrap(), "s");
+    assert_eq!(reply.channel().unwrap(), "lab");
+    assert_eq!(reply.chat_id().unwrap(), "7");
+    assert_eq!(reply.output_channel().unwrap(), "log");
+    assert_eq!(reply.kind(), "normal");
+}
+
+// S-34
+#[tokio::test]
+async fn dispatch_goes_to_the_bound_router() {
+    let world = World::echoing();
+    let message = Envelope::text("out");
+    let sent = || async {
+        let args = args::DispatchOutbound { message: &message };
+        world.framework.hooks().call_many::<point::DispatchOutbound>(args).await.unwrap()
+    };
+    assert_eq!(sent().await, [Some(false)]);
+    let outbox = Arc::new(Outbox::default());
+    world.framework.bind_router(Some(outbox.clone()));
+    assert_eq!(sent().await, [Some(true)]);
+    assert_eq!(outbox.0.lock().unwrap()[0].content(), "out");
+}
+
+// S-24: the failure is visible where the message came from, and a secret in it is not.
+#[tokio::test]
+async fn a_failure_is_told_on_the_inbound_channel() {
+    struct Failing;
+
+    #[hooks(crate = bub_kernel)]
+    impl Failing {
+        fn build_prompt(&self) -> Result<Prompt> {
+            Err(Error::config("key correct-horse-battery is refused"))
+        }
+    }
+
+    let world = World::with_plugin("failing", Failing);
+    let outbox = Arc::new(Outbox::default());
+    world.framework.bind_router(Some(outbox.clone()));
+    world.turn(ChannelMessage::new("s", "lab", "hi").chat_id("7")).await.unwrap_err();
+    let sent = outbox.0.lock().unwrap();
+    let [notice] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(notice.content(), "An error occurred at stage 'turn': [config] key *** is refused");
+    assert_eq!((notice.kind(), notice.chat_id().unwrap().as_ref()), ("error", "7"));
+}
+
+// S-24: defaults of the error envelope, and none without a message.
+#[tokio::test]
+async fn an_error_without_an_address_goes_to_the_default_one() {
+    let world = World::new();
+    let outbox = Arc::new(Outbox::default());
+    world.framework.bind_router(Some(outbox.clone()));
+    let error = Error::unknown("odd");
+    world.framework.hooks().notify_error("x", &error, None).await;
+    assert!(outbox.0.lock().unwrap().is_empty());
+    world.framework.hooks().notify_error("x", &error, Some(&Envelope::new())).await;
+    let sent = outbox.0.lock().unwrap();
+    assert_eq!(sent[0].session_id().unwrap(), "unknown");
+    assert_eq!(sent[0].channel().unwrap(), "default");
+    assert_eq!(sent[0].chat_id().unwrap(), "default");
+}
+
+// S-35
+#[tokio::test]
+async fn the_system_prompt_ends_with_the_workspace_notes() {
+    let world = World::new();
+    let state = world.framework.build_state(&Envelope::text("hi"), "s").await.unwrap();
+    let prompt = Prompt::from("hi");
+    let plain = world.framework.system_prompt(&prompt, &state).unwrap();
+    assert!(plain.contains("<general_instruction>"));
+    std::fs::write(world.dir.path().join("workspace/AGENTS.md"), "\n Use tabs. \n").unwrap();
+    let with_notes = world.framework.system_prompt(&prompt, &state).unwrap();
+    assert_eq!(with_notes, format!("{plain}\n\nUse tabs."));
+    std::fs::write(world.dir.path().join("workspace/AGENTS.md"), b"caf\xe9").unwrap();
+    assert!(world.framework.system_prompt(&prompt, &state).unwrap().ends_with("caf\u{fffd}"));
+}
+
+// S-31 for now: without a model, the guide says so and what to do.
+#[tokio::test]
+async fn without_a_model_the_guide_answers_honestly() {
+    let result = World::new().turn(Envelope::text("hi")).await.unwrap();
+    assert!(result.model_output.starts_with("No model is configured"), "{}", result.model_output);
+    let command = World::new().turn(Envelope::text(",help")).await.unwrap();
+    assert!(command.model_output.contains("nothing was run"), "{}", command.model_output);
+}
+
+// W-58: overrides and state belong to the turn; the caller's state is untouched by another turn.
+#[tokio::test]
+async fn turns_do_not_share_state() {
+    let world = World::echoing();
+    let first =
+        world.turn(ChannelMessage::new("a", "lab", "hi").context("model", "acme:large")).await.unwrap();
+    let second = world.turn(ChannelMessage::new("b", "lab", "hi")).await.unwrap();
+    let model = |state: &State| state.get_str("model");
+    assert_eq!((model(&first.state).as_deref(), model(&second.state)), (Some("acme:large"), None));
+}

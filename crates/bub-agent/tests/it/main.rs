@@ -1,0 +1,14 @@
+//! The builtin plugin, seen through a framework that has it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod defaults;
+mod harness;
+mod prompt;
+mod recording;

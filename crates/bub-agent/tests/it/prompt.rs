@@ -1,0 +1,97 @@
+//! What a message looks like to the model.
+
+use std::sync::Arc;
+
+use bub_kernel::{BoxFuture, ChannelMessage, Envelope, MediaFetcher, MediaItem, MediaKind, Prompt, Result};
+use serde_json::{Value, json};
+
+use crate::harness::World;
+
+async fn prompt_of(message: impl Into<Envelope>) -> Prompt {
+    let (world, message) = (World::new(), message.into());
+    let state = world.framework.build_state(&message, "s").await.unwrap();
+    world.framework.build_prompt(&message, "s", &state).await.unwrap()
+}
+
+// S-30, H-100
+#[tokio::test]
+async fn text_is_preceded_by_context_and_date() {
+    let prompt = prompt_of(ChannelMessage::new("s", "cli", "hello there").chat_id("local")).await;
+    let text = prompt.text();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[0], "channel=$cli|chat_id=local");
+    assert_eq!(lines[2], "hello there");
+    let date = lines[1].strip_prefix("---Date: ").and_then(|rest| rest.strip_suffix("---")).unwrap();
+    assert!(date.parse::<jiff::Timestamp>().is_ok(), "{date}");
+    assert_eq!(date.len(), "2026-11-15T18:09:55+00:00".len(), "{date}");
+}
+
+// S-30, S-39, H-100: no context, no prefix.
+#[tokio::test]
+async fn text_without_context_stays_as_it_is() {
+    assert_eq!(prompt_of(Envelope::text("hello")).await, Prompt::from("hello"));
+}
+
+// S-30: a command is passed on untouched, media or not, and its reply is marked.
+#[tokio::test]
+async fn a_command_is_passed_on_as_typed() {
+    let image = MediaItem::at(MediaKind::Image, "image/png", "https://example.com/a.png");
+    let command = || ChannelMessage::new("s", "cli", ",help  me").media(image.clone());
+    assert_eq!(prompt_of(command()).await, Prompt::from(",help  me"));
+    let result = World::echoing().turn(command()).await.unwrap();
+    assert_eq!(result.outbounds[0].kind(), "command");
+    // Only a leading comma makes a command.
+    assert_ne!(prompt_of(ChannelMessage::new("s", "cli", " ,help")).await, Prompt::from(" ,help"));
+}
+
+struct Bytes(Option<&'static [u8]>);
+
+impl MediaFetcher for Bytes {
+    fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
+        Box::pin(std::future::ready(Ok(self.0.map(<[u8]>::to_vec))))
+    }
+}
+
+fn fetched(kind: MediaKind, mime: &str, bytes: Option<&'static [u8]>) -> MediaItem {
+    MediaItem::fetched(kind, mime, Arc::new(Bytes(bytes)))
+}
+
+// S-30, H-101
+#[tokio::test]
+async fn media_become_parts_after_the_text() {
+    let url = "https://example.com/a.png";
+    let cases: Vec<(MediaItem, Option<Value>)> = vec![
+        (
+            MediaItem::at(MediaKind::Image, "image/png", url),
+            Some(json!({"type": "image_url", "image_url": {"url": url}})),
+        ),
+        (
+            fetched(MediaKind::Image, "image/png", Some(b"abc")),
+            Some(json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,YWJj"}})),
+        ),
+        (
+            fetched(MediaKind::Video, "video/mp4", Some(b"abc")),
+            Some(json!({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,YWJj"}})),
+        ),
+        (
+            fetched(MediaKind::Audio, "audio/mpeg", Some(b"abc")),
+            Some(json!({"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}})),
+        ),
+        // Remote sound, documents and what cannot be fetched are left out.
+        (MediaItem::at(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"), None),
+        (fetched(MediaKind::Document, "application/pdf", Some(b"abc")), None),
+        (fetched(MediaKind::Image, "image/png", None), None),
+    ];
+    for (item, expected) in cases {
+        let prompt =
+            prompt_of(Envelope::from(ChannelMessage::new("s", "cli", "look").media(item.clone()))).await;
+        match (prompt, expected) {
+            (Prompt::Text(text), None) => assert!(text.ends_with("look")),
+            (Prompt::Parts(parts), Some(expected)) => {
+                assert!(parts[0]["text"].as_str().unwrap().ends_with("look"));
+                assert_eq!(parts[1..], [expected], "{item:?}");
+            }
+            (prompt, expected) => panic!("{item:?}: {prompt:?}, expected {expected:?}"),
+        }
+    }
+}

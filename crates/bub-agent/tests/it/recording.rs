@@ -1,0 +1,101 @@
+//! Every turn leaves entries on its session's tape.
+
+use bub_kernel::{ChannelMessage, Error, Result, hooks};
+use bub_tape::{Kind, Span, Tape, TapeName, Wait};
+
+use crate::harness::World;
+
+fn tape_of(world: &World, session_id: &str) -> Tape {
+    let workspace = world.framework.workspace().to_string_lossy().into_owned();
+    Tape::new(world.framework.tape_store().unwrap(), TapeName::for_session(&workspace, session_id))
+}
+
+async fn kinds(tape: &Tape) -> Vec<String> {
+    let entries = tape.entries(Span::ALL).await.unwrap();
+    entries
+        .iter()
+        .map(|entry| entry.name().map_or(entry.kind.to_string(), |name| format!("{} {name}", entry.kind)))
+        .collect()
+}
+
+// S-1: also when a plugin answered in place of the builtin agent.
+#[tokio::test]
+async fn a_turn_leaves_the_message_the_output_and_the_run() {
+    let world = World::echoing();
+    let running = world.framework.running().await.unwrap();
+    let result = world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
+    let tape = tape_of(&world, "s");
+    assert_eq!(
+        kinds(&tape).await,
+        ["anchor session/start", "event handoff", "message", "message", "event run"]
+    );
+    let entries = tape.entries(Span::ALL).await.unwrap();
+    assert_eq!(entries[2].payload["role"], "user");
+    assert_eq!(entries[2].payload["content"], result.prompt.text());
+    assert_eq!(entries[3].payload["content"], result.model_output);
+    assert_eq!(entries[4].data().unwrap()["status"], "ok");
+    running.close().await.unwrap();
+}
+
+// S-1, W-8: a failed turn leaves the user's message and the error.
+#[tokio::test]
+async fn a_failed_turn_leaves_the_message_and_the_error() {
+    struct Failing;
+
+    #[hooks(crate = bub_kernel)]
+    impl Failing {
+        fn run_model(&self) -> Result<String> {
+            Err(Error::config("no key"))
+        }
+    }
+
+    let world = World::with_plugin("failing", Failing);
+    let running = world.framework.running().await.unwrap();
+    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+    let tape = tape_of(&world, "s");
+    let entries = tape.entries(Span::ALL).await.unwrap();
+    let error = entries.iter().find(|entry| entry.kind == Kind::Error).unwrap();
+    assert_eq!((&error.payload["kind"], &error.payload["message"]), (&"config".into(), &"no key".into()));
+    assert!(entries.iter().any(|entry| entry.payload.get("role").is_some_and(|role| role == "user")));
+    assert_eq!(entries.last().unwrap().data().unwrap()["status"], "error");
+    running.close().await.unwrap();
+}
+
+// W-71: a tape says whose it is.
+#[tokio::test]
+async fn the_tape_names_its_session() {
+    let world = World::echoing();
+    let running = world.framework.running().await.unwrap();
+    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
+    let session = tape_of(&world, "s").summary().await.unwrap().session.unwrap();
+    assert_eq!((session.session_id.as_str(), session.channel.as_deref()), ("s", Some("lab")));
+    running.close().await.unwrap();
+}
+
+// L4: turns of one session take turns; each finds the tape as the one before left it.
+#[tokio::test]
+async fn turns_of_one_session_do_not_overlap() {
+    let world = World::echoing();
+    let running = world.framework.running().await.unwrap();
+    let turns = (0..8).map(|n| world.turn(ChannelMessage::new("s", "lab", format!("message {n}"))));
+    for turn in futures_util::future::join_all(turns).await {
+        turn.unwrap();
+    }
+    let kinds = kinds(&tape_of(&world, "s")).await;
+    assert_eq!(kinds.len(), 2 + 8 * 3);
+    for turn in kinds[2..].chunks(3) {
+        assert_eq!(turn, ["message", "message", "event run"]);
+    }
+    // And the lease is free again.
+    drop(tape_of(&world, "s").lease(Wait::No).await.unwrap());
+    running.close().await.unwrap();
+}
+
+// S-53: outside a running scope there is no store, and the turn still works.
+#[tokio::test]
+async fn without_a_scope_nothing_is_recorded() {
+    let world = World::echoing();
+    assert!(world.framework.tape_store().is_none());
+    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
+    assert!(!world.dir.path().join("home").exists());
+}
