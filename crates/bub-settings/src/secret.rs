@@ -61,7 +61,7 @@ pub fn is_sensitive_name(name: &str) -> bool {
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
     words.iter().any(|word| {
         matches!(*word, "key" | "token" | "secret" | "password" | "passwd" | "credential" | "credentials")
-            || matches!(*word, "authorization" | "cookie" | "auth" | "apikey" | "pat")
+            || matches!(*word, "authorization" | "cookie")
             || word.ends_with("token")
             || word.ends_with("secret")
             || word.ends_with("password")
@@ -87,7 +87,7 @@ mod tests {
         {
             assert!(is_sensitive_name(name), "{name}");
         }
-        for name in ["max_tokens", "model", "keyboard", "monkey", "timeout", "tokens_per_minute"] {
+        for name in ["max_tokens", "model", "keyboard", "monkey", "timeout", "tokens_per_minute", "auth"] {
             assert!(!is_sensitive_name(name), "{name}");
         }
     }

@@ -13,7 +13,7 @@
 //! | `yes` `no` `on` `off` `true` `false` | booleans, as `PyYAML`; `y` and `n` are text, as `PyYAML` |
 //! | `~`, `null`, nothing | null, as `PyYAML` |
 //! | `1_000`, `0x1f`, `0b11`, `017` (octal, 15) | whole numbers, as `PyYAML`; `0o17` is text, as `PyYAML` |
-//! | `1e3`, `1.5e3` | numbers; `PyYAML` reads text, which nobody means |
+//! | `1e3`, `1.5e3`, `-.5` | numbers; `PyYAML` reads text, which nobody means |
 //! | `12:30:45`, dates, `.inf`, `.nan` | text; `PyYAML` makes 45045, a date, an infinite number of them |
 //! | a key twice in one map | the last one counts, as `PyYAML`, with a warning |
 //! | `<<: *base` | merged, what is written beside it wins, as `PyYAML` |

@@ -54,6 +54,7 @@ fn unquoted_words_mean_what_the_original_reads_except_where_the_table_says_so() 
         ("1.5", json!(1.5)),
         (".5", json!(0.5)),
         ("1.", json!(1.0)),
+        ("-.5", json!(-0.5)),
         ("1e3", json!(1000.0)),
         ("1.5e+3", json!(1500.0)),
         ("12:30:45", json!("12:30:45")),

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a helper of a test may fail the test")]
 
 mod config_file;
+mod docs;
 mod environment;
 mod errors;
 mod given;

@@ -85,6 +85,13 @@ fn the_key_of_a_plugin_is_no_provider() {
 }
 
 #[test]
+fn settings_and_redactor_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<bub_settings::Settings>();
+    shared::<bub_settings::Redactor>();
+}
+
+#[test]
 fn the_declarations_of_bub_itself_follow_the_rules() {
     let settings = Given::new().load();
     let mut variables: Vec<String> =
