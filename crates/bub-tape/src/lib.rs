@@ -42,6 +42,7 @@ mod store;
 mod summary;
 mod tape;
 mod time;
+mod view;
 
 pub use blob::{BlobId, BlobStore};
 pub use chat::ChatStep;
@@ -62,6 +63,7 @@ pub use store::{
 pub use summary::{SessionInfo, Summary, Usage};
 pub use tape::{ResetReport, Tape, TapeInfo};
 pub use time::{archive_stamp, now_iso, run_id};
+pub use view::{INTERRUPTED, Message, OPENING_LINE, TOOL_DONE, View, ViewOptions};
 
 /// What every fallible operation of this crate returns.
 pub type Result<T, E = TapeError> = std::result::Result<T, E>;

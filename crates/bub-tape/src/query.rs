@@ -1,5 +1,12 @@
 //! Which entries of a tape are wanted.
 
+pub(crate) mod dates;
+pub(crate) mod fold;
+pub(crate) mod lines;
+pub(crate) mod needle;
+mod run;
+pub(crate) mod text;
+
 use crate::Kind;
 
 /// A request for entries, evaluated in the order window, dates, text, kinds, limit.

@@ -1,0 +1,101 @@
+//! Letters without their case, one character for one character.
+//!
+//! Keeping the count of characters means that a place in folded text is the same place in the original. That leaves
+//! out the few letters that fold to two (`ß` stays itself, it does not become `ss`).
+
+use std::{
+    collections::HashMap,
+    sync::{LazyLock, PoisonError, RwLock},
+};
+
+/// Where letters with case end; planes behind hold none.
+const LAST_CASED: char = '\u{1ffff}';
+
+/// The caseless form of a character. ASCII letters are the form of ASCII letters only, so that a search for ASCII text
+/// can look at bytes.
+pub(crate) fn fold(character: char) -> char {
+    if character.is_ascii() {
+        return character.to_ascii_lowercase();
+    }
+    // Upper case first: it joins what lower case keeps apart, such as the two forms of sigma.
+    let folded = lower(upper(character));
+    match (folded.is_ascii(), lower(character)) {
+        (false, _) => folded,
+        (true, own) if own.is_ascii() => character,
+        (true, own) => own,
+    }
+}
+
+/// The caseless form of a text.
+pub(crate) fn fold_text(text: &str) -> String {
+    if text.is_ascii() { text.to_ascii_lowercase() } else { text.chars().map(fold).collect() }
+}
+
+/// Every character whose caseless form is the given one, itself included.
+pub(crate) fn spellings(folded: char) -> Vec<char> {
+    if folded.is_ascii() {
+        let mut both = vec![folded, folded.to_ascii_uppercase()];
+        both.dedup();
+        return both;
+    }
+    if !folded.is_alphabetic() || !has_case(folded) {
+        return vec![folded];
+    }
+    let known = || SPELLINGS.read().unwrap_or_else(PoisonError::into_inner).get(&folded).cloned();
+    known().unwrap_or_else(|| {
+        let found: Vec<_> = ('\u{80}'..=LAST_CASED).filter(|other| fold(*other) == folded).collect();
+        SPELLINGS.write().unwrap_or_else(PoisonError::into_inner).insert(folded, found.clone());
+        found
+    })
+}
+
+/// The standard library has no table from a letter to its other forms; each is looked for once.
+static SPELLINGS: LazyLock<RwLock<HashMap<char, Vec<char>>>> = LazyLock::new(RwLock::default);
+
+fn has_case(character: char) -> bool {
+    character.is_lowercase() || character.is_uppercase() || fold(character) != character
+}
+
+fn upper(character: char) -> char {
+    only(character.to_uppercase()).unwrap_or(character)
+}
+
+fn lower(character: char) -> char {
+    only(character.to_lowercase()).unwrap_or(character)
+}
+
+fn only(mut characters: impl Iterator<Item = char>) -> Option<char> {
+    characters.next().filter(|_| characters.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folding_is_stable_and_spellings_find_the_way_back() {
+        let mut forms: HashMap<char, Vec<char>> = HashMap::new();
+        for character in '\0'..=char::MAX {
+            let folded = fold(character);
+            assert_eq!(fold(folded), folded, "{character:?}");
+            if folded != character {
+                assert!(character <= LAST_CASED && has_case(folded), "{character:?} {folded:?}");
+                forms.entry(folded).or_default().push(character);
+            }
+        }
+        // Every tenth is enough: each lookup walks the whole table.
+        for (folded, others) in forms.iter().filter(|(folded, _)| **folded as u32 % 10 == 0) {
+            let spellings = spellings(*folded);
+            assert!(others.iter().chain([folded]).all(|other| spellings.contains(other)), "{folded:?}");
+        }
+    }
+
+    #[test]
+    fn letters_of_every_script_meet_their_other_case() {
+        for (left, right) in
+            [("ÉCOLE", "école"), ("ΣΊΣΥΦΟΣ", "σίσυφος"), ("ПРИВЕТ", "привет"), ("Ⅷ", "ⅷ"), ("你好", "你好")]
+        {
+            assert_eq!(fold_text(left), fold_text(right));
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The one way in which queries are answered, whatever the store.
+
+use std::{future::ready, sync::Arc};
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::{Order, Query, Window, dates::Moments, lines::Outside, needle::Needle, text::Wanted};
+use crate::{
+    AnchorMark, AnchorSearch, Entry, EntryStream, Kind, Result, Sieve, Span, Tape, TapeError, TapeName,
+    TapeStore,
+};
+
+/// A query that was understood.
+#[derive(Debug)]
+struct Filter {
+    text: Option<Wanted>,
+    dates: Moments,
+    kinds: Vec<Kind>,
+}
+
+impl Filter {
+    fn read(query: &Query) -> Result<Self> {
+        Ok(Self {
+            text: query.text.as_deref().map(Wanted::new),
+            dates: Moments::read(&query.dates)?,
+            kinds: query.kinds.clone(),
+        })
+    }
+
+    fn matches(&self, entry: &Entry) -> bool {
+        (self.kinds.is_empty() || self.kinds.contains(&entry.kind))
+            && self.dates.contain(&entry.date)
+            && self.text.as_ref().is_none_or(|text| text.is_in_entry(entry))
+    }
+
+    /// What can be told from raw lines.
+    fn sieve(&self) -> Option<Arc<dyn Sieve>> {
+        let outside = Outside::new(&self.kinds, self.dates);
+        if let Some(text) = self.text.as_ref().filter(|text| !text.is_datelike())
+            && let Some(needle) = Needle::new(text.folded(), outside.clone())
+        {
+            return Some(Arc::new(needle));
+        }
+        (!outside.is_open()).then(|| Arc::new(outside) as Arc<dyn Sieve>)
+    }
+}
+
+impl Query {
+    /// Answers the query from a store. The cost is that of its window, and memory is bounded whatever the answer's length.
+    ///
+    /// What is wrong with the query — an unknown anchor, an unreadable date — is the stream's first and only item; errors
+    /// of the store are passed on, never taken for an empty tape.
+    pub fn run<'a>(self, store: &'a dyn TapeStore, tape: &'a TapeName) -> EntryStream<'a> {
+        let found = async move {
+            let filter = Filter::read(&self)?;
+            let span = self.span(store, tape).await?;
+            let entries = match filter.sieve() {
+                Some(sieve) => store.sift(tape, span, sieve),
+                None => store.read(tape, span),
+            };
+            let matching = entries.try_filter(move |entry| ready(filter.matches(entry)));
+            Ok::<_, TapeError>(matching.take(self.limit.unwrap_or(usize::MAX)))
+        };
+        Box::pin(stream::once(found).try_flatten())
+    }
+
+    /// The stretch of the tape its window means, found through the store's anchors.
+    pub(crate) async fn span(&self, store: &dyn TapeStore, tape: &TapeName) -> Result<Span> {
+        let latest = |name: &str| one(store, tape, AnchorSearch::LatestNamed(name.to_owned()));
+        let missing = |name: &str| TapeError::no_anchor(name);
+        let span = match &self.window {
+            Window::All => Span::ALL,
+            Window::AfterLast => {
+                let last = one(store, tape, AnchorSearch::Latest(1)).await?;
+                Span::after(last.ok_or_else(TapeError::no_anchors)?.position)
+            }
+            Window::After(name) => Span::after(latest(name).await?.ok_or_else(|| missing(name))?.position),
+            Window::Between(start, end) => {
+                let from = latest(start).await?.ok_or_else(|| missing(start))?.position;
+                let search = AnchorSearch::FirstNamedAfter(end.clone(), from);
+                let to = one(store, tape, search).await?.ok_or_else(|| missing(end))?;
+                Span::after(from).before(to.position)
+            }
+        };
+        Ok(if self.order == Order::NewestFirst { span.newest_first() } else { span })
+    }
+}
+
+async fn one(store: &dyn TapeStore, tape: &TapeName, search: AnchorSearch) -> Result<Option<AnchorMark>> {
+    Ok(store.anchors(tape, search).await?.pop())
+}
+
+impl Tape {
+    /// The entries a query asks for, one by one.
+    pub fn query(&self, query: Query) -> EntryStream<'_> {
+        query.run(&**self.store(), self.name())
+    }
+
+    /// The entries a query asks for, collected; give a limit when there may be many.
+    pub async fn query_all(&self, query: Query) -> Result<Vec<Entry>> {
+        self.query(query).try_collect().await
+    }
+}
