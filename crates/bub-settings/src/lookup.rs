@@ -125,7 +125,7 @@ impl Settings {
 
 /// `api_key: abc` is kept as a map of one entry for all providers, but it is one secret.
 fn only_secret(setting: &Setting, node: &Node) -> Option<Found> {
-    match show::value(node) {
+    match show::value(setting, node) {
         Value::String(text) if setting.is_secret() => Some(Found::Secret(Secret::from(text))),
         _ => None,
     }

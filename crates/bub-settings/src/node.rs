@@ -78,6 +78,15 @@ impl Node {
         })
     }
 
+    /// How many nodes the tree has.
+    pub(crate) fn size(&self) -> usize {
+        match &self.data {
+            Data::Scalar(_) => 1,
+            Data::List(items) => 1 + items.iter().map(Self::size).sum::<usize>(),
+            Data::Map(map) => 1 + map.iter().map(|(_, value)| value.size()).sum::<usize>(),
+        }
+    }
+
     /// Calls `visit` with the key above each leaf and the leaf itself.
     pub(crate) fn leaves<'a>(&'a self, key: &'a str, visit: &mut dyn FnMut(&str, &'a Scalar)) {
         match &self.data {

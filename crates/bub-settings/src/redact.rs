@@ -24,6 +24,10 @@ pub use writer::RedactingWriter;
 /// Values shorter than this are not looked for: masking every `12345` helps nobody.
 const SHORTEST: usize = 6;
 
+/// Of longer values only the beginning is looked for: no key is that long, but a wrong variable
+/// may be, and a matcher costs some twenty times the size of its secrets.
+const LONGEST: usize = 16 * 1024;
+
 /// Replaces secrets in text by [`MASK`]. Clones share their secrets; use one per process.
 ///
 /// ```
@@ -60,6 +64,7 @@ impl Redactor {
         if text.trim().len() < SHORTEST {
             return;
         }
+        let text = text.get(..text.floor_char_boundary(LONGEST)).unwrap_or(text);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         for form in forms::forms(text) {
             if form.len() >= SHORTEST && state.patterns.insert(form) {

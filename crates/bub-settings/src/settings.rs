@@ -74,7 +74,7 @@ impl Settings {
         let setting = key.setting();
         let slot = self.slots.iter().find(|slot| slot.setting().key() == setting.key());
         let value = match slot.and_then(|slot| slot.value.as_ref()) {
-            Some(node) => Some(show::value(node)),
+            Some(node) => Some(show::value(setting, node)),
             None => (setting.kind() == Kind::Path).then(|| self.default_of(key)),
         };
         value.and_then(T::from_value).unwrap_or_else(|| key.default())

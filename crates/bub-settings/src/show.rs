@@ -8,13 +8,13 @@ use crate::secret::{MASK, is_sensitive_name};
 use crate::types::ANY_PROVIDER;
 
 /// A tree as data, secrets included.
-pub(crate) fn value(node: &Node) -> Value {
-    build(node, "", &|_, scalar| plain(scalar))
+pub(crate) fn value(setting: &Setting, node: &Node) -> Value {
+    build(for_all(setting, node), "", &|_, scalar| plain(scalar))
 }
 
 /// A tree as data that may be shown.
 pub(crate) fn masked(setting: &Setting, node: &Node) -> Value {
-    build(node, setting.key(), &|key, scalar| {
+    build(for_all(setting, node), setting.key(), &|key, scalar| {
         let hidden = is_secret(setting, key) && scalar.atom != Atom::Null;
         if hidden { Value::from(MASK) } else { without_password(plain(scalar)) }
     })
@@ -48,14 +48,17 @@ fn build(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -> Value
     match &node.data {
         Data::Scalar(scalar) => leaf(key, scalar),
         Data::List(items) => items.iter().map(|item| build(item, key, leaf)).collect(),
-        Data::Map(map) => {
-            let mut entries = map.iter();
-            match (entries.next(), entries.next()) {
-                // One value for all providers is written, and shown, without a map.
-                (Some((ANY_PROVIDER, only)), None) => build(only, key, leaf),
-                _ => map.iter().map(|(key, node)| (key, build(node, key, leaf))).collect(),
-            }
-        }
+        Data::Map(map) => map.iter().map(|(key, node)| (key, build(node, key, leaf))).collect(),
+    }
+}
+
+/// One value for all providers is written, and shown, without a map.
+fn for_all<'a>(setting: &Setting, node: &'a Node) -> &'a Node {
+    let Data::Map(map) = &node.data else { return node };
+    let mut entries = map.iter();
+    match (setting.kind(), entries.next(), entries.next()) {
+        (Kind::PerProvider, Some((ANY_PROVIDER, only)), None) => only,
+        _ => node,
     }
 }
 

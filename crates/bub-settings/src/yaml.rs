@@ -24,6 +24,8 @@
 //! All of this concerns values without a declared type (inside `client_args` and the like). A
 //! declared setting decides for itself: `api_key: 0123` is the text `0123`.
 
+use std::rc::Rc;
+
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use crate::Origin;
@@ -69,8 +71,8 @@ pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docu
 struct Composer<'a, P> {
     events: P,
     origin: &'a dyn Fn(usize) -> Origin,
-    /// Finished anchored nodes by the parser's number, with their sizes.
-    anchors: Vec<(usize, Node)>,
+    /// Finished anchored nodes by the parser's number.
+    anchors: Vec<(usize, Rc<Node>)>,
     duplicates: Vec<(String, Origin)>,
     nodes: usize,
 }
@@ -128,7 +130,8 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
             _ => return Err(problem(&span, "expected a value")),
         };
         if anchor != 0 {
-            self.anchors.push((anchor, node.clone()));
+            self.count(node.size(), &span)?;
+            self.anchors.push((anchor, Rc::new(node.clone())));
         }
         Ok(node)
     }
@@ -173,12 +176,12 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
     }
 
     fn alias(&mut self, id: usize, span: &Span) -> Result<Node, Problem> {
-        let found = self.anchors.iter().find(|(anchor, _)| *anchor == id).map(|(_, node)| node.clone());
-        let node = found.ok_or_else(|| problem(span, "an alias inside its own value"))?;
-        let mut leaves = 0;
-        node.leaves("", &mut |_, _| leaves += 1);
-        self.count(leaves, span)?;
-        Ok(node)
+        let found = self.anchors.iter().find(|(anchor, _)| *anchor == id);
+        let (_, node) = found.ok_or_else(|| problem(span, "an alias inside its own value"))?;
+        // Shared, so that nothing is copied before it is counted.
+        let node = Rc::clone(node);
+        self.count(node.size(), span)?;
+        Ok(Node::clone(&node))
     }
 
     fn count(&mut self, nodes: usize, span: &Span) -> Result<(), Problem> {

@@ -118,6 +118,12 @@ fn typed_values_have_their_types() {
 }
 
 #[test]
+fn a_star_is_an_ordinary_key_of_a_free_form_map() {
+    let given = Given::new().config("client_args: {'*': 1}\n");
+    assert_eq!(serde_json::Value::Object(given.load().get(&core::CLIENT_ARGS)), json!({"*": 1}));
+}
+
+#[test]
 fn json_numbers_in_free_form_maps_stay_numbers() {
     let given = Given::new().env("BUB_COMPLETION_ARGS", r#"{"t": 1e3, "n": 2, "s": "3", "b": [true, null]}"#);
     let map = given.load().get(&core::COMPLETION_ARGS);
