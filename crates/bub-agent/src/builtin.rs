@@ -8,7 +8,7 @@ use bub_kernel::{
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
-use bub_tape::{MemoryStore, TapeStore};
+use bub_tape::{Durability, FileStore, TapeStore};
 
 use crate::{
     offline::OfflineGuide,
@@ -37,7 +37,7 @@ pub struct Builtin {
     redactor: Redactor,
     agent: Arc<Agent>,
     tapes: PathBuf,
-    durability: core::Durability,
+    durability: Durability,
 }
 
 impl Builtin {
@@ -51,7 +51,10 @@ impl Builtin {
             redactor: settings.redactor().clone(),
             agent: Arc::default(),
             tapes: settings.get(&core::HOME).join("tapes"),
-            durability: settings.get(&core::TAPE_DURABILITY),
+            durability: match settings.get(&core::TAPE_DURABILITY) {
+                core::Durability::Os => Durability::Os,
+                core::Durability::Always => Durability::Always,
+            },
         })
     }
 
@@ -73,7 +76,7 @@ impl Builtin {
         }
         let mut patch =
             StatePatch::with_capacity(4).with("session_id", session_id).with_slot(Arc::clone(&self.agent));
-        if let Some(tape) = TurnTape::open(&self.framework()?, message, session_id).await? {
+        if let Some(tape) = TurnTape::open(&self.framework()?, &self.redactor, message, session_id).await? {
             patch = patch.with_slot(Arc::new(tape));
         }
         let context = message.context_str();
@@ -143,8 +146,8 @@ impl Builtin {
         system_prompt::build(state)
     }
 
-    fn provide_tape_store(&self) -> Result<Provided<dyn TapeStore>> {
-        Ok(Provided::new(Arc::new(MemoryStore::new())))
+    fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
+        Provided::new(Arc::new(FileStore::new(&self.tapes, self.durability)))
     }
 }
 

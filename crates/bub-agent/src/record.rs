@@ -3,9 +3,13 @@
 //! What the model stage recorded itself is left alone; when a plugin ran the model, nothing is on the
 //! tape yet, and the turn is recorded here: the prompt, the output, and a `run` event.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    borrow::Cow,
+    sync::{Mutex, PoisonError},
+};
 
 use bub_kernel::{Envelope, Error, Framework, Prompt, Result};
+use bub_settings::Redactor;
 use bub_tape::{ChatStep, Entry, Lease, SessionInfo, Tape, TapeError, TapeName, Wait, run_id};
 use serde_json::{Map, Value};
 
@@ -14,6 +18,7 @@ use serde_json::{Map, Value};
 pub(crate) struct TurnTape {
     tape: Tape,
     session: SessionInfo,
+    redactor: Redactor,
     lease: Mutex<Option<Lease>>,
 }
 
@@ -48,10 +53,10 @@ impl TurnTape {
         let session = SessionInfo {
             session_id: session_id.to_owned(),
             workspace: Some(workspace),
-            channel: message.channel().map(std::borrow::Cow::into_owned),
+            channel: message.channel().map(Cow::into_owned),
         };
         let lease = lease.map_err(tape_error)?;
-        Ok(Some(Self { tape, session, lease: Mutex::new(Some(lease)) }))
+        Ok(Some(Self { tape, session, redactor: redactor.clone(), lease: Mutex::new(Some(lease)) }))
     }
 
     /// Records how the turn ended and lets the next turn of the session begin.
@@ -65,22 +70,39 @@ impl TurnTape {
     async fn record(&self, ending: Ending<'_>) -> Result<()> {
         self.tape.ensure_bootstrap(&self.session).await.map_err(tape_error)?;
         let mut step = ChatStep::new(run_id());
-        step.messages = vec![user_message(ending.prompt)];
-        step.text = Some(ending.model_output.to_owned());
-        step.error = ending.error.map(error_entry);
+        step.messages = vec![self.user_message(ending.prompt)];
+        step.text = Some(self.redactor.redact(ending.model_output).into_owned());
+        step.error = ending.error.map(|error| self.error_entry(error));
         self.tape.record_chat(step).await.map_err(tape_error)?;
         Ok(())
     }
-}
 
-fn user_message(prompt: &Prompt) -> Map<String, Value> {
-    let content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
-    Map::from_iter([("role".to_owned(), "user".into()), ("content".to_owned(), content)])
-}
+    fn user_message(&self, prompt: &Prompt) -> Map<String, Value> {
+        let mut content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
+        self.redact(&mut content);
+        Map::from_iter([("role".to_owned(), "user".into()), ("content".to_owned(), content)])
+    }
 
-fn error_entry(error: &Error) -> Entry {
-    let details = (!error.details().is_empty()).then(|| Value::Object(error.details().clone()));
-    Entry::error(error.kind().name(), error.message(), details)
+    fn error_entry(&self, error: &Error) -> Entry {
+        let mut details = Value::Object(error.details().clone());
+        self.redact(&mut details);
+        let details = (!error.details().is_empty()).then_some(details);
+        Entry::error(error.kind().name(), &self.redactor.redact(error.message()), details)
+    }
+
+    /// No secret goes onto a tape, however it got into the text.
+    fn redact(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(clean) = self.redactor.redact(text) {
+                    *text = clean;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.redact(item)),
+            Value::Object(map) => map.values_mut().for_each(|item| self.redact(item)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
 }
 
 /// A store's error as the runtime's: what the caller can do stays the same.

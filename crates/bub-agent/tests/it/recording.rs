@@ -99,3 +99,32 @@ async fn without_a_scope_nothing_is_recorded() {
     world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
     assert!(!world.dir.path().join("home").exists());
 }
+
+// L7: a secret that bub knows is not put on a tape, wherever it comes from.
+#[tokio::test]
+async fn secrets_are_not_recorded() {
+    struct Leaky;
+
+    #[hooks(crate = bub_kernel)]
+    impl Leaky {
+        fn run_model(&self, session_id: &str) -> Result<String> {
+            match session_id {
+                "fails" => {
+                    Err(Error::config("refused").with_detail("header", "Bearer correct-horse-battery"))
+                }
+                _ => Ok("the key is correct-horse-battery".into()),
+            }
+        }
+    }
+
+    let world = World::with_plugin("leaky", Leaky);
+    let running = world.framework.running().await.unwrap();
+    for session_id in ["fails", "answers"] {
+        let _ = world.turn(ChannelMessage::new(session_id, "lab", "is correct-horse-battery right?")).await;
+        let entries = tape_of(&world, session_id).entries(Span::ALL).await.unwrap();
+        assert!(entries.len() > 4);
+        let text = format!("{entries:?}");
+        assert!(text.contains("***") && !text.contains("correct-horse"), "{text}");
+    }
+    running.close().await.unwrap();
+}
