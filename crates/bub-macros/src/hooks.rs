@@ -4,7 +4,7 @@
 //! generates, so that table stays the only list. A wrong name ends up in their error arms, placed at
 //! the word the author wrote.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token, parse::Parser, parse2,
@@ -93,7 +93,7 @@ fn register(
     let arguments = arguments(kernel, method)?;
     let conditions = method.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     let point = format_ident!("{}", camel_case(&name.to_string()), span = name.span());
-    let at = name.span();
+    let at = here(name.span());
     let call = quote_spanned!(at=> <#plugin>::#name(&self.0 #(, #arguments)*));
     let (impl_generics, type_generics, bounds) = generics.split_for_impl();
     let (add, hook_impl) = if method.sig.asyncness.is_some() {
@@ -168,9 +168,16 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
             };
             let argument = &pattern.ident;
             // A mismatched type is reported at the argument, where the wrong type stands.
-            Ok(quote_spanned!(argument.span()=> #kernel::__hook_arg!(#hook #argument call)))
+            let at = here(argument.span());
+            Ok(quote_spanned!(at=> #kernel::__hook_arg!(#hook #argument call)))
         })
         .collect()
+}
+
+/// The place of a span, with the names of the generated code: a plugin that is itself written by a
+/// macro has words of several scopes.
+fn here(span: Span) -> Span {
+    span.resolved_at(Span::call_site())
 }
 
 fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {

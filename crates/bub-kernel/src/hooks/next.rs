@@ -23,8 +23,11 @@ impl<'a, P: HookPoint> Next<'a, P> {
 
     /// The same chain, to be called with other arguments.
     #[must_use]
-    pub fn with(self, args: P::Args<'a>) -> Self {
-        Self(Call { args, ..self.0 })
+    pub fn with<'b>(self, args: P::Args<'b>) -> Next<'b, P>
+    where
+        'a: 'b,
+    {
+        Next(Call { args, set: self.0.set, plugin: self.0.plugin })
     }
 
     pub(super) async fn first_below(self) -> Result<Option<P::Output>> {

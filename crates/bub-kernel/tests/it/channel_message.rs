@@ -1,0 +1,71 @@
+//! The envelope that channels build.
+
+use bub_kernel::{ChannelMessage, Envelope, MediaItem, MediaKind};
+use serde_json::json;
+
+// H-41
+#[test]
+fn a_message_has_the_usual_fields_with_their_defaults() {
+    let message: Envelope = ChannelMessage::new("cli:x", "cli", "hello").into();
+    assert_eq!(
+        serde_json::to_value(&message).unwrap(),
+        json!({
+            "session_id": "cli:x", "channel": "cli", "content": "hello", "chat_id": "default",
+            "is_active": false, "kind": "normal",
+            "context": {"channel": "$cli", "chat_id": "default"}, "output_channel": "cli",
+        })
+    );
+}
+
+// H-41
+#[test]
+fn every_field_can_be_set() {
+    let message: Envelope = ChannelMessage::new("s", "telegram", ",help")
+        .chat_id("42")
+        .active()
+        .kind("command")
+        .context("sender", "ann")
+        .output_channel("null")
+        .media(MediaItem::at(MediaKind::Image, "image/png", "u"))
+        .into();
+    assert_eq!((message.kind(), message.is_active()), ("command", true));
+    assert_eq!(message.chat_id().unwrap(), "42");
+    assert_eq!(message.output_channel().unwrap(), "null");
+    assert_eq!(message.context("sender"), Some(&json!("ann")));
+    assert_eq!(message.media().len(), 1);
+    assert_eq!(
+        message.field("media"),
+        Some(&json!([{"type": "image", "mime_type": "image/png", "url": "u"}]))
+    );
+}
+
+// H-41
+#[test]
+fn an_empty_output_channel_is_the_channel() {
+    let message: Envelope = ChannelMessage::new("s", "cli", "x").output_channel("").into();
+    assert_eq!(message.output_channel().unwrap(), "cli");
+}
+
+// H-41: channel and chat are overwritten in the context, in their place.
+#[test]
+fn the_context_always_names_channel_and_chat() {
+    let message: Envelope = ChannelMessage::new("s", "cli", "x")
+        .chat_id("room")
+        .context("channel", "forged")
+        .context("sender", "ann")
+        .context("chat_id", "forged")
+        .into();
+    assert_eq!(message.context_str(), "channel=$cli|sender=ann|chat_id=room");
+}
+
+// H-41
+#[test]
+fn the_context_line_leaves_private_keys_out_and_keeps_the_order() {
+    let message: Envelope = ChannelMessage::new("s", "cli", "x")
+        .context("z", 1)
+        .context("_secret", "no")
+        .context("flag", true)
+        .context("list", json!([1, "a"]))
+        .into();
+    assert_eq!(message.context_str(), r#"z=1|flag=true|list=[1,"a"]|channel=$cli|chat_id=default"#);
+}

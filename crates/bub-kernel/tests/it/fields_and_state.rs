@@ -1,0 +1,87 @@
+//! Fields, and the state shared within a turn.
+
+use std::sync::Arc;
+
+use bub_kernel::{Fields, State, StatePatch};
+use serde_json::json;
+
+#[test]
+fn a_field_that_is_set_again_keeps_its_place() {
+    let mut fields = Fields::new().with("a", 1).with("b", 2);
+    fields.set("a", 3);
+    assert_eq!(serde_json::to_string(&fields).unwrap(), r#"{"a":3,"b":2}"#);
+    assert_eq!(fields.remove("a"), Some(json!(3)));
+    assert_eq!(fields.remove("a"), None);
+    assert_eq!((fields.len(), fields.is_empty()), (1, false));
+}
+
+#[test]
+fn merging_fields_lets_the_incoming_win() {
+    let mut fields = Fields::new().with("a", 1).with("b", 2);
+    fields.merge(Fields::new().with("c", 3).with("a", 4));
+    assert_eq!(serde_json::to_string(&fields).unwrap(), r#"{"a":4,"b":2,"c":3}"#);
+}
+
+// S-50
+#[test]
+fn clones_of_a_state_are_the_same_state_and_a_detached_one_is_not() {
+    let state = State::new();
+    let (same, other) = (state.clone(), {
+        state.set("a", 1);
+        state.detached()
+    });
+    same.set("a", 2);
+    other.set("b", 3);
+    assert_eq!(state.get("a"), Some(json!(2)));
+    assert_eq!(state.get("b"), None);
+    assert_eq!(other.get("a"), Some(json!(1)));
+}
+
+#[test]
+fn values_can_be_read_looked_at_and_removed() {
+    let state = State::from_patch(StatePatch::new().with("name", "x").with("list", json!([1, 2])));
+    assert_eq!(state.get_str("name").as_deref(), Some("x"));
+    assert_eq!(state.get_str("list"), None);
+    assert_eq!(state.with("list", |list| list.unwrap().as_array().unwrap().len()), 2);
+    assert_eq!(state.remove("name"), Some(json!("x")));
+    assert_eq!(state.get("name"), None);
+}
+
+#[test]
+fn what_belongs_to_the_runtime_does_not_leave_the_process() {
+    let state = State::new();
+    state.set("_runtime_workspace", "/work");
+    state.set("session_id", "s");
+    state.put_slot(Arc::new(7_u8));
+    assert_eq!(serde_json::to_value(state.public_fields()).unwrap(), json!({"session_id": "s"}));
+}
+
+#[test]
+fn a_slot_holds_one_value_of_each_type() {
+    let state = State::new();
+    state.put_slot(Arc::new(1_u8));
+    state.put_slot(Arc::new("text".to_owned()));
+    state.put_slot(Arc::new(2_u8));
+    assert_eq!((*state.slot::<u8>().unwrap(), state.slot::<String>().unwrap().as_str()), (2, "text"));
+    assert!(state.slot::<u16>().is_none());
+}
+
+// A value that looks at its state when it is replaced must not wait for itself.
+#[test]
+fn a_slot_value_may_use_its_state_while_it_is_dropped() {
+    struct Nosy(State);
+    impl Drop for Nosy {
+        fn drop(&mut self) {
+            self.0.set("dropped", true);
+        }
+    }
+    let (state, looked_at) = (State::new(), State::new());
+    state.put_slot(Arc::new(Nosy(looked_at.clone())));
+    state.put_slot(Arc::new(Nosy(State::new())));
+    assert_eq!(looked_at.get("dropped"), Some(json!(true)));
+
+    let state = State::new();
+    state.put_slot(Arc::new(Nosy(state.clone())));
+    state.put_slot(Arc::new(Nosy(State::new())));
+    assert_eq!(state.get("dropped"), Some(json!(true)));
+}

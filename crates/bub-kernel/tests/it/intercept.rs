@@ -1,0 +1,193 @@
+//! The chains around model and tool calls when all goes well.
+
+use std::{sync::Arc, time::Duration};
+
+use bub_kernel::{
+    Error, LlmDecision, LlmRequest, LlmResult, State, ToolCall, ToolDecision, ToolOutcome,
+    hooks::{
+        HookNote,
+        point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
+    },
+};
+use serde_json::{Map, Value, json};
+
+use crate::support::{Fake, Trace, framework, none};
+
+pub(crate) fn request(model: &str) -> LlmRequest {
+    LlmRequest {
+        run_id: "run".into(),
+        model: model.into(),
+        messages: Arc::new(vec![json!({"role": "user", "content": "hi"})]),
+        tool_names: vec!["fs_read".into()],
+        max_tokens: Some(100),
+    }
+}
+
+pub(crate) fn tool_call(path: &str) -> ToolCall {
+    ToolCall { run_id: "run".into(), tool: "fs_read".into(), arguments: arguments(path) }
+}
+
+fn arguments(path: &str) -> Map<String, Value> {
+    Map::from_iter([("path".to_owned(), json!(path))])
+}
+
+pub(crate) fn outcome(result: Result<Value, Error>) -> ToolOutcome {
+    ToolOutcome { result, duration: Duration::from_millis(3) }
+}
+
+pub(crate) fn actions(notes: &[HookNote]) -> Vec<String> {
+    notes.iter().map(|note| format!("{} {}", note.plugin, note.action)).collect()
+}
+
+// H-33
+#[tokio::test]
+async fn requests_are_rewritten_in_turn_latest_first() {
+    let appending = |suffix: &'static str| {
+        Fake::new().on_async::<BeforeLlmCall>(move |call| {
+            let mut request = call.args.request.clone();
+            request.model.push_str(suffix);
+            request.max_tokens = Some(5);
+            Ok(Some(LlmDecision::Proceed(request)))
+        })
+    };
+    let set = framework([appending("+low"), Fake::new().on::<BeforeLlmCall>(|_| none()), appending("+high")]);
+    let gate = set.hooks().before_llm_call(request("m"), &State::new()).await;
+    assert_eq!(gate.request.model, "m+high+low");
+    assert_eq!(gate.request.max_tokens, Some(5));
+    assert_eq!(gate.finish, None);
+    assert_eq!(actions(&gate.notes), ["p2 rewrote", "p0 rewrote"]);
+}
+
+// H-33
+#[tokio::test]
+async fn finishing_stops_the_chain() {
+    let plugins = [
+        Fake::new().on::<BeforeLlmCall>(|_| panic!("not called")),
+        Fake::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("cached".into())))),
+    ];
+    let gate = framework(plugins).hooks().before_llm_call(request("m"), &State::new()).await;
+    assert_eq!(gate.finish.as_deref(), Some("cached"));
+    assert_eq!(actions(&gate.notes), ["p1 finished"]);
+}
+
+// H-34
+#[tokio::test]
+async fn everyone_sees_a_finished_model_call_with_its_error() {
+    let trace = Trace::default();
+    let watching = |trace: Trace| {
+        Fake::new().on::<AfterLlmCall>(move |call| {
+            trace.note(format!("{} {}", call.args.request.model, call.args.result.error.as_ref().unwrap()));
+            none()
+        })
+    };
+    let set = framework([watching(trace.clone()), watching(trace.clone())]);
+    let result = LlmResult { error: Some(Error::unknown("refused")), ..LlmResult::default() };
+    let notes = set.hooks().after_llm_call(&request("m"), &result, &State::new()).await;
+    assert_eq!(trace.lines(), ["m [unknown] refused", "m [unknown] refused"]);
+    assert!(notes.is_empty());
+}
+
+// H-35
+#[tokio::test]
+async fn new_arguments_are_visible_to_later_hooks() {
+    let trace = Trace::default();
+    let seen = trace.clone();
+    let plugins = [
+        Fake::new().on::<BeforeToolCall>(move |call| {
+            seen.note(call.args.call.arguments["path"].to_string());
+            Ok(Some(ToolDecision::Proceed(None)))
+        }),
+        Fake::new().on_async::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Proceed(Some(arguments("b")))))),
+    ];
+    let gate = framework(plugins).hooks().before_tool_call(tool_call("a"), &State::new()).await;
+    assert_eq!(gate.decision, ToolDecision::Proceed(None));
+    assert_eq!(gate.call, tool_call("b"));
+    assert_eq!(trace.lines(), ["\"b\""]);
+    assert_eq!(actions(&gate.notes), ["p1 rewrote"]);
+}
+
+// H-35
+#[tokio::test]
+async fn replacing_or_denying_stops_the_chain() {
+    let cases = [
+        (ToolDecision::Replace(json!("instead")), "p1 replaced"),
+        (ToolDecision::Deny(Some("not here".into())), "p1 denied"),
+        (ToolDecision::Deny(None), "p1 denied"),
+    ];
+    for (decision, note) in cases {
+        let answer = decision.clone();
+        let plugins = [
+            Fake::new().on::<BeforeToolCall>(|_| panic!("not called")),
+            Fake::new().on::<BeforeToolCall>(move |_| Ok(Some(answer.clone()))),
+        ];
+        let gate = framework(plugins).hooks().before_tool_call(tool_call("a"), &State::new()).await;
+        assert_eq!(gate.decision, decision);
+        assert_eq!(actions(&gate.notes), [note]);
+    }
+}
+
+// H-35
+#[test]
+fn a_denial_is_a_tool_error_with_the_reason_or_a_default() {
+    let given = ToolDecision::denial("bash", Some("not on Sundays"));
+    assert_eq!(given.to_string(), "[tool] not on Sundays");
+    let default = ToolDecision::denial("bash", None);
+    assert_eq!(default.to_string(), "[tool] Tool 'bash' call denied by policy hook.");
+}
+
+// H-36
+#[tokio::test]
+async fn a_replaced_result_is_what_later_hooks_and_the_caller_see() {
+    let appending = |suffix: &'static str| {
+        Fake::new().on::<AfterToolCall>(move |call| {
+            let text = call.args.result.result.as_ref().unwrap().as_str().unwrap();
+            Ok(Some(json!(format!("{text}{suffix}"))))
+        })
+    };
+    let set = framework([appending(" low"), Fake::new().on::<AfterToolCall>(|_| none()), appending(" high")]);
+    let (after, notes) =
+        set.hooks().after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &State::new()).await;
+    assert_eq!(after.result.unwrap(), json!("raw high low"));
+    assert_eq!(actions(&notes), ["p2 rewrote", "p0 rewrote"]);
+}
+
+// H-36
+#[tokio::test]
+async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
+    let trace = Trace::default();
+    let seen = trace.clone();
+    let plugin = Fake::new().on::<AfterToolCall>(move |call| {
+        seen.note(call.args.result.result.as_ref().unwrap_err().to_string());
+        Ok(Some(json!("all is well")))
+    });
+    let error = ToolDecision::denial("bash", None);
+    let (after, notes) = framework([plugin])
+        .hooks()
+        .after_tool_call(&tool_call("a"), outcome(Err(error)), &State::new())
+        .await;
+    assert!(after.result.is_err());
+    assert!(notes.is_empty());
+    assert_eq!(trace.lines(), ["[tool] Tool 'bash' call denied by policy hook."]);
+}
+
+#[tokio::test]
+async fn without_hooks_a_call_is_what_it_was() {
+    let set = framework([]);
+    let gate = set.hooks().before_tool_call(tool_call("a"), &State::new()).await;
+    assert_eq!((gate.call, gate.decision, gate.notes), (tool_call("a"), ToolDecision::Proceed(None), vec![]));
+    let gate = set.hooks().before_llm_call(request("m"), &State::new()).await;
+    assert_eq!((gate.request.model.as_str(), gate.finish), ("m", None));
+}
+
+#[test]
+fn a_note_is_data_for_the_tape() {
+    let note = HookNote {
+        hook: "before_tool_call",
+        plugin: "policy".into(),
+        action: "denied",
+        detail: Some("no".into()),
+    };
+    let expected =
+        json!({"hook": "before_tool_call", "plugin": "policy", "action": "denied", "detail": "no"});
+    assert_eq!(note.to_value(), expected);
+}

@@ -1,0 +1,177 @@
+//! The scope of one message: entered once, left once, on every path.
+
+use bub_kernel::{
+    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Result, TurnOptions, hooks,
+    hooks::{
+        HookPoint,
+        point::{BuildPrompt, DispatchOutbound, OnError, RenderOutbound, RunModel, SaveState},
+    },
+};
+
+use crate::support::{Fake, Log, Trace, fail, none};
+
+/// Notes when it is entered and left; a name that ends in `?` fails there.
+struct Scope(Trace, &'static str);
+
+impl LifespanScope for Scope {
+    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.0.note("enter");
+            if self.1 == "enter?" { Err(Error::unknown("closed today")) } else { Ok(()) }
+        })
+    }
+
+    fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.0.note(format!("exit {:?}", error.map(ToString::to_string)));
+            match self.1 {
+                "exit?" => Err(Error::unknown("door is stuck")),
+                "exit!" => panic!("door fell"),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        self.0.note("dropped");
+    }
+}
+
+/// Enters the lifespan in `load_state`, as the builtin plugin does.
+struct Entering;
+
+#[hooks(crate = bub_kernel)]
+impl Entering {
+    async fn load_state(&self, message: &Envelope) -> Result<Option<bub_kernel::StatePatch>> {
+        if let Some(lifespan) = message.lifespan() {
+            lifespan.enter().await?;
+        }
+        Ok(None)
+    }
+}
+
+async fn run(trace: &Trace, scope: &'static str, plugin: Fake) -> Result<()> {
+    let framework =
+        bub_kernel::Framework::builder().plugin("entering", Entering).plugin("other", plugin).build();
+    let message = ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), scope)));
+    framework.process_inbound(message.into(), TurnOptions::default()).await.map(|_| ())
+}
+
+async fn traced(plugin: Fake) -> Vec<String> {
+    let trace = Trace::default();
+    let _ = run(&trace, "", plugin).await;
+    trace.lines()
+}
+
+fn failing<P: HookPoint>() -> Fake {
+    Fake::new().on::<P>(|_| fail("boom"))
+}
+
+// S-19, S-29: closed on every path. The original left it open when the turn failed before the model stage.
+#[tokio::test]
+async fn what_was_entered_is_left_with_the_error_of_the_turn() {
+    let closed = ["enter", "exit None", "dropped"];
+    let failed = ["enter", r#"exit Some("boom")"#, "dropped"];
+    assert_eq!(traced(Fake::new()).await, closed);
+    assert_eq!(traced(failing::<BuildPrompt>()).await, failed);
+    assert_eq!(traced(failing::<RunModel>()).await, failed);
+    assert_eq!(traced(failing::<SaveState>()).await, failed);
+    assert_eq!(traced(failing::<RenderOutbound>()).await, failed);
+    assert_eq!(traced(failing::<DispatchOutbound>()).await, failed);
+    let panicking = Fake::new().on_async::<RunModel>(|_| panic!("fell"));
+    let fell = r#"exit Some("[unknown] plugin code panicked: fell")"#;
+    assert_eq!(traced(panicking).await, ["enter", fell, "dropped"]);
+}
+
+// S-19, S-32
+#[tokio::test]
+async fn a_plugin_may_leave_it_in_save_state_and_it_is_left_once() {
+    struct Leaving;
+    #[hooks(crate = bub_kernel)]
+    impl Leaving {
+        async fn save_state(&self, message: &Envelope, error: Option<&Error>) -> Result<()> {
+            let Some(lifespan) = message.lifespan() else { return Ok(()) };
+            lifespan.exit(error).await
+        }
+    }
+    let trace = Trace::default();
+    let framework =
+        bub_kernel::Framework::builder().plugin("entering", Entering).plugin("leaving", Leaving).build();
+    let message = ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
+    framework.process_inbound(message.into(), TurnOptions::default()).await.unwrap();
+    assert_eq!(trace.lines(), ["enter", "exit None", "dropped"]);
+}
+
+#[tokio::test]
+async fn a_lifespan_nobody_entered_is_not_left() {
+    let trace = Trace::default();
+    let message = ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
+    crate::support::framework([]).process_inbound(message.into(), TurnOptions::default()).await.unwrap();
+    assert_eq!(trace.lines(), ["dropped"]);
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_entered_fails_the_turn_and_is_not_left() {
+    let trace = Trace::default();
+    let error = run(&trace, "enter?", Fake::new()).await.unwrap_err();
+    assert_eq!(error.message(), "closed today");
+    assert_eq!(trace.lines(), ["enter", "dropped"]);
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_left_is_logged_and_changes_nothing_else() {
+    for (scope, reason) in
+        [("exit?", "[unknown] door is stuck"), ("exit!", "[unknown] plugin code panicked: door fell")]
+    {
+        let (trace, log) = (Trace::default(), Log::capture());
+        run(&trace, scope, Fake::new()).await.unwrap();
+        assert_eq!(log.lines(), [format!("ERROR lifespan.exit_failed error={reason}")]);
+
+        let seen = trace.clone();
+        let observing = failing::<RunModel>().on::<OnError>(move |_| {
+            seen.note("on_error");
+            none()
+        });
+        let error = run(&trace, scope, observing).await.unwrap_err();
+        assert_eq!(error.message(), "boom");
+        assert_eq!(trace.lines().iter().filter(|line| *line == "on_error").count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn entering_and_leaving_twice_does_nothing_more() {
+    let trace = Trace::default();
+    let lifespan = Lifespan::new(Scope(trace.clone(), ""));
+    lifespan.exit(None).await.unwrap();
+    lifespan.enter().await.unwrap();
+    lifespan.enter().await.unwrap();
+    lifespan.exit(None).await.unwrap();
+    lifespan.exit(None).await.unwrap();
+    lifespan.enter().await.unwrap();
+    assert_eq!(trace.lines(), ["enter", "exit None", "dropped"]);
+}
+
+// When the caller drops the turn, nothing can be awaited any more; the scope's own `Drop` still runs.
+#[tokio::test]
+async fn a_dropped_turn_drops_the_scope() {
+    let trace = Trace::default();
+    let message: Envelope =
+        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), ""))).into();
+    struct Stuck;
+    #[hooks(crate = bub_kernel)]
+    impl Stuck {
+        async fn run_model(&self) -> String {
+            std::future::pending().await
+        }
+    }
+    let framework =
+        bub_kernel::Framework::builder().plugin("entering", Entering).plugin("stuck", Stuck).build();
+    {
+        let mut turn = Box::pin(framework.process_inbound(message, TurnOptions::default()));
+        let polled = futures_util::future::poll_immediate(turn.as_mut()).await;
+        assert!(polled.is_none(), "the model never answers");
+    }
+    assert_eq!(trace.lines(), ["enter", "dropped"]);
+}

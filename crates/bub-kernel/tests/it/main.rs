@@ -1,0 +1,47 @@
+//! The behaviour of the kernel, one module for each part of the specification.
+//!
+//! A number such as `S-6` in a comment names the behaviour of the original that a test shows. Where
+//! this runtime deliberately differs, the comment says so.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that fails is meant to stop"
+)]
+
+mod admission_and_steering;
+mod calling;
+mod cancel;
+mod channel_message;
+mod compile_errors;
+mod dispatch;
+mod envelope;
+mod errors;
+mod fields_and_state;
+mod intercept;
+mod intercept_failures;
+mod laws;
+mod lifespan;
+mod load_state;
+mod macros;
+mod media;
+mod model_stage;
+mod next;
+mod observers;
+mod panics;
+mod plugins;
+mod prompt;
+mod providers;
+mod render;
+mod running;
+mod save_state;
+mod session;
+mod stream_events;
+mod streaming;
+mod support;
+mod table;
+mod ten_thousand;
+mod turn_errors;
+mod turn_order;

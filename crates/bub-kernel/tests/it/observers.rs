@@ -1,0 +1,65 @@
+//! `on_error` can watch and cannot harm.
+
+use bub_kernel::{
+    Error,
+    hooks::point::{OnError, RunModel},
+};
+
+use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer};
+
+// S-25
+#[tokio::test]
+async fn a_failing_observer_is_logged_and_neither_stops_others_nor_hides_the_error() {
+    let (trace, log) = (Trace::default(), Log::capture());
+    let plugins = [
+        observer(&trace),
+        Fake::new().on::<OnError>(|_| fail("observer broke")),
+        Fake::new().on_async::<OnError>(|_| panic!("observer fell")),
+        Fake::new().on::<RunModel>(|_| fail("original")),
+    ];
+    let error = failing_turn(&framework(plugins)).await;
+    assert_eq!(error.to_string(), "original");
+    assert_eq!(trace.lines(), ["on_error turn: original"]);
+    assert_eq!(
+        log.lines(),
+        [
+            r#"ERROR turn.failed session="cli:room" error=original"#,
+            "ERROR hook.on_error_failed stage=turn adapter=p2 error=[unknown] plugin code panicked: observer fell",
+            "ERROR hook.on_error_failed stage=turn adapter=p1 error=observer broke",
+        ]
+    );
+}
+
+// S-25
+#[test]
+fn the_sync_notifier_skips_async_observers_with_a_warning() {
+    let (trace, log) = (Trace::default(), Log::capture());
+    let plugins = [
+        observer(&trace),
+        Fake::new().on_async::<OnError>(|_| panic!("not called")),
+        Fake::new().on::<OnError>(|_| fail("observer broke")),
+    ];
+    let framework = framework(plugins);
+    framework.hooks().notify_error_sync("startup", &Error::unknown("boom"), Some(&hi()));
+    assert_eq!(trace.lines(), ["on_error startup: [unknown] boom"]);
+    assert_eq!(
+        log.lines(),
+        [
+            "ERROR hook.on_error_failed stage=startup adapter=p2 error=observer broke",
+            "WARN hook.async_not_supported hook=on_error adapter=p1",
+        ]
+    );
+}
+
+// S-25, S-51
+#[tokio::test]
+async fn an_observer_may_be_told_without_a_message() {
+    let trace = Trace::default();
+    let seen = trace.clone();
+    let plugin = Fake::new().on::<OnError>(move |call| {
+        seen.note(format!("{} {}", call.args.stage, call.args.message.is_none()));
+        none()
+    });
+    framework([plugin]).hooks().notify_error("gateway", &Error::unknown("boom"), None).await;
+    assert_eq!(trace.lines(), ["gateway true"]);
+}

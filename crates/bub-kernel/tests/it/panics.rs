@@ -1,0 +1,186 @@
+//! Plugin code that panics: the host stays up, and the panic is the error of that hook.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bub_kernel::{
+    BoxError, BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Plugin, PluginState,
+    Result, StreamEvent, TurnOptions, hooks,
+    hooks::{
+        AsyncHook, Call, HookReturn, HookSet,
+        point::{LoadState, RunModel, RunModelStream, SaveState},
+    },
+};
+use futures_core::Stream;
+
+use crate::support::{Fake, Log, Trace, failing_turn, framework, hi, none, turn};
+
+/// Notes that the turn was saved, and with which error.
+fn saving(trace: &Trace) -> Fake {
+    let trace = trace.clone();
+    Fake::new().on::<SaveState>(move |call| {
+        trace.note(call.args.error.map(ToString::to_string).unwrap_or_default());
+        none()
+    })
+}
+
+#[tokio::test]
+async fn a_panic_in_a_sync_hook_is_its_error() {
+    let error = failing_turn(&framework([Fake::new().on::<LoadState>(|_| panic!("number {}", 7))])).await;
+    assert_eq!(error.to_string(), "[unknown] plugin code panicked: number 7");
+    assert_eq!(error.origin().unwrap().hook, "load_state");
+    assert_eq!(&*error.origin().unwrap().plugin, "p0");
+}
+
+#[tokio::test]
+async fn a_panic_after_an_await_is_the_error_of_the_hook() {
+    let trace = Trace::default();
+    let panicking = Fake::new().on_async::<RunModel>(|_| panic!("in the middle"));
+    let error = failing_turn(&framework([saving(&trace), panicking])).await;
+    assert_eq!(error.to_string(), "[unknown] plugin code panicked: in the middle");
+    assert_eq!(trace.lines(), [error.to_string()]);
+}
+
+#[tokio::test]
+async fn a_panic_before_the_future_exists_is_the_error_of_the_hook() {
+    struct Eager;
+    impl AsyncHook<RunModel> for Eager {
+        fn call<'a>(&'a self, _call: Call<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
+            panic!("no future")
+        }
+    }
+    let plugin = Fake::new().adding(|hooks| hooks.add_async::<RunModel>(Eager));
+    assert_eq!(failing_turn(&framework([plugin])).await.message(), "plugin code panicked: no future");
+}
+
+#[tokio::test]
+async fn a_panic_without_text_is_an_error_too() {
+    let plugin = Fake::new().on::<LoadState>(|_| std::panic::panic_any(7_u8));
+    assert_eq!(failing_turn(&framework([plugin])).await.message(), "plugin code panicked: no message");
+}
+
+/// Says one word, then panics; a poll after that would end the process.
+struct Fragile(u8);
+
+impl Stream for Fragile {
+    type Item = Result<StreamEvent>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0 += 1;
+        match self.0 {
+            1 => Poll::Ready(Some(Ok(StreamEvent::Text("partial".into())))),
+            2 => panic!("stream tore"),
+            _ => std::process::abort(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_panic_inside_a_stream_fails_the_turn_and_it_is_saved() {
+    let trace = Trace::default();
+    let streaming = Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::new(Fragile(0)))));
+    let error = failing_turn(&framework([saving(&trace), streaming])).await;
+    assert_eq!(error.to_string(), "[unknown] plugin code panicked: stream tore");
+    assert_eq!(trace.lines(), [error.to_string()]);
+}
+
+#[tokio::test]
+async fn a_stream_that_panicked_is_over() {
+    use futures_util::StreamExt;
+    let mut stream = ModelStream::new(Fragile(0));
+    assert!(stream.next().await.unwrap().is_ok());
+    assert!(stream.next().await.unwrap().is_err());
+    assert!(stream.next().await.is_none());
+    assert_eq!(stream.error().unwrap().message(), "plugin code panicked: stream tore");
+}
+
+#[tokio::test]
+async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
+    struct Clumsy;
+    impl ChannelRouter for Clumsy {
+        fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
+            panic!("lost the list")
+        }
+
+        fn quit<'a>(&'a self, _session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+    let trace = Trace::default();
+    let framework = framework([saving(&trace).on::<RunModel>(|_| Ok(Some("x".into())))]);
+    framework.bind_router(Some(Arc::new(Clumsy)));
+    let error = framework.process_inbound(hi(), TurnOptions::streaming()).await.unwrap_err();
+    assert_eq!(error.message(), "plugin code panicked: lost the list");
+    assert_eq!(trace.lines(), [error.to_string()]);
+}
+
+#[tokio::test]
+async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
+    struct Unregistrable;
+    impl Plugin for Unregistrable {
+        fn register(self: Arc<Self>, hooks: &mut HookSet) {
+            hooks.add_async::<RunModel>(Wrong);
+            panic!("half way")
+        }
+    }
+    struct Wrong;
+    impl AsyncHook<RunModel> for Wrong {
+        fn call<'a>(&'a self, _call: Call<'a, RunModel>) -> BoxFuture<'a, HookReturn<String>> {
+            Box::pin(async { Ok(Some("from a plugin that is not there".into())) })
+        }
+    }
+    let log = Log::capture();
+    let framework = Framework::builder()
+        .plugin_with("made", |_| -> Result<Fake, BoxError> { panic!("no such file") })
+        .plugin("registered", Unregistrable)
+        .plugin("good", Fake::new())
+        .build();
+    let states: Vec<_> = framework.plugins().iter().map(|status| status.state.clone()).collect();
+    let failed = |text: &str| PluginState::Failed(format!("[unknown] plugin code panicked: {text}"));
+    assert_eq!(states, [failed("no such file"), failed("half way"), PluginState::Active]);
+    assert_eq!(
+        log.lines(),
+        [
+            "WARN Failed to initialize plugin 'made': [unknown] plugin code panicked: no such file",
+            "WARN Failed to initialize plugin 'registered': [unknown] plugin code panicked: half way",
+        ]
+    );
+    assert_eq!(turn(&framework).await.unwrap().model_output, "hi");
+}
+
+// A hook that panics while it holds the state's lock must not poison the state for the others.
+#[tokio::test]
+async fn a_panic_inside_the_state_leaves_it_usable() {
+    struct Rude;
+    #[hooks(crate = bub_kernel)]
+    impl Rude {
+        fn build_prompt(&self, state: &bub_kernel::State) -> Option<String> {
+            let looked = std::panic::AssertUnwindSafe(|| {
+                state.with("_runtime_workspace", |_| -> () { panic!("rude") })
+            });
+            std::panic::catch_unwind(looked).unwrap_or_default();
+            state.set("still", "fine");
+            None
+        }
+    }
+    let framework = Framework::builder().plugin("rude", Rude).build();
+    assert_eq!(turn(&framework).await.unwrap().state.get_str("still").unwrap(), "fine");
+}
+
+#[tokio::test]
+async fn many_panics_in_a_row_do_no_harm() {
+    let framework =
+        framework([Fake::new().on_async::<RunModel>(|call| match call.args.session_id.len() % 2 {
+            0 => panic!("even"),
+            _ => Ok(Some("odd".into())),
+        })]);
+    for number in 0..200 {
+        let id = "s".repeat(number + 1);
+        let message = Envelope::text("x").with("session_id", id);
+        let result = framework.process_inbound(message, TurnOptions::default()).await;
+        assert_eq!(result.is_ok(), number % 2 == 0);
+    }
+}

@@ -1,0 +1,106 @@
+//! Registration: order, status, context.
+
+use std::sync::{Arc, Mutex};
+
+use bub_kernel::{
+    BoxError, Error, Framework, FrameworkRef, PluginState, PluginStatus, hooks,
+    hooks::point::{ResolveSession, RunModel},
+};
+
+use crate::support::{Fake, Log, framework, hi, some, turn};
+
+// S-41, S-42
+#[tokio::test]
+async fn the_plugin_registered_last_beats_the_builtin_one() {
+    let framework = Framework::builder()
+        .plugin("builtin", Fake::new().on::<RunModel>(|_| some("builtin")))
+        .plugin("user", Fake::new().on::<RunModel>(|_| some("user")))
+        .build();
+    assert_eq!(turn(&framework).await.unwrap().model_output, "user");
+    let names: Vec<_> = framework.plugins().iter().map(|status| status.name.to_string()).collect();
+    assert_eq!(names, ["builtin", "user"]);
+}
+
+// H-31
+#[tokio::test]
+async fn a_plugin_that_cannot_be_made_is_reported_and_skipped() {
+    let log = Log::capture();
+    let framework = Framework::builder()
+        .plugin("builtin", Fake::new().on::<RunModel>(|_| some("builtin")))
+        .plugin_with("broken", |_| Err::<Fake, _>(Error::config("no token")))
+        .plugin_with("foreign", |_| Err::<Fake, BoxError>("bad file".into()))
+        .plugin("last", Fake::new())
+        .build();
+    let status = |name: &str, state| PluginStatus { name: name.into(), state };
+    assert_eq!(
+        framework.plugins(),
+        [
+            status("builtin", PluginState::Active),
+            status("broken", PluginState::Failed("[config] no token".into())),
+            status("foreign", PluginState::Failed("bad file".into())),
+            status("last", PluginState::Active),
+        ]
+    );
+    assert_eq!(
+        log.lines(),
+        [
+            "WARN Failed to initialize plugin 'broken': [config] no token",
+            "WARN Failed to initialize plugin 'foreign': bad file",
+        ]
+    );
+    assert_eq!(turn(&framework).await.unwrap().model_output, "builtin");
+}
+
+// H-31: a plugin is made with the framework at hand.
+#[tokio::test]
+async fn a_plugin_is_made_with_workspace_services_and_a_way_back() {
+    struct Settings(&'static str);
+    struct Curious {
+        framework: FrameworkRef,
+        found: String,
+    }
+    #[hooks(crate = bub_kernel)]
+    impl Curious {
+        fn run_model(&self) -> String {
+            let framework = self.framework.get().expect("turns run after the build");
+            format!("{} with {} plugins", self.found, framework.plugins().len())
+        }
+    }
+    let framework = Framework::builder()
+        .workspace("/work")
+        .service(Arc::new(Settings("value")))
+        .plugin_with("curious", |context| {
+            assert!(context.framework.get().is_none(), "not built yet");
+            assert!(context.service::<String>().is_none());
+            let settings = context.service::<Settings>().ok_or("no settings")?;
+            let found = format!("{} {}", context.workspace.display(), settings.0);
+            Ok::<_, BoxError>(Curious { framework: context.framework.clone(), found })
+        })
+        .build();
+    assert_eq!(turn(&framework).await.unwrap().model_output, "/work value with 1 plugins");
+    assert_eq!(framework.service::<Settings>().unwrap().0, "value");
+}
+
+#[test]
+fn a_plugin_does_not_keep_its_framework_alive() {
+    let kept = Arc::new(Mutex::new(None));
+    let keep = Arc::clone(&kept);
+    let framework = Framework::builder()
+        .plugin_with("keeper", move |context| {
+            *keep.lock().unwrap() = Some(context.framework.clone());
+            Ok::<_, BoxError>(Fake::new())
+        })
+        .build();
+    let reference = kept.lock().unwrap().take().unwrap();
+    assert!(reference.get().is_some());
+    drop(framework);
+    assert!(reference.get().is_none());
+}
+
+#[tokio::test]
+async fn clones_are_the_same_framework() {
+    let first = framework([Fake::new().on::<ResolveSession>(|_| some("same"))]);
+    let second = first.clone();
+    drop(first);
+    assert_eq!(second.resolve_session(&hi()).await.unwrap(), "same");
+}

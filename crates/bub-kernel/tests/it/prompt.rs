@@ -1,0 +1,93 @@
+//! What the model is asked.
+
+use bub_kernel::{
+    Envelope, Prompt, TurnOptions,
+    hooks::point::{BuildPrompt, RunModel},
+};
+use serde_json::json;
+
+use crate::support::{Fake, framework, hi, none, some, turn};
+
+async fn prompt_of(plugins: Vec<Fake>) -> Prompt {
+    turn(&framework(plugins)).await.unwrap().prompt
+}
+
+// S-7
+#[tokio::test]
+async fn the_first_opinion_is_the_prompt() {
+    let plugins = vec![
+        Fake::new().on::<BuildPrompt>(|_| panic!("not asked")),
+        Fake::new().on::<BuildPrompt>(|_| some("chosen")),
+        Fake::new().on::<BuildPrompt>(|_| none()),
+    ];
+    assert_eq!(prompt_of(plugins).await, Prompt::from("chosen"));
+}
+
+// S-7
+#[tokio::test]
+async fn a_prompt_may_be_content_parts() {
+    let parts = vec![json!({"type": "text", "text": "look"}), json!({"type": "image_url", "image_url": {}})];
+    let expected = Prompt::Parts(parts.clone());
+    let plugin = Fake::new().on_async::<BuildPrompt>(move |_| some(parts.clone()));
+    assert_eq!(prompt_of(vec![plugin]).await, expected);
+}
+
+// S-8
+#[tokio::test]
+async fn without_an_opinion_the_prompt_is_the_content() {
+    assert_eq!(prompt_of(vec![]).await, Prompt::from("hi"));
+    assert_eq!(prompt_of(vec![Fake::new().on::<BuildPrompt>(|_| none())]).await, Prompt::from("hi"));
+}
+
+// S-8
+#[tokio::test]
+async fn an_empty_prompt_becomes_the_content_and_asks_nobody_else() {
+    for empty in [Prompt::from(""), Prompt::Parts(vec![])] {
+        let plugins = vec![
+            Fake::new().on::<BuildPrompt>(|_| panic!("not asked")),
+            Fake::new().on::<BuildPrompt>(move |_| some(empty.clone())),
+        ];
+        assert_eq!(prompt_of(plugins).await, Prompt::from("hi"));
+    }
+}
+
+// S-8
+#[tokio::test]
+async fn content_that_is_not_text_is_made_text() {
+    for (content, expected) in [(json!(null), ""), (json!(42), "42"), (json!({"a": 1}), r#"{"a":1}"#)] {
+        let message = Envelope::new().with("content", content);
+        let result = framework([]).process_inbound(message, TurnOptions::default()).await.unwrap();
+        assert_eq!(result.prompt, Prompt::from(expected));
+    }
+}
+
+#[tokio::test]
+async fn the_prompt_reaches_the_model() {
+    let plugin = Fake::new()
+        .on::<BuildPrompt>(|call| some(format!("{}!", call.args.message.content())))
+        .on::<RunModel>(|call| some(call.args.prompt.text().to_uppercase()));
+    let result = framework([plugin]).process_inbound(hi(), TurnOptions::default()).await.unwrap();
+    assert_eq!(result.model_output, "HI!");
+}
+
+#[test]
+fn the_text_of_parts_is_their_text_parts_on_lines() {
+    let prompt = Prompt::Parts(vec![
+        json!({"type": "text", "text": "one"}),
+        json!({"type": "image_url", "image_url": {"url": "x"}}),
+        json!({"type": "text", "text": "two"}),
+        json!({"type": "text"}),
+        json!("odd"),
+    ]);
+    assert_eq!(prompt.text(), "one\ntwo");
+    assert_eq!(prompt.as_text(), None);
+    assert_eq!(Prompt::from("plain").as_text(), Some("plain"));
+}
+
+#[test]
+fn a_prompt_is_a_string_or_a_list_in_json() {
+    for value in [json!("text"), json!([{"type": "text", "text": "x"}])] {
+        let prompt: Prompt = serde_json::from_value(value.clone()).unwrap();
+        assert_eq!(serde_json::to_value(prompt).unwrap(), value);
+    }
+}

@@ -1,0 +1,203 @@
+//! What plugins provide outside the stages of a turn.
+
+use std::{process::ExitCode, sync::Arc};
+
+use bub_kernel::{
+    Channel, CliCommand, ErrorKind, MessageHandler, ModelOption, ModelOptions, Prompt, State,
+    hooks::point::{
+        BuildTapeContext, ContinuePrompt, OnboardConfig, ProvideChannels, ProvideModelOptions,
+        ProvideTapeSidecar, RegisterCliCommands, SystemPrompt,
+    },
+};
+use bub_tape::{AnchorSelector, MemoryStore, Sidecar, Tape, TapeContext, TapeName};
+use serde_json::{Value, json};
+
+use crate::support::{Fake, FakeChannel, Log, fail, framework, none, some};
+
+fn handler() -> MessageHandler {
+    Arc::new(|_| Box::pin(std::future::ready(Ok(()))))
+}
+
+// S-51
+#[test]
+fn the_system_prompt_joins_fragments_low_priority_first() {
+    let saying = |text: &'static str| Fake::new().on::<SystemPrompt>(move |_| some(text));
+    let plugins =
+        [saying("base"), saying(""), Fake::new().on::<SystemPrompt>(|_| none()), saying("last word")];
+    let joined = framework(plugins).system_prompt(&Prompt::from("x"), &State::new()).unwrap();
+    assert_eq!(joined, "base\n\nlast word");
+    assert_eq!(framework([]).system_prompt(&Prompt::from("x"), &State::new()).unwrap(), "");
+}
+
+// S-51
+#[test]
+fn the_system_prompt_depends_on_prompt_and_state() {
+    let plugin = Fake::new().on::<SystemPrompt>(|call| {
+        some(format!("{} for {}", call.args.state.get_str("mood").unwrap(), call.args.prompt.text()))
+    });
+    let state = State::new();
+    state.set("mood", "kind");
+    assert_eq!(framework([plugin]).system_prompt(&Prompt::from("hi"), &state).unwrap(), "kind for hi");
+}
+
+// S-44
+#[test]
+fn of_channels_with_one_name_the_latest_plugins_wins() {
+    let builtin: [Arc<dyn Channel>; 2] =
+        [Arc::new(FakeChannel::named("telegram")), Arc::new(FakeChannel::named("cli"))];
+    let better: Arc<dyn Channel> = Arc::new(FakeChannel::named("cli"));
+    let other: Arc<dyn Channel> = Arc::new(FakeChannel::named("mail"));
+    let (first, kept) = (builtin.clone(), Arc::clone(&better));
+    let plugins = [
+        Fake::new().on::<ProvideChannels>(move |_| Ok(Some(first.to_vec()))),
+        Fake::new().on::<ProvideChannels>(|_| none()),
+        Fake::new().on::<ProvideChannels>(move |_| Ok(Some(vec![Arc::clone(&better), Arc::clone(&other)]))),
+    ];
+    let channels = framework(plugins).channels(&handler()).unwrap();
+    let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
+    assert_eq!(names, ["cli", "mail", "telegram"]);
+    assert!(Arc::ptr_eq(&channels[0], &kept));
+}
+
+// S-47, S-51
+#[test]
+fn the_tape_context_is_the_first_one_offered() {
+    let anchored = |name: &'static str| {
+        Fake::new().on::<BuildTapeContext>(move |_| {
+            some(TapeContext::new().anchored(AnchorSelector::Named(name.into())))
+        })
+    };
+    let context = framework([anchored("low"), anchored("high")]).tape_context().unwrap().unwrap();
+    assert_eq!(context.anchor, AnchorSelector::Named("high".into()));
+    assert!(framework([]).tape_context().unwrap().is_none());
+}
+
+// H-39
+#[test]
+fn of_sidecars_with_one_name_the_latest_plugins_wins() {
+    let offering = |name: &'static str, from: &'static str| {
+        Fake::new().on::<ProvideTapeSidecar>(move |_| some(Sidecar::new(name).described(from)))
+    };
+    let plugins = [
+        offering("spill", "builtin"),
+        offering("notes", "builtin"),
+        Fake::new().on::<ProvideTapeSidecar>(|_| none()),
+        offering("spill", "user"),
+    ];
+    let sidecars = framework(plugins).tape_sidecars().unwrap();
+    let found: Vec<_> =
+        sidecars.iter().map(|sidecar| (sidecar.name.as_str(), sidecar.description.as_str())).collect();
+    assert_eq!(found, [("spill", "user"), ("notes", "builtin")]);
+}
+
+// H-30
+#[tokio::test]
+async fn the_next_prompt_is_the_first_one_offered() {
+    let plugins = [
+        Fake::new().on::<ContinuePrompt>(|_| some("builtin")),
+        Fake::new().on_async::<ContinuePrompt>(|call| some(format!("{} on", call.args.prompt.text()))),
+        Fake::new().on::<ContinuePrompt>(|_| none()),
+    ];
+    let tape = Tape::new(Arc::new(MemoryStore::new()), TapeName::new("demo__tape").unwrap());
+    let prompt = Prompt::from("go");
+    let next = framework(plugins).continue_prompt(&prompt, &tape, &State::new()).await.unwrap();
+    assert_eq!(next.as_deref(), Some("go on"));
+}
+
+// H-30
+#[tokio::test]
+async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
+    let offering = |ids: &'static [&'static str], current: Option<&'static str>| {
+        Fake::new().on_async::<ProvideModelOptions>(move |call| {
+            assert_eq!((call.args.session_id, call.args.workspace.to_str()), ("s", Some("/work")));
+            let choices = ids.iter().map(|id| ModelOption { id: (*id).to_owned(), label: None }).collect();
+            Ok(Some(ModelOptions { choices, current: current.map(str::to_owned) }))
+        })
+    };
+    let plugins = [
+        offering(&["a:low"], Some("a:low")),
+        offering(&["b:mid"], Some("b:mid")),
+        Fake::new().on::<ProvideModelOptions>(|_| none()),
+        offering(&["c:high"], Some("")),
+    ];
+    let options = framework(plugins).model_options("s").await.unwrap();
+    let ids: Vec<_> = options.choices.iter().map(|choice| choice.id.as_str()).collect();
+    assert_eq!(ids, ["c:high", "b:mid", "a:low"]);
+    assert_eq!(options.current.as_deref(), Some("b:mid"));
+}
+
+fn onboarding(fragment: Value) -> Fake {
+    Fake::new().on::<OnboardConfig>(move |_| Ok(Some(fragment.clone())))
+}
+
+// S-52: registration order, maps within maps are merged, later wins.
+#[test]
+fn onboarding_merges_in_registration_order() {
+    let plugins = [
+        onboarding(json!({"model": "a", "telegram": {"token": "t", "proxy": "p"}})),
+        Fake::new().on::<OnboardConfig>(|_| none()),
+        onboarding(json!({"model": "b", "telegram": {"token": "u", "list": [1]}})),
+    ];
+    let merged = framework(plugins).collect_onboard_config(json!({"kept": 1, "telegram": "old"})).unwrap();
+    assert_eq!(
+        merged,
+        json!({"kept": 1, "model": "b", "telegram": {"token": "u", "proxy": "p", "list": [1]}})
+    );
+}
+
+// S-52
+#[test]
+fn each_sees_the_configuration_so_far() {
+    let counting = || {
+        Fake::new().on::<OnboardConfig>(|call| {
+            let count = call.args.current_config["count"].as_u64().unwrap_or(0);
+            Ok(Some(json!({"count": count + 1})))
+        })
+    };
+    let merged = framework([counting(), counting()]).collect_onboard_config(json!({"count": 5})).unwrap();
+    assert_eq!(merged, json!({"count": 7}));
+}
+
+// S-51
+#[test]
+fn onboarding_that_returns_no_map_is_an_error() {
+    for odd in [json!([1]), json!("x"), json!(null)] {
+        let error = framework([onboarding(odd.clone())]).collect_onboard_config(json!({})).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(error.message(), format!("onboard_config of `p0` returned {odd}, expected a map"));
+    }
+}
+
+// S-46, S-52
+#[test]
+fn onboarding_cannot_wait_and_does_not_swallow_errors() {
+    let log = Log::capture();
+    let slow = Fake::new().on_async::<OnboardConfig>(|_| panic!("not called"));
+    assert_eq!(framework([slow]).collect_onboard_config(json!({"a": 1})).unwrap(), json!({"a": 1}));
+    assert_eq!(log.lines(), ["WARN hook.async_not_supported hook=onboard_config adapter=p0"]);
+    let failing = Fake::new().on::<OnboardConfig>(|_| fail("interrupted"));
+    assert_eq!(
+        framework([failing]).collect_onboard_config(json!({})).unwrap_err().to_string(),
+        "interrupted"
+    );
+}
+
+// S-51
+#[test]
+fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
+    let adding = |name: &'static str, about: &'static str| {
+        Fake::new().on::<RegisterCliCommands>(move |call| {
+            let command = clap::Command::new(name).about(about);
+            call.args.app.add(CliCommand::new(command, |_| async { Ok(ExitCode::SUCCESS) }));
+            none()
+        })
+    };
+    let set = framework([adding("run", "builtin"), adding("chat", "builtin"), adding("run", "user")]);
+    let commands: Vec<_> = set
+        .cli_commands()
+        .unwrap()
+        .iter()
+        .map(|command| format!("{} {}", command.command.get_name(), command.command.get_about().unwrap()))
+        .collect();
+    assert_eq!(commands, ["run user", "chat builtin"]);
+}

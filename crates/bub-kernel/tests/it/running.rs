@@ -1,0 +1,183 @@
+//! The running scope.
+
+use std::sync::Arc;
+
+use bub_kernel::{
+    BoxFuture, Error, Framework, Provided, Result, ScopeGuard, SteeringHandle,
+    hooks::point::{ProvideSteeringInbox, ProvideTapeStore},
+};
+use bub_tape::{MemoryStore, TapeStore};
+
+use crate::{
+    admission_and_steering::Inbox,
+    support::{Fake, Log, Trace, fail, framework, hi, none},
+};
+
+/// Notes its closing, and ends in a certain way.
+struct Guard(&'static str, Trace);
+
+impl ScopeGuard for Guard {
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            self.1.note(format!("close {}", self.0));
+            match self.0 {
+                "failing" => Err(Error::unknown("would not close")),
+                "panicking" => panic!("fell"),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+fn storing(guard: &'static str, trace: &Trace) -> Fake {
+    let trace = trace.clone();
+    Fake::new().on::<ProvideTapeStore>(move |_| {
+        trace.note("open store");
+        let store: Arc<dyn TapeStore> = Arc::new(MemoryStore::new());
+        Ok(Some(Provided::with_guard(store, Guard(guard, trace.clone()))))
+    })
+}
+
+fn steering(guard: &'static str, trace: &Trace) -> Fake {
+    let trace = trace.clone();
+    Fake::new().on::<ProvideSteeringInbox>(move |_| {
+        trace.note("open inbox");
+        Ok(Some(Provided::with_guard(Inbox::shared(1), Guard(guard, trace.clone()))))
+    })
+}
+
+fn is_open(framework: &Framework) -> (bool, bool) {
+    (framework.tape_store().is_some(), framework.steering_inbox().is_some())
+}
+
+// S-53
+#[tokio::test]
+async fn the_store_is_resolved_once_for_a_scope_and_gone_after_it() {
+    let trace = Trace::default();
+    let framework = framework([storing("store", &trace), steering("inbox", &trace)]);
+    assert_eq!(is_open(&framework), (false, false));
+    let running = framework.running().await.unwrap();
+    let store = framework.tape_store().unwrap();
+    for _ in 0..3 {
+        crate::support::turn(&framework).await.unwrap();
+        assert!(Arc::ptr_eq(&store, &framework.tape_store().unwrap()));
+    }
+    assert_eq!(trace.lines(), ["open store", "open inbox"]);
+    running.close().await.unwrap();
+    assert_eq!(is_open(&framework), (false, false));
+    assert_eq!(trace.lines()[2..], ["close inbox", "close store"]);
+}
+
+// S-53, S-42
+#[tokio::test]
+async fn the_store_of_the_latest_plugin_with_one_is_used() {
+    let trace = Trace::default();
+    let plugins = [
+        Fake::new().on::<ProvideTapeStore>(|_| panic!("not asked")),
+        storing("store", &trace),
+        Fake::new().on::<ProvideTapeStore>(|_| none()),
+    ];
+    framework(plugins).running().await.unwrap().close().await.unwrap();
+    assert_eq!(trace.lines(), ["open store", "close store"]);
+}
+
+// S-5: inside the scope every turn finds the inbox in its state.
+#[tokio::test]
+async fn a_turn_inside_the_scope_finds_the_inbox_in_its_state() {
+    let framework = framework([steering("inbox", &Trace::default())]);
+    let running = framework.running().await.unwrap();
+    let state = framework.build_state(&hi(), "s").await.unwrap();
+    assert_eq!(state.slot::<SteeringHandle>().unwrap().0.count("s"), 0);
+    running.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn without_providers_the_scope_is_empty() {
+    let framework = framework([]);
+    let running = framework.running().await.unwrap();
+    assert_eq!(is_open(&framework), (false, false));
+    running.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_opened_is_closed_when_the_rest_cannot_be_opened() {
+    let trace = Trace::default();
+    let failing = Fake::new().on::<ProvideSteeringInbox>(|_| fail("no inbox"));
+    let framework = framework([storing("store", &trace), failing]);
+    let error = framework.running().await.unwrap_err();
+    assert_eq!(error.to_string(), "no inbox");
+    assert_eq!(trace.lines(), ["open store", "close store"]);
+    assert_eq!(is_open(&framework), (false, false));
+}
+
+#[tokio::test]
+async fn a_guard_that_fails_or_panics_does_not_keep_the_others_open() {
+    for (how, message) in [("failing", "would not close"), ("panicking", "plugin code panicked: fell")] {
+        let trace = Trace::default();
+        let framework = framework([storing("store", &trace), steering(how, &trace)]);
+        let error = framework.running().await.unwrap().close().await.unwrap_err();
+        assert_eq!(error.message(), message);
+        assert_eq!(trace.lines()[2..], [format!("close {how}"), "close store".to_owned()]);
+    }
+}
+
+#[tokio::test]
+async fn the_first_failure_of_closing_is_returned_and_the_others_logged() {
+    let (trace, log) = (Trace::default(), Log::capture());
+    let framework = framework([storing("failing", &trace), steering("panicking", &trace)]);
+    let error = framework.running().await.unwrap().close().await.unwrap_err();
+    assert_eq!(error.message(), "plugin code panicked: fell");
+    assert_eq!(log.lines(), ["ERROR scope.close_failed error=[unknown] would not close"]);
+}
+
+#[tokio::test]
+async fn run_scoped_closes_whatever_the_work_came_to() {
+    let trace = Trace::default();
+    let set = framework([storing("store", &trace)]);
+    assert_eq!(set.run_scoped(async { Ok(set.tape_store().is_some()) }).await.unwrap(), true);
+    let failed: Result<()> = set.run_scoped(async { Err(Error::unknown("work failed")) }).await;
+    assert_eq!(failed.unwrap_err().message(), "work failed");
+    assert_eq!(trace.lines(), ["open store", "close store", "open store", "close store"]);
+
+    let set = framework([storing("failing", &trace)]);
+    let failed: Result<()> = set.run_scoped(async { Err(Error::unknown("work failed")) }).await;
+    assert_eq!(failed.unwrap_err().message(), "work failed", "closing does not hide it");
+    assert_eq!(set.run_scoped(async { Ok(()) }).await.unwrap_err().message(), "would not close");
+}
+
+#[tokio::test]
+async fn a_scope_that_is_dropped_is_out_of_use_and_says_what_was_left_open() {
+    let (trace, log) = (Trace::default(), Log::capture());
+    let framework = framework([storing("store", &trace)]);
+    drop(framework.running().await.unwrap());
+    assert_eq!(is_open(&framework), (false, false));
+    assert_eq!(trace.lines(), ["open store"]);
+    assert_eq!(log.lines(), ["WARN scope.dropped_unclosed guards=1"]);
+}
+
+#[tokio::test]
+async fn an_inner_scope_gives_way_to_the_outer_one_again() {
+    let trace = Trace::default();
+    let framework = framework([storing("store", &trace)]);
+    let outer = framework.running().await.unwrap();
+    let of_outer = framework.tape_store().unwrap();
+    let inner = framework.running().await.unwrap();
+    assert!(!Arc::ptr_eq(&of_outer, &framework.tape_store().unwrap()));
+    inner.close().await.unwrap();
+    assert!(Arc::ptr_eq(&of_outer, &framework.tape_store().unwrap()));
+    outer.close().await.unwrap();
+    assert!(framework.tape_store().is_none());
+}
+
+#[tokio::test]
+async fn closing_the_outer_scope_first_leaves_the_inner_one_in_use() {
+    let framework = framework([storing("store", &Trace::default())]);
+    let outer = framework.running().await.unwrap();
+    let inner = framework.running().await.unwrap();
+    let of_inner = framework.tape_store().unwrap();
+    outer.close().await.unwrap();
+    assert!(Arc::ptr_eq(&of_inner, &framework.tape_store().unwrap()));
+    inner.close().await.unwrap();
+    assert!(framework.tape_store().is_none());
+}

@@ -1,0 +1,68 @@
+//! Which session a message belongs to.
+
+use bub_kernel::{
+    Envelope, TurnOptions,
+    hooks::point::{LoadState, ResolveSession},
+};
+use serde_json::json;
+
+use crate::support::{Fake, Trace, framework, hi, none, some};
+
+async fn resolved(plugins: Vec<Fake>, message: Envelope) -> String {
+    framework(plugins).resolve_session(&message).await.unwrap()
+}
+
+// S-3, S-42
+#[tokio::test]
+async fn the_latest_registered_opinion_wins() {
+    let plugins = vec![
+        Fake::new().on::<ResolveSession>(|_| some("early")),
+        Fake::new().on_async::<ResolveSession>(|_| some("late")),
+        Fake::new().on::<ResolveSession>(|_| none()),
+    ];
+    assert_eq!(resolved(plugins, hi()).await, "late");
+}
+
+// S-3: without an opinion the envelope's own id counts, then `channel:chat_id`, each part defaulting to `default`.
+#[tokio::test]
+async fn without_an_opinion_the_envelope_decides() {
+    let cases = [
+        (json!({"session_id": "mine", "channel": "cli"}), "mine"),
+        (json!({"session_id": 42}), "42"),
+        (json!({"session_id": null, "channel": "cli", "chat_id": "room"}), "cli:room"),
+        (json!({"session_id": "", "channel": "cli"}), "cli:default"),
+        (json!({"chat_id": 7}), "default:7"),
+        (json!({"channel": null}), "default:default"),
+        (json!({}), "default:default"),
+    ];
+    for (message, expected) in cases {
+        let silent = vec![Fake::new().on::<ResolveSession>(|_| none())];
+        assert_eq!(resolved(silent, Envelope::normalize(message.clone())).await, expected, "{message}");
+    }
+}
+
+// S-3
+#[tokio::test]
+async fn an_empty_result_counts_as_none_and_stops_the_search() {
+    let plugins = vec![
+        Fake::new().on::<ResolveSession>(|_| some("early")),
+        Fake::new().on::<ResolveSession>(|_| some("")),
+    ];
+    assert_eq!(resolved(plugins, hi()).await, "cli:room");
+}
+
+// S-4: written back always, as the seed says. The original wrote it only when the key was absent.
+#[tokio::test]
+async fn the_resolved_id_is_written_back_to_the_envelope() {
+    for own in [json!(null), json!(" "), json!("other")] {
+        let trace = Trace::default();
+        let seen = trace.clone();
+        let plugin = Fake::new().on::<ResolveSession>(|_| some("resolved")).on::<LoadState>(move |call| {
+            seen.note(call.args.message.session_id().unwrap().into_owned());
+            none()
+        });
+        let message = hi().with("session_id", own);
+        framework([plugin]).process_inbound(message, TurnOptions::default()).await.unwrap();
+        assert_eq!(trace.lines(), ["resolved"]);
+    }
+}

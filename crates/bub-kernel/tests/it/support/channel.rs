@@ -1,0 +1,83 @@
+//! A channel that writes down what it is given, and a router with one channel.
+
+use std::sync::Arc;
+
+use bub_kernel::{BoxFuture, Channel, ChannelRouter, Envelope, Error, Result, StreamEvent};
+use tokio_util::sync::CancellationToken;
+
+use super::Trace;
+
+/// How a channel takes events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Manner {
+    #[default]
+    Calm,
+    Failing,
+    Panicking,
+}
+
+pub(crate) struct FakeChannel {
+    pub(crate) name: &'static str,
+    pub(crate) trace: Trace,
+    pub(crate) manner: Manner,
+}
+
+impl FakeChannel {
+    pub(crate) fn named(name: &'static str) -> Self {
+        Self { name, trace: Trace::default(), manner: Manner::Calm }
+    }
+}
+
+impl Channel for FakeChannel {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            self.trace.note(format!("send {}", message.content()));
+            Ok(())
+        })
+    }
+
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let chat = message.chat_id().unwrap_or_default();
+            self.trace.note(format!("event {} for {chat}", event.to_value()));
+            match self.manner {
+                Manner::Calm => Ok(()),
+                Manner::Failing => Err(Error::unknown("screen is gone")),
+                Manner::Panicking => panic!("screen fell down"),
+            }
+        })
+    }
+}
+
+/// Knows one channel.
+pub(crate) struct FakeRouter(pub(crate) Arc<FakeChannel>);
+
+impl FakeRouter {
+    /// A router whose channel is called `cli`, and takes events in that manner.
+    pub(crate) fn to(trace: &Trace, manner: Manner) -> Arc<Self> {
+        Arc::new(Self(Arc::new(FakeChannel { name: "cli", trace: trace.clone(), manner })))
+    }
+}
+
+impl ChannelRouter for FakeRouter {
+    fn channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
+        (name == self.0.name).then(|| Arc::clone(&self.0) as Arc<dyn Channel>)
+    }
+
+    fn quit<'a>(&'a self, _session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

@@ -1,0 +1,128 @@
+//! Many turns at once on one framework.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bub_kernel::{
+    Envelope, Framework, ModelStream, Prompt, Result, State, StatePatch, StreamEvent, TurnOptions, hooks,
+    hooks::{Next, point::RunModelStream},
+};
+use serde_json::{Value, json};
+use tokio::task::{JoinSet, yield_now};
+
+const TURNS: usize = 10_000;
+
+/// Carries the session through the state, so that any mix-up shows.
+struct Marking;
+
+#[hooks(crate = bub_kernel)]
+impl Marking {
+    async fn load_state(&self, session_id: &str) -> StatePatch {
+        yield_now().await;
+        StatePatch::new().with("mark", session_id).with_slot(Arc::new(session_id.to_owned()))
+    }
+}
+
+struct Prompting;
+
+#[hooks(crate = bub_kernel)]
+impl Prompting {
+    fn build_prompt(&self, state: &State, message: &Envelope) -> String {
+        let mark = state.get_str("mark").unwrap_or_default();
+        state.set("count", 1);
+        format!("{mark}/{}", message.content())
+    }
+}
+
+struct Answering;
+
+#[hooks(crate = bub_kernel)]
+impl Answering {
+    async fn run_model(&self, prompt: &Prompt, state: &State) -> String {
+        yield_now().await;
+        let count = state.get("count").as_ref().and_then(Value::as_u64).unwrap_or(0);
+        state.set("count", count + 1);
+        prompt.text()
+    }
+}
+
+struct Wrapping;
+
+#[hooks(crate = bub_kernel)]
+impl Wrapping {
+    async fn run_model_stream(
+        &self,
+        state: &State,
+        next: Next<'_, RunModelStream>,
+    ) -> Result<Option<ModelStream>> {
+        let slot = state.slot::<String>();
+        Ok(next.call().await?.map(|stream| {
+            stream.map_events(move |event| match (event, &slot) {
+                (StreamEvent::Text(delta), Some(session)) => StreamEvent::Text(format!("{session}>{delta}")),
+                (other, _) => other,
+            })
+        }))
+    }
+}
+
+#[derive(Default)]
+struct Counting {
+    saved: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+struct Watching(Arc<Counting>);
+
+#[hooks(crate = bub_kernel)]
+impl Watching {
+    // Every seventh session has a plugin that panics half way.
+    async fn save_state(&self, session_id: &str) {
+        yield_now().await;
+        self.0.saved.fetch_add(1, Ordering::Relaxed);
+        assert!(!session_id.ends_with("13"), "unlucky");
+    }
+
+    fn on_error(&self) {
+        self.0.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn ten_thousand_turns_at_once_neither_block_nor_mix() {
+    let counting = Arc::new(Counting::default());
+    let framework = Framework::builder()
+        .plugin("marking", Marking)
+        .plugin("prompting", Prompting)
+        .plugin("answering", Answering)
+        .plugin("wrapping", Wrapping)
+        .plugin("watching", Watching(Arc::clone(&counting)))
+        .build();
+    let mut turns = JoinSet::new();
+    for number in 0..TURNS {
+        let framework = framework.clone();
+        turns.spawn(async move {
+            let session = format!("s{number}");
+            let message = Envelope::text(format!("m{number}")).with("session_id", session.as_str());
+            let options = if number % 2 == 0 { TurnOptions::default() } else { TurnOptions::streaming() };
+            let outcome = framework.process_inbound(message, options).await;
+            if session.ends_with("13") {
+                return outcome.is_err();
+            }
+            let result = outcome.expect("a turn failed");
+            let state = serde_json::to_value(result.state.public_fields()).expect("fields are JSON");
+            result.session_id == session
+                && result.model_output == format!("{session}>{session}/m{number}")
+                && state == json!({"mark": session, "count": 2})
+        });
+    }
+    let all =
+        tokio::time::timeout(Duration::from_secs(120), turns.join_all()).await.expect("turns are stuck");
+    assert_eq!(all.iter().filter(|good| **good).count(), TURNS);
+    assert_eq!(counting.saved.load(Ordering::Relaxed), TURNS);
+    assert_eq!(counting.failed.load(Ordering::Relaxed), TURNS / 100);
+}

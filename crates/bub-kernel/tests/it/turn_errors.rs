@@ -1,0 +1,96 @@
+//! What a failure of a stage does.
+
+use bub_kernel::{
+    BoxError, Error, ErrorKind, TurnOptions,
+    hooks::{
+        HookPoint,
+        point::{
+            BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession, RunModel,
+            RunModelStream,
+        },
+    },
+};
+
+use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer, some};
+
+fn failing<P: HookPoint>() -> (&'static str, Fake) {
+    (P::SPEC.name, Fake::new().on::<P>(|_| fail("boom")))
+}
+
+// S-23
+#[tokio::test]
+async fn a_failing_stage_is_logged_told_to_on_error_as_turn_and_returned() {
+    let stages = [
+        failing::<ResolveSession>(),
+        failing::<LoadState>(),
+        failing::<BuildPrompt>(),
+        failing::<RunModel>(),
+        failing::<RunModelStream>(),
+        failing::<RenderOutbound>(),
+        failing::<DispatchOutbound>(),
+    ];
+    for (stage, plugin) in stages {
+        let (trace, log) = (Trace::default(), Log::capture());
+        let answering = observer(&trace).on::<RunModel>(|_| some("out"));
+        let error = failing_turn(&framework([answering, plugin])).await;
+        assert_eq!(error.to_string(), "boom", "{stage}");
+        assert_eq!(error.origin().unwrap().hook, stage);
+        assert_eq!(&*error.origin().unwrap().plugin, "p1");
+        assert_eq!(trace.lines(), ["on_error turn: boom"], "{stage}");
+        let session = if stage == "resolve_session" { "" } else { "cli:room" };
+        assert_eq!(log.lines(), [format!("ERROR turn.failed session={session:?} error=boom")]);
+    }
+}
+
+// S-23: the error comes back as the plugin made it.
+#[tokio::test]
+async fn the_original_error_is_returned() {
+    #[derive(Debug, thiserror::Error)]
+    #[error("quota of {0}")]
+    struct Quota(u32);
+    let plugin = Fake::new().on_async::<RunModel>(|_| Err(BoxError::from(Quota(5))));
+    let error = failing_turn(&framework([plugin])).await;
+    assert_eq!(error.downcast_ref::<Quota>().unwrap().0, 5);
+    assert_eq!(error.to_string(), "quota of 5");
+
+    let own = || Error::new(ErrorKind::Config, "no key").with_detail("env", "KEY");
+    let plugin = Fake::new().on::<RunModel>(move |_| Err(own().into()));
+    let error = failing_turn(&framework([plugin])).await;
+    assert_eq!((error.kind(), error.message()), (ErrorKind::Config, "no key"));
+    assert_eq!(error.details()["env"], "KEY");
+}
+
+// S-23
+#[tokio::test]
+async fn on_error_is_given_the_inbound_message_with_its_session() {
+    let trace = Trace::default();
+    let seen = trace.clone();
+    let watcher = Fake::new().on::<OnError>(move |call| {
+        let message = call.args.message.unwrap();
+        seen.note(format!("{} {}", message.session_id().unwrap(), message.content()));
+        none()
+    });
+    failing_turn(&framework([watcher, Fake::new().on::<LoadState>(|_| fail("boom"))])).await;
+    assert_eq!(trace.lines(), ["cli:room hi"]);
+}
+
+// S-45
+#[tokio::test]
+async fn the_first_failure_of_a_broadcast_stops_it() {
+    let plugins = [
+        Fake::new().on::<LoadState>(|_| panic!("not called")),
+        Fake::new().on::<LoadState>(|_| fail("boom")),
+    ];
+    assert_eq!(failing_turn(&framework(plugins)).await.to_string(), "boom");
+}
+
+#[tokio::test]
+async fn a_failed_turn_leaves_the_framework_usable() {
+    let plugin = Fake::new().on::<RunModel>(|call| {
+        if call.args.prompt.text() == "hi" { panic!("bad day") } else { some("fine") }
+    });
+    let framework = framework([plugin]);
+    failing_turn(&framework).await;
+    let good = framework.process_inbound(hi().with("content", "more"), TurnOptions::default()).await;
+    assert_eq!(good.unwrap().model_output, "fine");
+}

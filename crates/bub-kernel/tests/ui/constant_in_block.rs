@@ -1,0 +1,14 @@
+use bub_kernel::{Envelope, Prompt, hooks, hooks::{Next, point}};
+
+struct Echo;
+
+#[hooks(crate = bub_kernel)]
+impl Echo {
+    const NAME: &str = "echo";
+
+    fn build_prompt(&self) -> Option<Prompt> {
+        None
+    }
+}
+
+fn main() {}

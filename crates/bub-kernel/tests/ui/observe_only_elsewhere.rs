@@ -1,0 +1,11 @@
+use bub_kernel::{Envelope, Prompt, hooks, hooks::{Next, point}};
+
+struct Echo;
+
+#[hooks(crate = bub_kernel)]
+impl Echo {
+    #[observe_only]
+    fn after_tool_call(&self) {}
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+use bub_kernel::{Envelope, Prompt, hooks, hooks::{Next, point}};
+
+struct Echo;
+
+#[hooks(crate = bub_kernel)]
+impl Echo {
+    fn build_promt(&self) -> Option<Prompt> {
+        None
+    }
+}
+
+fn main() {}
