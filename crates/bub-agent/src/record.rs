@@ -35,6 +35,7 @@ impl TurnTape {
     /// Another process may be in the middle of a turn of this session: then this waits, and says so.
     pub(crate) async fn open(
         framework: &Framework,
+        redactor: &Redactor,
         message: &Envelope,
         session_id: &str,
     ) -> Result<Option<Self>> {
