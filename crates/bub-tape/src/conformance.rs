@@ -1,12 +1,7 @@
 //! The suite any store must pass.
 //!
 //! Call [`check`] with a function that makes an empty store; it panics with the promise that was broken.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::missing_assert_message,
-    reason = "it is a test for other crates"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "it is a test for other crates")]
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -222,7 +217,7 @@ async fn listings_tell_tapes_apart(store: &dyn TapeStore) {
         store.append(tape, vec![numbered(1)]).await.unwrap();
     }
     assert_eq!(store.list(Listing::Sessions).await.unwrap(), [main.clone(), other.clone()]);
-    assert_eq!(store.list(Listing::Sidecars(main.clone())).await.unwrap(), [sidecar.clone()]);
+    assert_eq!(store.list(Listing::Sidecars(main.clone())).await.unwrap(), std::slice::from_ref(&sidecar));
     assert_eq!(store.list(Listing::Forks(main)).await.unwrap(), [fork.clone(), sidecar_fork.clone()]);
     assert_eq!(store.list(Listing::AllForks).await.unwrap(), [fork, sidecar_fork]);
     assert!(store.list(Listing::Forks(other)).await.unwrap().is_empty());

@@ -160,19 +160,7 @@ impl Core {
     }
 
     fn crc_of(&self, open: &Open, start: u64, length: u64) -> Result<u32> {
-        let mut hasher = crc32fast::Hasher::new();
-        let end = start + length;
-        let mut at = start;
-        while at < end {
-            let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(COPY_BYTES);
-            let block = open.file.read_range(at, wanted).map_err(|error| self.error("read", error))?;
-            if block.is_empty() {
-                break;
-            }
-            hasher.update(&block);
-            at += block.len() as u64;
-        }
-        Ok(hasher.finalize())
+        crc_of_range(&*open.file, start, length).map_err(|error| self.error("read", error))
     }
 
     /// After a failed fsync the system may believe that pages are clean which never reached the disk. Writing them
@@ -225,4 +213,21 @@ pub(crate) fn copy_range(from: &dyn FsFile, to: &dyn FsFile, start: u64, end: u6
         at += block.len() as u64;
     }
     Ok(())
+}
+
+/// The checksum of a stretch, as far as the file reaches.
+pub(crate) fn crc_of_range(file: &dyn FsFile, start: u64, length: u64) -> std::io::Result<u32> {
+    let mut hasher = crc32fast::Hasher::new();
+    let end = start + length;
+    let mut at = start;
+    while at < end {
+        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(COPY_BYTES);
+        let block = file.read_range(at, wanted)?;
+        if block.is_empty() {
+            break;
+        }
+        hasher.update(&block);
+        at += block.len() as u64;
+    }
+    Ok(hasher.finalize())
 }

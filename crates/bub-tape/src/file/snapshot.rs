@@ -5,6 +5,7 @@ use std::{io, sync::Arc};
 use super::{
     lines,
     record::{Phase, Record},
+    settle,
     shared::{Shared, missing_is_none},
 };
 use crate::{
@@ -57,11 +58,22 @@ impl Snapshot {
 
 fn committed_end(file: &dyn FsFile, size: u64, record: Option<Record>, settled: bool) -> io::Result<u64> {
     match record {
-        Some(record) if record.phase == Phase::Batch || !settled => Ok(size.min(record.end)),
+        Some(record) if record.phase == Phase::Batch => end_beside_batch(file, size, record),
+        Some(record) if !settled => Ok(size.min(record.end)),
         Some(record) if record.end == size => Ok(size),
         // Written by somebody who takes no locks.
         _ => end_of_whole_lines(file, size),
     }
+}
+
+/// A batch that is whole will be completed by the next holder, so it is shown already: after a power cut it may have been
+/// acknowledged although the note of that is lost.
+fn end_beside_batch(file: &dyn FsFile, size: u64, record: Record) -> io::Result<u64> {
+    let whole = record.end + record.length;
+    if size >= whole && settle::crc_of_range(file, record.end, record.length)? == record.crc {
+        return end_of_whole_lines(file, size);
+    }
+    Ok(size.min(record.end))
 }
 
 /// The end of the last line that is whole. A line without newline counts when it is an entry: no proper beginning of a

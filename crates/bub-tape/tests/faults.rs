@@ -1,0 +1,342 @@
+//! What the store does when the file system fails under it, at every single step.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+
+use std::{io, path::Path, sync::Arc};
+
+use bub_tape::{
+    Durability, Entry, EntryId, ErrorKind, FileStore, MergeBack, Reset, Sidecar, Span, Tape, TapeError,
+    TapeName, TapeStore, recover_all,
+};
+use bub_testkit::Faults;
+use futures_util::TryStreamExt as _;
+use serde_json::json;
+
+fn name() -> TapeName {
+    TapeName::for_session("/srv/demo", "cli:local")
+}
+
+fn numbered(number: usize) -> Entry {
+    Entry::message("user", format!("{number} 你好"))
+}
+
+/// The user messages on the tape, checked to have ascending ids.
+async fn messages(root: &Path) -> Vec<String> {
+    let store = FileStore::new(root, Durability::Os);
+    let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+    assert!(entries.windows(2).all(|pair| pair[0].id < pair[1].id), "ids do not ascend");
+    let texts = entries.iter().filter_map(|entry| entry.payload.get("content")?.as_str());
+    texts.map(str::to_owned).collect()
+}
+
+/// Runs a scenario once for each step it has, with a crash there, and lets `check` look at what is left.
+async fn crash_everywhere<T>(
+    prepare: impl AsyncFn(&Path),
+    scenario: impl AsyncFn(Arc<dyn TapeStore>) -> T,
+    check: impl AsyncFn(&Path, T, u64),
+) {
+    let mut step = 1;
+    loop {
+        let root = tempfile::tempdir().unwrap();
+        prepare(root.path()).await;
+        let faults = Faults::new();
+        faults.crash_at(step);
+        let outcome =
+            scenario(Arc::new(FileStore::with_fs(root.path(), Durability::Always, faults.fs()))).await;
+        let crashed = faults.crashed();
+        check(root.path(), outcome, step).await;
+        if !crashed {
+            assert!(step > 5, "the scenario has no steps to crash at");
+            return;
+        }
+        step += 1;
+    }
+}
+
+async fn prepare_three(root: &Path) {
+    let store = FileStore::new(root, Durability::Os);
+    for number in 0..3 {
+        store.append(&name(), vec![numbered(number)]).await.unwrap();
+    }
+}
+
+// L1, W-2, W-3: a batch is there whole or not at all, and what was acknowledged is always there.
+#[tokio::test]
+async fn a_crash_at_any_step_of_an_append_loses_nothing_acknowledged() {
+    let scenario = async |store: Arc<dyn TapeStore>| {
+        let mut acknowledged = Vec::new();
+        for number in [3, 5, 7] {
+            let batch = vec![numbered(number), numbered(number + 1)];
+            if store.append(&name(), batch).await.is_err() {
+                break;
+            }
+            acknowledged.extend([number, number + 1]);
+        }
+        acknowledged
+    };
+    crash_everywhere(prepare_three, scenario, async |root, acknowledged, step| {
+        let seen = messages(root).await;
+        let expected: Vec<_> = (0..3).chain(acknowledged).map(|number| format!("{number} 你好")).collect();
+        assert!(seen.starts_with(&expected), "step {step}: {seen:?} lacks {expected:?}");
+        assert_eq!(seen.len() % 2, 1, "step {step}: a reader saw half a batch");
+        let store = FileStore::new(root, Durability::Os);
+        store.append(&name(), vec![numbered(99)]).await.unwrap();
+        let after = messages(root).await;
+        assert!(after.len() > seen.len() && after.len() % 2 == 0, "step {step}: {after:?}");
+        assert!(after.starts_with(&seen), "step {step}: what was seen is gone");
+    })
+    .await;
+}
+
+// W-12, H-60: reset writes the new tape before the old one loses its name.
+#[tokio::test]
+async fn a_crash_at_any_step_of_a_reset_leaves_the_old_tape_or_the_new_one() {
+    let scenario = async |store: Arc<dyn TapeStore>| {
+        let tape = Tape::new(store, name()).with_sidecars([Sidecar::new("spill")]);
+        tape.reset(true).await.is_ok()
+    };
+    crash_everywhere(prepare_three, scenario, async |root, done, step| {
+        let store = FileStore::new(root, Durability::Os);
+        let before = messages(root).await;
+        store.append(&name(), vec![numbered(9)]).await.unwrap();
+        let archives: Vec<_> = std::fs::read_dir(root)
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "bak"))
+            .filter(|path| !path.to_string_lossy().contains("sidecar"))
+            .collect();
+        if before.len() == 3 {
+            assert!(!done, "step {step}: acknowledged, yet the old tape is there");
+            assert!(archives.is_empty(), "step {step}: {archives:?}");
+        } else {
+            assert_eq!(archives.len(), 1, "step {step}");
+            assert_eq!(std::fs::read_to_string(&archives[0]).unwrap().lines().count(), 3);
+            let first: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+            assert_eq!(first[0].name(), Some("session/start"), "step {step}");
+        }
+    })
+    .await;
+}
+
+// S-64, H-55, W-2, W-11: a merge is one batch, and recovery neither loses nor repeats it.
+#[tokio::test]
+async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
+    let scenario = async |store: Arc<dyn TapeStore>| {
+        let tape = Tape::new(store, name()).with_sidecars([Sidecar::new("spill")]);
+        let mut acknowledged = 0;
+        let Ok(fork) = tape.fork(MergeBack::Yes).await else { return (0, false) };
+        for number in 3..6 {
+            if fork.tape().append(numbered(number)).await.is_ok() {
+                acknowledged += 1;
+            }
+        }
+        if let Ok(sidecar) = fork.tape().sidecar("spill") {
+            let _ = sidecar.append(numbered(0)).await;
+        }
+        (acknowledged, fork.merge().await.is_ok())
+    };
+    crash_everywhere(prepare_three, scenario, async |root, (acknowledged, merged), step| {
+        let store = FileStore::new(root, Durability::Os);
+        let recovered = recover_all(&store).await.unwrap();
+        let seen = messages(root).await;
+        let expected: Vec<_> = (0..seen.len()).map(|number| format!("{number} 你好")).collect();
+        assert_eq!(seen, expected, "step {step}: out of order or twice");
+        assert!(seen.len() >= 3 + acknowledged, "step {step}: {acknowledged} acknowledged, {seen:?}");
+        assert!(!merged || seen.len() == 6);
+        assert!(recover_all(&store).await.unwrap().is_empty(), "step {step}: recovered twice");
+        assert!(store.list(bub_tape::Listing::AllForks).await.unwrap().is_empty());
+        if recovered.iter().any(|fork| fork.merged) && !merged && seen.len() > 3 {
+            let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+            let said = entries
+                .iter()
+                .any(|entry| entry.name() == Some("fork.recovered") || entry.meta.contains_key("fork"));
+            assert!(said, "step {step}: the tape does not say so");
+        }
+    })
+    .await;
+}
+
+// L2: the index may be written half, or not at all.
+#[tokio::test]
+async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
+    let prepare = async |root: &Path| {
+        let store = FileStore::new(root, Durability::Os);
+        let batch: Vec<_> = (0..40)
+            .flat_map(|number| [Entry::anchor(&format!("a{number}"), None), numbered(number)])
+            .collect();
+        store.append(&name(), batch).await.unwrap();
+        store.reindex(&name()).await.unwrap();
+    };
+    let scenario = async |store: Arc<dyn TapeStore>| {
+        let batch: Vec<_> =
+            (0..400).flat_map(|number| [Entry::anchor("b", None), numbered(number)]).collect();
+        store.append(&name(), batch).await.is_ok()
+    };
+    crash_everywhere(prepare, scenario, async |root, _, step| {
+        let store = FileStore::new(root, Durability::Os);
+        let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
+        let anchors: Vec<_> = entries
+            .iter()
+            .filter(|entry| entry.kind == bub_tape::Kind::Anchor)
+            .map(|entry| entry.id)
+            .collect();
+        let marks = store.anchors(&name(), bub_tape::AnchorSearch::All).await.unwrap();
+        assert_eq!(marks.iter().map(|mark| mark.id).collect::<Vec<_>>(), anchors, "step {step}");
+        let summary = store.summary(&name()).await.unwrap();
+        assert_eq!(summary.entries, entries.len() as u64, "step {step}");
+    })
+    .await;
+}
+
+// L1: a disk that is full gives a clear error and no damage, and works again when there is room.
+#[tokio::test]
+async fn a_full_disk_is_an_error_and_nothing_else() {
+    for free in (0..4_000).step_by(131) {
+        let root = tempfile::tempdir().unwrap();
+        let faults = Faults::new();
+        let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
+        store.append(&name(), vec![numbered(0)]).await.unwrap();
+        faults.disk_space(Some(free));
+        let mut acknowledged = 1;
+        let error = loop {
+            match store.append(&name(), vec![numbered(acknowledged), numbered(acknowledged + 1)]).await {
+                Ok(_) => acknowledged += 2,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, TapeError::NoSpace { .. }), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Retry);
+        assert_eq!(messages(root.path()).await.len(), acknowledged);
+        faults.disk_space(None);
+        let ids = store.append(&name(), vec![numbered(acknowledged)]).await.unwrap().ids;
+        assert_eq!(ids, [EntryId::new(i64::try_from(acknowledged).unwrap() + 1)]);
+    }
+}
+
+// L1: any single failing operation is an error or does not matter; the next append works.
+#[tokio::test]
+async fn a_failure_at_any_step_leaves_a_working_tape() {
+    for step in 1..80 {
+        let root = tempfile::tempdir().unwrap();
+        let faults = Faults::new();
+        faults.fail_at(step, io::ErrorKind::Other);
+        let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
+        let mut acknowledged = Vec::new();
+        for number in 0..6 {
+            if store.append(&name(), vec![numbered(number)]).await.is_ok() {
+                acknowledged.push(format!("{number} 你好"));
+            }
+        }
+        assert!(acknowledged.len() >= 5, "step {step}: one failure cost {} appends", 6 - acknowledged.len());
+        assert_eq!(messages(root.path()).await, acknowledged, "step {step}");
+    }
+}
+
+#[tokio::test]
+async fn short_writes_are_continued() {
+    let root = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    faults.short_writes(7);
+    let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
+    for number in 0..20 {
+        store.append(&name(), vec![numbered(number), numbered(number)]).await.unwrap();
+    }
+    assert_eq!(messages(root.path()).await.len(), 40);
+}
+
+// L1: with `always` there is one fsync a batch and no more.
+#[tokio::test]
+async fn durability_always_costs_one_fsync_per_batch() {
+    let root = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
+    for number in 0..50 {
+        store.append(&name(), vec![numbered(number); 10]).await.unwrap();
+    }
+    assert_eq!(faults.syncs(), 50);
+    let faults = Faults::new();
+    let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
+    store.append(&name(), vec![numbered(1)]).await.unwrap();
+    assert_eq!(faults.syncs(), 0);
+}
+
+// L1: batches that wait while an fsync runs share the next one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_batches_share_an_fsync() {
+    let root = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let store = Arc::new(FileStore::with_fs(root.path(), Durability::Always, faults.fs()));
+    let append = |number| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.append(&name(), vec![numbered(number)]).await.unwrap() })
+    };
+    for task in (0..200).map(append).collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    assert_eq!(messages(root.path()).await.len(), 200);
+    assert!(faults.syncs() < 200, "{} fsyncs for 200 concurrent batches", faults.syncs());
+}
+
+// L1: a failed fsync stops acknowledgements until the data is rewritten and verified.
+#[tokio::test]
+async fn after_a_failed_fsync_nothing_is_acknowledged_until_the_tape_is_rewritten() {
+    let root = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
+    store.append(&name(), vec![numbered(0)]).await.unwrap();
+    // One for the batch, one for the first attempt to rewrite.
+    faults.fail_syncs(2);
+    for number in [1, 2] {
+        let error = store.append(&name(), vec![numbered(number)]).await.unwrap_err();
+        assert!(matches!(error, TapeError::NotDurable { .. }), "{error}");
+        assert_eq!(messages(root.path()).await, ["0 你好"]);
+    }
+    let before = faults.syncs();
+    let ids = store.append(&name(), vec![numbered(3)]).await.unwrap().ids;
+    assert_eq!((ids, faults.syncs() - before), (vec![EntryId::new(2)], 2));
+    assert_eq!(messages(root.path()).await, ["0 你好", "3 你好"]);
+}
+
+// The same in another process: the suspicion is noted in the lock file.
+#[tokio::test]
+async fn a_failed_fsync_is_remembered_by_the_next_process() {
+    let root = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
+    store.append(&name(), vec![numbered(0)]).await.unwrap();
+    faults.fail_syncs(1);
+    store.append(&name(), vec![numbered(1)]).await.unwrap_err();
+    drop(store);
+    let faults = Faults::new();
+    let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
+    store.append(&name(), vec![numbered(2)]).await.unwrap();
+    assert_eq!(faults.syncs(), 2, "the rewrite and the batch");
+    assert_eq!(messages(root.path()).await, ["0 你好", "2 你好"]);
+}
+
+// H-60: a sidecar whose archive failed keeps its content, and the tape says so.
+#[tokio::test]
+async fn a_sidecar_that_cannot_be_archived_is_not_reset() {
+    let root = tempfile::tempdir().unwrap();
+    let store = Arc::new(FileStore::new(root.path(), Durability::Os));
+    let tape = Tape::new(store.clone(), name()).with_sidecars([Sidecar::new("spill")]);
+    tape.append(numbered(0)).await.unwrap();
+    tape.sidecar("spill")
+        .unwrap()
+        .append(Entry::event("big", Some(json!("x".repeat(10_000)))))
+        .await
+        .unwrap();
+    let faults = Faults::new();
+    faults.disk_space(Some(5_000));
+    let cramped = Arc::new(FileStore::with_fs(root.path(), Durability::Os, faults.fs()));
+    let tape = tape.with_store(cramped);
+    let report = tape.reset(true).await.unwrap();
+    assert!(report.archived.is_some());
+    let entries = tape.entries(Span::ALL).await.unwrap();
+    let of =
+        |name: &str| entries.iter().find(|entry| entry.name() == Some(name)).unwrap().data().unwrap().clone();
+    assert_eq!(of("sidecar.archive")["status"], "error");
+    assert_eq!(of("sidecar.reset")["status"], "skipped");
+    assert_eq!(of("sidecar.reset")["cause"], "archive_failed");
+    assert_eq!(tape.sidecar("spill").unwrap().info().await.unwrap().entries, 1);
+    let _ = store.reset(&name(), Reset::empty(None)).await.unwrap();
+}

@@ -1,0 +1,333 @@
+//! Many processes on one tape, and processes that are killed.
+//!
+//! The child processes are this very test binary, told by an environment variable what to do. `BUB_CRASH_ROUNDS` sets the
+//! number of kills (500 by default; 5,000 for the long run).
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "tests"
+)]
+
+use std::{
+    collections::BTreeSet,
+    env,
+    io::{BufRead, BufReader, Read, Write},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use bub_tape::{
+    AnchorSearch, Durability, Entry, FileStore, Kind, Listing, MergeBack, Sidecar, Span, Tape, TapeName,
+    TapeStore, Wait, recover_all,
+};
+use futures_util::TryStreamExt as _;
+
+const ROLE: &str = "BUB_TAPE_CHILD";
+const ROOT: &str = "BUB_TAPE_ROOT";
+const FIRST: &str = "BUB_TAPE_FIRST";
+/// A batch of ours: big enough that a kill can fall into it.
+const BATCH: usize = 3;
+
+fn name() -> TapeName {
+    TapeName::for_session("/srv/demo", "cli:local")
+}
+
+fn numbered(number: usize) -> Entry {
+    Entry::message("user", format!("{number}")).with_meta("filler", "章".repeat(200))
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn acknowledge(number: usize) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ack {number}").unwrap();
+    out.flush().unwrap();
+}
+
+fn spawn(role: &str, root: &Path, first: usize) -> Child {
+    Command::new(env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(ROOT, root)
+        .env(FIRST, first.to_string())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Does nothing unless it was started by one of the tests below.
+#[test]
+fn child() {
+    let Ok(role) = env::var(ROLE) else { return };
+    let store = FileStore::new(env::var(ROOT).unwrap(), Durability::Os);
+    let first: usize = env::var(FIRST).unwrap().parse().unwrap();
+    let tape = Tape::new(Arc::new(store), name()).with_sidecars([Sidecar::new("spill")]);
+    block_on(async {
+        match role.as_str() {
+            "append" => append_forever(&tape, first).await,
+            "count" => append_singly(&tape, 2_000).await,
+            "fork" => fork_forever(&tape, first).await,
+            "reset" => reset_forever(&tape, first).await,
+            "lease" => hold_lease(&tape).await,
+            other => unreachable!("{other}"),
+        }
+    });
+}
+
+async fn append_forever(tape: &Tape, first: usize) {
+    for number in (first..).step_by(BATCH) {
+        tape.append_all((number..number + BATCH).map(numbered).collect()).await.unwrap();
+        acknowledge(number + BATCH - 1);
+    }
+}
+
+async fn append_singly(tape: &Tape, count: usize) {
+    for number in 0..count {
+        tape.append(Entry::message("user", number.to_string())).await.unwrap();
+    }
+}
+
+async fn fork_forever(tape: &Tape, first: usize) {
+    for number in (first..).step_by(BATCH) {
+        let fork = tape.fork(MergeBack::Yes).await.unwrap();
+        fork.tape().append_all((number..number + BATCH).map(numbered).collect()).await.unwrap();
+        fork.tape().sidecar("spill").unwrap().append(numbered(number)).await.unwrap();
+        acknowledge(number + BATCH - 1);
+        fork.merge().await.unwrap();
+    }
+}
+
+async fn reset_forever(tape: &Tape, first: usize) {
+    for number in first.. {
+        tape.append_all((0..BATCH).map(|_| numbered(number)).collect()).await.unwrap();
+        acknowledge(number);
+        tape.reset(true).await.unwrap();
+    }
+}
+
+async fn hold_lease(tape: &Tape) {
+    let _lease = tape.lease(Wait::No).await.unwrap();
+    acknowledge(0);
+    std::future::pending::<()>().await;
+}
+
+/// Numbers from a seed, so that a failing round can be named.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+fn rounds() -> u64 {
+    env::var("BUB_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(500)
+}
+
+/// Starts a child, kills it at a random moment after its first acknowledgement, and returns the last number acknowledged.
+fn run_and_kill(role: &str, root: &Path, first: usize, chance: &mut Chance) -> Option<usize> {
+    let mut child = spawn(role, root, first);
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("ack") && output.read_line(&mut line).unwrap() > 0 {
+        if !line.starts_with("ack") {
+            line.clear();
+        }
+    }
+    // Not a pause for something to happen: the moment of the kill is what is being varied.
+    let moment = Instant::now() + Duration::from_micros(chance.below(2_500));
+    while Instant::now() < moment {
+        thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    // The last line may have been cut off by the kill.
+    let whole = rest.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    line.lines().chain(whole.lines()).filter_map(|line| line.strip_prefix("ack ")?.parse().ok()).next_back()
+}
+
+async fn read(store: &FileStore, span: Span) -> Vec<Entry> {
+    let entries: Vec<Entry> = store.read(&name(), span).try_collect().await.unwrap();
+    assert!(entries.windows(2).all(|pair| pair[0].id < pair[1].id), "ids do not ascend");
+    entries
+}
+
+fn numbers(entries: &[Entry]) -> Vec<usize> {
+    let messages = entries.iter().filter(|entry| entry.kind == Kind::Message);
+    messages.filter_map(|entry| entry.payload["content"].as_str()?.parse().ok()).collect()
+}
+
+// L1, W-1, W-3, W-16: nothing acknowledged is lost when a writer is killed.
+#[test]
+fn a_killed_writer_loses_nothing_it_acknowledged() {
+    let root = tempfile::tempdir().unwrap();
+    let mut chance = Chance(1);
+    let mut first = 0;
+    for round in 0..rounds() {
+        let acknowledged = run_and_kill("append", root.path(), first, &mut chance);
+        let store = FileStore::new(root.path(), Durability::Os);
+        let tail = block_on(end_of_tape(&store)).unwrap_or(first);
+        if let Some(acknowledged) = acknowledged {
+            assert!(
+                tail > acknowledged,
+                "round {round}: {acknowledged} was acknowledged, the tape ends at {tail}"
+            );
+        }
+        assert_eq!(tail % BATCH, 0, "round {round}: half a batch");
+        first = tail;
+        if round % 50 == 49 {
+            block_on(check_whole(&store, first));
+        }
+    }
+    let store = FileStore::new(root.path(), Durability::Os);
+    block_on(check_whole(&store, first));
+}
+
+/// One more than the last number on the tape.
+async fn end_of_tape(store: &FileStore) -> Option<usize> {
+    let tape = name();
+    let mut newest = store.read(&tape, Span::ALL.newest_first());
+    while let Some(entry) = newest.try_next().await.unwrap() {
+        if let Some(last) = numbers(&[entry]).last() {
+            return Some(last + 1);
+        }
+    }
+    None
+}
+
+async fn check_whole(store: &FileStore, count: usize) {
+    let entries = read(store, Span::ALL).await;
+    assert!(numbers(&entries).into_iter().eq(0..count), "a gap, a repetition or disorder");
+    let summary = store.summary(&name()).await.unwrap();
+    assert_eq!(summary.entries, entries.len() as u64);
+    let lines = std::fs::read(store.path(&name())).unwrap();
+    let readable =
+        lines.split_inclusive(|byte| *byte == b'\n').filter(|line| bub_tape::codec::decode(line).is_some());
+    assert_eq!(readable.count(), entries.len(), "an unreadable line is left on the tape");
+}
+
+// S-64, W-2: a fork whose process is killed before, in or after its merge is merged exactly once.
+#[test]
+fn a_fork_killed_anywhere_is_merged_once() {
+    let root = tempfile::tempdir().unwrap();
+    let mut chance = Chance(2);
+    let mut first = 0;
+    for round in 0..rounds().div_ceil(5) {
+        let acknowledged = run_and_kill("fork", root.path(), first, &mut chance);
+        let store = FileStore::new(root.path(), Durability::Os);
+        block_on(async {
+            recover_all(&store).await.unwrap();
+            assert!(store.list(Listing::AllForks).await.unwrap().is_empty());
+            let entries = read(&store, Span::ALL).await;
+            let seen = numbers(&entries);
+            assert!(seen.iter().copied().eq(0..seen.len()), "round {round}: {seen:?}");
+            assert!(
+                acknowledged.is_none_or(|number| seen.len() > number),
+                "round {round}: lost {acknowledged:?}"
+            );
+            let spilled: Vec<Entry> =
+                store.read(&name().sidecar("spill").unwrap(), Span::ALL).try_collect().await.unwrap();
+            let spilled = numbers(&spilled);
+            assert!(spilled.windows(2).all(|pair| pair[0] < pair[1]), "round {round}: {spilled:?}");
+            let last = acknowledged.map(|number| number + 1 - BATCH);
+            assert!(
+                last.is_none_or(|number| spilled.contains(&number)),
+                "round {round}: the sidecar lost {last:?}"
+            );
+            first = seen.len();
+        });
+    }
+}
+
+// W-12, W-19, H-60: a reset that is killed leaves the old tape or the new one, and every archive whole.
+#[test]
+fn a_killed_reset_loses_neither_tape_nor_archive() {
+    let root = tempfile::tempdir().unwrap();
+    let mut chance = Chance(3);
+    let mut first = 0;
+    for round in 0..rounds().div_ceil(5) {
+        let acknowledged = run_and_kill("reset", root.path(), first, &mut chance);
+        let store = FileStore::new(root.path(), Durability::Os);
+        let mut found = BTreeSet::new();
+        block_on(async {
+            let tape = Tape::new(Arc::new(store.clone()), name());
+            tape.append(Entry::event("round", None)).await.unwrap();
+            let present = numbers(&read(&store, Span::ALL).await);
+            assert!(present.len().is_multiple_of(BATCH), "round {round}: {present:?}");
+            found.extend(present);
+        });
+        for path in std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_some_and(|extension| extension == "bak")
+                && !path.to_string_lossy().contains("spill")
+            {
+                let bytes = std::fs::read(&path).unwrap();
+                let lines: Vec<Entry> = bytes
+                    .split_inclusive(|byte| *byte == b'\n')
+                    .map(|line| bub_tape::codec::decode(line).unwrap())
+                    .collect();
+                found.extend(numbers(&lines));
+            }
+        }
+        let last = acknowledged.unwrap_or(first);
+        assert!(
+            (first..=last).all(|number| acknowledged.is_none() || found.contains(&number)),
+            "round {round}: {last}"
+        );
+        first = found.last().map_or(first, |last| last + 1);
+        // Archives of earlier rounds were looked at; fewer of them make the next rounds quick.
+        for path in std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.extension().is_some_and(|extension| extension == "bak") {
+                std::fs::remove_file(path).unwrap();
+            }
+        }
+    }
+}
+
+// W-16, S-56: eight processes, one tape, no id twice and none left out.
+#[test]
+fn eight_processes_append_two_thousand_entries_each() {
+    let root = tempfile::tempdir().unwrap();
+    let children: Vec<_> = (0..8).map(|_| spawn("count", root.path(), 0)).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+    let store = FileStore::new(root.path(), Durability::Os);
+    let entries = block_on(read(&store, Span::ALL));
+    assert!(entries.iter().map(|entry| entry.id.get()).eq(1..=16_000));
+    let mut counted = numbers(&entries);
+    counted.sort_unstable();
+    assert!(counted.chunks(8).enumerate().all(|(number, eight)| eight == [number; 8]));
+    assert_eq!(block_on(store.summary(&name())).unwrap().entries, 16_000);
+    assert!(block_on(store.anchors(&name(), AnchorSearch::All)).unwrap().is_empty());
+}
+
+// L4: the system gives the lease of a dead process back.
+#[test]
+fn a_lease_is_free_again_when_its_holder_is_killed() {
+    let root = tempfile::tempdir().unwrap();
+    let mut child = spawn("lease", root.path(), 0);
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("ack") {
+        line.clear();
+        assert!(output.read_line(&mut line).unwrap() > 0);
+    }
+    let store = FileStore::new(root.path(), Durability::Os);
+    let refused = block_on(store.lease(&name(), Wait::For(Duration::from_millis(1)))).unwrap_err();
+    assert!(refused.to_string().contains(&format!("process {}", child.id())), "{refused}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(block_on(store.lease(&name(), Wait::No)).unwrap());
+}

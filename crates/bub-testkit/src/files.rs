@@ -1,0 +1,272 @@
+//! A file system that fails when it is told to.
+//!
+//! [`FaultFs`] works on the real one and counts every operation that changes something. A test runs its scenario once
+//! to learn how many steps it has, then again for each step with a failure or a sudden death there.
+
+use std::{
+    io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bub_tape::fs::{FileStat, Fs, FsFile, OpenMode, RealFs};
+
+/// The operating system's number for an input/output error.
+const EIO: i32 = 5;
+
+/// What goes wrong, and when. Clones steer the same file system.
+#[derive(Debug, Clone, Default)]
+pub struct Faults(Arc<Mutex<Plan>>);
+
+#[derive(Debug, Default)]
+struct Plan {
+    steps: u64,
+    syncs: u64,
+    crash_at: Option<u64>,
+    fail_at: Option<(u64, io::ErrorKind)>,
+    abort_at: Option<u64>,
+    crashed: bool,
+    failing_syncs: u64,
+    longest_write: Option<usize>,
+    free_bytes: Option<u64>,
+}
+
+/// What an operation shall do.
+enum Verdict {
+    Proceed,
+    /// Do half of it, if it has halves, then die.
+    Die,
+}
+
+impl Faults {
+    /// Nothing goes wrong until something is asked for.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A file system under these faults.
+    pub fn fs(&self) -> Arc<dyn Fs> {
+        Arc::new(FaultFs { faults: self.clone() })
+    }
+
+    /// How many changing operations there were.
+    pub fn steps(&self) -> u64 {
+        self.plan().steps
+    }
+
+    /// How many fsyncs of files were asked for.
+    pub fn syncs(&self) -> u64 {
+        self.plan().syncs
+    }
+
+    /// Everything stops at that step, as if the machine had lost this process: a write is done by half, and nothing
+    /// works any more.
+    pub fn crash_at(&self, step: u64) {
+        self.plan().crash_at = Some(step);
+    }
+
+    /// Whether the crash has happened.
+    pub fn crashed(&self) -> bool {
+        self.plan().crashed
+    }
+
+    /// That step fails, once.
+    pub fn fail_at(&self, step: u64, error: io::ErrorKind) {
+        self.plan().fail_at = Some((step, error));
+    }
+
+    /// The process is ended at that step, without any clean-up.
+    pub fn abort_at(&self, step: u64) {
+        self.plan().abort_at = Some(step);
+    }
+
+    /// The next so many fsyncs fail with an input/output error.
+    pub fn fail_syncs(&self, count: u64) {
+        self.plan().failing_syncs = count;
+    }
+
+    /// No write takes more than so many bytes at once.
+    pub fn short_writes(&self, longest: usize) {
+        self.plan().longest_write = Some(longest);
+    }
+
+    /// The disk has room for so many more bytes; `None` for no limit.
+    pub fn disk_space(&self, free: Option<u64>) {
+        self.plan().free_bytes = free;
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alive(&self) -> io::Result<()> {
+        if self.plan().crashed { Err(io::Error::other("the process is gone")) } else { Ok(()) }
+    }
+
+    /// Counts a changing operation and decides about it.
+    fn step(&self) -> io::Result<Verdict> {
+        self.alive()?;
+        let mut plan = self.plan();
+        plan.steps += 1;
+        let step = Some(plan.steps);
+        if plan.abort_at == step {
+            std::process::abort();
+        }
+        if plan.crash_at == step {
+            plan.crashed = true;
+            return Ok(Verdict::Die);
+        }
+        match plan.fail_at {
+            Some((at, error)) if Some(at) == step => Err(error.into()),
+            _ => Ok(Verdict::Proceed),
+        }
+    }
+
+    /// Does something that has no halves.
+    fn whole<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        match self.step()? {
+            Verdict::Proceed => operation(),
+            Verdict::Die => Err(io::Error::other("the process is gone")),
+        }
+    }
+
+    /// How much of a growth by so many bytes there is room for.
+    fn take_space(&self, growth: u64) -> u64 {
+        let mut plan = self.plan();
+        let Some(free) = plan.free_bytes.as_mut() else { return growth };
+        let granted = growth.min(*free);
+        *free -= granted;
+        granted
+    }
+
+    fn give_space(&self, bytes: u64) {
+        if let Some(free) = self.plan().free_bytes.as_mut() {
+            *free += bytes;
+        }
+    }
+
+    fn sync_verdict(&self) -> io::Result<()> {
+        let mut plan = self.plan();
+        plan.syncs += 1;
+        if plan.failing_syncs == 0 {
+            return Ok(());
+        }
+        plan.failing_syncs -= 1;
+        Err(io::Error::from_raw_os_error(EIO))
+    }
+}
+
+/// The real file system under [`Faults`].
+#[derive(Debug, Clone, Default)]
+pub struct FaultFs {
+    faults: Faults,
+}
+
+impl Fs for FaultFs {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.faults.whole(|| RealFs.create_dir_all(path))
+    }
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
+        let open = || RealFs.open(path, mode);
+        let inner = if mode == OpenMode::Read || path.exists() && mode == OpenMode::Write {
+            self.faults.alive().and_then(|()| open())?
+        } else {
+            self.faults.whole(open)?
+        };
+        Ok(Box::new(FaultFile { inner, faults: self.faults.clone() }))
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<FileStat> {
+        self.faults.alive().and_then(|()| RealFs.stat(path))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.faults.whole(|| RealFs.rename(from, to))
+    }
+
+    fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.faults.whole(|| RealFs.link(from, to))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.faults.whole(|| {
+            let size = RealFs.stat(path).map_or(0, |stat| stat.size);
+            RealFs.remove(path).inspect(|()| self.faults.give_space(size))
+        })
+    }
+
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<String>> {
+        self.faults.alive().and_then(|()| RealFs.read_dir(path))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        self.faults.whole(|| RealFs.sync_dir(path))
+    }
+}
+
+#[derive(Debug)]
+struct FaultFile {
+    inner: Box<dyn FsFile>,
+    faults: Faults,
+}
+
+impl FaultFile {
+    fn write_part(&self, bytes: &[u8], offset: u64, length: usize) -> io::Result<usize> {
+        self.inner.write_at(bytes.get(..length).unwrap_or(bytes), offset)
+    }
+}
+
+impl FsFile for FaultFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.faults.alive().and_then(|()| self.inner.read_at(buffer, offset))
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        match self.faults.step()? {
+            Verdict::Proceed => {}
+            Verdict::Die => {
+                self.write_part(bytes, offset, bytes.len() / 2)?;
+                return Err(io::Error::other("the process is gone"));
+            }
+        }
+        let longest = self.faults.plan().longest_write.unwrap_or(usize::MAX).min(bytes.len());
+        let size = self.inner.stat()?.size;
+        let growth = (offset + longest as u64).saturating_sub(size);
+        let missing = growth - self.faults.take_space(growth);
+        let length = longest.saturating_sub(usize::try_from(missing).unwrap_or(usize::MAX));
+        if length == 0 && longest > 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.write_part(bytes, offset, length)
+    }
+
+    fn set_len(&self, size: u64) -> io::Result<()> {
+        self.faults.whole(|| {
+            let freed = self.inner.stat()?.size.saturating_sub(size);
+            self.inner.set_len(size).inspect(|()| self.faults.give_space(freed))
+        })
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.faults.whole(|| self.faults.sync_verdict())?;
+        self.inner.sync()
+    }
+
+    fn stat(&self) -> io::Result<FileStat> {
+        self.faults.alive().and_then(|()| self.inner.stat())
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        self.faults.alive().and_then(|()| self.inner.lock())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        self.faults.alive().and_then(|()| self.inner.try_lock())
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        // A dead process holds no locks.
+        self.inner.unlock()
+    }
+}
