@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{Appended, Entry, EntryId, Result, Tape, entry::object, names::hex};
+use crate::{Appended, Entry, EntryId, Result, Tape, entry::object, names::hex, now_iso};
 
 /// One call of a model, to be recorded as one batch.
 ///
@@ -85,7 +85,8 @@ fn step_entries(step: ChatStep, system: Option<Entry>, hash: Option<String>) -> 
     if !has_calls {
         batch.extend(text.map(|text| Entry::message("assistant", text)));
     }
-    batch.push(run);
+    // It was made first, because the rest is moved out of the step; its date is that of its place.
+    batch.push(run.with_date(now_iso()));
     batch
 }
 

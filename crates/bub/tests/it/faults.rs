@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    process::Stdio,
+    process::{Child, ChildStderr, Stdio},
 };
 
 use crate::sandbox::{Run, Sandbox, example, signal};
@@ -49,20 +49,45 @@ fn secrets_never_reach_the_terminal() {
     }
 }
 
-// H-1, W-1: both signals end the turn in order, with the usual exit codes.
+/// Starts a turn and waits until it says `line` on stderr.
+fn start_until(sandbox: &Sandbox, message: &str, expected: &str) -> (Child, BufReader<ChildStderr>) {
+    let mut child = sandbox
+        .command(&example("faulty"))
+        .args(["run", message])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(expected) {
+        line.clear();
+        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it ended without saying {expected}");
+    }
+    (child, stderr)
+}
+
+// H-1, W-1: both signals end the turn in order, with the usual exit codes, and it is on the tape.
 #[test]
 fn a_signal_ends_the_turn_and_is_the_exit_code() {
     for (name, code) in [("INT", 130), ("TERM", 143)] {
         let sandbox = Sandbox::new();
-        let mut child =
-            sandbox.command(&example("faulty")).args(["run", "hang"]).stderr(Stdio::piped()).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        while line.trim() != "hanging" {
-            line.clear();
-            assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it ended without hanging");
-        }
+        let (mut child, _stderr) = start_until(&sandbox, "hang", "hanging");
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
+        let tape = sandbox.only_tape();
+        assert!(tape.contains("hang") && tape.contains("the turn was cancelled"), "{tape}");
     }
+}
+
+// L4: one turn of a session at a time, across processes; a dead process holds nothing.
+#[test]
+fn a_second_turn_of_a_session_waits_and_says_so() {
+    let sandbox = Sandbox::new();
+    let (mut first, _first_stderr) = start_until(&sandbox, "hang", "hanging");
+    let (second, _second_stderr) = start_until(&sandbox, "hello", "waiting for session cli:local");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let run = Run::of(second.wait_with_output().unwrap());
+    assert_eq!(run.ok(), "[cli:local]\nhello\n");
 }

@@ -43,6 +43,15 @@ impl Sandbox {
         std::fs::write(path, content).unwrap();
     }
 
+    /// The text of the one tape there is.
+    pub(crate) fn only_tape(&self) -> String {
+        let files = std::fs::read_dir(self.home().join("tapes")).unwrap().map(|file| file.unwrap().path());
+        let tapes: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
+        let [tape] = tapes.as_slice() else { panic!("{tapes:?}") };
+        std::fs::read_to_string(tape).unwrap()
+    }
+
     /// A command in the workspace with an environment that holds nothing but the home.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
