@@ -10,9 +10,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bub-settings", &[]),
     ("bub-macros", &[]),
     ("bub-kernel", &["bub-tape", "bub-macros"]),
-    ("bub-agent", &["bub-kernel", "bub-tape", "bub-settings"]),
-    ("bub", &["bub-agent", "bub-kernel", "bub-macros", "bub-tape", "bub-settings"]),
-    ("bub-testkit", &["bub-tape", "bub-kernel", "bub-settings"]),
+    ("bub-model", &["bub-settings"]),
+    ("bub-agent", &["bub-kernel", "bub-model", "bub-tape", "bub-settings"]),
+    ("bub", &["bub-agent", "bub-kernel", "bub-macros", "bub-model", "bub-tape", "bub-settings"]),
+    ("bub-testkit", &["bub-tape", "bub-kernel", "bub-model", "bub-settings"]),
 ];
 
 /// Where a vendor is adapted, its name is at home. Until each has a module, its settings are declared here.

@@ -1,0 +1,1 @@
+//! Models: every provider people use, streamed faithfully, failing well.
