@@ -5,9 +5,9 @@
 
 use std::{
     fmt,
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -115,11 +115,13 @@ pub struct RealFs;
 
 impl Fs for RealFs {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        // Tapes are private: what is new belongs to the owner alone; what is there keeps its mode.
+        DirBuilder::new().recursive(true).mode(0o700).create(path)
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
         let mut options = OpenOptions::new();
+        options.mode(0o600);
         match mode {
             OpenMode::Read => options.read(true),
             OpenMode::Write => options.read(true).write(true).create(true).truncate(false),

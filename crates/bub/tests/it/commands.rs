@@ -1,6 +1,6 @@
 //! The commands, when everything is as it should be.
 
-use std::process::Stdio;
+use std::{os::unix::fs::PermissionsExt, process::Stdio};
 
 use crate::sandbox::{Sandbox, bub};
 
@@ -76,4 +76,19 @@ fn a_reader_that_goes_away_is_no_failure() {
     let mut child = sandbox.command(&bub()).arg("hooks").stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+// L7: conversations are private, whatever the umask says.
+#[test]
+fn what_is_recorded_belongs_to_the_owner_alone() {
+    let sandbox = Sandbox::new();
+    sandbox.bub(["run", "hello"]).ok();
+    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&sandbox.home()), 0o700);
+    let tapes = sandbox.home().join("tapes");
+    assert_eq!(mode(&tapes), 0o700);
+    for file in std::fs::read_dir(&tapes).unwrap() {
+        let path = file.unwrap().path();
+        assert_eq!(mode(&path), if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+    }
 }
