@@ -1,0 +1,301 @@
+//! Tapes that others wrote, tore, replaced or left half finished.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+
+use std::{fs, io::Write as _, path::Path, sync::Arc};
+
+use bub_tape::{
+    AnchorSearch, Durability, Entry, EntryId, ErrorKind, FileStore, Listing, Position, Span, Tape, TapeName,
+    TapeStore,
+};
+use bub_testkit::Faults;
+use futures_util::TryStreamExt as _;
+use serde_json::json;
+use tempfile::TempDir;
+
+struct Scene {
+    root: TempDir,
+    store: FileStore,
+}
+
+fn scene() -> Scene {
+    let root = tempfile::tempdir().unwrap();
+    let store = FileStore::new(root.path(), Durability::Os);
+    Scene { root, store }
+}
+
+fn name() -> TapeName {
+    TapeName::for_session("/srv/demo", "cli:local")
+}
+
+/// A line as the Python original writes it.
+fn python_line(id: i64, text: &str) -> String {
+    format!(
+        "{{\"id\": {id}, \"kind\": \"message\", \"payload\": {{\"role\": \"user\", \"content\": \"{text}\"}}, \"meta\": {{}}, \
+         \"date\": \"2026-11-15T18:09:55.{id:06}+00:00\"}}\n"
+    )
+}
+
+impl Scene {
+    fn write(&self, bytes: impl AsRef<[u8]>) {
+        fs::write(self.store.path(&name()), bytes).unwrap();
+    }
+
+    fn add(&self, bytes: impl AsRef<[u8]>) {
+        let mut file =
+            fs::OpenOptions::new().append(true).create(true).open(self.store.path(&name())).unwrap();
+        file.write_all(bytes.as_ref()).unwrap();
+    }
+
+    async fn append(&self, text: &str) -> Vec<EntryId> {
+        self.store.append(&name(), vec![Entry::message("user", text)]).await.unwrap().ids
+    }
+
+    async fn texts(&self) -> Vec<String> {
+        let entries: Vec<Entry> = self.store.read(&name(), Span::ALL).try_collect().await.unwrap();
+        entries.iter().filter_map(|entry| entry.payload.get("content")?.as_str().map(str::to_owned)).collect()
+    }
+
+    async fn count(&self) -> u64 {
+        self.store.summary(&name()).await.unwrap().entries
+    }
+
+    fn own(&self, directory: &str) -> Vec<String> {
+        let Ok(entries) = fs::read_dir(self.root.path().join(".bub").join(directory)) else {
+            return Vec::new();
+        };
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+// W-3 (a), W-16: a half-written line is not glued to the next entry; it is kept aside and reported.
+#[tokio::test]
+async fn a_torn_line_is_cut_off_kept_and_reported() {
+    let scene = scene();
+    scene.write(python_line(1, "one") + &python_line(2, "two")[..40]);
+    assert_eq!(scene.texts().await, ["one"]);
+    assert_eq!(
+        fs::read(scene.store.path(&name())).unwrap().len(),
+        python_line(1, "one").len() + 40,
+        "a reader repaired"
+    );
+    assert_eq!(scene.append("three").await, [EntryId::new(3)]);
+    assert_eq!(scene.texts().await, ["one", "three"]);
+    let entries: Vec<Entry> = scene.store.read(&name(), Span::ALL).try_collect().await.unwrap();
+    let report = &entries[1];
+    assert_eq!((report.name(), report.in_context()), (Some("tape.repaired"), false));
+    let kept = report.data().unwrap()["kept"].as_str().unwrap();
+    assert_eq!(fs::read_to_string(kept).unwrap(), python_line(2, "two")[..40]);
+}
+
+// W-3 (b): torn inside a character, the session goes on.
+#[tokio::test]
+async fn a_line_torn_inside_a_character_bricks_nothing() {
+    let scene = scene();
+    let torn = python_line(2, "你好").into_bytes();
+    let cut = torn.windows(3).position(|window| window == "你".as_bytes()).unwrap() + 1;
+    scene.write([python_line(1, "one").as_bytes(), &torn[..cut]].concat());
+    assert_eq!(scene.texts().await, ["one"]);
+    scene.append("two").await;
+    assert_eq!(scene.texts().await, ["one", "two"]);
+}
+
+// C.2: a missing final newline is no damage.
+#[tokio::test]
+async fn an_entry_without_final_newline_is_read_and_completed() {
+    let scene = scene();
+    scene.write(python_line(1, "one") + python_line(2, "two").trim_end());
+    assert_eq!((scene.texts().await.len(), scene.count().await), (2, 2));
+    assert_eq!(scene.append("three").await, [EntryId::new(3)]);
+    assert_eq!(scene.texts().await, ["one", "two", "three"]);
+    assert!(scene.own("torn").is_empty());
+    assert_eq!(fs::read_to_string(scene.store.path(&name())).unwrap().lines().count(), 3);
+}
+
+// C.2, W-16: duplicate and jumping ids of unlocked writers are read as they are, and continued from the highest.
+#[tokio::test]
+async fn duplicate_and_jumping_ids_are_continued_from_the_highest() {
+    let scene = scene();
+    scene.write([(1, "a"), (9, "b"), (9, "c"), (4, "d")].map(|(id, text)| python_line(id, text)).concat());
+    assert_eq!(scene.texts().await, ["a", "b", "c", "d"]);
+    assert_eq!(scene.append("e").await, [EntryId::new(10)]);
+    let anchors = scene.store.anchors(&name(), AnchorSearch::All).await.unwrap();
+    assert!(anchors.is_empty());
+    let fetched = scene.store.fetch(&name(), &[EntryId::new(10)]).await.unwrap();
+    assert_eq!(fetched.len(), 1);
+}
+
+// C.2: bad lines in the middle are skipped by every way of reading.
+#[tokio::test]
+async fn bad_lines_are_skipped_and_counted_by_nobody() {
+    let scene = scene();
+    let bad: &[u8] = b"garbage\n\n{\"id\": 2}\n\xff\xfe\n{\"id\": 3, \"kind\": \"x\", \"payload\": {}, \"meta\": {\"a\": \"\xe4\"}, \"date\": \"d\"}\n";
+    scene.write([python_line(1, "one").as_bytes(), bad, python_line(5, "two").as_bytes()].concat());
+    assert_eq!((scene.texts().await.len(), scene.count().await), (2, 2));
+    let backwards: Vec<Entry> =
+        scene.store.read(&name(), Span::ALL.newest_first()).try_collect().await.unwrap();
+    assert_eq!(backwards.len(), 2);
+}
+
+// L6: the original may write between two of our appends.
+#[tokio::test]
+async fn entries_of_another_writer_are_noticed() {
+    let scene = scene();
+    scene.append("ours").await;
+    scene.add(python_line(2, "theirs"));
+    assert_eq!((scene.texts().await.len(), scene.count().await), (2, 2));
+    assert_eq!(scene.append("ours again").await, [EntryId::new(3)]);
+    assert_eq!(scene.texts().await, ["ours", "theirs", "ours again"]);
+}
+
+// W-12: a tape that was reset and has grown again is not mixed with what was there before.
+#[tokio::test]
+async fn a_tape_replaced_by_another_process_is_noticed() {
+    let scene = scene();
+    for number in 0..50 {
+        scene.store.append(&name(), vec![Entry::anchor(&format!("old{number}"), None)]).await.unwrap();
+    }
+    assert_eq!(scene.count().await, 50);
+    scene.store.reindex(&name()).await.unwrap();
+    // As the original does it: delete, then write again, beyond the old length.
+    fs::remove_file(scene.store.path(&name())).unwrap();
+    assert_eq!(scene.count().await, 0);
+    let lines: String = (1..=100).map(|id| python_line(id, &format!("new{id}"))).collect();
+    scene.write(&lines);
+    assert_eq!((scene.count().await, scene.texts().await.len()), (100, 100));
+    assert!(scene.store.anchors(&name(), AnchorSearch::All).await.unwrap().is_empty());
+    assert_eq!(scene.append("next").await, [EntryId::new(101)]);
+    // The same length in the same file: only the content tells.
+    scene.write(lines.replace("new", "NEW"));
+    assert_eq!(scene.append("other").await.len(), 1);
+    assert!(scene.texts().await[0].starts_with("NEW"));
+}
+
+// W-12: other handles of our own see a reset at once.
+#[tokio::test]
+async fn a_reset_is_seen_by_other_handles() {
+    let scene = scene();
+    let other = Scene {
+        root: tempfile::tempdir().unwrap(),
+        store: FileStore::new(scene.root.path(), Durability::Os),
+    };
+    scene.append("old").await;
+    assert_eq!(other.count().await, 1);
+    Tape::new(Arc::new(scene.store.clone()), name()).reset(false).await.unwrap();
+    assert_eq!(other.append("new").await, [EntryId::new(3)]);
+    assert_eq!((other.texts().await, scene.texts().await), (vec!["new".to_owned()], vec!["new".to_owned()]));
+    assert_eq!((other.count().await, scene.count().await), (3, 3));
+}
+
+// L2: everything derived may be deleted at any time.
+#[tokio::test]
+async fn deleting_everything_derived_changes_no_answer() {
+    let scene = scene();
+    for number in 0..300 {
+        let batch =
+            vec![Entry::anchor(&format!("a{}", number % 7), None), Entry::message("user", "x".repeat(300))];
+        scene.store.append(&name(), batch).await.unwrap();
+        if number % 50 == 0 {
+            let _ = fs::remove_dir_all(scene.root.path().join(".bub/index"));
+        }
+    }
+    let ask = async |store: &FileStore| {
+        (store.summary(&name()).await.unwrap(), store.anchors(&name(), AnchorSearch::All).await.unwrap())
+    };
+    let before = ask(&scene.store).await;
+    assert_eq!((before.0.entries, before.1.len()), (600, 300));
+    let _ = fs::remove_dir_all(scene.root.path().join(".bub/index"));
+    assert_eq!(ask(&scene.store).await, before);
+    fs::remove_dir_all(scene.root.path().join(".bub")).unwrap();
+    let fresh = FileStore::new(scene.root.path(), Durability::Os);
+    assert_eq!(ask(&fresh).await, before);
+    // An index of lies is not believed.
+    fs::create_dir_all(scene.root.path().join(".bub/index")).unwrap();
+    fs::write(scene.root.path().join(format!(".bub/index/{}.idx", name())), "{\"version\": 1}").unwrap();
+    assert_eq!(ask(&FileStore::new(scene.root.path(), Durability::Os)).await, before);
+}
+
+// L5: the index on disk is continued by whoever writes, and never far behind.
+#[tokio::test]
+async fn the_index_follows_many_writers() {
+    let scene = scene();
+    let other = FileStore::new(scene.root.path(), Durability::Os);
+    for number in 0..400 {
+        let store = if number % 3 == 0 { &other } else { &scene.store };
+        let batch = vec![Entry::anchor(&number.to_string(), None), Entry::message("user", "x".repeat(500))];
+        store.append(&name(), batch).await.unwrap();
+    }
+    for store in [&scene.store, &other, &FileStore::new(scene.root.path(), Durability::Os)] {
+        let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
+        assert!(marks.iter().map(|mark| mark.name.clone()).eq((0..400).map(|number| number.to_string())));
+        assert_eq!(store.summary(&name()).await.unwrap().entries, 800);
+    }
+}
+
+// "never a file outside the store", reading creates nothing.
+#[tokio::test]
+async fn reading_creates_no_files() {
+    let root = tempfile::tempdir().unwrap();
+    let store = FileStore::new(root.path().join("tapes"), Durability::Os);
+    assert_eq!(store.summary(&name()).await.unwrap().entries, 0);
+    assert!(store.list(Listing::Sessions).await.unwrap().is_empty());
+    let none: Vec<Entry> = store.read(&name(), Span::after(Position::new(77))).try_collect().await.unwrap();
+    assert!(none.is_empty() && !root.path().join("tapes").exists());
+}
+
+// W-15: an error is an error, never an empty tape.
+#[tokio::test]
+async fn a_directory_that_cannot_be_read_is_not_an_empty_tape() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("tapes"), "a file, not a directory").unwrap();
+    let store = FileStore::new(root.path().join("tapes"), Durability::Os);
+    assert!(store.append(&name(), vec![Entry::event("x", None)]).await.is_err());
+    assert!(store.summary(&name()).await.is_err());
+    assert!(store.list(Listing::Sessions).await.is_err());
+}
+
+#[tokio::test]
+async fn a_directory_without_permission_is_a_typed_error() {
+    let root = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    faults.fail_at(1, std::io::ErrorKind::PermissionDenied);
+    let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
+    let error = store.append(&name(), vec![Entry::event("x", None)]).await.unwrap_err();
+    assert!(matches!(error, bub_tape::TapeError::Denied { .. }), "{error:?}");
+    assert_eq!(error.kind(), ErrorKind::Environment);
+}
+
+// C.3, W-19: archives of one second do not overwrite each other, and keep the bytes of the tape.
+#[tokio::test]
+async fn archives_keep_the_bytes_and_have_their_own_names() {
+    let scene = scene();
+    let odd = python_line(1, "one")
+        + "{\"id\": 2, \"kind\": \"event\", \"payload\": {\"x\": NaN}, \"meta\": {}, \"date\": \"d\"}\n";
+    scene.write(&odd);
+    let tape = Tape::new(Arc::new(scene.store.clone()), name());
+    let first = tape.reset(true).await.unwrap().archived.unwrap();
+    let second = tape.reset(true).await.unwrap().archived.unwrap();
+    assert_ne!(first, second);
+    assert_eq!(fs::read_to_string(&first).unwrap(), odd);
+    let stem = format!("{}.jsonl.", name());
+    let file = Path::new(&first).file_name().unwrap().to_str().unwrap();
+    let stamp = file.strip_prefix(&stem).unwrap().strip_suffix(".bak").unwrap();
+    assert_eq!((stamp.len(), &stamp[8..9], &stamp[15..]), (16, "T", "Z"));
+    // H-60: the new tape says where the old one is.
+    let opening = tape.entries(Span::ALL).await.unwrap();
+    assert_eq!(opening[0].payload["state"], json!({"owner": "human", "archived": second}));
+    assert_eq!(scene.store.list(Listing::Sessions).await.unwrap(), [name()]);
+}
+
+// Blobs: content that does not match its address is never handed out.
+#[tokio::test]
+async fn a_damaged_blob_is_refused() {
+    let scene = scene();
+    let id = scene.store.blobs().put(b"picture".to_vec()).await.unwrap();
+    let path = scene.root.path().join(".bub/blobs").join(&id.as_hex()[..2]).join(id.as_hex());
+    fs::write(&path, b"pictuRe").unwrap();
+    let error = scene.store.blobs().get(&id).await.unwrap_err();
+    assert!(matches!(error, bub_tape::TapeError::Damaged { .. }), "{error}");
+    fs::write(&path, b"pic").unwrap();
+    scene.store.blobs().put(b"picture".to_vec()).await.unwrap();
+    assert_eq!(scene.store.blobs().get(&id).await.unwrap(), b"picture");
+}
