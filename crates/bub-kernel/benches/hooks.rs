@@ -1,7 +1,6 @@
 //! What calling hooks costs, in time and allocations.
 
-#![allow(clippy::unwrap_used, reason = "a benchmark that fails is meant to stop")]
-#![expect(missing_docs, reason = "a benchmark is no library")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails is meant to stop")]
 
 use std::{future::Future, sync::Arc};
 
@@ -76,7 +75,7 @@ struct Panicking;
 #[hooks(crate = bub_kernel)]
 impl Panicking {
     fn resolve_session(&self) -> String {
-        std::panic::panic_any("bad day")
+        panic!("bad day")
     }
 }
 
@@ -210,7 +209,7 @@ fn stream_event_through_wrap_stream(bencher: Bencher<'_, '_>) {
         .bench_local_values(|mut stream| {
             ready(async {
                 while let Some(event) = stream.next().await {
-                    drop(black_box(event))
+                    drop(black_box(event));
                 }
             });
         });

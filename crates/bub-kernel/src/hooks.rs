@@ -9,6 +9,7 @@
 //! * The chained hooks around model and tool calls have failure rules of their own
 //!   ([`intercept`](mod@intercept)).
 
+mod argument;
 mod call;
 pub(crate) mod guard;
 mod implementation;
@@ -20,6 +21,8 @@ mod output;
 mod spec;
 mod table;
 
+#[doc(hidden)]
+pub use argument::{Nothing, TakenAs, given};
 pub use implementation::{AsyncHook, Call, Implementation, SyncHook};
 pub use intercept::{BadReturn, HookNote, INTERCEPTION_TIME_LIMIT, LlmGate, ToolGate};
 pub use next::{Chained, ChainedSync, Next};

@@ -33,6 +33,7 @@ impl Slots {
     }
 
     /// Takes over all of `incoming`, which wins where both have a type, and returns what it replaced.
+    #[must_use = "what was replaced is dropped here, and its `Drop` is the code of a plugin"]
     pub fn merge(&mut self, incoming: Self) -> Self {
         let replaced = incoming.0.into_iter().filter_map(|(id, value)| Some((id, self.put_any(id, value)?)));
         Self(replaced.collect())

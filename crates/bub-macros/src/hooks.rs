@@ -4,8 +4,8 @@
 //! generates, so that table stays the only list. A wrong name ends up in their error arms, placed at
 //! the word the author wrote.
 
-use proc_macro2::{Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token, parse::Parser, parse2,
     spanned::Spanned,
@@ -34,7 +34,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
             ImplItem::Fn(method) => register(&kernel, &block.self_ty, &block.generics, method),
             other => Err(Error::new(
                 other.span(),
-                "only methods can implement hooks; put this into another `impl` block",
+                "only methods implement hooks; put this into an `impl` block without `#[hooks]`",
             )),
         };
         match outcome {
@@ -88,16 +88,30 @@ fn register(
     let observe_only = take_attribute(&mut method.attrs, "observe_only");
     let name = method.sig.ident.clone();
     if let Some(attribute) = observe_only.as_ref().filter(|_| name != "before_tool_call") {
-        return Err(Error::new(attribute.span(), "`#[observe_only]` is for `before_tool_call`"));
+        return Err(Error::new(
+            attribute.span(),
+            "`#[observe_only]` is for `before_tool_call`: no other hook decides by failing",
+        ));
     }
     let arguments = arguments(kernel, method)?;
     let conditions = method.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     let point = format_ident!("{}", camel_case(&name.to_string()), span = name.span());
-    let at = here(name.span());
-    let call = quote_spanned!(at=> <#plugin>::#name(&self.0 #(, #arguments)*));
+    let at = name.span();
+    // A word of the generated code, wherever the author's words come from: a plugin may itself be
+    // written by a macro, whose words have a scope of their own.
+    let this = Ident::new("self", Span::call_site());
+    let call = quote_spanned!(at=> <#plugin>::#name(&#this.0 #(, #arguments)*));
+    let convert = {
+        let kernel = placed(kernel, at);
+        quote_spanned! {at=>
+            #kernel::hooks::IntoHookResult::<
+                <#kernel::hooks::point::#point as #kernel::hooks::HookPoint>::Output
+            >::into_hook_result
+        }
+    };
     let (impl_generics, type_generics, bounds) = generics.split_for_impl();
     let (add, hook_impl) = if method.sig.asyncness.is_some() {
-        let body = quote_spanned!(at=> #kernel::hooks::IntoHookResult::into_hook_result(#call.await));
+        let body = quote_spanned!(at=> #convert(#call.await));
         let hook_impl = quote! {
             impl #impl_generics #kernel::hooks::AsyncHook<#kernel::hooks::point::#point>
                 for Adapter #type_generics #bounds
@@ -115,7 +129,7 @@ fn register(
         };
         (quote!(add_async), hook_impl)
     } else {
-        let body = quote_spanned!(at=> #kernel::hooks::IntoHookResult::into_hook_result(#call));
+        let body = quote_spanned!(at=> #convert(#call));
         let hook_impl = quote! {
             impl #impl_generics #kernel::hooks::SyncHook<#kernel::hooks::point::#point>
                 for Adapter #type_generics #bounds
@@ -134,15 +148,26 @@ fn register(
         (quote!(add_sync), hook_impl)
     };
     let observe = observe_only.map(|_| quote!(hooks.observe_only();));
+    let registration = quote! {
+        struct Adapter #impl_generics (::std::sync::Arc<#plugin>) #bounds;
+        #hook_impl
+        hooks.#add::<#kernel::hooks::point::#point>(Adapter(::std::sync::Arc::clone(&self)));
+        #observe
+    };
+    let kernel = placed(kernel, at);
     Ok(quote_spanned! {at=>
         #(#conditions)*
-        #kernel::__hook!(#name {{
-            struct Adapter #impl_generics (::std::sync::Arc<#plugin>) #bounds;
-            #hook_impl
-            hooks.#add::<#kernel::hooks::point::#point>(Adapter(::std::sync::Arc::clone(&self)));
-            #observe
-        }});
+        #kernel::__hook!(#name {{ #registration }});
     })
+}
+
+/// A path that stands, for the compiler's messages, at the author's word.
+fn placed(path: &Path, at: Span) -> TokenStream {
+    let place = |mut token: TokenTree| {
+        token.set_span(at);
+        token
+    };
+    path.to_token_stream().into_iter().map(place).collect()
 }
 
 /// The values to pass for what the method asks for, by name.
@@ -153,7 +178,7 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
         Some(FnArg::Receiver(receiver)) if receiver.reference.is_some() && receiver.mutability.is_none() => {}
         _ => {
             let message = format!(
-                "a hook takes `&self`; if `{hook}` is a helper, put it into an `impl` block without `#[hooks]`"
+                "a hook takes `&self` first; if `{hook}` is a helper, put it into an `impl` block without `#[hooks]`"
             );
             return Err(Error::new(method.sig.ident.span(), message));
         }
@@ -164,20 +189,15 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
                 return Err(Error::new(input.span(), "unexpected receiver"));
             };
             let Pat::Ident(pattern) = &*typed.pat else {
-                return Err(Error::new(typed.pat.span(), "name this argument as the hook names it"));
+                return Err(Error::new(typed.pat.span(), "an argument is asked for by its plain name"));
             };
             let argument = &pattern.ident;
             // A mismatched type is reported at the argument, where the wrong type stands.
-            let at = here(argument.span());
-            Ok(quote_spanned!(at=> #kernel::__hook_arg!(#hook #argument call)))
+            let call = Ident::new("call", Span::call_site());
+            let kernel = placed(kernel, argument.span());
+            Ok(quote_spanned!(argument.span()=> #kernel::__hook_arg!(#hook #argument #call)))
         })
         .collect()
-}
-
-/// The place of a span, with the names of the generated code: a plugin that is itself written by a
-/// macro has words of several scopes.
-fn here(span: Span) -> Span {
-    span.resolved_at(Span::call_site())
 }
 
 fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {

@@ -109,8 +109,9 @@ macro_rules! hook_table {
             $( ($name { $d($d body:tt)* }) => { $d($d body)* }; )*
             ($d other:ident { $d($d body:tt)* }) => {
                 ::core::compile_error!(::core::concat!(
-                    "`", ::core::stringify!($d other), "` is not a hook; the hooks are: ",
-                    $( stringify!($name), ", ", )* "— put other methods into an `impl` block without `#[hooks]`"
+                    "`", ::core::stringify!($d other),
+                    "` is not a hook; put other methods into an `impl` block without `#[hooks]`; the hooks are:"
+                    $(, " `", stringify!($name), "`")*
                 ));
             };
         }
@@ -119,12 +120,12 @@ macro_rules! hook_table {
         #[doc(hidden)]
         #[macro_export]
         macro_rules! __hook_arg {
-            $( $( ($name $arg $d call:ident) => { $d call.args.$arg }; )* )*
-            ($d hook:ident next $d call:ident) => { $d call.next() };
+            $( $( ($name $arg $d call:ident) => { $crate::hooks::given($d call.args.$arg) }; )* )*
+            ($d hook:ident next $d call:ident) => { $crate::hooks::given($d call.next()) };
             $( ($name $d other:ident $d call:ident) => {
                 ::core::compile_error!(::core::concat!(
                     "`", stringify!($name), "` has no argument `", ::core::stringify!($d other),
-                    "`; it can be given: " $(, stringify!($arg), ": ", stringify!($ty), "; ")* , "or none of them"
+                    "`; name only those it wants of:" $(, " `", stringify!($arg), "`")*
                 ))
             }; )*
         }

@@ -25,8 +25,7 @@ fn resolving(message: &Envelope) -> args::ResolveSession<'_> {
 // S-43
 #[tokio::test]
 async fn call_first_returns_the_first_value_and_calls_no_further() {
-    let set =
-        framework([naming(|| panic!("not called")), naming_async(|| some("second")), naming(|| none())]);
+    let set = framework([naming(|| panic!("not called")), naming_async(|| some("second")), naming(none)]);
     let first = set.hooks().call_first::<ResolveSession>(resolving(&hi())).await.unwrap();
     assert_eq!(first.as_deref(), Some("second"));
 }
@@ -34,7 +33,7 @@ async fn call_first_returns_the_first_value_and_calls_no_further() {
 // S-43
 #[tokio::test]
 async fn call_many_returns_every_value_also_none() {
-    let set = framework([naming(|| some("low")), naming_async(|| none()), naming(|| some("high"))]);
+    let set = framework([naming(|| some("low")), naming_async(none), naming(|| some("high"))]);
     let many = set.hooks().call_many::<ResolveSession>(resolving(&hi())).await.unwrap();
     assert_eq!(many, [Some("high".to_owned()), None, Some("low".to_owned())]);
 }
@@ -43,7 +42,7 @@ async fn call_many_returns_every_value_also_none() {
 #[test]
 fn the_sync_variants_skip_async_implementations_with_a_warning() {
     let log = Log::capture();
-    let set = framework([naming(|| some("low")), naming_async(|| panic!("not called")), naming(|| none())]);
+    let set = framework([naming(|| some("low")), naming_async(|| panic!("not called")), naming(none)]);
     let message = hi();
     let first = set.hooks().call_first_sync::<ResolveSession>(resolving(&message)).unwrap();
     assert_eq!(first.as_deref(), Some("low"));
@@ -120,9 +119,9 @@ fn a_sync_only_hook_skips_async_implementations_and_joins_the_rest() {
 #[test]
 fn the_report_is_in_registration_order() {
     let plugins = [
-        naming(|| none()).on::<SystemPrompt>(|_| none()),
+        naming(none).on::<SystemPrompt>(|_| none()),
         Fake::new(),
-        naming_async(|| none()).on::<ResolveSession>(|_| none()),
+        naming_async(none).on::<ResolveSession>(|_| none()),
     ];
     let report = framework(plugins).hooks().report();
     let rows: Vec<_> =

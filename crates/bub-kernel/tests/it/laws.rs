@@ -17,16 +17,35 @@ use crate::support::{Fake, framework, hi};
 /// What one plugin does in the hooks under test.
 #[derive(Clone, Debug)]
 struct Script {
-    session: Option<Option<String>>,
+    session: Words,
     state: Option<BTreeMap<String, u8>>,
-    system: Option<Option<String>>,
+    system: Words,
     asynchronous: bool,
 }
 
+#[derive(Clone, Debug)]
+enum Words {
+    NotImplemented,
+    Answer(Option<String>),
+}
+
+impl Words {
+    fn answer(&self) -> Option<&Option<String>> {
+        match self {
+            Self::NotImplemented => None,
+            Self::Answer(answer) => Some(answer),
+        }
+    }
+}
+
+fn words(pattern: &'static str) -> impl Strategy<Value = Words> {
+    option::of(option::of(pattern)).prop_map(|words| words.map_or(Words::NotImplemented, Words::Answer))
+}
+
 fn script() -> impl Strategy<Value = Script> {
-    let session = option::of(option::of("[a-c]{1,2}"));
+    let session = words("[a-c]{1,2}");
     let state = option::of(prop::collection::btree_map("[k-n]", any::<u8>(), 0..4));
-    let system = option::of(option::of("[x-z]{0,2}"));
+    let system = words("[x-z]{0,2}");
     (session, state, system, any::<bool>()).prop_map(|(session, state, system, asynchronous)| Script {
         session,
         state,
@@ -38,7 +57,7 @@ fn script() -> impl Strategy<Value = Script> {
 impl Script {
     fn plugin(&self) -> Fake {
         let mut fake = Fake::new();
-        if let Some(answer) = self.session.clone() {
+        if let Some(answer) = self.session.answer().cloned() {
             let hook = move |_: bub_kernel::hooks::Call<'_, ResolveSession>| Ok(answer.clone());
             fake = if self.asynchronous { fake.on_async(hook) } else { fake.on(hook) };
         }
@@ -51,7 +70,7 @@ impl Script {
             };
             fake = if self.asynchronous { fake.on_async(patch) } else { fake.on(patch) };
         }
-        if let Some(answer) = self.system.clone() {
+        if let Some(answer) = self.system.answer().cloned() {
             let hook = move |_: bub_kernel::hooks::Call<'_, SystemPrompt>| Ok(answer.clone());
             fake = if self.asynchronous { fake.on_async(hook) } else { fake.on(hook) };
         }
@@ -93,7 +112,7 @@ proptest! {
         let set = framework(scripts.iter().map(Script::plugin));
         let message = hi();
         let args = args::ResolveSession { message: &message };
-        let many: Vec<_> = scripts.iter().rev().filter_map(|script| script.session.clone()).collect();
+        let many: Vec<_> = scripts.iter().rev().filter_map(|script| script.session.answer().cloned()).collect();
         let first = many.iter().flatten().next().cloned();
         prop_assert_eq!(block_on(set.hooks().call_many::<ResolveSession>(args)).unwrap(), many);
         prop_assert_eq!(block_on(set.hooks().call_first::<ResolveSession>(args)).unwrap(), first);
@@ -106,7 +125,7 @@ proptest! {
         let message = hi();
         let args = args::ResolveSession { message: &message };
         let ready = scripts.iter().rev().filter(|script| !script.asynchronous);
-        let many: Vec<_> = ready.filter_map(|script| script.session.clone()).collect();
+        let many: Vec<_> = ready.filter_map(|script| script.session.answer().cloned()).collect();
         let first = many.iter().flatten().next().cloned();
         prop_assert_eq!(set.hooks().call_many_sync::<ResolveSession>(args).unwrap(), many);
         prop_assert_eq!(set.hooks().call_first_sync::<ResolveSession>(args).unwrap(), first);
@@ -129,7 +148,7 @@ proptest! {
     fn the_system_prompt_is_the_fragments_in_registration_order(scripts in vec(script(), 0..6)) {
         let set = framework(scripts.iter().map(Script::plugin));
         let spoken = scripts.iter().filter(|script| !script.asynchronous);
-        let spoken = spoken.filter_map(|script| script.system.clone().flatten()).filter(|text| !text.is_empty());
+        let spoken = spoken.filter_map(|script| script.system.answer().cloned().flatten()).filter(|text| !text.is_empty());
         let expected = spoken.collect::<Vec<_>>().join("\n\n");
         prop_assert_eq!(set.system_prompt(&Prompt::from("x"), &State::new()).unwrap(), expected);
     }

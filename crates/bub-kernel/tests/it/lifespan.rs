@@ -156,9 +156,6 @@ async fn entering_and_leaving_twice_does_nothing_more() {
 // When the caller drops the turn, nothing can be awaited any more; the scope's own `Drop` still runs.
 #[tokio::test]
 async fn a_dropped_turn_drops_the_scope() {
-    let trace = Trace::default();
-    let message: Envelope =
-        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), ""))).into();
     struct Stuck;
     #[hooks(crate = bub_kernel)]
     impl Stuck {
@@ -166,6 +163,9 @@ async fn a_dropped_turn_drops_the_scope() {
             std::future::pending().await
         }
     }
+    let trace = Trace::default();
+    let message: Envelope =
+        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), ""))).into();
     let framework =
         bub_kernel::Framework::builder().plugin("entering", Entering).plugin("stuck", Stuck).build();
     {

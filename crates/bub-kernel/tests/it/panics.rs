@@ -159,9 +159,9 @@ async fn a_panic_inside_the_state_leaves_it_usable() {
     impl Rude {
         fn build_prompt(&self, state: &bub_kernel::State) -> Option<String> {
             let looked = std::panic::AssertUnwindSafe(|| {
-                state.with("_runtime_workspace", |_| -> () { panic!("rude") })
+                state.with("_runtime_workspace", |_| -> bool { panic!("rude") })
             });
-            std::panic::catch_unwind(looked).unwrap_or_default();
+            std::panic::catch_unwind(looked).unwrap_err();
             state.set("still", "fine");
             None
         }

@@ -59,8 +59,9 @@ async fn when_nothing_was_rendered_one_plain_reply_stands_in() {
         ),
     ];
     for (inbound, expected) in cases {
-        assert_eq!(rendered(vec![model()], inbound.clone()).await, [expected.clone()]);
-        assert_eq!(rendered(vec![model(), rendering(&[])], inbound).await, [expected]);
+        let expected = [expected];
+        assert_eq!(rendered(vec![model()], inbound.clone()).await, expected);
+        assert_eq!(rendered(vec![model(), rendering(&[])], inbound).await, expected);
     }
 }
 

@@ -135,7 +135,7 @@ async fn the_first_failure_of_closing_is_returned_and_the_others_logged() {
 async fn run_scoped_closes_whatever_the_work_came_to() {
     let trace = Trace::default();
     let set = framework([storing("store", &trace)]);
-    assert_eq!(set.run_scoped(async { Ok(set.tape_store().is_some()) }).await.unwrap(), true);
+    assert!(set.run_scoped(async { Ok(set.tape_store().is_some()) }).await.unwrap());
     let failed: Result<()> = set.run_scoped(async { Err(Error::unknown("work failed")) }).await;
     assert_eq!(failed.unwrap_err().message(), "work failed");
     assert_eq!(trace.lines(), ["open store", "close store", "open store", "close store"]);

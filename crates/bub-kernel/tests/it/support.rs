@@ -30,7 +30,9 @@ impl Trace {
 
 /// A plugin made of closures, so that a test reads as a list of answers.
 #[derive(Default)]
-pub(crate) struct Fake(Vec<Box<dyn Fn(&mut HookSet) + Send + Sync>>);
+pub(crate) struct Fake(Vec<Registration>);
+
+type Registration = Box<dyn Fn(&mut HookSet) + Send + Sync>;
 
 impl Fake {
     pub(crate) fn new() -> Self {
@@ -102,6 +104,7 @@ pub(crate) fn some<T>(value: impl Into<T>) -> HookReturn<T> {
 }
 
 /// A hook without an opinion.
+#[expect(clippy::unnecessary_wraps, reason = "an answer like the others")]
 pub(crate) fn none<T>() -> HookReturn<T> {
     Ok(None)
 }

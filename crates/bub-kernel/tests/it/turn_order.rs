@@ -12,18 +12,20 @@ use bub_kernel::{
 
 use crate::support::{Fake, Trace, framework, hi, none, some, turn};
 
+/// Adds a hook that notes its call.
+fn noted<P: HookPoint>(fake: Fake, note: impl Fn() + Send + Sync + 'static) -> Fake {
+    fake.on::<P>(move |_| {
+        note();
+        none()
+    })
+}
+
 /// Notes each stage it is called for and has no opinion.
 fn silent(name: &'static str, trace: &Trace) -> Fake {
     let noting = |stage: &'static str| {
         let trace = trace.clone();
         move || trace.note(format!("{stage} {name}"))
     };
-    fn noted<P: HookPoint>(fake: Fake, note: impl Fn() + Send + Sync + 'static) -> Fake {
-        fake.on::<P>(move |_| {
-            note();
-            none()
-        })
-    }
     let fake = noted::<ResolveSession>(Fake::new(), noting("resolve_session"));
     let fake = noted::<LoadState>(fake, noting("load_state"));
     let fake = noted::<BuildPrompt>(fake, noting("build_prompt"));

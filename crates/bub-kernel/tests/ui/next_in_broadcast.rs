@@ -1,11 +1,11 @@
-use bub_kernel::{Envelope, Prompt, hooks, hooks::{Next, point}};
+use bub_kernel::{Envelope, hooks, hooks::{Next, point}};
 
 struct Echo;
 
 #[hooks(crate = bub_kernel)]
 impl Echo {
     async fn render_outbound(&self, next: Next<'_, point::RenderOutbound>) -> Vec<Envelope> {
-        next.call().await;
+        drop(next);
         Vec::new()
     }
 }

@@ -1,4 +1,4 @@
-use bub_kernel::{Envelope, Prompt, hooks, hooks::{Next, point}};
+use bub_kernel::hooks;
 
 struct Echo;
 

@@ -1,4 +1,4 @@
-use bub_kernel::{Envelope, Prompt, hooks, hooks::{Next, point}};
+use bub_kernel::hooks;
 
 struct Echo;
 
@@ -11,6 +11,8 @@ impl Echo {
     async fn run_model(&self) -> Result<u32, std::fmt::Error> {
         Ok(1)
     }
+
+    fn load_state(&self) {}
 }
 
 fn main() {}
