@@ -1,13 +1,13 @@
 //! Hooks: the places where a plugin can step into a turn.
 //!
-//! * [`table`](mod@table) declares every hook once; everything else is derived from it.
+//! * `table` declares every hook once; everything else is derived from it.
 //! * [`HookSet`] holds the implementations of all plugins and calls them, latest registered first.
 //! * An implementation is synchronous or asynchronous; [`SyncHook`] and [`AsyncHook`] are what
 //!   `#[hooks]` generates from an ordinary method.
-//! * A panic inside an implementation becomes the error of that hook ([`guard`](mod@guard)).
+//! * A panic inside an implementation becomes the error of that hook (`guard`).
 //! * [`Next`] lets a first-result hook run the chain below itself.
 //! * The chained hooks around model and tool calls have failure rules of their own
-//!   ([`intercept`](mod@intercept)).
+//!   (`intercept`).
 
 mod argument;
 mod call;

@@ -1,7 +1,7 @@
 //! The kernel of bub: a turn in which every stage is a hook.
 //!
 //! * [`Envelope`], [`State`], [`Prompt`], [`ModelStream`], [`Error`]: what hooks are given and return.
-//! * [`hooks`]: the table of all hooks, the registry, and the rules of calling.
+//! * [`hooks`](mod@hooks): the table of all hooks, the registry, and the rules of calling.
 //! * [`Plugin`]: a set of hook implementations; write one with [`hooks`](macro@hooks) on an `impl` block.
 //! * [`Framework`]: registers plugins, opens the [`Running`] scope, and
 //!   [runs turns](Framework::process_inbound).

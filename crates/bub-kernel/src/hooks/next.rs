@@ -8,9 +8,16 @@ use crate::{BoxFuture, error::Result};
 /// A first-result hook asks for it with an argument named `next`, to wrap their answer or to ask
 /// them with other arguments:
 ///
-/// ```ignore
-/// async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
-///     Ok(next.call().await?.map(shout))
+/// ```
+/// use bub_kernel::{Prompt, Result, hooks, hooks::{Next, point}};
+///
+/// struct Polite;
+///
+/// #[hooks(crate = bub_kernel)]
+/// impl Polite {
+///     async fn build_prompt(&self, next: Next<'_, point::BuildPrompt>) -> Result<Option<Prompt>> {
+///         Ok(next.call().await?.map(|prompt| Prompt::from(format!("{}, please", prompt.text()))))
+///     }
 /// }
 /// ```
 pub struct Next<'a, P: HookPoint>(pub(super) Call<'a, P>);

@@ -46,7 +46,7 @@ fn an_empty_output_channel_is_the_channel() {
     assert_eq!(message.output_channel().unwrap(), "cli");
 }
 
-// H-41: channel and chat are overwritten in the context, in their place.
+// H-41, W-58: channel and chat are overwritten in the context, in their place; it is the message's own map.
 #[test]
 fn the_context_always_names_channel_and_chat() {
     let message: Envelope = ChannelMessage::new("s", "cli", "x")

@@ -104,3 +104,14 @@ async fn clones_are_the_same_framework() {
     drop(first);
     assert_eq!(second.resolve_session(&hi()).await.unwrap(), "same");
 }
+
+// S-40: the framework holds the plugins, their hooks and the router, and runs turns; the agent and the channels
+// are plugins above it.
+#[tokio::test]
+async fn the_framework_is_complete_without_any_plugin() {
+    let framework = framework([]);
+    assert!(framework.plugins().is_empty());
+    assert!(framework.hooks().report().is_empty());
+    assert!(framework.router().is_none() && framework.tape_store().is_none());
+    assert_eq!(turn(&framework).await.unwrap().model_output, "hi");
+}

@@ -52,3 +52,12 @@ fn every_hook_says_what_it_is_for() {
         assert!(!spec.result.is_empty());
     }
 }
+
+// What `bub hooks` and the reference show.
+#[test]
+fn arguments_and_results_are_written_as_an_author_writes_them() {
+    let args = HOOKS.iter().flat_map(|spec| spec.args.iter().map(|arg| arg.type_name));
+    for text in args.chain(HOOKS.iter().map(|spec| spec.result)) {
+        assert!(!text.contains("& ") && !text.contains('\n'), "{text}");
+    }
+}

@@ -1,9 +1,9 @@
 //! What a failure of a stage does.
 
 use bub_kernel::{
-    BoxError, Error, ErrorKind, TurnOptions,
+    BoxError, Envelope, Error, ErrorKind, Framework, FrameworkRef, Result, TurnOptions, hooks,
     hooks::{
-        HookPoint,
+        HookPoint, args,
         point::{
             BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession, RunModel,
             RunModelStream,
@@ -93,4 +93,35 @@ async fn a_failed_turn_leaves_the_framework_usable() {
     failing_turn(&framework).await;
     let good = framework.process_inbound(hi().with("content", "more"), TurnOptions::default()).await;
     assert_eq!(good.unwrap().model_output, "fine");
+}
+
+// S-24: how an observer makes a failure visible where the message came from. The builtin plugin does this.
+#[tokio::test]
+async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
+    struct Telling(FrameworkRef);
+    #[hooks(crate = bub_kernel)]
+    impl Telling {
+        async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) -> Result<()> {
+            let (Some(framework), Some(message)) = (self.0.get(), message) else { return Ok(()) };
+            let told = Envelope::text(format!("An error occurred at stage '{stage}': {error}"))
+                .with("kind", "error")
+                .with("chat_id", message.chat_id().unwrap_or_default().into_owned());
+            let args = args::DispatchOutbound { message: &told };
+            framework.hooks().call_many::<DispatchOutbound>(args).await.map(|_| ())
+        }
+    }
+    let trace = Trace::default();
+    let sent = trace.clone();
+    let sending = Fake::new().on_async::<DispatchOutbound>(move |call| {
+        let message = call.args.message;
+        sent.note(format!("{} {} {}", message.kind(), message.chat_id().unwrap(), message.content()));
+        some(true)
+    });
+    let framework = Framework::builder()
+        .plugin_with("telling", |context| Ok::<_, Error>(Telling(context.framework.clone())))
+        .plugin("sending", sending)
+        .plugin("failing", Fake::new().on::<RunModel>(|_| fail("boom")))
+        .build();
+    failing_turn(&framework).await;
+    assert_eq!(trace.lines(), ["error room An error occurred at stage 'turn': boom"]);
 }
