@@ -32,6 +32,7 @@ mod replace;
 mod scan;
 mod settle;
 mod shared;
+mod sift;
 mod slots;
 mod snapshot;
 
@@ -49,7 +50,7 @@ use self::{
 };
 use crate::{
     AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease, Listing,
-    Reset, ResetOutcome, Result, Span, Summary, TapeError, TapeName, TapeStore, Wait,
+    Reset, ResetOutcome, Result, Sieve, Span, Summary, TapeError, TapeName, TapeStore, Wait,
     fs::{Fs, RealFs},
 };
 
@@ -161,6 +162,10 @@ impl TapeStore for FileStore {
 
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
         read::entries(Arc::clone(&self.shared), tape.clone(), span)
+    }
+
+    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+        sift::entries(Arc::clone(&self.shared), tape.clone(), span, sieve)
     }
 
     fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {

@@ -37,6 +37,7 @@ pub mod media;
 mod memory;
 mod names;
 mod query;
+mod search;
 mod sidecar;
 mod sieve;
 mod store;
@@ -56,6 +57,7 @@ pub use json::parse_lossy;
 pub use memory::MemoryStore;
 pub use names::{SESSION_START, TapeName};
 pub use query::{DateRange, Order, Query, Window};
+pub use search::{Found, Hit, SEARCH_MARKER, Search};
 pub use sidecar::Sidecar;
 pub use sieve::Sieve;
 pub use store::{

@@ -9,12 +9,15 @@ mod builder;
 mod calls;
 mod carry;
 mod pictures;
+mod telling;
+
+use std::sync::Arc;
 
 use futures_util::TryStreamExt as _;
 use serde_json::{Map, Value};
 
-use self::builder::Builder;
 pub use self::calls::INTERRUPTED;
+use self::{builder::Builder, telling::Telling};
 use crate::{AnchorSearch, AnchorSelector, Entry, EntryId, Kind, Result, Span, Tape, TapeContext, TapeError};
 
 /// The event that records the result of one call while others of the same response still run.
@@ -94,10 +97,10 @@ impl Tape {
     ///
     /// A tape without anchors is shown whole; a named anchor that is not there is an error.
     pub async fn view_by(&self, context: &TapeContext, options: &ViewOptions) -> Result<View> {
-        let (origin, entries) = self.selected_entries(&context.anchor, options).await?;
+        let (origin, entries) = self.selected_entries(context, options).await?;
         let mut builder = Builder::new(options.model.as_deref());
         match &context.select {
-            None => entries.iter().for_each(|entry| builder.entry(entry)),
+            None => entries.into_iter().for_each(|entry| builder.entry(entry)),
             Some(select) => {
                 let shown: Vec<Entry> = entries.into_iter().filter(Entry::in_context).collect();
                 builder.uses(shown.iter().map(|entry| entry.id));
@@ -114,10 +117,10 @@ impl Tape {
     /// The anchor, what it carries, and what follows it.
     async fn selected_entries(
         &self,
-        anchor: &AnchorSelector,
+        context: &TapeContext,
         options: &ViewOptions,
     ) -> Result<(Option<EntryId>, Vec<Entry>)> {
-        let search = match anchor {
+        let search = match &context.anchor {
             AnchorSelector::Last => Some(AnchorSearch::Latest(1)),
             AnchorSelector::Named(name) => Some(AnchorSearch::LatestNamed(name.clone())),
             AnchorSelector::Whole => None,
@@ -126,11 +129,14 @@ impl Tape {
             Some(search) => self.marks(search).await?.pop(),
             None => None,
         };
-        if let (AnchorSelector::Named(name), None) = (anchor, &mark) {
+        if let (AnchorSelector::Named(name), None) = (&context.anchor, &mark) {
             return Err(TapeError::no_anchor(name));
         }
         let span = mark.as_ref().map_or(Span::ALL, |mark| Span::from(mark.position));
-        let mut stream = self.store().read(self.name(), span);
+        let mut stream = match context.select {
+            Some(_) => self.store().read(self.name(), span),
+            None => self.store().sift(self.name(), span, Arc::new(Telling)),
+        };
         let mut entries = Vec::new();
         while let Some(entry) = stream.try_next().await? {
             let first = entries.is_empty() && mark.is_some() && entry.kind == Kind::Anchor;

@@ -1,6 +1,9 @@
 //! Streams of entries.
 
-use std::{ops::Bound, sync::Arc};
+use std::{
+    ops::{Bound, Range},
+    sync::Arc,
+};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -56,18 +59,7 @@ fn step(state: State) -> Result<(Vec<Entry>, State)> {
 impl Reader {
     fn open(shared: Arc<Shared>, tape: TapeName, span: Span) -> Result<Option<Self>> {
         let Some(snapshot) = Snapshot::take(&shared, &tape)? else { return Ok(None) };
-        let line_end = |position: u64| line_end(&shared, &tape, &snapshot, position);
-        let start = match span.start {
-            Bound::Unbounded => 0,
-            Bound::Included(position) => position.get(),
-            Bound::Excluded(position) => line_end(position.get())?,
-        };
-        let end = match span.end {
-            Bound::Unbounded => snapshot.end,
-            Bound::Included(position) => line_end(position.get())?,
-            Bound::Excluded(position) => position.get().min(snapshot.end),
-        };
-        let start = start.min(end);
+        let Range { start, end } = extent(&shared, &tape, &snapshot, span)?;
         let direction = match span.order {
             Order::OldestFirst => Direction::Forward(Forward::new(start, end)),
             Order::NewestFirst => Direction::Backward(Backward::new(start, end)),
@@ -87,6 +79,27 @@ impl Reader {
         let more = more.map_err(|error| self.shared.error("read", &path, error))?;
         Ok((entries, if more { State::Running(self) } else { State::Finished }))
     }
+}
+
+/// The bytes of a stretch.
+pub(super) fn extent(
+    shared: &Shared,
+    tape: &TapeName,
+    snapshot: &Snapshot,
+    span: Span,
+) -> Result<Range<u64>> {
+    let line_end = |position: u64| line_end(shared, tape, snapshot, position);
+    let start = match span.start {
+        Bound::Unbounded => 0,
+        Bound::Included(position) => position.get(),
+        Bound::Excluded(position) => line_end(position.get())?,
+    };
+    let end = match span.end {
+        Bound::Unbounded => snapshot.end,
+        Bound::Included(position) => line_end(position.get())?,
+        Bound::Excluded(position) => position.get().min(snapshot.end),
+    };
+    Ok(start.min(end)..end)
 }
 
 /// Where the line at a position ends.

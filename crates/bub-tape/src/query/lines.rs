@@ -60,7 +60,7 @@ pub(crate) fn all(lines: &[u8]) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// The `kind` of a line whose first two keys are `id` and `kind`.
-fn kind(line: &[u8]) -> Option<&[u8]> {
+pub(crate) fn kind(line: &[u8]) -> Option<&[u8]> {
     let rest = line.strip_prefix(b"{\"id\": ")?;
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let rest = rest.get(digits..)?.strip_prefix(b", \"kind\": \"")?;

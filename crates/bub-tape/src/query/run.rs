@@ -33,9 +33,14 @@ impl Filter {
             && self.text.as_ref().is_none_or(|text| text.is_in_entry(entry))
     }
 
+    /// What can be told from the ends of raw lines.
+    fn outside(&self) -> Outside {
+        Outside::new(&self.kinds, self.dates)
+    }
+
     /// What can be told from raw lines.
     fn sieve(&self) -> Option<Arc<dyn Sieve>> {
-        let outside = Outside::new(&self.kinds, self.dates);
+        let outside = self.outside();
         if let Some(text) = self.text.as_ref().filter(|text| !text.is_datelike())
             && let Some(needle) = Needle::new(text.folded(), outside.clone())
         {
@@ -51,10 +56,29 @@ impl Query {
     /// What is wrong with the query — an unknown anchor, an unreadable date — is the stream's first and only item; errors
     /// of the store are passed on, never taken for an empty tape.
     pub fn run<'a>(self, store: &'a dyn TapeStore, tape: &'a TapeName) -> EntryStream<'a> {
+        self.run_through(store, tape, Filter::sieve)
+    }
+
+    /// Answers the query for somebody who looks at the text himself, and knows which lines are worth it.
+    pub(crate) fn run_for_search<'a>(
+        self,
+        store: &'a dyn TapeStore,
+        tape: &'a TapeName,
+        sieve: impl FnOnce(Outside) -> Option<Arc<dyn Sieve>> + Send + 'a,
+    ) -> EntryStream<'a> {
+        self.run_through(store, tape, move |filter| sieve(filter.outside()))
+    }
+
+    fn run_through<'a>(
+        self,
+        store: &'a dyn TapeStore,
+        tape: &'a TapeName,
+        sieve: impl FnOnce(&Filter) -> Option<Arc<dyn Sieve>> + Send + 'a,
+    ) -> EntryStream<'a> {
         let found = async move {
             let filter = Filter::read(&self)?;
             let span = self.span(store, tape).await?;
-            let entries = match filter.sieve() {
+            let entries = match sieve(&filter) {
                 Some(sieve) => store.sift(tape, span, sieve),
                 None => store.read(tape, span),
             };

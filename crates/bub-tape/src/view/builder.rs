@@ -24,7 +24,7 @@ pub(super) struct Builder<'a> {
 #[derive(Debug)]
 enum Item {
     Message(Message, Option<EntryId>),
-    Calls(Calls),
+    Calls(Message, Calls),
 }
 
 impl<'a> Builder<'a> {
@@ -38,20 +38,21 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds an entry.
-    pub(super) fn entry(&mut self, entry: &Entry) {
+    pub(super) fn entry(&mut self, mut entry: Entry) {
         if entry.kind == Kind::Event && entry.name() == Some(TOOL_DONE) {
-            self.tool_done(entry);
+            self.tool_done(&entry);
         }
         if !entry.in_context() {
             return;
         }
         match &entry.kind {
-            Kind::Anchor => self.items.push(Item::Message(anchor_message(entry), Some(entry.id))),
+            Kind::Anchor => self.items.push(Item::Message(anchor_message(&entry), Some(entry.id))),
             Kind::Message => {
-                self.message(self.with_provider_state(entry.payload.clone(), entry), Some(entry))
+                let payload = std::mem::take(&mut entry.payload);
+                self.message(self.with_provider_state(payload, &entry), Some(&entry));
             }
-            Kind::ToolCall => self.tool_call(entry),
-            Kind::ToolResult => self.tool_result(entry),
+            Kind::ToolCall => self.tool_call(&mut entry),
+            Kind::ToolResult => self.tool_result(&mut entry),
             Kind::System | Kind::Event | Kind::Error | Kind::Other(_) => {}
         }
     }
@@ -66,12 +67,8 @@ impl<'a> Builder<'a> {
             return self.tool_message(&message, entry);
         }
         let calls = if role == "assistant" { message.shift_remove("tool_calls") } else { None };
-        let calls = calls.as_ref().and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        if !calls.is_empty() {
-            self.close(entry);
-        }
-        match Calls::new(message.clone(), calls, entry) {
-            Some(calls) => self.calls(calls),
+        match calls.and_then(|calls| Calls::new(calls, entry)) {
+            Some(calls) => self.calls(calls, message, entry),
             None => self.items.push(Item::Message(message, entry.map(|entry| entry.id))),
         }
     }
@@ -85,41 +82,40 @@ impl<'a> Builder<'a> {
                     messages.push(message);
                     used.extend(entry);
                 }
-                Item::Calls(calls) => calls.into_messages(&mut messages, &mut used),
+                Item::Calls(message, calls) => calls.into_messages(message, &mut messages, &mut used),
             }
         }
         (messages, if self.given.is_empty() { used } else { self.given })
     }
 
-    fn tool_call(&mut self, entry: &Entry) {
-        self.close(Some(entry));
-        let text = entry.payload.get("content").filter(|content| !content.is_null());
-        let text = text.cloned().unwrap_or_else(|| "".into());
-        let message = object([("role", "assistant".into()), ("content", text)]);
-        let message = self.with_provider_state(message, entry);
-        let calls =
-            entry.payload.get("calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        if let Some(calls) = Calls::new(message, calls, Some(entry)) {
-            self.calls(calls);
+    fn tool_call(&mut self, entry: &mut Entry) {
+        let text = entry.payload.shift_remove("content").filter(|content| !content.is_null());
+        let message = object([("role", "assistant".into()), ("content", text.unwrap_or_else(|| "".into()))]);
+        let calls = entry.payload.shift_remove("calls").and_then(|calls| Calls::new(calls, Some(entry)));
+        if let Some(calls) = calls {
+            self.calls(calls, self.with_provider_state(message, entry), Some(entry));
         }
     }
 
-    fn calls(&mut self, calls: Calls) {
+    fn calls(&mut self, calls: Calls, message: Message, entry: Option<&Entry>) {
+        self.close(entry);
         self.open.push_back(self.items.len());
-        self.items.push(Item::Calls(calls));
+        self.items.push(Item::Calls(message, calls));
         if self.open.len() > MAX_OPEN {
             self.open.pop_front();
         }
     }
 
-    fn tool_result(&mut self, entry: &Entry) {
-        let results = entry.payload.get("results").and_then(Value::as_array);
-        let results = results.map(Vec::as_slice).unwrap_or_default();
+    fn tool_result(&mut self, entry: &mut Entry) {
+        let mut results = match entry.payload.shift_remove("results") {
+            Some(Value::Array(results)) => results,
+            _ => Vec::new(),
+        };
         let named = entry.meta.get("call_ids").and_then(Value::as_array);
         self.offer(|calls| {
             let meant = named.map_or_else(|| calls.same_run(entry), |ids| calls.has_any(ids));
             if meant {
-                calls.answer(results, entry.id);
+                calls.answer(std::mem::take(&mut results), entry.id);
             }
             meant
         });
@@ -174,7 +170,7 @@ impl<'a> Builder<'a> {
 
 fn calls_at(items: &mut [Item], index: usize) -> Option<&mut Calls> {
     match items.get_mut(index) {
-        Some(Item::Calls(calls)) => Some(calls),
+        Some(Item::Calls(_, calls)) => Some(calls),
         Some(Item::Message(..)) | None => None,
     }
 }

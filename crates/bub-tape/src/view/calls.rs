@@ -11,7 +11,6 @@ pub const INTERRUPTED: &str = "[interrupted, may have taken effect]";
 /// One assistant message with calls, waiting for its results.
 #[derive(Debug)]
 pub(super) struct Calls {
-    message: Message,
     slots: Vec<Slot>,
     run_id: Option<Value>,
     /// Entries whose content is in it.
@@ -31,22 +30,19 @@ struct Slot {
 
 impl Calls {
     /// `None` when none of them is a call.
-    pub(super) fn new(mut message: Message, calls: &[Value], entry: Option<&Entry>) -> Option<Self> {
+    pub(super) fn new(calls: Value, entry: Option<&Entry>) -> Option<Self> {
+        let Value::Array(calls) = calls else { return None };
         let mut slots: Vec<Slot> = Vec::with_capacity(calls.len());
-        for (index, call) in calls.iter().enumerate() {
+        for (index, call) in calls.into_iter().enumerate() {
             let taken = |id: &str| slots.iter().any(|slot| slot.id == id);
-            let slot = Slot::new(call, |id| {
-                if id.is_empty() || taken(id) { free_id(index, &taken) } else { id.to_owned() }
-            });
-            slots.push(slot);
+            let own = call.get("id").and_then(Value::as_str).unwrap_or_default();
+            let id = if own.is_empty() || taken(own) { free_id(index, &taken) } else { own.to_owned() };
+            slots.push(Slot::new(call, id));
         }
         slots.iter().any(|slot| slot.call.is_some()).then_some(())?;
-        let calls: Vec<Value> =
-            slots.iter().filter_map(|slot| slot.call.clone().map(Value::Object)).collect();
-        message.insert("tool_calls".to_owned(), calls.into());
         let run_id = entry.and_then(|entry| entry.meta.get("run_id").cloned());
         let entries = entry.map(|entry| entry.id).into_iter().collect();
-        Some(Self { message, slots, run_id, entries, open: true })
+        Some(Self { slots, run_id, entries, open: true })
     }
 
     /// Whether an entry can belong to the same response: runs that overlap are told apart by their id.
@@ -63,9 +59,9 @@ impl Calls {
     }
 
     /// Takes the results, by position; what is missing or too much is no harm.
-    pub(super) fn answer(&mut self, results: &[Value], entry: EntryId) {
+    pub(super) fn answer(&mut self, results: Vec<Value>, entry: EntryId) {
         for (slot, result) in self.slots.iter_mut().zip(results) {
-            slot.result = Some(result.clone());
+            slot.result = Some(result);
         }
         self.entries.push(entry);
         self.open = false;
@@ -87,11 +83,19 @@ impl Calls {
         true
     }
 
-    /// The assistant message and one tool message for each of its calls.
-    pub(super) fn into_messages(self, messages: &mut Vec<Message>, entries: &mut Vec<EntryId>) {
-        messages.push(self.message);
+    /// The assistant message with its calls, and one tool message for each of them.
+    pub(super) fn into_messages(
+        self,
+        message: Message,
+        messages: &mut Vec<Message>,
+        entries: &mut Vec<EntryId>,
+    ) {
         entries.extend(self.entries);
-        for slot in self.slots.into_iter().filter(|slot| slot.call.is_some()) {
+        let (mut calls, at) = (Vec::with_capacity(self.slots.len()), messages.len());
+        messages.push(message);
+        for mut slot in self.slots {
+            let Some(call) = slot.call.take() else { continue };
+            calls.push(Value::Object(call));
             let content = match (slot.result, slot.finished) {
                 (Some(result), _) => content(result),
                 (None, Some((result, event))) => {
@@ -105,20 +109,24 @@ impl Calls {
             message.extend(slot.name.map(|name| ("name".to_owned(), name)));
             messages.push(message);
         }
+        if let Some(message) = messages.get_mut(at) {
+            message.insert("tool_calls".to_owned(), calls.into());
+        }
     }
 }
 
 impl Slot {
-    fn new(call: &Value, usable: impl FnOnce(&str) -> String) -> Self {
-        let mut call = call.as_object().cloned();
-        let id =
-            usable(call.as_ref().and_then(|call| call.get("id")).and_then(Value::as_str).unwrap_or_default());
+    fn new(call: Value, id: String) -> Self {
+        let function = call.get("function").or_else(|| call.get("custom"));
+        let name =
+            function.and_then(|function| function.get("name")).filter(|name| name.is_string()).cloned();
+        let mut call = match call {
+            Value::Object(call) if name.is_some() => Some(call),
+            _ => None,
+        };
         if let Some(call) = &mut call {
             call.insert("id".to_owned(), id.clone().into());
         }
-        let function = call.as_ref().and_then(|call| call.get("function").or_else(|| call.get("custom")));
-        let name =
-            function.and_then(|function| function.get("name")).filter(|name| name.is_string()).cloned();
         Self { call, id, name, result: None, finished: None }
     }
 }

@@ -1,0 +1,153 @@
+//! Cost of views and searches on the file store.
+//!
+//! `cargo bench -p bub-tape --bench view`. The tape of the searches has 100,000 entries (45 MB); the word `zebrafish` is in
+//! ten of its messages. The views are of 500 entries behind the last anchor, on a short and on a long tape.
+#![allow(clippy::unwrap_used, missing_docs, reason = "a benchmark")]
+
+use std::{
+    fs::File,
+    io::{BufWriter, Write},
+    sync::{Arc, OnceLock},
+};
+
+use bub_tape::{
+    Durability, Entry, EntryId, FileStore, Kind, Query, Search, Tape, TapeName, ViewOptions, codec,
+};
+use divan::Bencher;
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+const WORDS: &str = "the agent reads a file and runs the tests then writes a patch for config parser error handling in \
+    module store tape session channel queue buffer token model reply user asks about weather deploy docker compose \
+    network socket timeout retry";
+const TAIL: usize = 500;
+
+fn main() {
+    divan::main();
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap()
+}
+
+/// Numbers without meaning, the same in every run.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % below as u64).unwrap()
+    }
+
+    fn text(&mut self, size: usize) -> String {
+        let words: Vec<&str> = WORDS.split_whitespace().collect();
+        let mut text = String::new();
+        while text.len() < size {
+            text.push_str(words[self.next(words.len())]);
+            text.push(' ');
+        }
+        text.truncate(size);
+        text
+    }
+}
+
+fn entry(number: usize, count: usize, noise: &mut Noise) -> Entry {
+    let rare = (0..10).any(|part| number == (2 * part + 1) * count / 20);
+    if rare {
+        return Entry::message("user", format!("zebrafish {}", noise.text(290)));
+    }
+    match number % 10 {
+        1 | 5 => Entry::message("user", noise.text(300)),
+        2 | 6 => Entry::message("assistant", noise.text(300)),
+        3 => {
+            let arguments = json!({"cmd": noise.text(150)}).to_string();
+            let function = json!({"name": "bash", "arguments": arguments});
+            Entry::tool_call(vec![
+                json!({"id": format!("call_{number}"), "type": "function", "function": function}),
+            ])
+        }
+        4 => Entry::tool_result(vec![noise.text(300).into()]),
+        step => {
+            Entry::event("loop.step", Some(json!({"step": step, "status": "ok", "note": noise.text(200)})))
+        }
+    }
+}
+
+/// A tape of so many entries, made once for each length.
+fn tape_of(entries: usize) -> Tape {
+    static SHORT: OnceLock<(TempDir, FileStore)> = OnceLock::new();
+    static MIDDLE: OnceLock<(TempDir, FileStore)> = OnceLock::new();
+    static LONG: OnceLock<(TempDir, FileStore)> = OnceLock::new();
+    let cell = match entries {
+        0..=10_000 => &SHORT,
+        10_001..=100_000 => &MIDDLE,
+        _ => &LONG,
+    };
+    let name = TapeName::for_session("/srv/demo", "cli:local");
+    let (_, store) = cell.get_or_init(|| {
+        let root = tempfile::tempdir().unwrap();
+        let store = FileStore::new(root.path(), Durability::Os);
+        let mut file = BufWriter::new(File::create(store.path(&name)).unwrap());
+        let mut noise = Noise(1);
+        for number in 0..entries {
+            let anchor = number % 1_000 == 0 && number + TAIL < entries || number + TAIL + 1 == entries;
+            let mut line = match anchor {
+                true => Entry::anchor("phase", Some(json!({"summary": noise.text(100)}))),
+                false => entry(number, entries, &mut noise),
+            };
+            line.id = EntryId::new(i64::try_from(number).unwrap() + 1);
+            line.meta.insert("run_id".to_owned(), format!("run-{}", number / 10).into());
+            file.write_all(codec::encode(&line).as_bytes()).unwrap();
+        }
+        file.flush().unwrap();
+        runtime().block_on(store.reindex(&name)).unwrap();
+        (root, store)
+    });
+    Tape::new(Arc::new(store.clone()), name)
+}
+
+#[divan::bench(args = [1_000, 1_000_000])]
+fn view_of_500_entries(bencher: Bencher, entries: usize) {
+    let (tape, runtime) = (tape_of(entries), runtime());
+    let options = ViewOptions::new();
+    bencher.bench_local(|| runtime.block_on(tape.view(&options)).unwrap());
+}
+
+/// Open, summarise and view: what a start of a session costs.
+#[divan::bench(args = [1_000, 1_000_000])]
+fn open_and_view(bencher: Bencher, entries: usize) {
+    let (tape, runtime) = (tape_of(entries), runtime());
+    let options = ViewOptions::new();
+    let store = tape.store();
+    assert!(!format!("{store:?}").is_empty());
+    bencher.bench_local(|| {
+        runtime.block_on(async {
+            tape.info().await.unwrap();
+            tape.view(&options).await.unwrap()
+        })
+    });
+}
+
+/// A rare word, a word that is not there, a common word; as asked for and with typing errors; in Chinese.
+#[divan::bench(args = ["zebrafish", "ZebraFish", "xylophone", "weather", "斑马鱼", "say \"hi\""])]
+fn search_exactly(bencher: Bencher, text: &str) {
+    let (tape, runtime) = (tape_of(100_000), runtime());
+    let search = Search::new(text).exactly();
+    bencher.bench_local(|| runtime.block_on(tape.search(&search)).unwrap());
+}
+
+#[divan::bench(args = ["zebrafish", "zebrafsh", "xylophone", "wether", "tset", "docker zebrafsh", "斑马鱼类", "qthex", "ingent"])]
+fn search_nearly(bencher: Bencher, text: &str) {
+    let (tape, runtime) = (tape_of(100_000), runtime());
+    let search = Search::new(text);
+    bencher.bench_local(|| runtime.block_on(tape.search(&search)).unwrap());
+}
+
+#[divan::bench]
+fn query_events_of_the_whole_tape(bencher: Bencher) {
+    let (tape, runtime) = (tape_of(100_000), runtime());
+    bencher.bench_local(|| runtime.block_on(tape.query_all(Query::new().kinds([Kind::Anchor]))).unwrap());
+}

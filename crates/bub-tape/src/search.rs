@@ -1,0 +1,148 @@
+//! Finding what was said, in any script, spelled rightly or nearly so.
+//!
+//! An entry matches exactly when the text occurs in its payload, whatever the case. It matches nearly when every word
+//! of the text does, each within the tolerance of a typing error. Exact matches come first, and in each group
+//! the latest; entries with the same payload count once.
+
+mod gathered;
+mod snippet;
+mod typo;
+mod words;
+
+use std::sync::Arc;
+
+use futures_util::TryStreamExt as _;
+
+use self::{
+    gathered::Gathered,
+    words::{Blurred, Words},
+};
+use crate::{
+    Entry, Kind, Query, Result, Sieve, Tape,
+    query::{
+        lines::Outside,
+        needle::Needle,
+        text::{Wanted, each_text},
+    },
+};
+
+/// What the output of a search starts with. Entries that contain it are left out: a search that finds itself says nothing.
+pub const SEARCH_MARKER: &str = "[tape.search]";
+
+const DEFAULT_LIMIT: usize = 20;
+
+/// A search of one tape.
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Search {
+    /// What to look for; the space around it does not matter.
+    pub text: String,
+    /// Which entries to look at: window, dates and kinds. Its text, limit and order mean nothing here.
+    pub within: Query,
+    /// How many entries to find at most.
+    pub limit: usize,
+    /// Whether what nearly matches is found too.
+    pub fuzzy: bool,
+}
+
+impl Search {
+    /// A search of all messages and tool results.
+    pub fn new(text: impl Into<String>) -> Self {
+        let within = Query::new().kinds([Kind::Message, Kind::ToolResult]);
+        Self { text: text.into(), within, limit: DEFAULT_LIMIT, fuzzy: true }
+    }
+
+    /// Looks at other entries.
+    pub fn within(mut self, query: Query) -> Self {
+        self.within = query;
+        self
+    }
+
+    /// Finds at most so many.
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Finds only what matches exactly.
+    pub fn exactly(mut self) -> Self {
+        self.fuzzy = false;
+        self
+    }
+}
+
+/// What a search found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Found {
+    /// Exact matches, latest first, then near ones.
+    pub hits: Vec<Hit>,
+    /// How many matches were left out because they are themselves the output of a search.
+    pub filtered: usize,
+}
+
+/// An entry that matches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hit {
+    /// The entry.
+    pub entry: Entry,
+    /// The text around the match, on one line.
+    pub snippet: String,
+    /// Whether the text occurs as it was asked for.
+    pub exact: bool,
+}
+
+impl Tape {
+    /// Searches the tape, what the running turn has written included.
+    pub async fn search(&self, search: &Search) -> Result<Found> {
+        let wanted = Wanted::new(search.text.trim());
+        let words = if search.fuzzy { Words::new(wanted.folded()) } else { None };
+        let blurred = words.as_ref().map(|words| Arc::new(Blurred::new(words, wanted.folded())));
+        let query = Query { text: None, limit: None, ..search.within.clone() }.newest_first();
+        let sieve = |outside| sieve(blurred.as_ref(), &wanted, outside);
+        let mut entries = query.run_for_search(&**self.store(), self.name(), sieve);
+        let mut gathered = Gathered::new(search.limit);
+        while !gathered.is_complete()
+            && let Some(entry) = entries.try_next().await?
+        {
+            let near = words.as_ref().filter(|_| gathered.has_room());
+            if let Some(hit) = compare(entry, &wanted, near) {
+                gathered.add(hit);
+            }
+            if let Some(blurred) = blurred.as_ref().filter(|_| !gathered.has_room()) {
+                blurred.only_exact();
+            }
+        }
+        drop(entries);
+        Ok(gathered.found())
+    }
+}
+
+fn sieve(blurred: Option<&Arc<Blurred>>, wanted: &Wanted, outside: Outside) -> Option<Arc<dyn Sieve>> {
+    if let Some(blurred) = blurred {
+        return Some(Arc::new(blurred.within(outside)));
+    }
+    match Needle::new(wanted.folded(), outside.clone()) {
+        Some(needle) => Some(Arc::new(needle)),
+        None => Some(Arc::new(outside)),
+    }
+}
+
+/// The entry as a hit, when it matches at all.
+fn compare(entry: Entry, wanted: &Wanted, words: Option<&Words>) -> Option<Hit> {
+    let mut snippet = None;
+    visit_texts(&entry, &mut |text| {
+        snippet = snippet::around(text, wanted);
+        snippet.is_some()
+    });
+    if let Some(snippet) = snippet {
+        return Some(Hit { entry, snippet, exact: true });
+    }
+    let place = words?.find_in(&entry)?;
+    Some(Hit { entry, snippet: snippet::snippet(&place.text, place.at), exact: false })
+}
+
+/// Calls `visit` with the texts of a payload until it returns `true`. What every message has says nothing about it.
+fn visit_texts(entry: &Entry, visit: &mut dyn FnMut(&str) -> bool) {
+    let mut visit = |key: Option<&str>, text: &str| !matches!(key, Some("role" | "type")) && visit(text);
+    let _ = entry.payload.iter().any(|(key, value)| each_text(Some(key), value, false, &mut visit));
+}
