@@ -14,9 +14,9 @@ use crate::{Declared, Key, Kind, PerProvider, Secret, Section, SettingType};
 pub static HOME: Key<PathBuf> =
     Key::new("home", "~/.bub", "Directory for tapes, history and plugins.").trusted().not_in_file();
 
-/// The model that answers.
-pub static MODEL: Key<String> =
-    Key::new("model", "openrouter:openrouter/free", "Model to use, as `provider:model`.");
+/// The model that answers. The original has a default that needs a key; without one, none is honest.
+pub static MODEL: Key<Option<String>> =
+    Key::new("model", None, "Model to use, as `provider:model`; without one bub looks for a usable model.");
 
 /// Models tried when the first one fails.
 pub static FALLBACK_MODELS: Key<Option<Vec<String>>> =
@@ -30,6 +30,26 @@ pub static API_KEY: Key<PerProvider<Secret>> =
 pub static API_BASE: Key<PerProvider<String>> =
     Key::new("api_base", (), "Base URL, one for all providers or one each (`BUB_<PROVIDER>_API_BASE`).")
         .trusted();
+
+/// Programs that print keys. Trusted, because they are run.
+pub static API_KEY_COMMAND: Key<PerProvider<String>> = Key::new(
+    "api_key_command",
+    (),
+    "Command that prints the API key, one or one each (`BUB_<PROVIDER>_API_KEY_COMMAND`); run without a shell.",
+)
+.trusted();
+
+/// Providers that are added or changed. Trusted, because it decides who receives the key.
+pub static PROVIDERS: Key<Map<String, Value>> =
+    Key::new("providers", (), "Providers to add or change: a map of name to base URL, wire and more.")
+        .trusted();
+
+/// Whether to ask the ports of local model servers.
+pub static LOCAL_MODELS: Key<bool> = Key::new(
+    "local_models",
+    true,
+    "Look for a model server on this computer when no model is configured and no key is found.",
+);
 
 /// How many steps a turn may take. The original has no limit; 100 stops a runaway loop.
 pub static MAX_STEPS: Key<Option<u64>> =
@@ -175,6 +195,9 @@ static ROOT: &[&dyn Declared] = &[
     &FALLBACK_MODELS,
     &API_KEY,
     &API_BASE,
+    &API_KEY_COMMAND,
+    &PROVIDERS,
+    &LOCAL_MODELS,
     &MAX_STEPS,
     &MAX_TOKENS,
     &MODEL_TIMEOUT,

@@ -26,7 +26,7 @@ pub enum Trust {
 ///
 /// let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("bub_model", "openai:gpt-5")]);
 /// let settings = Loader::new(env).load().unwrap();
-/// assert_eq!(settings.get(&core::MODEL), "openai:gpt-5");
+/// assert_eq!(settings.get(&core::MODEL).as_deref(), Some("openai:gpt-5"));
 /// assert_eq!(settings.get(&core::MAX_STEPS), Some(100));
 /// ```
 pub struct Loader {

@@ -55,10 +55,14 @@ impl fmt::Display for Secret {
 /// Whether a name looks like that of a secret (`api_key`, `GITHUB_TOKEN`, `Authorization`, …).
 ///
 /// Used where no declaration can say so: free-form maps, sections of plugins that are not loaded,
-/// undeclared variables. Counting words such as `max_tokens` are not secrets.
+/// undeclared variables. Counting words such as `max_tokens` are not secrets, and neither is a
+/// command that prints one.
 pub fn is_sensitive_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    if words.last() == Some(&"command") {
+        return false;
+    }
     words.iter().any(|word| {
         matches!(*word, "key" | "token" | "secret" | "password" | "passwd" | "credential" | "credentials")
             || matches!(*word, "authorization" | "cookie")
@@ -87,7 +91,16 @@ mod tests {
         {
             assert!(is_sensitive_name(name), "{name}");
         }
-        for name in ["max_tokens", "model", "keyboard", "monkey", "timeout", "tokens_per_minute", "auth"] {
+        for name in [
+            "max_tokens",
+            "model",
+            "keyboard",
+            "monkey",
+            "timeout",
+            "tokens_per_minute",
+            "auth",
+            "api_key_command",
+        ] {
             assert!(!is_sensitive_name(name), "{name}");
         }
     }

@@ -12,12 +12,12 @@ fn the_homes_own_config_is_read_and_else_the_usual_one() {
     let given = given.config("model: usual:file\n").env("BUB_HOME", home.clone());
     let settings = given.load();
     assert_eq!(settings.home(), home);
-    assert_eq!(settings.get(&core::MODEL), "usual:file");
+    assert_eq!(settings.get(&core::MODEL).unwrap(), "usual:file");
     assert_eq!(settings.config_file(), given.path("user/.bub/config.yml"));
 
     let given = given.file("elsewhere/config.yml", "model: own:file\n");
     let settings = given.load();
-    assert_eq!(settings.get(&core::MODEL), "own:file");
+    assert_eq!(settings.get(&core::MODEL).unwrap(), "own:file");
     assert_eq!(settings.config_file(), given.path("elsewhere/config.yml"));
 }
 
@@ -64,7 +64,7 @@ fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
 #[test]
 fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
     let settings = Given::new().config("model:\nmax_tokens: null\ntelegram:\nfallback_models: ~\n").load();
-    assert_eq!(settings.get(&core::MODEL), "openrouter:openrouter/free");
+    assert_eq!(settings.get(&core::MODEL), None);
     assert_eq!(settings.get(&core::MAX_TOKENS), 16_384);
     assert_eq!(settings.get(&core::FALLBACK_MODELS), None);
 }

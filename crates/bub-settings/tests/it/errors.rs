@@ -23,8 +23,8 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ("debounce_seconds: -1", ":1: `debounce_seconds` is `-1`, expected a number of at least 0"),
         ("debounce_seconds: .nan", ":1: `debounce_seconds` is `.nan`, expected a number of at least 0"),
         ("stream_output: maybe", ":1: `stream_output` is `maybe`, expected true or false"),
-        ("model: [a, b]", ":1: `model` is a list, expected text"),
-        ("model:\n  name: a", ":2: `model` is a map, expected text"),
+        ("model: [a, b]", ":1: `model` is a list, expected text, or null"),
+        ("model:\n  name: a", ":2: `model` is a map, expected text, or null"),
         (
             "fallback_models: {a: b}",
             ":1: `fallback_models` is a map, expected a list, or texts with commas between them, or null",
@@ -133,10 +133,10 @@ fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
     let given = Given::new().config("max_steps: many\nmodel: a:b\nverbose: 9\n").env("BUB_MAX_TOKENS", "x");
     let (settings, problems) = given.loader().load_lenient();
     assert_eq!(problems.len(), 3);
-    assert_eq!(settings.get(&core::MODEL), "a:b");
+    assert_eq!(settings.get(&core::MODEL).unwrap(), "a:b");
     assert_eq!(settings.get(&core::MAX_STEPS), Some(100));
 
     let given = Given::new().config("[").env("BUB_MODEL", "a:b");
     assert!(matches!(given.problems().as_slice(), [SettingsError::Syntax { .. }]));
-    assert_eq!(given.loader().load_lenient().0.get(&core::MODEL), "a:b");
+    assert_eq!(given.loader().load_lenient().0.get(&core::MODEL).unwrap(), "a:b");
 }

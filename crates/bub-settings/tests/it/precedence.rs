@@ -43,7 +43,7 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
     let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
-    assert_eq!(settings.len(), 26);
+    assert_eq!(settings.len(), 29);
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
@@ -66,7 +66,7 @@ fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_defau
     }
 }
 
-// H-23: names and defaults of the original; max_steps is ours
+// H-23: names and defaults of the original; those of model and max_steps are ours, and three names
 #[test]
 fn the_declared_names_and_defaults_are_those_of_the_original() {
     let settings = Given::new().load();
@@ -78,10 +78,13 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
         table,
         [
             r#"home BUB_HOME "~/.bub""#,
-            r#"model BUB_MODEL "openrouter:openrouter/free""#,
+            "model BUB_MODEL null",
             "fallback_models BUB_FALLBACK_MODELS null",
             "api_key BUB_API_KEY null",
             "api_base BUB_API_BASE null",
+            "api_key_command BUB_API_KEY_COMMAND null",
+            "providers BUB_PROVIDERS {}",
+            "local_models BUB_LOCAL_MODELS true",
             "max_steps BUB_MAX_STEPS 100",
             "max_tokens BUB_MAX_TOKENS 16384",
             "model_timeout_seconds BUB_MODEL_TIMEOUT_SECONDS null",

@@ -9,7 +9,7 @@ use crate::given::Given;
 fn dotenv_never_overrides_the_process_environment() {
     let given = Given::new().dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n").env("BUB_MODEL", "process:env");
     let settings = given.load();
-    assert_eq!(settings.get(&core::MODEL), "process:env");
+    assert_eq!(settings.get(&core::MODEL).unwrap(), "process:env");
     assert_eq!(settings.get(&core::MAX_TOKENS), 7);
 }
 
@@ -24,7 +24,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
     assert!(settings.get(&core::API_BASE).is_empty());
     assert_eq!(settings.home(), given.path("user/.bub"));
     assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), None);
-    assert_eq!(settings.get(&core::MODEL), "still:fine");
+    assert_eq!(settings.get(&core::MODEL).unwrap(), "still:fine");
     assert_eq!(settings.get(&core::API_KEY).get("openai").unwrap().expose(), "also-fine");
     let warnings = given.warnings();
     assert_eq!(warnings.len(), 8, "{warnings:#?}");
@@ -46,19 +46,19 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
 fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
     let given = Given::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
     let given = given.env("AWS_SECRET_ACCESS_KEY", "hush-hush").env("USER", "ada");
-    assert_eq!(given.load().get(&core::MODEL), "evil:-ada");
+    assert_eq!(given.load().get(&core::MODEL).unwrap(), "evil:-ada");
     assert_eq!(
         given.warnings(),
         ["work/.env:1: `${AWS_SECRET_ACCESS_KEY}` left empty, this workspace is not trusted to read it"]
     );
-    assert_eq!(given.trusted().load().get(&core::MODEL), "evil:hush-hush-ada");
+    assert_eq!(given.trusted().load().get(&core::MODEL).unwrap(), "evil:hush-hush-ada");
 }
 
 // C.7
 #[test]
 fn a_line_that_is_no_assignment_is_named_and_skipped() {
     let given = Given::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
-    assert_eq!(given.load().get(&core::MODEL), "a:b");
+    assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
     assert_eq!(given.warnings(), ["work/.env:1: ignored, not a `NAME=value` line"]);
 }
 
@@ -77,6 +77,6 @@ fn no_workspace_means_no_dotenv() {
     let given = Given::new().dotenv("BUB_MODEL=a:b\n");
     let env = bub_settings::Environment::from_pairs([("HOME", given.user_home())]);
     let settings = bub_settings::Loader::new(env).load().unwrap();
-    assert_eq!(settings.get(&core::MODEL), "openrouter:openrouter/free");
+    assert_eq!(settings.get(&core::MODEL), None);
     assert!(given.root().join("work/.env").exists());
 }
