@@ -1,0 +1,4 @@
+//! Decoding speed.
+fn main() {
+    divan::main();
+}

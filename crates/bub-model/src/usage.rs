@@ -1,0 +1,52 @@
+//! Token counts of one call.
+
+use serde_json::{Value, json};
+
+/// Tokens of one model call, in one meaning for every provider.
+///
+/// `prompt` counts all input, cached or not; `completion` all output, reasoning included.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// All input tokens.
+    pub prompt: u64,
+    /// All output tokens.
+    pub completion: u64,
+    /// Input and output, as the provider adds them up.
+    pub total: u64,
+    /// Input tokens read from the provider's cache.
+    pub cached: Option<u64>,
+    /// Input tokens written to the provider's cache.
+    pub cache_write: Option<u64>,
+    /// Output tokens spent on reasoning.
+    pub reasoning: Option<u64>,
+    /// The provider's own object, untouched.
+    pub raw: Value,
+}
+
+impl Usage {
+    /// The counts in chat-completions shape, as a tape's `run` event keeps them.
+    pub fn to_json(&self) -> Value {
+        let mut usage = json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.total,
+        });
+        if self.cached.is_some() || self.cache_write.is_some() {
+            let mut details = json!({"cached_tokens": self.cached.unwrap_or(0)});
+            if let (Some(written), Some(details)) = (self.cache_write, details.as_object_mut()) {
+                details.insert("cache_write_tokens".into(), written.into());
+            }
+            insert(&mut usage, "prompt_tokens_details", details);
+        }
+        if let Some(reasoning) = self.reasoning {
+            insert(&mut usage, "completion_tokens_details", json!({"reasoning_tokens": reasoning}));
+        }
+        usage
+    }
+}
+
+fn insert(object: &mut Value, key: &str, value: Value) {
+    if let Some(object) = object.as_object_mut() {
+        object.insert(key.to_owned(), value);
+    }
+}

@@ -1,0 +1,1 @@
+//! JSON read only as far as needed.

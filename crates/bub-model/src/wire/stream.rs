@@ -1,0 +1,180 @@
+//! From bytes of an answer to events, for any wire format.
+
+use crate::error::{ErrorKind, ModelError, looks_like_html};
+use crate::sse::{EVENT_LIMIT, SseDecoder, SseError, SseEvent};
+use crate::{Action, ModelEvent};
+
+/// Decodes the frames of one answer in one wire format.
+///
+/// `frame` and `body` only collect what belongs at the end (usage, state, finish); `end` emits it.
+/// That way the last events come in the same order from every server, and an error that follows a
+/// finish reason is not overlooked.
+pub(super) trait FrameDecoder: Send {
+    /// One event of the stream.
+    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError>;
+
+    /// A whole answer in one JSON text.
+    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
+
+    /// Whether the answer has said why it stops.
+    fn has_finish(&self) -> bool;
+
+    /// The answer is over: emits what was held back, or fails if something is missing.
+    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
+}
+
+/// Whether more frames are expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flow {
+    More,
+    Done,
+}
+
+/// Decodes an answer that arrives in chunks.
+///
+/// Feed it with [`push`](Self::push) until [`is_done`](Self::is_done) or the connection ends, then
+/// call [`finish`](Self::finish). How the bytes were cut into chunks makes no difference. After an
+/// error it stays silent.
+///
+/// Servers that were asked for a stream sometimes answer with a whole JSON body; that is recognised
+/// by its first byte and decoded all the same.
+pub struct StreamDecoder {
+    frames: Box<dyn FrameDecoder>,
+    mode: Mode,
+}
+
+enum Mode {
+    /// Nothing but white space so far.
+    Start,
+    Events(SseDecoder),
+    Whole(Vec<u8>),
+    Over,
+}
+
+impl StreamDecoder {
+    pub(super) fn new(frames: Box<dyn FrameDecoder>) -> Self {
+        Self { frames, mode: Mode::Start }
+    }
+
+    /// Takes a chunk in and appends what it means to `out`, also when it ends in an error.
+    pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let result = self.take(chunk, out);
+        if result.is_err() {
+            self.mode = Mode::Over;
+        }
+        result
+    }
+
+    /// The connection has ended.
+    pub fn finish(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        match std::mem::replace(&mut self.mode, Mode::Over) {
+            Mode::Over => Ok(()),
+            Mode::Start => Err(empty()),
+            Mode::Whole(body) => {
+                self.frames.body(text(&body)?, out)?;
+                self.frames.end(out)
+            }
+            Mode::Events(mut sse) => {
+                let frames = &mut self.frames;
+                let mut flow = Flow::More;
+                let last = sse.finish(|event| step(frames.as_mut(), &event, &mut flow, out));
+                match last {
+                    Ok(()) if flow == Flow::Done => Ok(()),
+                    // The last frame was cut: that is the end of the connection, not bad JSON.
+                    Err(error) if error.kind == ErrorKind::Malformed => {
+                        Err(ModelError::truncated("the stream was cut in the middle of an event"))
+                    }
+                    Err(error) => Err(error),
+                    Ok(()) => self.frames.end(out),
+                }
+            }
+        }
+    }
+
+    /// Whether the format's end mark, or an error, was seen: no need to wait for more bytes.
+    pub fn is_done(&self) -> bool {
+        matches!(self.mode, Mode::Over)
+    }
+
+    /// Whether the answer has given its finish reason; only usage or an end mark may follow, and a
+    /// server that keeps the connection open need not be waited for long.
+    pub fn has_finish(&self) -> bool {
+        self.is_done() || self.frames.has_finish()
+    }
+
+    fn take(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        match &mut self.mode {
+            Mode::Over => Ok(()),
+            Mode::Start => {
+                let Some(chunk) = skip_space(chunk) else { return Ok(()) };
+                self.mode = match chunk.first() {
+                    Some(b'{' | b'[' | b'"' | b'<') => Mode::Whole(Vec::new()),
+                    _ => Mode::Events(SseDecoder::new()),
+                };
+                self.take(chunk, out)
+            }
+            Mode::Whole(body) => {
+                if body.len() + chunk.len() > EVENT_LIMIT {
+                    return Err(ModelError::too_large("the answer is too long for one JSON body"));
+                }
+                body.extend_from_slice(chunk);
+                Ok(())
+            }
+            Mode::Events(sse) => {
+                let frames = &mut self.frames;
+                let mut flow = Flow::More;
+                sse.push(chunk, |event| step(frames.as_mut(), &event, &mut flow, out))?;
+                if flow == Flow::Done {
+                    self.mode = Mode::Over;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Decodes one frame, unless the end mark came before it.
+fn step(
+    frames: &mut dyn FrameDecoder,
+    event: &SseEvent<'_>,
+    flow: &mut Flow,
+    out: &mut Vec<ModelEvent>,
+) -> Result<(), ModelError> {
+    if *flow == Flow::Done {
+        return Ok(());
+    }
+    *flow = frames.frame(event, out)?;
+    if *flow == Flow::Done { frames.end(out) } else { Ok(()) }
+}
+
+/// A body as text, with the errors an answer that is none deserves.
+pub(super) fn text(body: &[u8]) -> Result<&str, ModelError> {
+    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii();
+    let text =
+        std::str::from_utf8(body).map_err(|_| ModelError::malformed("the answer is not valid UTF-8"))?;
+    if text.is_empty() {
+        return Err(empty());
+    }
+    if looks_like_html(text) {
+        let message = format!("a web page instead of an answer: {}", crate::short_message(text));
+        return Err(ModelError::malformed(message));
+    }
+    Ok(text)
+}
+
+fn empty() -> ModelError {
+    ModelError::truncated("the answer is empty")
+}
+
+/// The rest of a chunk from its first byte that is neither white space nor part of a byte order mark.
+fn skip_space(chunk: &[u8]) -> Option<&[u8]> {
+    let at =
+        chunk.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0xef | 0xbb | 0xbf))?;
+    chunk.get(at..)
+}
+
+impl From<SseError> for ModelError {
+    fn from(error: SseError) -> Self {
+        Self::new(ErrorKind::TooLarge, Action::NextModel, error.to_string())
+    }
+}
