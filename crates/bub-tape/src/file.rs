@@ -26,6 +26,7 @@ mod index;
 mod layout;
 mod lease;
 mod lines;
+mod mend;
 mod read;
 mod record;
 mod replace;
@@ -35,6 +36,14 @@ mod shared;
 mod sift;
 mod slots;
 mod snapshot;
+mod tidy;
+mod verify;
+
+pub use self::{
+    mend::Repaired,
+    tidy::{Leftover, LeftoverKind},
+    verify::{Damage, Verdict},
+};
 
 use std::{collections::HashSet, io, path::PathBuf, sync::Arc};
 

@@ -9,6 +9,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
+    time::SystemTime,
 };
 
 /// How a file is opened.
@@ -29,6 +30,8 @@ pub struct FileStat {
     pub inode: u64,
     /// How many bytes it has.
     pub size: u64,
+    /// When it was last written, where the system knows.
+    pub modified: Option<SystemTime>,
 }
 
 /// A file system.
@@ -158,7 +161,7 @@ impl Fs for RealFs {
 
 impl From<fs::Metadata> for FileStat {
     fn from(metadata: fs::Metadata) -> Self {
-        Self { inode: metadata.ino(), size: metadata.len() }
+        Self { inode: metadata.ino(), size: metadata.len(), modified: metadata.modified().ok() }
     }
 }
 

@@ -51,7 +51,7 @@ pub use chat::ChatStep;
 pub use context::{AnchorSelector, Selector, TapeContext};
 pub use entry::{Entry, EntryId, Kind};
 pub use error::{ErrorKind, TapeError};
-pub use file::{Durability, FileStore};
+pub use file::{Damage, Durability, FileStore, Leftover, LeftoverKind, Repaired, Verdict};
 pub use fork::{Fork, MergeBack, Merged, Recovered, recover, recover_all};
 pub use json::parse_lossy;
 pub use memory::MemoryStore;

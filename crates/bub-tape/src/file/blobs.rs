@@ -5,15 +5,19 @@ use std::{path::PathBuf, sync::Arc};
 use super::{
     Durability, blocking,
     shared::{Shared, missing_is_none},
+    tidy::BLOB_GRACE,
 };
-use crate::{BlobId, BlobStore, BoxFuture, Result, TapeError, fs::OpenMode};
+use crate::{
+    BlobId, BlobStore, BoxFuture, Result, TapeError,
+    fs::{FileStat, OpenMode},
+};
 
 /// The blobs of a file store.
 #[derive(Debug, Clone)]
 pub(crate) struct FileBlobs(pub(crate) Arc<Shared>);
 
 impl FileBlobs {
-    fn path(&self, id: &BlobId) -> PathBuf {
+    pub(crate) fn path(&self, id: &BlobId) -> PathBuf {
         let hex = id.as_hex();
         self.0.layout.blobs().join(hex.get(..2).unwrap_or_default()).join(hex)
     }
@@ -21,10 +25,11 @@ impl FileBlobs {
     fn put_now(&self, bytes: &[u8]) -> Result<BlobId> {
         let id = BlobId::of(bytes);
         let path = self.path(&id);
-        // One that is shorter was left by a power cut and is written again.
+        // One that is shorter was left by a power cut and is written again. So is an old one: it may be about to be
+        // removed because nobody refers to it yet, and being young protects it.
         let stat =
             missing_is_none(self.0.fs.stat(&path)).map_err(|error| self.0.error("look at", &path, error))?;
-        if stat.is_none_or(|stat| stat.size != bytes.len() as u64) {
+        if stat.is_none_or(|stat| stat.size != bytes.len() as u64 || is_old(stat)) {
             self.0.replace(&path, bytes, self.0.durability == Durability::Always)?;
             if self.0.durability == Durability::Always {
                 self.0.sync_dir_of(&path)?;
@@ -33,7 +38,7 @@ impl FileBlobs {
         Ok(id)
     }
 
-    fn get_now(&self, id: &BlobId) -> Result<Vec<u8>> {
+    pub(crate) fn get_now(&self, id: &BlobId) -> Result<Vec<u8>> {
         let path = self.path(id);
         let failed = |error| self.0.error("read", &path, error);
         let Some(file) = missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(failed)? else {
@@ -48,7 +53,7 @@ impl FileBlobs {
         Err(TapeError::Damaged { path: path.display().to_string(), detail })
     }
 
-    fn list_now(&self) -> Result<Vec<BlobId>> {
+    pub(crate) fn list_now(&self) -> Result<Vec<BlobId>> {
         let root = self.0.layout.blobs();
         let names = |path: &std::path::Path| {
             let names = missing_is_none(self.0.fs.read_dir(path))
@@ -62,6 +67,11 @@ impl FileBlobs {
         ids.sort();
         Ok(ids)
     }
+}
+
+fn is_old(stat: FileStat) -> bool {
+    let age = stat.modified.and_then(|modified| modified.elapsed().ok());
+    age.is_some_and(|age| age * 2 > BLOB_GRACE)
 }
 
 impl BlobStore for FileBlobs {

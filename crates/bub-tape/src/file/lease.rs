@@ -24,6 +24,13 @@ pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
     Ok(Lease::new(tape.clone(), file))
 }
 
+/// Whether somebody has it. Looking makes no files.
+pub(crate) fn is_held(shared: &Shared, tape: &TapeName) -> bool {
+    let file = shared.fs.open(&shared.layout.lease(tape), OpenMode::Read);
+    // Closing the file gives back what was taken for a moment.
+    file.is_ok_and(|file| matches!(file.try_lock(), Ok(false)))
+}
+
 fn holder(file: &dyn FsFile) -> String {
     let bytes = file.read_range(0, MAX_HOLDER_BYTES).unwrap_or_default();
     let note = String::from_utf8_lossy(&bytes).trim().to_owned();
