@@ -1,0 +1,288 @@
+//! Reading a whole tape to find what is wrong with it.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
+
+use serde_json::Value;
+
+use super::{
+    FileStore,
+    blobs::FileBlobs,
+    core::Core,
+    index::Index,
+    lines::Forward,
+    shared::{Shared, missing_is_none},
+    snapshot::Snapshot,
+};
+use crate::{BlobId, Entry, EntryId, Kind, Result, TapeError, TapeName, codec};
+
+/// The event by which a person accepts ids and calls that cannot be put in order without rewriting history.
+pub(crate) const ACCEPTED: &str = "tape.accepted";
+
+/// What is wrong with a tape, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Damage {
+    /// The tape ends with bytes that are no whole entry.
+    TornTail {
+        /// Where they begin.
+        offset: u64,
+        /// How many they are.
+        bytes: u64,
+    },
+    /// A line is no entry; readers skip it.
+    BadLine {
+        /// Its number, from 1.
+        line: u64,
+        /// Where it begins.
+        offset: u64,
+    },
+    /// An id is not higher than the one before it.
+    IdOrder {
+        /// The number of its line, from 1.
+        line: u64,
+        /// The id.
+        id: EntryId,
+        /// The id before it.
+        previous: EntryId,
+    },
+    /// Tool calls have no results, or results no calls; views close open calls as interrupted.
+    Unpaired {
+        /// The entry that lacks its other half.
+        id: EntryId,
+    },
+    /// An entry refers to a blob that is not there, or is not what it was.
+    BadBlob {
+        /// The entry.
+        id: EntryId,
+        /// The blob.
+        blob: String,
+        /// Whether there is nothing at all.
+        missing: bool,
+    },
+    /// The index speaks of another tape, or is wrong about this one.
+    StaleIndex,
+}
+
+impl Damage {
+    /// Whether it can be accepted: every reader copes with it, and only rewriting history would remove it.
+    pub fn is_acceptable(&self) -> bool {
+        matches!(self, Self::IdOrder { .. } | Self::Unpaired { .. })
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TornTail { offset, bytes } => {
+                write!(f, "torn tail: the last {bytes} bytes, from byte {offset} on, are no whole entry")
+            }
+            Self::BadLine { line, offset } => write!(f, "line {line} (byte {offset}) is no entry"),
+            Self::IdOrder { line, id, previous } if id == previous => {
+                write!(f, "line {line}: id {id} is there twice")
+            }
+            Self::IdOrder { line, id, previous } => write!(f, "line {line}: id {id} follows id {previous}"),
+            Self::Unpaired { id } => {
+                write!(f, "entry {id}: tool calls without results, or results without calls")
+            }
+            Self::BadBlob { id, blob, missing: true } => write!(f, "entry {id}: blob {blob} is missing"),
+            Self::BadBlob { id, blob, missing: false } => write!(f, "entry {id}: blob {blob} is damaged"),
+            Self::StaleIndex => f.write_str("the index does not match the tape"),
+        }
+    }
+}
+
+/// What reading a whole tape came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Verdict {
+    /// How many entries it has.
+    pub entries: u64,
+    /// What is wrong, in tape order.
+    pub damage: Vec<Damage>,
+}
+
+impl FileStore {
+    /// Reads a whole tape and says what is wrong with it. Nothing is changed.
+    pub async fn verify(&self, tape: &TapeName) -> Result<Verdict> {
+        let (slot, shared, tape) = (self.slots.get(tape), Arc::clone(&self.shared), tape.clone());
+        super::blocking(move || verify(&shared, &tape, &mut slot.core())).await
+    }
+}
+
+fn verify(shared: &Arc<Shared>, tape: &TapeName, core: &mut Core) -> Result<Verdict> {
+    let Some(snapshot) = Snapshot::take(shared, tape)? else { return Ok(Verdict::default()) };
+    // The last calls of a turn that is under way may well be open.
+    let running = super::lease::is_held(shared, tape);
+    let mut verdict = read_all(shared, tape, &snapshot)?.finish(running);
+    verdict.damage.extend(torn_tail(core)?);
+    if is_index_stale(shared, tape, &snapshot)? {
+        verdict.damage.push(Damage::StaleIndex);
+    }
+    Ok(verdict)
+}
+
+/// What stands behind the last whole entry. Only the lock tells it from what somebody is just writing.
+fn torn_tail(core: &mut Core) -> Result<Option<Damage>> {
+    let look = |core: &Core| {
+        let Some(snapshot) = Snapshot::take(&core.shared, &core.tape)? else { return Ok(None) };
+        let size = snapshot.file.stat().map_err(|error| core.error("read", error))?.size;
+        let bytes = size.saturating_sub(snapshot.end);
+        Ok((bytes > 0).then_some(Damage::TornTail { offset: snapshot.end, bytes }))
+    };
+    let first = look(core)?;
+    if first.is_none() {
+        return Ok(None);
+    }
+    match core.hold() {
+        Ok(held) => {
+            let second = look(core);
+            drop(held);
+            second
+        }
+        // Where nothing can be locked, nobody of ours is writing.
+        Err(_) => Ok(first),
+    }
+}
+
+fn read_all(shared: &Arc<Shared>, tape: &TapeName, snapshot: &Snapshot) -> Result<Checker> {
+    let path = shared.layout.tape(tape);
+    let failed = |error| shared.error("read", &path, error);
+    let mut checker = Checker::new(shared, tape);
+    let mut lines = Forward::large(0, snapshot.end);
+    let mut outcome = Ok(());
+    while lines
+        .advance(&*snapshot.file, |position, line| {
+            if outcome.is_ok() {
+                outcome = checker.line(position, line);
+            }
+        })
+        .map_err(failed)?
+    {}
+    outcome.map(|()| checker)
+}
+
+struct Checker {
+    blobs: FileBlobs,
+    /// Sidecars keep results for others; they have no calls.
+    pairs: bool,
+    number: u64,
+    previous: Option<EntryId>,
+    /// The open calls of each run.
+    open: HashMap<String, EntryId>,
+    good_blobs: HashSet<BlobId>,
+    verdict: Verdict,
+}
+
+impl Checker {
+    fn new(shared: &Arc<Shared>, tape: &TapeName) -> Self {
+        Self {
+            blobs: FileBlobs(Arc::clone(shared)),
+            pairs: tape.as_sidecar().is_none(),
+            number: 0,
+            previous: None,
+            open: HashMap::new(),
+            good_blobs: HashSet::new(),
+            verdict: Verdict::default(),
+        }
+    }
+
+    fn line(&mut self, offset: u64, line: &[u8]) -> Result<()> {
+        self.number += 1;
+        let Some(entry) = codec::decode(line) else {
+            // An empty line is nobody's loss.
+            if !line.trim_ascii().is_empty() {
+                self.found(Damage::BadLine { line: self.number, offset });
+            }
+            return Ok(());
+        };
+        self.verdict.entries += 1;
+        if let Some(previous) = self.previous.replace(entry.id).filter(|previous| entry.id <= *previous) {
+            self.found(Damage::IdOrder { line: self.number, id: entry.id, previous });
+        }
+        if self.pairs {
+            self.pair(&entry);
+        }
+        if entry.kind == Kind::Event && entry.name() == Some(ACCEPTED) {
+            self.open.clear();
+            self.verdict.damage.retain(|damage| !damage.is_acceptable());
+        }
+        self.media(&entry)
+    }
+
+    fn pair(&mut self, entry: &Entry) {
+        let run = entry.meta.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        match entry.kind {
+            Kind::ToolCall => {
+                if let Some(id) = self.open.insert(run, entry.id) {
+                    self.found(Damage::Unpaired { id });
+                }
+            }
+            Kind::ToolResult if self.open.remove(&run).is_none() => {
+                self.found(Damage::Unpaired { id: entry.id });
+            }
+            _ => {}
+        }
+    }
+
+    fn media(&mut self, entry: &Entry) -> Result<()> {
+        for text in referred_blobs(entry) {
+            let id = match BlobId::parse(text) {
+                Ok(blob) if self.good_blobs.contains(&blob) => continue,
+                Ok(blob) => blob,
+                Err(_) => {
+                    self.found(Damage::BadBlob { id: entry.id, blob: text.to_owned(), missing: true });
+                    continue;
+                }
+            };
+            match self.blobs.get_now(&id) {
+                Ok(_) => drop(self.good_blobs.insert(id)),
+                Err(TapeError::NotFound(_)) => {
+                    self.found(Damage::BadBlob { id: entry.id, blob: text.to_owned(), missing: true });
+                }
+                Err(TapeError::Damaged { .. }) => {
+                    self.found(Damage::BadBlob { id: entry.id, blob: text.to_owned(), missing: false });
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn found(&mut self, damage: Damage) {
+        self.verdict.damage.push(damage);
+    }
+
+    fn finish(mut self, running: bool) -> Verdict {
+        if !running {
+            let mut open: Vec<_> = self.open.values().copied().collect();
+            open.sort();
+            self.verdict.damage.extend(open.into_iter().map(|id| Damage::Unpaired { id }));
+        }
+        self.verdict
+    }
+}
+
+/// The blobs an entry refers to, as they are written in it.
+pub(crate) fn referred_blobs(entry: &Entry) -> impl Iterator<Item = &str> {
+    let media = entry.meta.get("media").and_then(Value::as_array);
+    media.into_iter().flatten().filter_map(|item| item.get("blob").and_then(Value::as_str))
+}
+
+/// An index that lags behind is as it should be; one that says something else than the tape is not.
+fn is_index_stale(shared: &Shared, tape: &TapeName, snapshot: &Snapshot) -> Result<bool> {
+    let path = shared.layout.index(tape);
+    let present =
+        missing_is_none(shared.fs.stat(&path)).map_err(|error| shared.error("look at", &path, error))?;
+    if present.is_none() {
+        return Ok(false);
+    }
+    let Some(stored) = Index::load(shared, tape, &*snapshot.file, snapshot.end) else { return Ok(true) };
+    let mut fresh = Index::default();
+    let part = Snapshot { end: stored.covered, ..snapshot.clone() };
+    fresh.catch_up(&part).map_err(|error| shared.error("read", &shared.layout.tape(tape), error))?;
+    let marks = stored.marks(shared, tape);
+    Ok(marks.is_none() || stored.summary != fresh.summary || marks != fresh.marks(shared, tape))
+}
