@@ -1,7 +1,9 @@
 //! Test support shared by every crate: not part of the product.
 //!
 //! - [`Faults`] and [`FaultFs`]: files that fail, write short or torn, run out of space, or die at a chosen step.
+//! - [`model`]: a scripted model server on loopback, for every wire format.
 
 mod files;
+pub mod model;
 
 pub use files::{FaultFs, Faults};

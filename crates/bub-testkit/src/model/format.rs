@@ -1,0 +1,164 @@
+//! The wire formats, as far as a script speaks them.
+
+use serde_json::{Value, json};
+
+use super::reply::{Finish, Part, Usage};
+
+mod blocks;
+mod chat;
+mod generate;
+mod items;
+
+/// A wire format; the path of a request tells which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// `POST …/chat/completions`
+    Chat,
+    /// `POST …/responses`
+    Responses,
+    /// `POST …/messages`
+    Messages,
+    /// `POST …:generateContent` and `…:streamGenerateContent`
+    Generate,
+}
+
+impl Format {
+    /// All four.
+    pub const ALL: [Self; 4] = [Self::Chat, Self::Responses, Self::Messages, Self::Generate];
+
+    /// The format that a path belongs to.
+    pub fn of_path(path: &str) -> Option<Self> {
+        if path.ends_with("/chat/completions") {
+            Some(Self::Chat)
+        } else if path.ends_with("/responses") {
+            Some(Self::Responses)
+        } else if path.ends_with("/messages") {
+            Some(Self::Messages)
+        } else if path.ends_with("enerateContent") {
+            Some(Self::Generate)
+        } else {
+            None
+        }
+    }
+
+    /// The events of a streamed answer.
+    pub(super) fn frames(self, script: &Said) -> Vec<Frame> {
+        match self {
+            Self::Chat => chat::frames(script),
+            Self::Responses => items::frames(script),
+            Self::Messages => blocks::frames(script),
+            Self::Generate => generate::frames(script),
+        }
+    }
+
+    /// The body of an answer in one piece.
+    pub(super) fn whole(self, script: &Said) -> Value {
+        match self {
+            Self::Chat => chat::whole(script),
+            Self::Responses => items::whole(script),
+            Self::Messages => blocks::whole(script),
+            Self::Generate => generate::whole(script),
+        }
+    }
+
+    /// The body of an HTTP error.
+    pub(super) fn refusal(self, status: u16, message: &str) -> Value {
+        let kind = error_type(status);
+        match self {
+            Self::Chat | Self::Responses => {
+                json!({"error": {"message": message, "type": kind, "param": null, "code": null}})
+            }
+            Self::Messages => json!({"type": "error", "error": {"type": kind, "message": message}}),
+            Self::Generate => {
+                json!({"error": {"code": status, "message": message, "status": kind.to_uppercase()}})
+            }
+        }
+    }
+}
+
+/// One event of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    pub(super) event: Option<String>,
+    pub(super) data: String,
+}
+
+impl Frame {
+    pub(super) fn data(value: &Value) -> Self {
+        Self { event: None, data: value.to_string() }
+    }
+
+    /// An event that is named after the `type` of its data.
+    pub(super) fn typed(value: &Value) -> Self {
+        let event = value.get("type").and_then(Value::as_str).map(str::to_owned);
+        Self { event, data: value.to_string() }
+    }
+
+    pub(super) fn plain(data: &str) -> Self {
+        Self { event: None, data: data.to_owned() }
+    }
+
+    /// The bytes of the event.
+    pub(super) fn encode(&self, newline: &str) -> String {
+        let event = self.event.iter().map(|name| format!("event: {name}{newline}"));
+        let data = self.data.lines().map(|line| format!("data: {line}{newline}"));
+        event.chain(data).chain([newline.to_owned()]).collect()
+    }
+}
+
+/// A script in the order of its parts, with what it leaves out filled in.
+pub(super) struct Said {
+    /// Text, reasoning, calls, errors, garbage; no usage, no finish.
+    pub(super) parts: Vec<Part>,
+    pub(super) usage: Usage,
+    pub(super) finish: Finish,
+    pub(super) model: String,
+}
+
+impl Said {
+    pub(super) fn new(parts: &[Part], model: String) -> Self {
+        let mut usage = Usage::default();
+        let calls = parts.iter().any(|part| matches!(part, Part::Call { .. }));
+        let mut finish = if calls { Finish::ToolCalls } else { Finish::Stop };
+        let mut kept = Vec::new();
+        for part in parts {
+            match part {
+                Part::Usage(given) => usage = *given,
+                Part::Finish(given) => finish = *given,
+                other => kept.push(other.clone()),
+            }
+        }
+        Self { parts: kept, usage, finish, model }
+    }
+
+    /// An error event ends a stream: nothing is reported after it.
+    pub(super) fn breaks_off(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, Part::Error(_)))
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.parts
+            .iter()
+            .filter_map(|part| if let Part::Text(deltas) = part { Some(deltas.concat()) } else { None })
+            .collect()
+    }
+
+    pub(super) fn reasoning(&self) -> String {
+        self.parts
+            .iter()
+            .filter_map(|part| if let Part::Reasoning(deltas) = part { Some(deltas.concat()) } else { None })
+            .collect()
+    }
+}
+
+fn error_type(status: u16) -> &'static str {
+    match status {
+        401 => "authentication_error",
+        403 => "permission_error",
+        404 => "not_found_error",
+        413 => "request_too_large",
+        429 => "rate_limit_error",
+        500..=599 => "api_error",
+        _ => "invalid_request_error",
+    }
+}

@@ -1,0 +1,126 @@
+//! What clients sent, and which connections are still open.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::format::Format;
+
+/// One request as it arrived.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Request {
+    /// `POST`, `GET`, …
+    pub method: String,
+    /// The path, without the query.
+    pub path: String,
+    /// What follows the `?`, empty when there is none.
+    pub query: String,
+    /// Name (lower case) and value of each header, in the order of arrival.
+    pub headers: Vec<(String, String)>,
+    /// The body as sent.
+    pub body: Vec<u8>,
+    /// The number of the connection, counted from 0.
+    pub connection: usize,
+}
+
+impl Request {
+    /// The first value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// The body as JSON, `null` when it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    /// The wire format that the path belongs to.
+    pub fn format(&self) -> Option<Format> {
+        Format::of_path(&self.path)
+    }
+
+    /// Whether the client asked for a stream.
+    pub fn wants_stream(&self) -> bool {
+        self.path.ends_with(":streamGenerateContent")
+            || self.json().get("stream").and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
+/// The log; waiters are woken by a counter of changes.
+pub(super) struct Log {
+    state: Mutex<State>,
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    requests: Vec<Request>,
+    /// For each connection whether it is still open.
+    open: Vec<bool>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { state: Mutex::default(), changes: watch::Sender::new(0) }
+    }
+}
+
+impl Log {
+    pub(super) fn requests(&self) -> Vec<Request> {
+        self.state().requests.clone()
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.state().open.len()
+    }
+
+    pub(super) fn opened(&self) -> usize {
+        let mut state = self.state();
+        state.open.push(true);
+        state.open.len() - 1
+    }
+
+    pub(super) fn add(&self, request: Request) {
+        self.state().requests.push(request);
+        self.changed();
+    }
+
+    pub(super) fn gone(&self, connection: usize) {
+        if let Some(open) = self.state().open.get_mut(connection) {
+            *open = false;
+        }
+        self.changed();
+    }
+
+    pub(super) async fn request(&self, index: usize) -> Request {
+        self.wait_for(|state| state.requests.get(index).cloned()).await
+    }
+
+    pub(super) async fn closed(&self, connection: usize) {
+        self.wait_for(|state| (state.open.get(connection) == Some(&false)).then_some(())).await;
+    }
+
+    /// Waits until `look` finds something.
+    async fn wait_for<T>(&self, look: impl Fn(&State) -> Option<T>) -> T {
+        let mut changes = self.changes.subscribe();
+        loop {
+            let found = look(&self.state());
+            if let Some(found) = found {
+                return found;
+            }
+            // The sender lives as long as the log, so this cannot fail while somebody waits.
+            let _ = changes.changed().await;
+        }
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

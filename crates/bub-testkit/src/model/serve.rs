@@ -1,0 +1,130 @@
+//! Connections: requests in, scripted answers out.
+
+use std::io;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::Shared;
+use super::format::{Format, Frame, Said};
+use super::http::{Reader, write_chunk, write_end, write_head};
+use super::log::Request;
+use super::reply::{Body, Cut, Delivery, Reply};
+
+/// Accepts connections until the test is over; dropping the set then closes them.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                if let Ok((socket, _)) = accepted {
+                    let shared = Arc::clone(&shared);
+                    let number = shared.log.opened();
+                    connections.spawn(async move {
+                        let _ = connection(socket, &shared, number).await;
+                        shared.log.gone(number);
+                    });
+                }
+            }
+            Some(_) = connections.join_next() => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+async fn connection(mut socket: TcpStream, shared: &Shared, number: usize) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let mut reader = Reader::new(number);
+    let reset = {
+        let (mut input, mut output) = socket.split();
+        loop {
+            let Some(request) = reader.next(&mut input).await? else { return Ok(()) };
+            shared.log.add(request.clone());
+            let reply = shared.next_reply(&request);
+            let cut = tokio::select! {
+                cut = answer(&mut output, &request, &reply) => cut?,
+                () = left(&input) => return Ok(()),
+            };
+            match cut {
+                None => {}
+                Some(Cut::Reset) => break true,
+                Some(Cut::Fin | Cut::End) => break false,
+            }
+        }
+    };
+    if reset {
+        socket.set_zero_linger()?;
+    }
+    Ok(())
+}
+
+/// Returns when the client has closed the connection. One that sends ahead is still there.
+async fn left(input: &ReadHalf<'_>) {
+    let mut byte = [0];
+    if matches!(input.as_ref().peek(&mut byte).await, Ok(1..)) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Writes one answer; tells how the connection is to be broken, if it is.
+async fn answer(output: &mut WriteHalf<'_>, request: &Request, reply: &Reply) -> io::Result<Option<Cut>> {
+    let (content_type, pieces) = pieces(request, reply);
+    write_head(output, reply.status, &content_type, &reply.headers).await?;
+    let Delivery { pace, cut, split, .. } = &reply.delivery;
+    for (index, piece) in pieces.iter().enumerate() {
+        if let Some((_, how)) = cut.filter(|(after, _)| *after == index) {
+            return finish(output, how).await;
+        }
+        if let Some(pace) = pace {
+            pace.wait().await;
+        }
+        for part in piece.chunks(split.unwrap_or(usize::MAX)) {
+            write_chunk(output, part).await?;
+        }
+    }
+    match cut {
+        Some((_, how)) => finish(output, *how).await,
+        None => write_end(output).await.map(|()| None),
+    }
+}
+
+async fn finish(output: &mut WriteHalf<'_>, how: Cut) -> io::Result<Option<Cut>> {
+    if how == Cut::End {
+        return write_end(output).await.map(|()| None);
+    }
+    Ok(Some(how))
+}
+
+/// The body in the pieces in which it is paced and cut: one for each event.
+fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
+    let format = request.format().unwrap_or(Format::Chat);
+    let json = "application/json".to_owned();
+    match &reply.body {
+        Body::Raw { content_type, bytes } => (content_type.clone(), vec![bytes.clone()]),
+        Body::Refusal(message) => {
+            (json, vec![format.refusal(reply.status, message).to_string().into_bytes()])
+        }
+        Body::Said(parts) => {
+            let model = request.json().get("model").and_then(Value::as_str).unwrap_or("scripted").to_owned();
+            let said = Said::new(parts, model);
+            if !request.wants_stream() {
+                return (json, vec![format.whole(&said).to_string().into_bytes()]);
+            }
+            let frames = format.frames(&said);
+            (
+                "text/event-stream".to_owned(),
+                frames.iter().map(|frame| encode(frame, &reply.delivery)).collect(),
+            )
+        }
+    }
+}
+
+fn encode(frame: &Frame, delivery: &Delivery) -> Vec<u8> {
+    let newline = if delivery.crlf { "\r\n" } else { "\n" };
+    let comment = if delivery.comments { format!(": keep-alive{newline}{newline}") } else { String::new() };
+    (comment + &frame.encode(newline)).into_bytes()
+}
