@@ -141,7 +141,7 @@ fn caught_panic(bencher: Bencher<'_, '_>) {
 /// One echo plugin and no builtin; the message is made outside the measurement.
 #[divan::bench]
 fn bare_turn(bencher: Bencher<'_, '_>) {
-    let framework = Framework::builder().workspace("/work").plugin("echo", Echo).build();
+    let framework = Framework::builder().workspace("/project").plugin("echo", Echo).build();
     bencher
         .counter(ItemsCount::new(1_usize))
         .with_inputs(|| Envelope::text("hi").with("channel", "cli").with("chat_id", "room"))
@@ -154,7 +154,7 @@ fn bare_turn(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn bare_turn_with_its_message_in_a_runtime(bencher: Bencher<'_, '_>) {
     const TURNS: usize = 1_000;
-    let framework = Framework::builder().workspace("/work").plugin("echo", Echo).build();
+    let framework = Framework::builder().workspace("/project").plugin("echo", Echo).build();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     bencher.counter(ItemsCount::new(TURNS)).bench_local(|| {
         runtime.block_on(async {

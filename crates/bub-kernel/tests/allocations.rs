@@ -75,7 +75,7 @@ fn a_broadcast_through_five_ready_async_ones_allocates_six_times() {
 
 #[test]
 fn a_bare_turn_stays_small() {
-    let framework = Framework::builder().workspace("/work").plugin("echo", Echo).build();
+    let framework = Framework::builder().workspace("/project").plugin("echo", Echo).build();
     let message = || Envelope::text("hi").with("channel", "cli").with("chat_id", "room");
     let of_message = allocations("its message", || drop(message()));
     let with_message = allocations("a bare turn with its message", || {

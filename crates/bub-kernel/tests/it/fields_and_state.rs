@@ -50,7 +50,7 @@ fn values_can_be_read_looked_at_and_removed() {
 #[test]
 fn what_belongs_to_the_runtime_does_not_leave_the_process() {
     let state = State::new();
-    state.set("_runtime_workspace", "/work");
+    state.set("_runtime_workspace", "/project");
     state.set("session_id", "s");
     state.put_slot(Arc::new(7_u8));
     assert_eq!(serde_json::to_value(state.public_fields()).unwrap(), json!({"session_id": "s"}));

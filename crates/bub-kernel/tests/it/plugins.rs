@@ -67,7 +67,7 @@ async fn a_plugin_is_made_with_workspace_services_and_a_way_back() {
         }
     }
     let framework = Framework::builder()
-        .workspace("/work")
+        .workspace("/project")
         .service(Arc::new(Settings("value")))
         .plugin_with("curious", |context| {
             assert!(context.framework.get().is_none(), "not built yet");
@@ -77,7 +77,7 @@ async fn a_plugin_is_made_with_workspace_services_and_a_way_back() {
             Ok::<_, BoxError>(Curious { framework: context.framework.clone(), found })
         })
         .build();
-    assert_eq!(turn(&framework).await.unwrap().model_output, "/work value with 1 plugins");
+    assert_eq!(turn(&framework).await.unwrap().model_output, "/project value with 1 plugins");
     assert_eq!(framework.service::<Settings>().unwrap().0, "value");
 }
 

@@ -109,7 +109,7 @@ async fn the_next_prompt_is_the_first_one_offered() {
 async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
     let offering = |ids: &'static [&'static str], current: Option<&'static str>| {
         Fake::new().on_async::<ProvideModelOptions>(move |call| {
-            assert_eq!((call.args.session_id, call.args.workspace.to_str()), ("s", Some("/work")));
+            assert_eq!((call.args.session_id, call.args.workspace.to_str()), ("s", Some("/project")));
             let choices = ids.iter().map(|id| ModelOption { id: (*id).to_owned(), label: None }).collect();
             Ok(Some(ModelOptions { choices, current: current.map(str::to_owned) }))
         })

@@ -121,7 +121,7 @@ pub(crate) fn framework(plugins: impl IntoIterator<Item = Fake>) -> Framework {
 
 pub(crate) fn builder(plugins: impl IntoIterator<Item = Fake>) -> FrameworkBuilder {
     let numbered = plugins.into_iter().enumerate();
-    numbered.fold(Framework::builder().workspace("/work"), |builder, (index, plugin)| {
+    numbered.fold(Framework::builder().workspace("/project"), |builder, (index, plugin)| {
         builder.plugin(format!("p{index}"), plugin)
     })
 }
