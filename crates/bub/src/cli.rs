@@ -3,6 +3,7 @@
 mod hooks;
 mod output;
 mod run;
+mod tape;
 
 use bub_kernel::CliApp;
 pub(crate) use output::print;
@@ -15,5 +16,6 @@ impl Commands {
     fn register_cli_commands(&self, app: &CliApp) {
         app.add(run::command());
         app.add(hooks::command());
+        app.add(tape::command());
     }
 }

@@ -1,0 +1,132 @@
+//! `bub tape check`: whether tapes are whole, and putting in order those that are not.
+
+use std::{fmt::Write as _, process::ExitCode};
+
+use bub_tape::{Damage, Repaired, Result, TapeError, TapeName, TapeStore as _, Verdict};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use super::{flag, out::Out, progress::Progress, tapes::Files, text};
+
+/// What is listed of one tape; the rest is only counted.
+const MOST_SHOWN: usize = 20;
+
+pub(super) fn command() -> Command {
+    Command::new("check")
+        .about("Check tapes for damage; exit code 1 when there is some")
+        .long_about(
+            "Read whole tapes and report torn tails, lines that are no entries, ids out of order, tool calls without \
+             results, missing or damaged blobs, and a wrong index. Exit code 1 when damage remains.",
+        )
+        .arg(tapes_arg())
+        .arg(flag("repair", "Put in order what can be; what is taken out of a tape is kept"))
+}
+
+/// Any number of tapes; none means all of the home.
+pub(super) fn tapes_arg() -> Arg {
+    Arg::new("tapes")
+        .value_name("TAPE")
+        .action(ArgAction::Append)
+        .num_args(0..)
+        .help("Session ids or tape names, or the beginning of either [default: all tapes of the home]")
+}
+
+/// The tapes that were named, with their sidecars.
+pub(super) async fn named(files: &Files, matches: &ArgMatches) -> Result<Vec<TapeName>> {
+    let given = matches.get_many::<String>("tapes").into_iter().flatten().map(String::as_str).collect();
+    files.named(given).await
+}
+
+pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
+    let names = named(files, matches).await?;
+    let repair = matches.get_flag("repair");
+    let mut progress = Progress::new("checking", names.len());
+    let (mut report, mut damaged) = (String::new(), 0);
+    for name in &names {
+        let label = label(files, name).await;
+        progress.next(&label);
+        let remains = match one(files, name, &label, repair, &mut report).await {
+            Ok(remains) => remains,
+            Err(error) => {
+                let _ = writeln!(report, "{label}: not checked: {}", text::line(&error.to_string()));
+                true
+            }
+        };
+        damaged += u64::from(remains);
+    }
+    drop(progress);
+    let mut out = Out::plain(&files.tapes.settings);
+    out.write(if names.is_empty() { "(no tapes)\n" } else { &report })?;
+    out.finish()?;
+    if damaged == 0 {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let next = if repair {
+        "restore what is missing from a copy"
+    } else {
+        "`bub tape check --repair` puts in order what can be"
+    };
+    super::note(&format!("{} damaged; {next}", text::count(damaged, "tape is", "tapes are")));
+    Ok(ExitCode::FAILURE)
+}
+
+/// Checks one tape and says whether damage remains.
+async fn one(files: &Files, name: &TapeName, label: &str, repair: bool, report: &mut String) -> Result<bool> {
+    let verdict = files.store.verify(name).await?;
+    describe(report, label, &verdict);
+    if !repair || verdict.damage.is_empty() {
+        return Ok(!verdict.damage.is_empty());
+    }
+    match files.store.repair(name).await {
+        Ok(repaired) => describe_repair(report, &repaired),
+        Err(error @ TapeError::Busy { .. }) => {
+            let _ = writeln!(report, "  not repaired: {}", text::line(&error.to_string()));
+            return Ok(true);
+        }
+        Err(error) => return Err(error),
+    }
+    let left = files.store.verify(name).await?;
+    if !left.damage.is_empty() {
+        describe(report, "  still", &left);
+    }
+    Ok(!left.damage.is_empty())
+}
+
+fn describe(report: &mut String, label: &str, verdict: &Verdict) {
+    let entries = text::count(verdict.entries, "entry", "entries");
+    if verdict.damage.is_empty() {
+        let _ = writeln!(report, "{label}: ok ({entries})");
+        return;
+    }
+    let _ = writeln!(report, "{label}: damaged ({entries})");
+    for damage in verdict.damage.iter().take(MOST_SHOWN) {
+        let _ = writeln!(report, "  {}", text::line(&damage.to_string()));
+    }
+    if let Some(more) = verdict.damage.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+        let _ = writeln!(report, "  and {more} more");
+    }
+    if verdict.damage.iter().all(Damage::is_acceptable) {
+        report.push_str("  (nothing is lost: views leave out or close what has no other half)\n");
+    }
+}
+
+fn describe_repair(report: &mut String, repaired: &Repaired) {
+    for done in &repaired.done {
+        let _ = writeln!(report, "  repaired: {done}");
+    }
+    for kept in &repaired.kept {
+        let _ = writeln!(report, "  kept: {}", kept.display());
+    }
+}
+
+/// What people call a tape; a sidecar by its tape and its own name.
+pub(super) async fn label(files: &Files, name: &TapeName) -> String {
+    let owner = name.as_sidecar().and_then(|(owner, sidecar)| Some((TapeName::new(owner).ok()?, sidecar)));
+    let (main, sidecar) = match &owner {
+        Some((owner, sidecar)) => (owner, format!(" (sidecar {sidecar})")),
+        None => (name, String::new()),
+    };
+    // A tape that cannot be summed up still has a name; why is told when it is worked on.
+    let session = files.store.summary(main).await.ok().and_then(|summary| summary.session);
+    let label = session.map_or_else(|| main.to_string(), |session| session.session_id);
+    text::line(&label) + &sidecar
+}

@@ -1,0 +1,90 @@
+//! `bub tape export`: a tape as a document or as lines of JSON.
+
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+
+use bub_tape::{Entry, Query, Result, codec};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use futures_util::TryStreamExt as _;
+
+use super::{
+    markdown,
+    out::Out,
+    tape_arg,
+    tapes::{Listed, Tapes},
+    text, text_of,
+};
+
+pub(super) fn command() -> Command {
+    Command::new("export")
+        .about("Write a tape as lines of JSON or as Markdown")
+        .arg(tape_arg())
+        .arg(
+            Arg::new("format")
+                .long("format")
+                .value_name("FORMAT")
+                .value_parser(["jsonl", "markdown"])
+                .default_value("jsonl")
+                .help("`jsonl`: the lines of the tape; `markdown`: a document to read"),
+        )
+        .arg(
+            Arg::new("output")
+                .long("output")
+                .short('o')
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Where to write it; the file must not exist [default: standard output]"),
+        )
+}
+
+pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+    let found = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let as_markdown = text_of(matches, "format") == Some("markdown");
+    let path = matches.get_one::<PathBuf>("output");
+    let to_terminal = path.is_none() && std::io::stdout().is_terminal();
+    let print = |entry: &Entry| match (as_markdown, to_terminal) {
+        (true, _) => markdown::entry(entry),
+        (false, true) => text::harmless_json(&codec::encode(entry)).into_owned(),
+        (false, false) => codec::encode(entry),
+    };
+    let mut out = match path {
+        Some(path) => Out::file(&tapes.settings, path)?,
+        None => Out::plain(&tapes.settings),
+    };
+    let written = write_all(tapes, &found, as_markdown, &mut out, &print).await;
+    let finished = written.and_then(|count| out.finish().map(|()| count));
+    let Some(path) = path else { return finished.map(|_| ExitCode::SUCCESS) };
+    match finished {
+        Ok(count) => {
+            let count = text::count(count, "entry", "entries");
+            super::note(&format!("wrote {count} of {} to {}", text::line(found.label()), path.display()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(error) => {
+            // Half an export is worse than none: it looks like a whole one.
+            let _ = std::fs::remove_file(path);
+            Err(error)
+        }
+    }
+}
+
+async fn write_all(
+    tapes: &Tapes,
+    found: &Listed,
+    as_markdown: bool,
+    out: &mut Out,
+    print: &impl Fn(&Entry) -> String,
+) -> Result<u64> {
+    if as_markdown && !out.write(&markdown::head(found))? {
+        return Ok(0);
+    }
+    let tape = tapes.tape(found.name.clone());
+    let mut entries = tape.query(Query::new());
+    let mut count = 0;
+    while let Some(entry) = entries.try_next().await? {
+        count += 1;
+        if !out.write(&print(&entry))? {
+            break;
+        }
+    }
+    Ok(count)
+}

@@ -1,0 +1,129 @@
+//! `bub tape fork`: a new session that begins with what another one has seen.
+
+use std::{ops::Bound, process::ExitCode};
+
+use bub_tape::{Entry, EntryId, Listing, Reset, Result, SessionInfo, Span, Tape, TapeError, TapeName, Wait};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use serde_json::json;
+
+use super::{
+    anchors,
+    out::Out,
+    tape_arg,
+    tapes::{Listed, Tapes},
+    text, text_of,
+};
+
+pub(super) fn command() -> Command {
+    Command::new("fork")
+        .about("Start a new session with the entries of another, up to any entry or anchor")
+        .arg(tape_arg())
+        .arg(
+            Arg::new("session-id")
+                .long("session-id")
+                .value_name("NEW")
+                .required(true)
+                .help("The id of the new session, in this workspace"),
+        )
+        .arg(
+            Arg::new("at")
+                .long("at")
+                .value_name("ENTRY-ID")
+                .value_parser(value_parser!(i64))
+                .help("The last entry to take over [default: the latest]"),
+        )
+        .arg(
+            Arg::new("at-anchor")
+                .long("at-anchor")
+                .value_name("NAME")
+                .conflicts_with("at")
+                .help("Take over everything up to the latest anchor of that name"),
+        )
+}
+
+pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+    let source = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let session_id = text_of(matches, "session-id").unwrap_or_default();
+    if session_id.trim().is_empty() {
+        return Err(TapeError::InvalidInput(
+            "the new session needs an id; give one with --session-id".to_owned(),
+        ));
+    }
+    let target = tapes.tape(TapeName::for_session(&tapes.workspace, session_id));
+    // Nobody may begin a turn of the new session while it is being made.
+    let lease = target.lease(Wait::No).await?;
+    if target.summary().await?.entries > 0 {
+        let session = text::line(session_id);
+        let text = format!(
+            "session `{session}` exists already; choose another id, or look at it with `bub tape show {session}`"
+        );
+        return Err(TapeError::InvalidInput(text));
+    }
+    let from = tapes.tape(source.name.clone());
+    let entries = taken_over(&from, &source, matches).await?;
+    let count = entries.len() as u64;
+    copy(&from, &target, entries, origin(tapes, &source, session_id)).await?;
+    drop(lease);
+    let mut out = Out::plain(&tapes.settings);
+    let (label, session) = (text::line(source.label()), text::line(session_id));
+    out.write(&format!(
+        "forked {} of {label} into session {session}\n",
+        text::count(count, "entry", "entries")
+    ))?;
+    out.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The entries up to the one that was asked for.
+async fn taken_over(from: &Tape, source: &Listed, matches: &ArgMatches) -> Result<Vec<Entry>> {
+    if let Some(name) = text_of(matches, "at-anchor") {
+        let mark = anchors::require(from, name, source.label()).await?;
+        return from.entries(Span { end: Bound::Included(mark.position), ..Span::ALL }).await;
+    }
+    let mut entries = from.entries(Span::ALL).await?;
+    if let Some(id) = matches.get_one::<i64>("at").copied().map(EntryId::new) {
+        // Of several entries with one id the latest is meant, as everywhere.
+        let at = entries.iter().rposition(|entry| entry.id == id).ok_or_else(|| {
+            let label = text::line(source.label());
+            TapeError::NotFound(format!("Entry {id} was not found. See `bub tape show {label}`."))
+        })?;
+        entries.truncate(at + 1);
+    }
+    if entries.is_empty() {
+        return Err(TapeError::InvalidInput(format!(
+            "tape `{}` is empty: there is nothing to fork",
+            source.name
+        )));
+    }
+    Ok(entries)
+}
+
+/// Whose the new tape is and where it comes from: one entry outside every context, behind those it took over.
+fn origin(tapes: &Tapes, source: &Listed, session_id: &str) -> Entry {
+    let channel = source.channel().map(str::to_owned);
+    let session =
+        SessionInfo { session_id: session_id.to_owned(), workspace: Some(tapes.workspace.clone()), channel };
+    let mut data = session.to_map();
+    let from = source.summary.session.as_ref().map(|session| &session.session_id);
+    data.insert("forked_from".to_owned(), json!({"tape": source.name.as_str(), "session_id": from}));
+    Entry::event("session.info", Some(data.into())).outside_context()
+}
+
+/// Sidecars first: only when they are complete does the new session exist.
+async fn copy(from: &Tape, target: &Tape, mut entries: Vec<Entry>, mut origin: Entry) -> Result<()> {
+    let last = entries.last().map(|entry| (entry.id, entry.timestamp()));
+    for sidecar in from.store().list(Listing::Sidecars(from.name().clone())).await? {
+        let Some((_, name)) = sidecar.as_sidecar() else { continue };
+        let mut own: Vec<Entry> = Tape::new(from.store().clone(), sidecar.clone()).entries(Span::ALL).await?;
+        own.retain(|entry| last.is_none_or(|(_, moment)| entry.timestamp() <= moment));
+        let reset = Reset { archive: None, opening: Box::new(move |_| own) };
+        target.store().reset(&target.name().sidecar(name)?, reset).await?;
+    }
+    if let (Some(data), Some((id, _))) = (origin.payload.get_mut("data"), last) {
+        data["forked_from"]["id"] = json!(id);
+    }
+    entries.push(origin);
+    // One batch: the whole session or none.
+    target.store().append(target.name(), entries).await?;
+    Ok(())
+}

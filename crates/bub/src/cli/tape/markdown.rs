@@ -1,0 +1,72 @@
+//! A tape as a Markdown document.
+
+use bub_tape::{Entry, Kind};
+
+use super::{payload, tapes::Listed, text};
+
+/// The title and what the index knows.
+pub(super) fn head(found: &Listed) -> String {
+    let summary = &found.summary;
+    let title = summary.title.as_deref().unwrap_or_else(|| found.label());
+    let mut head = format!("# {}\n\n", text::line(title));
+    let facts = [
+        ("session", Some(found.label())),
+        ("tape", Some(found.name.as_str())),
+        ("workspace", found.workspace()),
+        ("channel", found.channel()),
+        ("first entry", summary.first_date.as_deref()),
+        ("last entry", summary.last_date.as_deref()),
+    ];
+    for (name, value) in facts {
+        if let Some(value) = value {
+            head.push_str(&format!("- {name}: `{}`\n", text::line(value).replace('`', "'")));
+        }
+    }
+    head.push('\n');
+    head
+}
+
+/// A heading, and below it what the entry says: messages as they were written, everything else in a fence.
+pub(super) fn entry(entry: &Entry) -> String {
+    let level = if entry.kind == Kind::Anchor { "##" } else { "###" };
+    let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
+    let mut section = format!("{level} {title} (#{}, {})\n\n", entry.id, text::date_of(entry));
+    let body = payload::body(entry);
+    let body = text::harmless(&body);
+    if body.is_empty() {
+        return section;
+    }
+    if entry.kind == Kind::Message {
+        section.push_str(&body);
+    } else {
+        let fence = fence(&body);
+        section.push_str(&format!("{fence}text\n{body}\n{fence}"));
+    }
+    section.push_str("\n\n");
+    section
+}
+
+/// Longer than any run of backticks inside, so that nothing inside can end it.
+fn fence(body: &str) -> String {
+    let longest = body.split(|character| character != '`').map(str::len).max().unwrap_or(0);
+    "`".repeat(3.max(longest + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_longer_than_what_it_holds() {
+        assert_eq!(fence("no"), "```");
+        assert_eq!(fence("a ```` b"), "`````");
+    }
+
+    #[test]
+    fn an_entry_is_a_section() {
+        let message = Entry::message("user", "hi *there*").with_date("2026-01-02T03:04:05+00:00");
+        assert_eq!(entry(&message), "### message user (#0, 2026-01-02 03:04:05)\n\nhi *there*\n\n");
+        let result = Entry::tool_result(vec!["ok".into()]).with_date("2026-01-02T03:04:05Z");
+        assert_eq!(entry(&result), "### tool_result (#0, 2026-01-02 03:04:05)\n\n```text\nok\n```\n\n");
+    }
+}

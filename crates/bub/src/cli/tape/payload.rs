@@ -1,0 +1,97 @@
+//! What an entry says, as text for people.
+
+use bub_tape::{Entry, Kind, codec};
+use serde_json::{Map, Value};
+
+/// What stands beside the kind of an entry: a role, a name, how many calls.
+pub(super) fn label(entry: &Entry) -> String {
+    let text = |key: &str| entry.payload.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    match &entry.kind {
+        Kind::Message => text("role"),
+        Kind::Anchor | Kind::Event => text("name"),
+        Kind::Error => text("kind"),
+        Kind::System | Kind::ToolCall | Kind::ToolResult | Kind::Other(_) => String::new(),
+    }
+}
+
+/// What an entry says, without a line end behind it; empty when its label is all there is.
+pub(super) fn body(entry: &Entry) -> String {
+    let payload = &entry.payload;
+    match &entry.kind {
+        Kind::Message => message(payload, &entry.meta),
+        Kind::System => payload.get("content").map(content).unwrap_or_default(),
+        Kind::Anchor => payload.get("state").map(data).unwrap_or_default(),
+        Kind::Event => payload.get("data").map(data).unwrap_or_default(),
+        Kind::ToolCall => {
+            lines([payload.get("content").map(content).unwrap_or_default(), calls(payload.get("calls"))])
+        }
+        Kind::ToolResult => results(payload.get("results")),
+        Kind::Error => lines([
+            payload.get("message").map(content).unwrap_or_default(),
+            payload.get("details").map(data).unwrap_or_default(),
+        ]),
+        Kind::Other(_) => codec::to_python_json(payload),
+    }
+}
+
+fn message(payload: &Map<String, Value>, meta: &Map<String, Value>) -> String {
+    let said = payload.get("content").map(content).unwrap_or_default();
+    let media: Vec<_> =
+        meta.get("media").and_then(Value::as_array).into_iter().flatten().map(medium).collect();
+    lines([said, media.join("\n"), calls(payload.get("tool_calls"))])
+}
+
+/// Text as it is, parts one below the other, anything else as data.
+fn content(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.trim_end().to_owned(),
+        Value::Array(parts) => lines(parts.iter().map(part)),
+        other => data(other),
+    }
+}
+
+fn part(value: &Value) -> String {
+    match value.get("text").and_then(Value::as_str).or(value.as_str()) {
+        Some(text) => text.trim_end().to_owned(),
+        // Media that an older writer put into the text: its bytes are of no use here.
+        None => format!("[{}]", value.get("type").and_then(Value::as_str).unwrap_or("part")),
+    }
+}
+
+fn medium(item: &Value) -> String {
+    let text = |key: &str| item.get(key).and_then(Value::as_str).unwrap_or("?");
+    format!("[{} {}]", text("type"), text("blob"))
+}
+
+fn calls(calls: Option<&Value>) -> String {
+    lines(calls.and_then(Value::as_array).into_iter().flatten().map(call))
+}
+
+fn call(call: &Value) -> String {
+    let function = call.get("function").unwrap_or(call);
+    let name = function.get("name").and_then(Value::as_str).unwrap_or("?");
+    let arguments = match function.get("arguments") {
+        Some(Value::String(text)) => text.clone(),
+        Some(value) => data(value),
+        None => String::new(),
+    };
+    format!("{name} {arguments}").trim_end().to_owned()
+}
+
+fn results(results: Option<&Value>) -> String {
+    lines(results.and_then(Value::as_array).into_iter().flatten().map(content))
+}
+
+/// Nothing for what is empty: `null`, `{}`.
+fn data(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Object(map) if map.is_empty() => String::new(),
+        Value::String(text) => text.clone(),
+        other => codec::to_python_json(other),
+    }
+}
+
+fn lines(parts: impl IntoIterator<Item = String>) -> String {
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,144 @@
+//! `bub tape prune`: removing archives and blobs that no tape needs.
+
+use std::{
+    fmt::Write as _,
+    io::{IsTerminal, Write as _},
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use bub_tape::{Leftover, LeftoverKind, Result, TapeError};
+use clap::{Arg, ArgMatches, Command};
+
+use super::{flag, out::Out, progress::Progress, tapes::Files, text};
+
+const HOUR: u64 = 3600;
+
+pub(super) fn command() -> Command {
+    Command::new("prune")
+        .about("Remove old archives, and media that no tape refers to; asks first")
+        .long_about(
+            "Remove archives (*.bak) that were made long ago, and media that neither a tape nor a younger archive refers \
+             to. Tapes themselves are never touched. Lists what it would remove and asks first.",
+        )
+        .arg(
+            Arg::new("older-than")
+                .long("older-than")
+                .value_name("AGE")
+                .value_parser(age)
+                .default_value("30d")
+                .help("How old something has to be: a number and h, d or w"),
+        )
+        .arg(flag("dry-run", "Only list what would be removed"))
+        .arg(flag("yes", "Remove without asking"))
+}
+
+fn age(given: &str) -> Result<Duration, String> {
+    let hours = match given.char_indices().last() {
+        Some((at, 'h')) => Some((at, 1)),
+        Some((at, 'd')) => Some((at, 24)),
+        Some((at, 'w')) => Some((at, 24 * 7)),
+        _ => None,
+    };
+    let parsed = hours.and_then(|(at, hours)| {
+        let number: u64 = given.get(..at)?.parse().ok()?;
+        number.checked_mul(hours * HOUR)
+    });
+    parsed.map(Duration::from_secs).ok_or_else(|| "give a number and h, d or w, as in 30d".to_owned())
+}
+
+pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
+    let older_than = matches.get_one::<Duration>("older-than").copied().unwrap_or_default();
+    let leftovers = files.store.leftovers(older_than).await?;
+    let mut out = Out::plain(&files.tapes.settings);
+    out.write(&describe(files, &leftovers))?;
+    out.finish()?;
+    if leftovers.is_empty() || matches.get_flag("dry-run") {
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !matches.get_flag("yes") && !confirmed(&leftovers)? {
+        super::note("nothing was removed");
+        return Ok(ExitCode::SUCCESS);
+    }
+    remove(files, &leftovers).await
+}
+
+async fn remove(files: &Files, leftovers: &[Leftover]) -> Result<ExitCode> {
+    let mut progress = Progress::new("removing", leftovers.len());
+    let (mut removed, mut bytes) = (0, 0);
+    for leftover in leftovers {
+        progress.next(&leftover.path.display().to_string());
+        if files.store.remove_leftover(leftover).await? {
+            removed += 1;
+            bytes += leftover.bytes;
+        }
+    }
+    drop(progress);
+    super::note(&format!("removed {} ({})", text::count(removed, "file", "files"), text::bytes(bytes)));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn describe(files: &Files, leftovers: &[Leftover]) -> String {
+    if leftovers.is_empty() {
+        return "(nothing to remove)\n".to_owned();
+    }
+    let rows: Vec<_> = leftovers
+        .iter()
+        .map(|leftover| {
+            let kind = match leftover.kind {
+                LeftoverKind::Archive => "archive",
+                LeftoverKind::Blob => "blob",
+            };
+            let path = leftover.path.strip_prefix(&files.directory).unwrap_or(&leftover.path);
+            [
+                kind.to_owned(),
+                days_ago(leftover.since),
+                text::bytes(leftover.bytes),
+                text::line(&path.to_string_lossy()),
+            ]
+        })
+        .collect();
+    let mut report = text::columns(&rows);
+    let _ = writeln!(report, "{} in {}", total(leftovers), files.directory.display());
+    report
+}
+
+fn days_ago(moment: SystemTime) -> String {
+    let age = moment.elapsed().unwrap_or_default();
+    text::count(age.as_secs() / (24 * HOUR), "day old", "days old")
+}
+
+fn total(leftovers: &[Leftover]) -> String {
+    let bytes = leftovers.iter().map(|leftover| leftover.bytes).sum();
+    format!("{}, {}", text::count(leftovers.len() as u64, "file", "files"), text::bytes(bytes))
+}
+
+/// Asks on the terminal; anything but yes is no.
+fn confirmed(leftovers: &[Leftover]) -> Result<bool> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        let text = "there is no terminal to ask on, so nothing was removed; add --yes to remove, or --dry-run to look";
+        return Err(TapeError::InvalidInput(text.to_owned()));
+    }
+    let mut stderr = std::io::stderr();
+    let asked = write!(stderr, "Remove {} for good? [y/N] ", total(leftovers)).and_then(|()| stderr.flush());
+    let mut answer = String::new();
+    let answered = asked.and_then(|()| stdin.read_line(&mut answer));
+    answered.map_err(|error| TapeError::from_io("read", std::path::Path::new("standard input"), error))?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_a_unit() {
+        assert_eq!(age("36h"), Ok(Duration::from_secs(36 * HOUR)));
+        assert_eq!(age("2w"), Ok(Duration::from_secs(14 * 24 * HOUR)));
+        for wrong in ["", "30", "d", "-1d", "1.5d", "99999999999999999999d", "18446744073709551615w", "3€"]
+        {
+            assert!(age(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `bub tape search`: finding what was said, on one tape or on all.
+
+use std::{cmp::Reverse, process::ExitCode};
+
+use bub_tape::{Hit, Query, Result, Search, TapeError, TapeName, codec};
+use clap::{Arg, ArgMatches, Command, value_parser};
+use serde_json::json;
+
+use super::{
+    flag, json_arg,
+    out::Out,
+    payload,
+    progress::Progress,
+    show,
+    style::Style,
+    tapes::{Listed, Tapes},
+    text, text_of,
+};
+
+pub(super) fn command() -> Command {
+    let date =
+        |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("DATE").help(help);
+    Command::new("search")
+        .about("Find what was said, in one session or in all of this workspace")
+        .long_about(
+            "Find what was said: exact matches first, then near ones, each the latest first. Without --kinds, messages and \
+             tool results are searched.",
+        )
+        .arg(Arg::new("words").value_name("WORDS").required(true).help("What to look for; quote it when it has spaces"))
+        .arg(super::tape_arg().required(false).help("Only this session [default: all of this workspace]"))
+        .arg(flag("all-workspaces", "Search the sessions of every workspace").conflicts_with("tape"))
+        .arg(date("since", "Only what was said on or after it: 2026-01-31, or a time in ISO 8601 (UTC)"))
+        .arg(date("until", "Only what was said on or before it"))
+        .arg(show::kinds_arg())
+        .arg(
+            Arg::new("limit")
+                .long("limit")
+                .value_name("N")
+                .default_value("20")
+                .value_parser(value_parser!(usize))
+                .help("Find at most so many"),
+        )
+        .arg(json_arg("Print one JSON object for each match"))
+}
+
+pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+    let search = wanted(matches);
+    if search.text.trim().is_empty() {
+        return Err(TapeError::InvalidInput("there is nothing to look for; give some words".to_owned()));
+    }
+    let sessions = match text_of(matches, "tape") {
+        Some(given) => vec![tapes.find(given).await?],
+        None if matches.get_flag("all-workspaces") => tapes.sessions().await?,
+        None => tapes.sessions_here().await?,
+    };
+    // Also where there is nothing to search, a wrong date is to be told.
+    let nowhere = tapes.tape(TapeName::for_session(&tapes.workspace, "")).search(&search).await;
+    nowhere.map_err(|error| match error {
+        TapeError::InvalidInput(what) => {
+            TapeError::InvalidInput(format!("{what} Give dates as 2026-01-31 or 2026-01-31T12:00:00Z."))
+        }
+        other => other,
+    })?;
+    let (hits, filtered) = search_all(tapes, &sessions, &search).await?;
+    let mut out = Out::plain(&tapes.settings);
+    let style = Style::of(&tapes.settings);
+    for (session, hit) in &hits {
+        let shown =
+            if matches.get_flag("json") { as_json(session, hit) } else { pretty(session, hit, style) };
+        if !out.write(&shown)? {
+            break;
+        }
+    }
+    out.finish()?;
+    if hits.is_empty() {
+        super::note("nothing found");
+    }
+    if filtered > 0 {
+        super::note(&format!(
+            "{} left out",
+            text::count(filtered, "output of an earlier search", "outputs of earlier searches")
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn wanted(matches: &ArgMatches) -> Search {
+    let mut search = Search::new(text_of(matches, "words").unwrap_or_default());
+    search.limit = matches.get_one::<usize>("limit").copied().unwrap_or(search.limit);
+    let kinds = show::kinds(matches);
+    let mut within = if kinds.is_empty() { search.within.clone() } else { Query::new().kinds(kinds) };
+    if let Some(since) = text_of(matches, "since") {
+        within = within.since(since);
+    }
+    if let Some(until) = text_of(matches, "until") {
+        within = within.until(until);
+    }
+    search.within(within)
+}
+
+/// The best matches of all sessions: exact before near, then the latest.
+async fn search_all<'a>(
+    tapes: &Tapes,
+    sessions: &'a [Listed],
+    search: &Search,
+) -> Result<(Vec<(&'a Listed, Hit)>, u64)> {
+    let mut progress = Progress::new("searching", sessions.len());
+    let (mut hits, mut filtered) = (Vec::new(), 0);
+    for session in sessions {
+        progress.next(session.label());
+        let found = tapes.tape(session.name.clone()).search(search).await?;
+        hits.extend(found.hits.into_iter().map(|hit| (session, hit)));
+        filtered += found.filtered as u64;
+    }
+    // Stable: within a tape, and where dates cannot be read, the order of the tape stays.
+    hits.sort_by_key(|(_, hit)| Reverse((hit.exact, hit.entry.timestamp())));
+    hits.truncate(search.limit);
+    Ok((hits, filtered))
+}
+
+fn pretty(session: &Listed, hit: &Hit, style: Style) -> String {
+    let entry = &hit.entry;
+    let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
+    let near = if hit.exact { "" } else { "  (near match)" };
+    format!(
+        "{} {} {}  {}{near}\n  {}\n",
+        text::line(session.label()),
+        style.dim(&format!("#{}", entry.id)),
+        style.title(&entry.kind, &title),
+        style.dim(&text::date_of(entry)),
+        text::line(&hit.snippet)
+    )
+}
+
+fn as_json(session: &Listed, hit: &Hit) -> String {
+    let entry = &hit.entry;
+    let value = json!({
+        "tape": session.name.as_str(),
+        "session_id": session.summary.session.as_ref().map(|session| &session.session_id),
+        "id": entry.id,
+        "kind": entry.kind.as_str(),
+        "date": entry.date,
+        "exact": hit.exact,
+        "snippet": hit.snippet,
+    });
+    text::harmless_json(&(codec::to_python_json(&value) + "\n")).into_owned()
+}

@@ -1,0 +1,114 @@
+//! `bub tape show`: what is on a tape, for people.
+
+use std::process::ExitCode;
+
+use bub_tape::{Entry, Kind, Query, Result, Tape, codec};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use futures_util::TryStreamExt as _;
+
+use super::{json_arg, out::Out, payload, style::Style, tape_arg, tapes::Tapes, text, text_of};
+
+pub(super) fn command() -> Command {
+    Command::new("show")
+        .about("Show the entries of a tape, through $PAGER on a terminal")
+        .arg(tape_arg())
+        .arg(
+            Arg::new("after-anchor")
+                .long("after-anchor")
+                .value_name("NAME")
+                .help("Only what follows the latest anchor of that name"),
+        )
+        .arg(
+            Arg::new("last")
+                .long("last")
+                .value_name("N")
+                .value_parser(value_parser!(usize))
+                .help("Only the last N entries"),
+        )
+        .arg(kinds_arg())
+        .arg(json_arg("Print the entries as lines of JSON, as they stand on the tape"))
+}
+
+pub(super) fn kinds_arg() -> Arg {
+    Arg::new("kinds").long("kinds").value_name("KIND,…").value_delimiter(',').action(ArgAction::Append).help(
+        "Only entries of these kinds: message, system, anchor, tool_call, tool_result, event, error, or any other",
+    )
+}
+
+/// The kinds that were asked for; none means all.
+pub(super) fn kinds(matches: &ArgMatches) -> Vec<Kind> {
+    matches.get_many::<String>("kinds").into_iter().flatten().map(|kind| Kind::from(kind.trim())).collect()
+}
+
+pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+    let found = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let tape = tapes.tape(found.name.clone());
+    let anchor = text_of(matches, "after-anchor");
+    let mut query = Query::new().kinds(kinds(matches));
+    if let Some(name) = anchor {
+        super::anchors::require(&tape, name, found.label()).await?;
+        query = query.after_anchor(name);
+    }
+    let json = matches.get_flag("json");
+    let style = Style::of(&tapes.settings);
+    let print = |entry: &Entry| {
+        if json { text::harmless_json(&codec::encode(entry)).into_owned() } else { pretty(entry, style) }
+    };
+    let last = matches.get_one::<usize>("last").copied();
+    let mut out = if json { Out::plain(&tapes.settings) } else { Out::paged(&tapes.settings) };
+    let shown = print_all(&tape, (query, last), &mut out, &print).await;
+    // The pager is waited for in any case, or it would outlive the program.
+    out.finish()?;
+    if shown? == 0 && !json {
+        super::note("no entries match");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn print_all(
+    tape: &Tape,
+    (query, last): (Query, Option<usize>),
+    out: &mut Out,
+    print: &impl Fn(&Entry) -> String,
+) -> Result<usize> {
+    let mut shown = 0;
+    if let Some(count) = last {
+        let mut entries = tape.query_all(query.newest_first().limit(count)).await?;
+        entries.reverse();
+        for entry in &entries {
+            shown += 1;
+            if !out.write(&print(entry))? {
+                break;
+            }
+        }
+        return Ok(shown);
+    }
+    let mut entries = tape.query(query);
+    while let Some(entry) = entries.try_next().await? {
+        shown += 1;
+        if !out.write(&print(&entry))? {
+            break;
+        }
+    }
+    Ok(shown)
+}
+
+/// A headline with id, kind and date, what the entry says below it, and an empty line.
+fn pretty(entry: &Entry, style: Style) -> String {
+    let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
+    let head = format!(
+        "{} {}  {}\n",
+        style.dim(&format!("#{}", entry.id)),
+        style.title(&entry.kind, &title),
+        style.dim(&text::date_of(entry))
+    );
+    let body = payload::body(entry);
+    let mut shown = head;
+    for line in text::harmless(&body).lines() {
+        shown.push_str(if line.is_empty() { "" } else { "  " });
+        shown.push_str(line);
+        shown.push('\n');
+    }
+    shown.push('\n');
+    shown
+}

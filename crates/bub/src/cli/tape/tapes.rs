@@ -1,0 +1,129 @@
+//! The tapes a command works on, and what the registry says about them.
+
+use std::{cmp::Reverse, path::PathBuf, sync::Arc};
+
+use bub_kernel::{Error, Framework};
+use bub_settings::{Settings, core};
+use bub_tape::{Durability, FileStore, Listing, Result, Summary, Tape, TapeName, TapeStore};
+
+/// The store of the running program, seen from a workspace.
+pub(super) struct Tapes {
+    pub(super) store: Arc<dyn TapeStore>,
+    pub(super) workspace: String,
+    pub(super) settings: Arc<Settings>,
+}
+
+/// The files of the home, seen from a workspace.
+pub(super) struct Files {
+    pub(super) store: FileStore,
+    pub(super) directory: PathBuf,
+    pub(super) tapes: Tapes,
+}
+
+/// A tape and what its index knows.
+#[derive(Debug, Clone)]
+pub(super) struct Listed {
+    pub(super) name: TapeName,
+    pub(super) summary: Summary,
+}
+
+impl Tapes {
+    /// The store that plugins provide; only inside a running scope.
+    pub(super) fn open(framework: &Framework, settings: &Arc<Settings>) -> bub_kernel::Result<Self> {
+        let store = framework.tape_store().ok_or_else(|| Error::config("no plugin provides a tape store"))?;
+        Ok(Self { store, workspace: workspace(framework), settings: Arc::clone(settings) })
+    }
+
+    /// All sessions, the latest first.
+    pub(super) async fn sessions(&self) -> Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        for name in self.store.list(Listing::Sessions).await? {
+            let summary = self.store.summary(&name).await?;
+            listed.push(Listed { name, summary });
+        }
+        listed.sort_by_cached_key(|listed| Reverse(listed.last_moment()));
+        Ok(listed)
+    }
+
+    /// The sessions of this workspace, the latest first.
+    pub(super) async fn sessions_here(&self) -> Result<Vec<Listed>> {
+        let mut listed = self.sessions().await?;
+        listed.retain(|listed| self.is_here(&listed.name));
+        Ok(listed)
+    }
+
+    /// Whether a tape belongs to this workspace: its name says so, also on tapes that know no more about themselves.
+    pub(super) fn is_here(&self, name: &TapeName) -> bool {
+        let own = TapeName::for_session(&self.workspace, "");
+        let workspace = |name: &TapeName| name.as_str().split_once("__").map(|(hash, _)| hash.to_owned());
+        workspace(name) == workspace(&own)
+    }
+
+    pub(super) fn tape(&self, name: TapeName) -> Tape {
+        Tape::new(Arc::clone(&self.store), name)
+    }
+}
+
+impl Files {
+    pub(super) fn new(framework: &Framework, settings: &Arc<Settings>) -> Self {
+        let durability = match settings.get(&core::TAPE_DURABILITY) {
+            core::Durability::Os => Durability::Os,
+            core::Durability::Always => Durability::Always,
+        };
+        let directory = settings.home().join("tapes");
+        let store = FileStore::new(&directory, durability);
+        let tapes = Tapes {
+            store: Arc::new(store.clone()),
+            workspace: workspace(framework),
+            settings: Arc::clone(settings),
+        };
+        Self { store, directory, tapes }
+    }
+
+    /// The session tapes that were named, or all of the store; sidecars follow their tape.
+    pub(super) async fn named(&self, given: Vec<&str>) -> Result<Vec<TapeName>> {
+        let store = &self.store;
+        let mut sessions = Vec::new();
+        if given.is_empty() {
+            sessions = store.list(Listing::Sessions).await?;
+        }
+        for given in given {
+            sessions.push(self.tapes.find(given).await?.name);
+        }
+        let mut names = Vec::new();
+        for session in sessions {
+            let sidecars = store.list(Listing::Sidecars(session.clone())).await?;
+            names.push(session);
+            names.extend(sidecars);
+        }
+        Ok(names)
+    }
+}
+
+impl Listed {
+    /// What people call it: the session id, or the tape name while nothing else is known.
+    pub(super) fn label(&self) -> &str {
+        match &self.summary.session {
+            Some(session) => &session.session_id,
+            None => self.name.as_str(),
+        }
+    }
+
+    pub(super) fn workspace(&self) -> Option<&str> {
+        self.summary.session.as_ref()?.workspace.as_deref()
+    }
+
+    pub(super) fn channel(&self) -> Option<&str> {
+        self.summary.session.as_ref()?.channel.as_deref()
+    }
+
+    /// When something was last written; nothing sorts before everything.
+    fn last_moment(&self) -> impl Ord + use<> {
+        super::text::moment(self.summary.last_date.as_deref().unwrap_or_default())
+    }
+}
+
+/// Spelled as it is where tapes get their names.
+fn workspace(framework: &Framework) -> String {
+    framework.workspace().to_string_lossy().into_owned()
+}

@@ -1,0 +1,172 @@
+//! Text from tapes on its way to a terminal: it must not move the cursor, and dates must be readable.
+
+use std::borrow::Cow;
+
+use bub_tape::Entry;
+
+/// Text in which control sequences are visible instead of obeyed. Line ends and tabs stay.
+pub(super) fn harmless(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(|character| is_harmful(character) && !matches!(character, '\n' | '\t')) {
+        return Cow::Borrowed(text);
+    }
+    let mut clean = String::with_capacity(text.len() + 16);
+    let mut rest = text.chars().peekable();
+    while let Some(character) = rest.next() {
+        match character {
+            '\r' if rest.peek() == Some(&'\n') => {}
+            '\n' | '\t' => clean.push(character),
+            other => push_visible(&mut clean, other),
+        }
+    }
+    Cow::Owned(clean)
+}
+
+/// The same on one line.
+pub(super) fn line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    harmless(&words.join(" ")).into_owned()
+}
+
+/// The beginning of a line, with `…` when something is missing.
+pub(super) fn cut(text: &str, characters: usize) -> String {
+    let text = line(text);
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default().trim_end()),
+        None => text,
+    }
+}
+
+/// One line of JSON in which control characters that JSON leaves alone are escaped; it means the same.
+pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
+    if !json.chars().any(|character| is_harmful(character) && character != '\n') {
+        return Cow::Borrowed(json);
+    }
+    let mut clean = String::with_capacity(json.len() + 16);
+    for character in json.chars() {
+        if is_harmful(character) && character != '\n' {
+            clean.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            clean.push(character);
+        }
+    }
+    Cow::Owned(clean)
+}
+
+/// The moment of an entry, in UTC as `--since` and `--until` are.
+pub(super) fn date_of(entry: &Entry) -> String {
+    match entry.timestamp() {
+        Some(moment) => moment.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        None => cut(&entry.date, 19),
+    }
+}
+
+/// The same for a date that stands alone.
+pub(super) fn date(text: &str) -> String {
+    date_of(&Entry::event("", None).with_date(text))
+}
+
+/// The moment a date means, for sorting.
+pub(super) fn moment(text: &str) -> impl Ord + use<> {
+    Entry::event("", None).with_date(text).timestamp()
+}
+
+/// How many bytes, for people.
+pub(super) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if count < 1000 {
+        return format!("{count} bytes");
+    }
+    let mut whole = count;
+    let mut tenths = 0;
+    let mut unit = "";
+    for name in UNITS {
+        (whole, tenths, unit) = (whole / 1000, whole % 1000 / 100, name);
+        if whole < 1000 {
+            break;
+        }
+    }
+    format!("{whole}.{tenths} {unit}")
+}
+
+/// A count with its noun: `1 entry`, `2 entries`.
+pub(super) fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Rows in columns; the last column is as long as it likes.
+pub(super) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cells(cell));
+        }
+    }
+    let mut table = String::new();
+    for row in rows {
+        let mut text = String::new();
+        for (width, cell) in widths.iter().zip(row) {
+            text.push_str(cell);
+            text.extend(std::iter::repeat_n(' ', width - cells(cell) + 2));
+        }
+        table.push_str(text.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+/// How many cells of a terminal a text takes, near enough to align columns.
+fn cells(text: &str) -> usize {
+    text.chars().map(|character| if is_wide(character) { 2 } else { 1 }).sum()
+}
+
+fn is_wide(character: char) -> bool {
+    matches!(character, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{a4cf}' | '\u{ac00}'..='\u{d7a3}'
+        | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}' | '\u{ffe0}'..='\u{ffe6}'
+        | '\u{1f300}'..='\u{1faff}' | '\u{20000}'..='\u{3fffd}')
+}
+
+/// Controls, and the marks that make text read in another order than it is written.
+fn is_harmful(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn push_visible(clean: &mut String, character: char) {
+    match u32::from(character) {
+        // Every control character of ASCII has a picture.
+        code @ 0..=0x1f => clean.extend(char::from_u32(0x2400 + code)),
+        0x7f => clean.push('\u{2421}'),
+        code if is_harmful(character) => clean.push_str(&format!("\\u{{{code:x}}}")),
+        _ => clean.push(character),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_sequences_become_visible() {
+        assert_eq!(harmless("a\x1b[31mb\u{9b}2Jc\x07"), "a␛[31mb\\u{9b}2Jc␇");
+        assert_eq!(harmless("one\r\ntwo\rthree\tfour"), "one\ntwo␍three\tfour");
+        assert_eq!(harmless("abc\u{202e}def"), "abc\\u{202e}def");
+        assert!(matches!(harmless("plain\n你好 🐙"), Cow::Borrowed(_)));
+        assert_eq!(harmless_json("\"\u{9b}\"\n"), "\"\\u009b\"\n");
+    }
+
+    #[test]
+    fn lines_are_cut_between_characters() {
+        assert_eq!(cut("你好 世界", 3), "你好…");
+        assert_eq!(cut(" a\n b ", 3), "a b");
+    }
+
+    #[test]
+    fn sizes_are_for_people() {
+        assert_eq!([0, 999, 1000, 1_550_000].map(bytes), ["0 bytes", "999 bytes", "1.0 kB", "1.5 MB"]);
+    }
+
+    #[test]
+    fn columns_are_aligned_by_cells() {
+        let rows = [["你好".to_owned(), "x".to_owned()], ["a".to_owned(), String::new()]];
+        assert_eq!(columns(&rows), "你好  x\na\n");
+    }
+}
