@@ -119,9 +119,10 @@ impl Tape {
     /// Appends a batch, whole or not at all. Media become blobs first, so that an entry never refers to what is not
     /// there.
     pub async fn append_all(&self, batch: Vec<Entry>) -> Result<Appended> {
+        let blobs = self.store.blobs();
         let mut stored = Vec::with_capacity(batch.len());
         for entry in batch {
-            stored.push(media::detach(&*self.store.blobs(), entry).await?);
+            stored.push(media::detach(&*blobs, entry).await?);
         }
         self.store.append(&self.name, stored).await
     }

@@ -31,6 +31,7 @@ use futures_util::TryStreamExt as _;
 const ROLE: &str = "BUB_TAPE_CHILD";
 const ROOT: &str = "BUB_TAPE_ROOT";
 const FIRST: &str = "BUB_TAPE_FIRST";
+const ALWAYS: &str = "BUB_TAPE_ALWAYS";
 /// A batch of ours: big enough that a kill can fall into it.
 const BATCH: usize = 3;
 
@@ -53,7 +54,12 @@ fn acknowledge(number: usize) {
 }
 
 fn spawn(role: &str, root: &Path, first: usize) -> Child {
-    Command::new(env::current_exe().unwrap())
+    let mut command = Command::new(env::current_exe().unwrap());
+    // Every fourth round or so writes with fsync.
+    if first % 4 == 3 {
+        command.env(ALWAYS, "1");
+    }
+    command
         .args(["--exact", "child", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .env(ROOT, root)
@@ -68,7 +74,8 @@ fn spawn(role: &str, root: &Path, first: usize) -> Child {
 #[test]
 fn child() {
     let Ok(role) = env::var(ROLE) else { return };
-    let store = FileStore::new(env::var(ROOT).unwrap(), Durability::Os);
+    let durability = if env::var(ALWAYS).is_ok() { Durability::Always } else { Durability::Os };
+    let store = FileStore::new(env::var(ROOT).unwrap(), durability);
     let first: usize = env::var(FIRST).unwrap().parse().unwrap();
     let tape = Tape::new(Arc::new(store), name()).with_sidecars([Sidecar::new("spill")]);
     block_on(async {

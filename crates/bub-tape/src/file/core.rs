@@ -16,8 +16,9 @@ use crate::{
     fs::{FsFile, OpenMode},
 };
 
-/// The index on disk may lag this much behind; reading that again takes a fraction of a millisecond.
-const CHECKPOINT_BYTES: u64 = 64 * 1024;
+/// The index on disk may lag this much behind; reading that again takes a fraction of a millisecond. Saving more often
+/// would cost more, because file systems flush a file that replaces another one.
+const CHECKPOINT_BYTES: u64 = 256 * 1024;
 
 /// One tape.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(crate) struct Core {
     /// The file the index in memory speaks of.
     index_inode: u64,
     checkpoint_at: u64,
+    /// The intent of our last batch, which is known to be complete, and what it became.
+    pub(crate) committed: Option<(Record, Record)>,
     /// Whether a failed fsync could not even be noted in the lock file.
     pub(crate) suspect: bool,
 }
@@ -71,6 +74,7 @@ impl Core {
             index: Index::default(),
             index_inode: 0,
             checkpoint_at: 0,
+            committed: None,
             suspect: false,
         }
     }
@@ -244,9 +248,14 @@ impl Core {
         Ok(record)
     }
 
-    /// Whether the record says that nothing is under way.
-    pub(crate) fn is_at_rest(record: &Record, size: u64) -> bool {
-        record.phase == Phase::Idle && record.end == size
+    /// The record of a tape on which nothing is under way; `None` when that has to be found out.
+    pub(crate) fn at_rest(&self, record: Record, size: u64) -> Option<Record> {
+        let done = match (record.phase, self.committed) {
+            (Phase::Batch, Some((intent, done))) if intent == record => done,
+            (Phase::Idle, _) => record,
+            (Phase::Batch | Phase::Replace | Phase::Suspect, _) => return None,
+        };
+        (done.end == size && !self.suspect).then_some(done)
     }
 }
 

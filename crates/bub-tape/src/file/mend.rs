@@ -63,7 +63,6 @@ impl Core {
     /// `accept` also that the rest is accepted as it is.
     fn mend(&mut self, accept: bool) -> Result<(Repaired, Vec<Entry>)> {
         let held = self.hold()?;
-        let before = Record::read(&*held.0).map_err(|error| self.error("read the lock record of", error))?;
         let mut ground = self.settle(&held)?;
         let mut repaired = Repaired::default();
         let mut events = std::mem::take(&mut ground.reports);
@@ -71,9 +70,6 @@ impl Core {
             repaired.done.push("cut off the torn tail".to_owned());
             let kept = event.data().and_then(|data| data.get("kept")).and_then(Value::as_str);
             repaired.kept.extend(kept.map(PathBuf::from));
-        }
-        if before.is_some_and(|record| record.phase == Phase::Batch && ground.record.end > record.end) {
-            repaired.done.push("completed the last write".to_owned());
         }
         if let Some((removed, kept)) = self.take_out_bad_lines(&held, &ground)? {
             let kept_text = kept.display().to_string();

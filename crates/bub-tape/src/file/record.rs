@@ -59,6 +59,12 @@ impl Record {
         }
     }
 
+    /// What the intent of a batch becomes once its bytes are written.
+    pub(crate) fn done(self) -> Self {
+        let end = self.end + self.length;
+        Self { sequence: self.sequence, synced: self.synced, ..Self::idle(self.inode, end, self.next_max_id) }
+    }
+
     /// Reads the record; `None` when there is none that makes sense.
     pub(crate) fn read(file: &dyn FsFile) -> io::Result<Option<Self>> {
         let mut bytes = [0; BYTES];

@@ -32,7 +32,7 @@ impl Core {
         let (open, size) = self.open_tape()?;
         let ours = record.filter(|record| record.inode == open.inode);
         let sequence = record.map_or(0, |record| record.sequence);
-        if let Some(record) = ours.filter(|record| Self::is_at_rest(record, size) && !self.suspect) {
+        if let Some(record) = ours.and_then(|record| self.at_rest(record, size)) {
             return Ok(Ground { open, record, reports: Vec::new() });
         }
         let mut reports = Vec::new();
