@@ -1,11 +1,12 @@
-//! What opening a long tape costs in memory: resident size before, after, and at its highest.
+//! What a clock on a busy machine cannot tell: memory for opening a long tape, and processor time of an append.
 //!
-//! `cargo bench -p bub-tape --bench memory`. Linux only, because it asks `/proc`.
+//! `cargo bench -p bub-tape --bench figures`. Linux only, because it asks `/proc`.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 use std::{
     fs::{self, File},
     io::{BufWriter, Write},
+    time::{Duration, Instant},
 };
 
 use bub_tape::{AnchorSearch, Durability, Entry, EntryId, FileStore, Span, TapeName, TapeStore, codec};
@@ -14,7 +15,41 @@ use futures_util::TryStreamExt as _;
 const ENTRIES: usize = 1_000_000;
 const TAIL: usize = 500;
 
+const BATCHES: u32 = 20_000;
+
 fn main() {
+    // Memory first: what the other one leaves to the allocator would hide it.
+    opening();
+    appending();
+}
+
+/// Batches of ten, 300-byte payloads, from an empty tape to 200,000 entries.
+fn appending() {
+    let root = tempfile::tempdir().unwrap();
+    let store = FileStore::new(root.path(), Durability::Os);
+    let tape = TapeName::for_session("/srv/demo", "cli:local");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let batches: Vec<_> = (0..BATCHES).map(|_| vec![Entry::message("user", "x".repeat(260)); 10]).collect();
+    let (started, processor) = (Instant::now(), processor_time());
+    for batch in batches {
+        runtime.block_on(store.append(&tape, batch)).unwrap();
+    }
+    let (wall, busy) = (started.elapsed() / BATCHES, (processor_time() - processor) / BATCHES);
+    let rate = |time: Duration| 10.0 / time.as_secs_f64();
+    println!(
+        "append of ten: {busy:?} of processor time ({:.0} entries/s), {wall:?} by the clock ({:.0} entries/s)",
+        rate(busy),
+        rate(wall)
+    );
+}
+
+/// How long this thread has been running, as opposed to waiting for its turn.
+fn processor_time() -> Duration {
+    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
+}
+
+fn opening() {
     let root = tempfile::tempdir().unwrap();
     let tape = TapeName::for_session("/srv/demo", "cli:local");
     let path = FileStore::new(root.path(), Durability::Os).path(&tape);
