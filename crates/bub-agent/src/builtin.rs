@@ -3,8 +3,8 @@
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 use bub_kernel::{
-    ChannelMessage, Envelope, Error, Framework, FrameworkRef, ModelStream, PluginContext, Prompt, Provided,
-    Result, State, StatePatch, hooks,
+    ChannelMessage, Envelope, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext, Prompt,
+    Provided, Result, State, StatePatch, hooks,
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
@@ -130,7 +130,8 @@ impl Builtin {
     }
 
     async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) -> Result<()> {
-        let Some(message) = message else { return Ok(()) };
+        // Whoever cancelled a turn knows.
+        let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else { return Ok(()) };
         let session_id = message.session_id().unwrap_or("unknown".into());
         let text = format!("An error occurred at stage '{stage}': {error}");
         let notice = reply(message, &session_id, &self.redactor.redact(&text), "error");

@@ -6,12 +6,16 @@
 use std::{
     borrow::Cow,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use bub_kernel::{Envelope, Error, Framework, Prompt, Result};
 use bub_settings::Redactor;
 use bub_tape::{ChatStep, Entry, Lease, SessionInfo, Tape, TapeError, TapeName, Wait, run_id};
 use serde_json::{Map, Value};
+
+/// How long to wait for another turn of the session: less than a hook may take, so that the error says who holds it.
+const PATIENCE: Duration = Duration::from_mins(4);
 
 /// The tape of a turn, with the session's lease while the turn runs: a slot of the state.
 #[derive(Debug)]
@@ -47,7 +51,7 @@ impl TurnTape {
         let lease = match tape.lease(Wait::No).await {
             Err(TapeError::Busy { .. }) => {
                 tracing::warn!("waiting for session {session_id}: another turn of it is running");
-                tape.lease(Wait::Forever).await
+                tape.lease(Wait::For(PATIENCE)).await
             }
             other => other,
         };

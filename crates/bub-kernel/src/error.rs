@@ -134,7 +134,18 @@ impl Error {
         let text = |key: &str| value.get(key).and_then(Value::as_str);
         let kind = ErrorKind::from_name(text("kind").unwrap_or_default());
         let message = text("message").map_or_else(|| stringify(value), str::to_owned);
-        let details = value.get("details").and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut details = value.get("details").and_then(Value::as_object).cloned().unwrap_or_default();
+        // What has no place of its own is kept: an unknown kind, further keys.
+        for (key, extra) in value.as_object().into_iter().flatten() {
+            let is_known = match key.as_str() {
+                "message" | "details" => true,
+                "kind" => extra.as_str() == Some(kind.name()),
+                _ => false,
+            };
+            if !is_known {
+                details.entry(key.as_str()).or_insert_with(|| extra.clone());
+            }
+        }
         Self::new(kind, message).edit(|inner| inner.details = details)
     }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    error::BoxError,
+    error::{BoxError, Error},
     hooks::HookSet,
     plugin::{self, Factory, Plugin, PluginContext, PluginState, PluginStatus},
     router::ChannelRouter,
@@ -162,7 +162,13 @@ impl FrameworkBuilder {
         let mut hooks = HookSet::default();
         let mut plugins = Vec::with_capacity(self.plugins.len());
         for (index, (name, factory)) in self.plugins.into_iter().enumerate() {
-            let state = match plugin::load(factory, &context) {
+            let is_taken = plugins.iter().any(|known: &PluginStatus| known.name == name);
+            let loaded = if is_taken {
+                Err(Error::config("a plugin of this name is registered already"))
+            } else {
+                plugin::load(factory, &context)
+            };
+            let state = match loaded {
                 Ok(mut own) => {
                     own.assign(index, &name);
                     hooks.absorb(own);

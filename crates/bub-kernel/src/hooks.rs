@@ -23,8 +23,9 @@ mod table;
 
 #[doc(hidden)]
 pub use argument::{Nothing, TakenAs, given};
+pub use guard::HOOK_TIME_LIMIT;
 pub use implementation::{AsyncHook, Call, Implementation, SyncHook};
-pub use intercept::{BadReturn, HookNote, INTERCEPTION_TIME_LIMIT, LlmGate, ToolGate};
+pub use intercept::{BadReturn, HookNote, LlmGate, ToolGate};
 pub use next::{Chained, ChainedSync, Next};
 pub use output::{HookReturn, IntoHookResult};
 pub use spec::{HookArg, HookKind, HookPoint, HookSpec};

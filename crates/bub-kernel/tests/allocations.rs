@@ -53,8 +53,9 @@ fn allocations(what: &str, mut work: impl FnMut()) -> u64 {
 }
 
 fn broadcast<P: Plugin>(what: &str, plugin: fn() -> P) -> u64 {
-    let framework =
-        (0..5).fold(Framework::builder(), |builder, _| builder.plugin("one of five", plugin())).build();
+    let framework = (0..5)
+        .fold(Framework::builder(), |builder, number| builder.plugin(format!("plugin {number}"), plugin()))
+        .build();
     let message = Envelope::text("hi");
     allocations(what, || {
         let args = args::DispatchOutbound { message: &message };

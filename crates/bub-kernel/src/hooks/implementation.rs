@@ -101,7 +101,7 @@ impl<P: HookPoint> Implementation<P> {
         let call = Call { args, set, plugin: self.plugin_index };
         let outcome = match &self.body {
             Body::Sync(hook) => guard::catch(|| hook.call(call)),
-            Body::Async(hook) => guard::run(|| hook.call(call)).await,
+            Body::Async(hook) => guard::run_within(P::SPEC.time_limit, || hook.call(call)).await,
         };
         self.explain(outcome)
     }

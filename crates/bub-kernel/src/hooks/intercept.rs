@@ -7,7 +7,7 @@
 //!
 //! Whatever a hook decided comes back as a [`HookNote`], so that the caller can put it on the tape.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -16,14 +16,11 @@ use super::{
     point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
 };
 use crate::{
-    error::{Error, ErrorKind, Result},
+    error::Error,
     llm::{LlmDecision, LlmRequest, LlmResult},
     state::State,
     tool::{ToolCall, ToolDecision, ToolOutcome},
 };
-
-/// How long one interception hook may take. A person may be asked in a hook, so it is generous.
-pub const INTERCEPTION_TIME_LIMIT: Duration = Duration::from_mins(5);
 
 /// What a hook returned could not be read as its result; only plugins of other processes can do that.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -83,7 +80,7 @@ impl HookSet {
         let mut gate = LlmGate { request, finish: None, notes: Vec::new() };
         for found in BeforeLlmCall::implementations(self).iter().rev() {
             let args = args::BeforeLlmCall { request: &gate.request, state };
-            match within_limit(found, self, args).await {
+            match found.call(self, args).await {
                 Ok(None) => {}
                 Ok(Some(LlmDecision::Proceed(request))) => {
                     gate.notes.push(note(found, "rewrote", None));
@@ -110,7 +107,7 @@ impl HookSet {
         let mut notes = Vec::new();
         for found in AfterLlmCall::implementations(self).iter().rev() {
             let args = args::AfterLlmCall { request, result, state };
-            if let Err(error) = within_limit(found, self, args).await {
+            if let Err(error) = found.call(self, args).await {
                 notes.push(isolate(found, &error));
             }
         }
@@ -122,7 +119,7 @@ impl HookSet {
         let mut gate = ToolGate { call, decision: ToolDecision::Proceed(None), notes: Vec::new() };
         for found in BeforeToolCall::implementations(self).iter().rev() {
             let args = args::BeforeToolCall { call: &gate.call, state };
-            let decision = match within_limit(found, self, args).await {
+            let decision = match found.call(self, args).await {
                 Ok(decision) => decision,
                 Err(error) => {
                     gate.notes.push(isolate(found, &error));
@@ -160,7 +157,7 @@ impl HookSet {
         let mut notes = Vec::new();
         for found in AfterToolCall::implementations(self).iter().rev() {
             let args = args::AfterToolCall { call, result: &outcome, state };
-            match within_limit(found, self, args).await {
+            match found.call(self, args).await {
                 Ok(Some(value)) if outcome.result.is_ok() => {
                     notes.push(note(found, "rewrote", None));
                     outcome.result = Ok(value);
@@ -170,20 +167,6 @@ impl HookSet {
             }
         }
         (outcome, notes)
-    }
-}
-
-async fn within_limit<'a, P: HookPoint>(
-    found: &'a Implementation<P>,
-    set: &'a HookSet,
-    args: P::Args<'a>,
-) -> Result<Option<P::Output>> {
-    match tokio::time::timeout(INTERCEPTION_TIME_LIMIT, found.call(set, args)).await {
-        Ok(outcome) => outcome,
-        Err(_) => Err(Error::new(
-            ErrorKind::Temporary,
-            format!("no answer within {} s", INTERCEPTION_TIME_LIMIT.as_secs()),
-        )),
     }
 }
 

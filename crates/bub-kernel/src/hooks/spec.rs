@@ -1,5 +1,7 @@
 //! What the table says about a hook.
 
+use std::time::Duration;
+
 use super::{Implementation, table::HookSet};
 
 /// How the results of a hook's implementations are combined.
@@ -45,6 +47,8 @@ pub struct HookSpec {
     pub kind: HookKind,
     /// Whether asynchronous implementations are skipped with a warning.
     pub sync_only: bool,
+    /// How long an asynchronous implementation may take; `None` for those that run a model.
+    pub time_limit: Option<Duration>,
     /// The arguments an implementation may ask for.
     pub args: &'static [HookArg],
     /// The Rust type of a result.

@@ -9,7 +9,10 @@ use std::{path::Path, sync::Arc};
 use bub_tape::{Sidecar, Tape, TapeContext, TapeStore};
 use serde_json::Value;
 
-use super::{Chained, ChainedSync, HookArg, HookKind, HookPoint, HookSpec, Implementation, Next};
+use super::{
+    Chained, ChainedSync, HookArg, HookKind, HookPoint, HookSpec, Implementation, Next,
+    guard::HOOK_TIME_LIMIT,
+};
 use crate::{
     BoxFuture,
     admission::{Admission, TurnSnapshot},
@@ -66,6 +69,7 @@ macro_rules! hook_table {
                     name: stringify!($name),
                     kind: hook_table!(@kind $kind),
                     sync_only: hook_table!(@sync $($sync)?),
+                    time_limit: hook_table!(@limit $kind),
                     args: &[$(HookArg { name: stringify!($arg), type_name: stringify!($ty) }),*],
                     result: stringify!($out),
                     doc: concat!($($doc),+),
@@ -148,6 +152,10 @@ macro_rules! hook_table {
     (@kind broadcast) => { HookKind::Broadcast };
     (@kind observer) => { HookKind::Observer };
     (@kind chain) => { HookKind::Chain };
+
+    // A model may take as long as it needs; cancelling the turn ends it.
+    (@limit model) => { None };
+    (@limit $kind:ident) => { Some(HOOK_TIME_LIMIT) };
 
     (@sync) => { false };
     (@sync sync) => { true };

@@ -3,7 +3,7 @@
 use bub_kernel::{
     BoxFuture, LlmDecision, LlmResult, State, ToolDecision, hooks,
     hooks::{
-        AsyncHook, BadReturn, Call, HookPoint, HookReturn, INTERCEPTION_TIME_LIMIT,
+        AsyncHook, BadReturn, Call, HOOK_TIME_LIMIT, HookPoint, HookReturn,
         point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
     },
 };
@@ -169,7 +169,7 @@ async fn a_hook_may_take_its_time_up_to_the_limit() {
     impl AsyncHook<BeforeToolCall> for Slow {
         fn call<'a>(&'a self, _call: Call<'a, BeforeToolCall>) -> BoxFuture<'a, HookReturn<ToolDecision>> {
             Box::pin(async {
-                tokio::time::sleep(INTERCEPTION_TIME_LIMIT.mul_f32(0.99)).await;
+                tokio::time::sleep(HOOK_TIME_LIMIT.mul_f32(0.99)).await;
                 Ok(Some(ToolDecision::Deny(Some("asked a person".into()))))
             })
         }

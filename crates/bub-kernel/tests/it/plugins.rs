@@ -4,7 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use bub_kernel::{
     BoxError, Error, Framework, FrameworkRef, PluginState, PluginStatus, hooks,
-    hooks::point::{ResolveSession, RunModel},
+    hooks::{
+        args,
+        point::{ResolveSession, RunModel},
+    },
 };
 
 use crate::support::{Fake, Log, framework, hi, some, turn};
@@ -114,4 +117,17 @@ async fn the_framework_is_complete_without_any_plugin() {
     assert!(framework.hooks().report().is_empty());
     assert!(framework.router().is_none() && framework.tape_store().is_none());
     assert_eq!(turn(&framework).await.unwrap().model_output, "hi");
+}
+
+// H-31: names are how people tell plugins apart, so a second one of a name is refused.
+#[test]
+fn a_second_plugin_of_a_name_is_left_out() {
+    let framework = Framework::builder()
+        .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("first")))
+        .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("second")))
+        .build();
+    let found = framework.hooks().call_first_sync::<ResolveSession>(args::ResolveSession { message: &hi() });
+    assert_eq!(found.unwrap().as_deref(), Some("first"));
+    let refused = PluginState::Failed("[config] a plugin of this name is registered already".into());
+    assert_eq!(framework.plugins()[1].state, refused);
 }

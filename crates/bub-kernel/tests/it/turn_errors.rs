@@ -1,9 +1,9 @@
 //! What a failure of a stage does.
 
 use bub_kernel::{
-    BoxError, Envelope, Error, ErrorKind, Framework, FrameworkRef, Result, TurnOptions, hooks,
+    BoxError, BoxFuture, Envelope, Error, ErrorKind, Framework, FrameworkRef, Result, TurnOptions, hooks,
     hooks::{
-        HookPoint, args,
+        AsyncHook, Call, HOOK_TIME_LIMIT, HookPoint, HookReturn, args,
         point::{
             BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession, RunModel,
             RunModelStream,
@@ -11,7 +11,7 @@ use bub_kernel::{
     },
 };
 
-use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer, some};
+use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer, some, turn};
 
 fn failing<P: HookPoint>() -> (&'static str, Fake) {
     (P::SPEC.name, Fake::new().on::<P>(|_| fail("boom")))
@@ -124,4 +124,40 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
         .build();
     failing_turn(&framework).await;
     assert_eq!(trace.lines(), ["error room An error occurred at stage 'turn': boom"]);
+}
+
+struct Waiting<P>(std::time::Duration, std::marker::PhantomData<P>);
+
+impl<P: HookPoint<Output = T>, T: From<String> + Send + 'static> AsyncHook<P> for Waiting<P> {
+    fn call<'a>(&'a self, _call: Call<'a, P>) -> BoxFuture<'a, HookReturn<T>> {
+        Box::pin(async {
+            tokio::time::sleep(self.0).await;
+            Ok(Some("done".to_owned().into()))
+        })
+    }
+}
+
+fn waiting<P: HookPoint<Output = T>, T: From<String> + Send + 'static>(
+    time: std::time::Duration,
+) -> Framework {
+    let plugin =
+        Fake::new().adding(move |hooks| hooks.add_async::<P>(Waiting(time, std::marker::PhantomData)));
+    framework([plugin])
+}
+
+// L8: a hook that waits for too long fails; the turn ends with a clear error.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_hangs_ends_the_turn_in_time() {
+    let started = tokio::time::Instant::now();
+    let error = failing_turn(&waiting::<BuildPrompt, _>(HOOK_TIME_LIMIT * 10)).await;
+    assert_eq!(error.to_string(), "[temporary] no answer within 300 s");
+    assert_eq!(error.origin().unwrap().hook, "build_prompt");
+    assert!(started.elapsed() < HOOK_TIME_LIMIT * 2);
+}
+
+// A model may take as long as it needs.
+#[tokio::test(start_paused = true)]
+async fn a_model_has_no_time_limit() {
+    let result = turn(&waiting::<RunModel, _>(HOOK_TIME_LIMIT * 100)).await.unwrap();
+    assert_eq!(result.model_output, "done");
 }
