@@ -6,23 +6,45 @@
 //!   [`Quirks`] is how a provider differs from the format it speaks.
 //! - [`ModelError`] says what to do about a failure, [`classify`](classify::classify) decides it.
 //! - [`sse`] cuts bytes into server-sent events.
+//! - [`Models`] is where a call starts: which model runs ([`Choice`]), and where and with which key
+//!   ([`Endpoint`]). [`Catalogue`] has the providers, [`codex`] the login.
 
+mod access;
+mod base_url;
+mod catalogue;
+mod choice;
 pub mod classify;
+pub mod codex;
 mod completion;
 mod error;
 mod event;
+pub mod fetch;
 mod finish;
+mod keys;
+mod local;
+mod model_id;
+mod models;
 mod quirks;
+mod report;
 mod request;
 pub mod sse;
 mod usage;
 pub mod wire;
 
+pub use access::{AccessError, Endpoint};
+pub use base_url::BaseUrl;
+pub use catalogue::{Catalogue, Login, Provider, ROWS, Row};
+pub use choice::{Choice, Why};
 pub use completion::{Accumulator, BrokenCall, Completion};
 pub use error::{Action, ErrorKind, ModelError, looks_like_html, short_message};
 pub use event::{ModelEvent, ToolCallDelta};
 pub use finish::FinishReason;
+pub use keys::KeySource;
+pub use local::LocalServer;
+pub use model_id::{ModelId, NotAModel};
+pub use models::Models;
 pub use quirks::{EffortForm, Quirks, REASONING_FIELDS};
+pub use report::{ProviderReport, Report};
 pub use request::ChatRequest;
 pub use usage::Usage;
 pub use wire::{HttpRequest, StreamDecoder, Wire};

@@ -55,5 +55,6 @@ pub use origin::Origin;
 pub use redact::{RedactingWriter, Redactor};
 pub use secret::{MASK, Secret, is_sensitive_name};
 pub use settings::Settings;
+pub use suggest::closest;
 pub use types::{PerProvider, SettingType};
 pub use warning::Warning;

@@ -4,7 +4,7 @@
 ///
 /// About one mistake in three characters, at most two: `modle` is a typo of `model`, `mode` of
 /// `model` too, but `discord` is simply another word.
-pub(crate) fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let name = plain(name);
     candidates
         .map(|candidate| (strsim::damerau_levenshtein(&name, &plain(candidate)), candidate))

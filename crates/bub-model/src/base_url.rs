@@ -1,0 +1,167 @@
+//! Base URLs: where requests, and keys, go.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A checked address of a provider: `http` or `https`, a host, perhaps a path, no slash at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct BaseUrl(String);
+
+/// What a base URL must look like, for error messages.
+pub(crate) const EXPECTED: &str = "a URL such as `https://host/v1`, without user, query and fragment";
+
+impl BaseUrl {
+    /// Checks an address; `None` when it is none.
+    ///
+    /// A user name or password is refused, because URLs are shown; so are query and fragment,
+    /// because a path is appended.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim().trim_end_matches('/');
+        let (scheme, rest) = text.split_once("://")?;
+        let authority = rest.split('/').next()?;
+        let plain = !text.contains(['?', '#', '@', '\\']) && text.chars().all(|c| c.is_ascii_graphic());
+        let known = ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        (plain && known && is_authority(authority)).then(|| Self(text.to_owned()))
+    }
+
+    /// Reads what people put into variables such as `OLLAMA_HOST`: a URL, or host and port, of which
+    /// `usual` gives what is missing. The address a server listens on everywhere is this computer.
+    pub(crate) fn parse_host(text: &str, usual: &Self) -> Option<Self> {
+        let text = text.trim();
+        if text.contains("://") {
+            return Self::parse(text).map(Self::reachable);
+        }
+        let (authority, path) = text.split_once('/').unwrap_or((text, ""));
+        let (host, port) = split_port(authority);
+        let host = if host.is_empty() { Ipv4Addr::LOCALHOST.to_string() } else { host.to_owned() };
+        let port = port.or(usual.port()).map(|port| format!(":{port}")).unwrap_or_default();
+        Self::parse(&format!("http://{host}{port}/{path}")).map(Self::reachable)
+    }
+
+    /// The same address with `path` appended if it has none.
+    #[must_use]
+    pub(crate) fn with_default_path(self, path: &str) -> Self {
+        if self.has_path() { self } else { Self(format!("{}{path}", self.0)) }
+    }
+
+    /// The address as text, without a slash at the end.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is this computer.
+    pub fn is_loopback(&self) -> bool {
+        let (host, _) = split_port(self.authority());
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+    }
+
+    fn reachable(self) -> Self {
+        let everywhere = [Ipv4Addr::UNSPECIFIED.to_string(), format!("[{}]", Ipv6Addr::UNSPECIFIED)];
+        let (host, _) = split_port(self.authority());
+        if everywhere.iter().any(|known| known == host) {
+            return Self(self.0.replacen(host, &Ipv4Addr::LOCALHOST.to_string(), 1));
+        }
+        self
+    }
+
+    fn has_path(&self) -> bool {
+        self.after_scheme().contains('/')
+    }
+
+    fn port(&self) -> Option<&str> {
+        split_port(self.authority()).1
+    }
+
+    fn authority(&self) -> &str {
+        self.after_scheme().split('/').next().unwrap_or_default()
+    }
+
+    fn after_scheme(&self) -> &str {
+        self.0.split_once("://").map_or("", |(_, rest)| rest)
+    }
+}
+
+impl fmt::Display for BaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn is_authority(authority: &str) -> bool {
+    let (host, port) = split_port(authority);
+    let name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let valid = literal.map_or(name, |host| host.parse::<Ipv6Addr>().is_ok());
+    !host.is_empty() && valid && port.is_none_or(|port| port.parse::<u16>().is_ok())
+}
+
+/// Host and port; the colons of `[::1]` are not the one before a port.
+fn split_port(authority: &str) -> (&str, Option<&str>) {
+    match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (authority, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_http_addresses_are_base_urls() {
+        for good in
+            ["https://api.example.com/v1/", "http://127.0.0.1:8080", "http://[::1]:80/x", "HTTP://a_b"]
+        {
+            assert_eq!(BaseUrl::parse(good).unwrap().as_str(), good.trim_end_matches('/'));
+        }
+        for bad in [
+            "",
+            "api.example.com",
+            "ftp://a",
+            "https://",
+            "https://user:pass@host",
+            "https://host?x=1",
+            "https://host/#a",
+            "https://host:port",
+            "https://ho st",
+            "https://host/\u{7f}",
+            "https://[::1",
+            "https:///v1",
+        ] {
+            assert_eq!(BaseUrl::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_computer_is_recognised() {
+        let loopback = |text| BaseUrl::parse(text).unwrap().is_loopback();
+        for yes in ["http://127.0.0.1", "http://127.1.2.3:80/v1", "http://localhost:1", "http://[::1]:80"] {
+            assert!(loopback(yes), "{yes}");
+        }
+        for no in [
+            "http://10.0.0.1",
+            "http://localhost.example.com",
+            "http://127.0.0.1.example.com",
+            "http://[::2]",
+        ] {
+            assert!(!loopback(no), "{no}");
+        }
+    }
+
+    #[test]
+    fn host_variables_are_read_as_people_write_them() {
+        let usual = BaseUrl::parse("http://127.0.0.1:11434/v1").unwrap();
+        for (written, meant) in [
+            ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+            (":9000", "http://127.0.0.1:9000/v1"),
+            ("box", "http://box:11434/v1"),
+            ("box:80/llm", "http://box:80/llm"),
+            ("https://box", "https://box/v1"),
+            ("http://0.0.0.0:5", "http://127.0.0.1:5/v1"),
+        ] {
+            let found = BaseUrl::parse_host(written, &usual).unwrap().with_default_path("/v1");
+            assert_eq!(found.as_str(), meant, "{written}");
+        }
+    }
+}

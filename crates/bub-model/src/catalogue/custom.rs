@@ -1,0 +1,230 @@
+//! The setting `providers`: providers added or changed without code.
+//!
+//! ```yaml
+//! providers:
+//!   lab:                                # a new one: only the base URL is needed
+//!     base_url: https://llm.lab.example/v1
+//!     key_variable: LAB_KEY
+//!     context_window: {small: 32000, large: 128000}
+//! ```
+
+use bub_settings::{Origin, Settings, SettingsError};
+use serde_json::{Map, Value};
+
+use super::{Catalogue, Provider, ROWS, normal, quirks, rows::EMPTY};
+use crate::base_url::{self, BaseUrl};
+use crate::{Quirks, Wire};
+
+/// The fields of one provider.
+const FIELDS: [&str; 10] = [
+    "base_url",
+    "wire",
+    "key_variable",
+    "base_variable",
+    "key_header",
+    "needs_key",
+    "default_model",
+    "context_window",
+    "headers",
+    "quirks",
+];
+
+/// Applies one entry of the config to the catalogue.
+pub(super) fn apply(
+    catalogue: &mut Catalogue,
+    settings: &Settings,
+    name: &str,
+    fields: &Value,
+) -> Result<(), SettingsError> {
+    let place = Place { settings, name };
+    let normal_name = normal(name);
+    if !is_name(&normal_name) {
+        return Err(place.wrong(None, "no name".to_owned(), "letters, digits, `-` and `_`"));
+    }
+    let Some(fields) = fields.as_object() else {
+        return Err(place.wrong(None, kind_of(fields).to_owned(), "a map with a `base_url`"));
+    };
+    if let Some(unknown) = fields.keys().find(|field| !FIELDS.contains(&field.as_str())) {
+        let hint = bub_settings::closest(unknown, FIELDS.into_iter());
+        let hint = hint.map(|field| format!(", did you mean `{field}`?")).unwrap_or_default();
+        return Err(place.wrong(Some(unknown), format!("no field of a provider{hint}"), &FIELDS.join(", ")));
+    }
+    let known = catalogue.providers.iter().position(|provider| provider.name == normal_name);
+    let mut provider = match known {
+        Some(index) => catalogue.providers.remove(index),
+        None => added(&normal_name),
+    };
+    change(&mut provider, &place, fields)?;
+    if provider.base_url.is_none() && provider.base_variable.is_none() {
+        return Err(place.wrong(None, "a new provider without `base_url`".to_owned(), base_url::EXPECTED));
+    }
+    provider.origin = Some(place.origin(None));
+    // A name of the user's own is not an alias of somebody else any more.
+    for other in &mut catalogue.providers {
+        other.aliases.retain(|alias| *alias != normal_name);
+    }
+    let index = known.unwrap_or(catalogue.providers.len());
+    catalogue.providers.insert(index, provider);
+    Ok(())
+}
+
+/// A provider nobody has said anything about yet. Its key has the usual name.
+fn added(name: &str) -> Provider {
+    let mut provider = Provider::builtin(&EMPTY);
+    name.clone_into(&mut provider.name);
+    provider.key_variables = vec![format!("{}_API_KEY", name.to_ascii_uppercase())];
+    provider
+}
+
+fn change(
+    provider: &mut Provider,
+    place: &Place<'_>,
+    fields: &Map<String, Value>,
+) -> Result<(), SettingsError> {
+    for (field, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
+        let text = || place.text(field, value);
+        match field.as_str() {
+            "base_url" => {
+                let parsed = BaseUrl::parse(text()?);
+                let url = parsed.ok_or_else(|| place.bad(field, value, base_url::EXPECTED))?;
+                provider.local = url.is_loopback();
+                provider.needs_key &= !provider.local;
+                // A login belongs to the address it was made for.
+                provider.login = None;
+                provider.base_url = Some(url.with_default_path(&provider.base_path));
+            }
+            "wire" => {
+                let names = Wire::ALL.map(Wire::name).join(", ");
+                let wire = Wire::from_name(text()?);
+                provider.wire = wire.ok_or_else(|| place.bad(field, value, &format!("one of {names}")))?;
+            }
+            "key_variable" => provider.key_variables = place.texts(field, value)?,
+            "base_variable" => provider.base_variable = Some(text()?.to_owned()),
+            "key_header" => provider.key_header = Some(place.header(field, text()?)?),
+            "default_model" => provider.default_model = Some(text()?.to_owned()),
+            "context_window" => provider.windows = place.windows(field, value)?,
+            "headers" => provider.headers = place.headers(field, value)?,
+            "quirks" => provider.quirks = place.quirks(field, value, &provider.name)?,
+            _ => {}
+        }
+    }
+    // Said explicitly it beats what the address suggests, whichever comes first in the file.
+    if let Some(value) = fields.get("needs_key").filter(|value| !value.is_null()) {
+        provider.needs_key = value.as_bool().ok_or_else(|| place.bad("needs_key", value, "true or false"))?;
+    }
+    Ok(())
+}
+
+fn is_name(name: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    !name.is_empty() && name.bytes().all(valid)
+}
+
+/// Where in the config something stands.
+struct Place<'a> {
+    settings: &'a Settings,
+    name: &'a str,
+}
+
+impl Place<'_> {
+    fn origin(&self, field: Option<&str>) -> Origin {
+        let own = format!("providers.{}", self.name);
+        let exact = field.and_then(|field| self.settings.origin(&format!("{own}.{field}")));
+        let origin = exact.or_else(|| self.settings.origin(&own));
+        origin.or_else(|| self.settings.origin("providers")).unwrap_or(Origin::Default)
+    }
+
+    fn wrong(&self, field: Option<&str>, found: String, expected: &str) -> SettingsError {
+        let name = self.name;
+        let key =
+            field.map_or_else(|| format!("providers.{name}"), |field| format!("providers.{name}.{field}"));
+        SettingsError::Invalid { origin: self.origin(field), key, found, expected: expected.to_owned() }
+    }
+
+    /// A value of the wrong kind. Texts are shown, except in headers, which may hold secrets.
+    fn bad(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
+        let found = match value {
+            Value::String(text) if text.len() <= 60 && field != "headers" => format!("`{text}`"),
+            value => kind_of(value).to_owned(),
+        };
+        self.wrong(Some(field), found, expected)
+    }
+
+    fn text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
+        let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
+        text.ok_or_else(|| self.bad(field, value, "text"))
+    }
+
+    fn texts(&self, field: &str, value: &Value) -> Result<Vec<String>, SettingsError> {
+        match value {
+            Value::Array(items) => {
+                items.iter().map(|item| self.text(field, item).map(str::to_owned)).collect()
+            }
+            value => Ok(vec![self.text(field, value)?.to_owned()]),
+        }
+    }
+
+    fn header(&self, field: &str, name: &str) -> Result<String, SettingsError> {
+        let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        if name.is_empty() || !name.bytes().all(valid) {
+            return Err(self.wrong(Some(field), format!("`{name}`"), "the name of an HTTP header"));
+        }
+        Ok(name.to_ascii_lowercase())
+    }
+
+    fn headers(&self, field: &str, value: &Value) -> Result<Vec<(String, String)>, SettingsError> {
+        let expected = "a map of header to text";
+        let map = value.as_object().ok_or_else(|| self.bad(field, value, expected))?;
+        let pairs = map.iter().map(|(name, value)| {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                Value::Number(number) => number.to_string(),
+                Value::Bool(flag) => flag.to_string(),
+                value => return Err(self.bad(field, value, expected)),
+            };
+            let sendable = text.chars().all(|c| c == ' ' || c.is_ascii_graphic());
+            if !sendable {
+                return Err(self.wrong(
+                    Some(field),
+                    "a text with control or other characters".into(),
+                    expected,
+                ));
+            }
+            Ok((self.header(field, name)?, text))
+        });
+        pairs.collect()
+    }
+
+    /// A number for every model, or a map of prefix to number.
+    fn windows(&self, field: &str, value: &Value) -> Result<Vec<(String, u64)>, SettingsError> {
+        let expected = "a number of tokens, or a map of model prefix to number";
+        let tokens = |value: &Value| {
+            value.as_u64().filter(|tokens| *tokens > 0).ok_or_else(|| self.bad(field, value, expected))
+        };
+        match value {
+            Value::Object(map) => {
+                map.iter().map(|(prefix, value)| Ok((prefix.clone(), tokens(value)?))).collect()
+            }
+            value => Ok(vec![(String::new(), tokens(value)?)]),
+        }
+    }
+
+    /// What the table says about the provider, with the user's entries on top.
+    fn quirks(&self, field: &str, value: &Value, provider: &str) -> Result<Quirks, SettingsError> {
+        let own = value.as_object().ok_or_else(|| self.bad(field, value, "a map of quirks"))?;
+        let row = ROWS.iter().find(|row| row.name == provider).unwrap_or(&EMPTY);
+        quirks(row, own)
+            .map_err(|error| self.wrong(Some(field), format!("not understood ({error})"), "a map of quirks"))
+    }
+}
+
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "a map",
+    }
+}

@@ -1,0 +1,54 @@
+//! Context windows, where they are public.
+//!
+//! A small table of name prefixes, because models come and go faster than releases: a wrong figure
+//! costs a failed call that is repaired by shrinking, a missing one only foresight. Config wins.
+
+/// The window of a model in tokens, if it is known.
+pub(crate) fn known(model: &str) -> Option<u64> {
+    // Routers put the maker in front: `anthropic/claude-…`.
+    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+    let fits = WINDOWS.iter().filter(|(prefix, _)| name.starts_with(prefix));
+    fits.max_by_key(|(prefix, _)| prefix.len()).map(|(_, window)| *window)
+}
+
+/// The longest prefix decides.
+static WINDOWS: &[(&str, u64)] = &[
+    ("claude", 200_000),
+    ("codestral", 256_000),
+    ("command-a", 256_000),
+    ("command-r", 128_000),
+    ("deepseek", 128_000),
+    ("devstral", 128_000),
+    ("gemini", 1_048_576),
+    ("gemma-3", 128_000),
+    ("glm-4.5", 128_000),
+    ("glm-4.6", 200_000),
+    ("gpt-3.5", 16_385),
+    ("gpt-4", 8_192),
+    ("gpt-4-turbo", 128_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-4o", 128_000),
+    ("gpt-5", 400_000),
+    ("gpt-5-chat", 128_000),
+    ("gpt-oss", 131_072),
+    ("grok-3", 131_072),
+    ("grok-4", 256_000),
+    ("grok-4-fast", 2_000_000),
+    ("grok-code", 256_000),
+    ("kimi-k2", 256_000),
+    ("llama-3.1", 131_072),
+    ("llama-3.3", 131_072),
+    ("magistral", 128_000),
+    ("minimax-m2", 204_800),
+    ("ministral", 128_000),
+    ("mistral-large", 128_000),
+    ("mistral-medium", 128_000),
+    ("mistral-small", 128_000),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4-mini", 200_000),
+    ("qwen-plus", 131_072),
+    ("qwen3-coder", 262_144),
+    ("qwen3-max", 262_144),
+    ("sonar", 128_000),
+];

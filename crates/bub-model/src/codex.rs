@@ -1,0 +1,192 @@
+//! The Codex login: OAuth tokens that the Codex command line and bub share.
+//!
+//! [`Codex::tokens`] gives a usable access token and refreshes it when it is about to expire, one
+//! process at a time; [`Login`] makes a new one. The file is that of the Codex command line, and what
+//! others keep in it stays there.
+
+mod auth_file;
+mod callback;
+mod exchange;
+mod jwt;
+mod login;
+mod pasted;
+mod pkce;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bub_settings::{Redactor, Secret};
+use tokio::sync::Mutex;
+
+use self::auth_file::AuthFile;
+pub use self::auth_file::Tokens;
+pub(crate) use self::jwt::account_id;
+pub use self::login::{LoggedIn, Login, LoginError};
+use crate::base_url::BaseUrl;
+use crate::fetch::Fetch;
+
+/// The provider that this login is for.
+pub const PROVIDER: &str = "openai";
+
+/// The model used when a login is all there is.
+pub(crate) const DEFAULT_MODEL: &str = "gpt-5-codex";
+
+/// What every call of the service must carry, as quirks of the wire.
+pub(crate) const QUIRKS: &str = r#"{
+    "max_tokens_field": "",
+    "default_instructions": "You are Codex.",
+    "extra_body": {
+        "store": false,
+        "include": ["reasoning.encrypted_content"],
+        "text": {"verbosity": "medium"}
+    },
+    "refused_fields": ["max_tokens", "max_output_tokens", "max_completion_tokens", "temperature", "top_p"]
+}"#;
+
+/// Refreshed this long before it expires, so that a call that starts now still ends in time.
+const EARLY: i64 = 120;
+
+/// How long a process waits for another one that is refreshing.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Where the services are; tests point it at themselves.
+#[derive(Clone, Debug)]
+pub struct Endpoints {
+    /// Where the user signs in.
+    pub authorize: String,
+    /// Where codes and refresh tokens become tokens.
+    pub token: String,
+    /// Where models are called.
+    pub api: String,
+    /// The port of the local listener that the browser comes back to; 0 for any free one.
+    pub callback_port: u16,
+}
+
+impl Default for Endpoints {
+    fn default() -> Self {
+        Self::of_issuer("https://auth.openai.com")
+    }
+}
+
+impl Endpoints {
+    /// The usual services, with this one to sign in at.
+    pub fn of_issuer(issuer: &str) -> Self {
+        let issuer = issuer.trim_end_matches('/');
+        Self {
+            authorize: format!("{issuer}/oauth/authorize"),
+            token: format!("{issuer}/oauth/token"),
+            api: "https://chatgpt.com/backend-api/codex".to_owned(),
+            callback_port: 1455,
+        }
+    }
+
+    /// Where models are called, with the path the service wants.
+    pub(crate) fn api(&self) -> Option<BaseUrl> {
+        let base = self.api.trim_end_matches('/');
+        let base = base.strip_suffix("/responses").unwrap_or(base);
+        let base = base.strip_suffix("/codex").unwrap_or(base);
+        BaseUrl::parse(&format!("{base}/codex"))
+    }
+}
+
+/// The login as a model call uses it.
+pub struct Codex {
+    file: AuthFile,
+    endpoints: Endpoints,
+    fetch: Arc<dyn Fetch>,
+    redactor: Redactor,
+    /// One refresh at a time in this process; the lock file sees to the others.
+    refreshing: Mutex<()>,
+}
+
+impl Codex {
+    /// The login kept in `home` (`$CODEX_HOME`). Nothing is read yet.
+    pub fn new(home: &Path, endpoints: Endpoints, fetch: Arc<dyn Fetch>, redactor: Redactor) -> Self {
+        let file = AuthFile::in_directory(home);
+        Self { file, endpoints, fetch, redactor, refreshing: Mutex::default() }
+    }
+
+    /// The file of the login.
+    pub fn file(&self) -> PathBuf {
+        self.file.path().to_owned()
+    }
+
+    /// Where the services are.
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// Whether there is a login at all, expired or not.
+    pub fn is_logged_in(&self) -> bool {
+        self.read().is_ok_and(|tokens| tokens.is_some())
+    }
+
+    /// Tokens that are valid for a while; `None` without a login.
+    pub async fn tokens(&self) -> Result<Option<Tokens>, String> {
+        match self.read()? {
+            Some(tokens) if tokens.expires_at <= now() + EARLY => self.refresh(&tokens).await.map(Some),
+            tokens => Ok(tokens),
+        }
+    }
+
+    /// New tokens, because these were refused.
+    pub async fn renew(&self, refused: &Secret) -> Result<Option<Tokens>, String> {
+        match self.read()? {
+            Some(tokens) if tokens.access_token == *refused => self.refresh(&tokens).await.map(Some),
+            tokens => Ok(tokens),
+        }
+    }
+
+    /// Refreshes unless another task or process has just done so. When that fails, the old token
+    /// serves as long as it is valid.
+    async fn refresh(&self, old: &Tokens) -> Result<Tokens, String> {
+        let _one_at_a_time = self.refreshing.lock().await;
+        let _across_processes = self.file.lock(LOCK_TIMEOUT).await?;
+        let current = self.read()?.ok_or("the login was removed")?;
+        if current.access_token != old.access_token && current.expires_at > now() + EARLY {
+            return Ok(current);
+        }
+        let outcome = match &current.refresh_token {
+            Some(refresh_token) => self.exchange(refresh_token).await,
+            None => Err("it has expired and holds no refresh token".to_owned()),
+        };
+        match outcome {
+            Ok(fresh) => Ok(fresh),
+            Err(problem) if current.expires_at > now() => {
+                tracing::warn!("the login could not be refreshed, the old token is still valid: {problem}");
+                Ok(current)
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+
+    async fn exchange(&self, refresh_token: &Secret) -> Result<Tokens, String> {
+        let grant = exchange::Grant::Refresh(refresh_token);
+        let granted = exchange::send(&*self.fetch, &self.endpoints.token, grant).await?;
+        granted.register(&self.redactor);
+        self.file.store(&granted, now())?;
+        self.read()?.ok_or_else(|| "the login was removed".to_owned())
+    }
+
+    fn read(&self) -> Result<Option<Tokens>, String> {
+        let tokens = self.file.read(now())?;
+        if let Some(tokens) = &tokens {
+            tokens.register(&self.redactor);
+        }
+        Ok(tokens)
+    }
+}
+
+/// The headers of a model call.
+pub(crate) fn headers(token: &Secret, account: Option<&str>) -> Vec<(String, Secret)> {
+    let bearer = Secret::from(format!("Bearer {}", token.expose()));
+    let account = account.map(|account| ("chatgpt-account-id".to_owned(), Secret::from(account)));
+    let fixed = [("openai-beta", "responses=experimental"), ("originator", "bub")];
+    let fixed = fixed.map(|(name, value)| (name.to_owned(), Secret::from(value)));
+    [("authorization".to_owned(), bearer)].into_iter().chain(account).chain(fixed).collect()
+}
+
+fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}

@@ -1,0 +1,202 @@
+//! `auth.json`: read leniently, written atomically, for the owner alone.
+
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bub_settings::{Redactor, Secret};
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::exchange::Granted;
+use super::jwt;
+
+/// How long a token lives when nobody says.
+const LIFETIME: i64 = 3600;
+
+/// How often another process is asked whether it is done.
+const LOCK_POLL: Duration = Duration::from_millis(50);
+
+/// The tokens of a login.
+#[derive(Clone, Debug)]
+pub struct Tokens {
+    /// What is sent.
+    pub access_token: Secret,
+    /// What new tokens are got with.
+    pub refresh_token: Option<Secret>,
+    /// When the access token ends, in seconds since 1970.
+    pub expires_at: i64,
+    /// The account it is for.
+    pub account_id: Option<String>,
+}
+
+impl Tokens {
+    pub(super) fn register(&self, redactor: &Redactor) {
+        redactor.register(&self.access_token);
+        self.refresh_token.iter().for_each(|token| redactor.register(token));
+    }
+}
+
+/// The file that holds a login.
+pub(super) struct AuthFile {
+    path: PathBuf,
+}
+
+/// Held while a login is changed; the system lets go of it when the process dies.
+pub(super) struct Lock {
+    _file: File,
+}
+
+impl AuthFile {
+    pub(super) fn in_directory(directory: &Path) -> Self {
+        Self { path: directory.join("auth.json") }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tokens in the file; `None` without a file or without tokens in it.
+    pub(super) fn read(&self, now: i64) -> Result<Option<Tokens>, String> {
+        Ok(self.document()?.and_then(|document| tokens(&document, now)))
+    }
+
+    /// Puts granted tokens into the file. Everything else in it stays.
+    pub(super) fn store(&self, granted: &Granted, now: i64) -> Result<(), String> {
+        // A file that is no JSON object holds no login that could be kept.
+        let mut document = self.document().ok().flatten().unwrap_or_default();
+        let kept = document.remove("tokens").and_then(|tokens| match tokens {
+            Value::Object(tokens) => Some(tokens),
+            _ => None,
+        });
+        document.insert("tokens".into(), Value::Object(merged(kept.unwrap_or_default(), granted, now)));
+        document.insert("last_refresh".into(), json!(date(now)));
+        let text = ascii(&format!("{:#}\n", Value::Object(document)));
+        self.replace(text.as_bytes()).map_err(|error| self.problem("cannot be written", &error))
+    }
+
+    /// Waits until no other process changes the login. Never blocks the thread.
+    pub(super) async fn lock(&self, patience: Duration) -> Result<Lock, String> {
+        let open = || {
+            self.make_directory()?;
+            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.beside("lock"))
+        };
+        let file = open().map_err(|error| self.problem("cannot be locked", &error))?;
+        let wait = async {
+            while file.try_lock().is_err() {
+                tokio::time::sleep(LOCK_POLL).await;
+            }
+        };
+        let waited = tokio::time::timeout(patience, wait).await;
+        waited.map_err(|_| format!("{} is locked by another process", self.path.display()))?;
+        Ok(Lock { _file: file })
+    }
+
+    fn document(&self) -> Result<Option<Map<String, Value>>, String> {
+        let text = match fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.problem("cannot be read", &error)),
+        };
+        // The parser's own message could quote a token.
+        let broken = |_| format!("{} is not valid JSON", self.path.display());
+        serde_json::from_slice(&text).map(Some).map_err(broken)
+    }
+
+    /// Write beside it, then rename: a reader sees the old file or the new one. Where the file is a
+    /// link, what it points to is replaced and the link stays.
+    fn replace(&self, text: &[u8]) -> io::Result<()> {
+        self.make_directory()?;
+        let target = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
+        let new = target.with_file_name(format!(".auth.json.{}", std::process::id()));
+        // A leftover of a process that died, and had our number.
+        let _ = fs::remove_file(&new);
+        let write = || {
+            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
+            file.write_all(text)?;
+            file.sync_all()?;
+            fs::rename(&new, &target)
+        };
+        write().inspect_err(|_| {
+            let _ = fs::remove_file(&new);
+        })
+    }
+
+    fn make_directory(&self) -> io::Result<()> {
+        let Some(directory) = self.path.parent() else { return Ok(()) };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        self.path.with_extension(format!("json.{suffix}"))
+    }
+
+    fn problem(&self, what: &str, error: &io::Error) -> String {
+        format!("{} {what}: {error}", self.path.display())
+    }
+}
+
+fn tokens(document: &Map<String, Value>, now: i64) -> Option<Tokens> {
+    let tokens = document.get("tokens")?.as_object()?;
+    let text = |name: &str| tokens.get(name)?.as_str().filter(|text| !text.is_empty());
+    let access_token = text("access_token")?;
+    let refreshed = || document.get("last_refresh").and_then(time).map(|time| time + LIFETIME);
+    let expires_at = tokens.get("expires_at").and_then(time).or_else(|| jwt::expiry(access_token));
+    let account = text("account_id").map(str::to_owned);
+    Some(Tokens {
+        access_token: Secret::from(access_token),
+        refresh_token: text("refresh_token").map(Secret::from),
+        expires_at: expires_at.or_else(refreshed).unwrap_or(now + LIFETIME),
+        account_id: account.or_else(|| jwt::account_id(access_token)),
+    })
+}
+
+fn merged(mut tokens: Map<String, Value>, granted: &Granted, now: i64) -> Map<String, Value> {
+    let access_token = granted.access_token.expose();
+    tokens.insert("access_token".into(), json!(access_token));
+    // A server that does not rotate refresh tokens sends none: the old one stays.
+    for (name, token) in [("refresh_token", &granted.refresh_token), ("id_token", &granted.id_token)] {
+        if let Some(token) = token {
+            tokens.insert(name.into(), json!(token.expose()));
+        }
+    }
+    let lifetime = granted.expires_in.map(|seconds| now + seconds);
+    let expires_at = lifetime.or_else(|| jwt::expiry(access_token)).unwrap_or(now + LIFETIME);
+    tokens.insert("expires_at".into(), json!(date(expires_at)));
+    if let Some(account) = granted.account_id() {
+        tokens.insert("account_id".into(), json!(account));
+    }
+    tokens
+}
+
+/// A number of seconds, or a date in the usual form.
+fn time(value: &Value) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "fractions of a second do not matter")]
+    let seconds = || value.as_f64().map(|seconds| seconds as i64);
+    let date = || value.as_str()?.trim().parse::<Timestamp>().ok().map(Timestamp::as_second);
+    value.as_i64().or_else(seconds).or_else(date)
+}
+
+/// As the original writes dates: whole seconds, `Z`.
+fn date(seconds: i64) -> String {
+    Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
+}
+
+/// JSON with everything beyond ASCII escaped; such characters can only stand inside strings.
+fn ascii(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        if character.is_ascii() {
+            text.push(character);
+        } else {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                // Writing to a `String` cannot fail.
+                let _ = write!(text, "\\u{unit:04x}");
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,122 @@
+//! The listener that the browser comes back to: one answer, then it is gone.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use super::{LoginError, pasted};
+
+/// The path the sign-in page redirects to.
+pub(super) const PATH: &str = "/auth/callback";
+
+const LARGEST_REQUEST: usize = 16 * 1024;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Listens on this computer only.
+pub(super) struct Listener {
+    v4: TcpListener,
+    /// `localhost` may mean this one in a browser.
+    v6: Option<TcpListener>,
+}
+
+impl Listener {
+    pub(super) async fn bind(port: u16) -> io::Result<Self> {
+        let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+        let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, v4.local_addr()?.port())).await.ok();
+        Ok(Self { v4, v6 })
+    }
+
+    pub(super) fn port(&self) -> io::Result<u16> {
+        self.v4.local_addr().map(|address| address.port())
+    }
+
+    /// Answers requests until one brings the code for `state`.
+    ///
+    /// Every connection has its own task: browsers open some on which they never send anything. A
+    /// request with another state is turned away, and does not end the wait: any page could send one.
+    pub(super) async fn code(self, state: &str) -> Result<String, LoginError> {
+        let state: Arc<str> = state.into();
+        let mut requests = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.accept() => {
+                    // One connection that fails is the browser's problem; it will try again.
+                    if let Ok((stream, _)) = accepted {
+                        requests.spawn(serve(stream, Arc::clone(&state)));
+                    }
+                }
+                Some(served) = requests.join_next() => {
+                    if let Ok(Some(outcome)) = served {
+                        return outcome;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let Some(v6) = &self.v6 else { return self.v4.accept().await };
+        tokio::select! {
+            accepted = self.v4.accept() => accepted,
+            accepted = v6.accept() => accepted,
+        }
+    }
+}
+
+/// Serves one connection; `Some` when it decides about the login.
+async fn serve(mut stream: TcpStream, state: Arc<str>) -> Option<Result<String, LoginError>> {
+    let exchange = async {
+        let target = read_target(&mut stream).await?;
+        let (status, text, outcome) = answer(&target, &state);
+        let page = format!("<!doctype html><title>bub</title><p>{text}</p>\n");
+        let head = format!(
+            "HTTP/1.1 {status}\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+            page.len()
+        );
+        // The decision counts even if the browser does not wait for the page.
+        let _ = stream.write_all(format!("{head}{page}").as_bytes()).await;
+        let _ = stream.shutdown().await;
+        outcome
+    };
+    tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.ok().flatten()
+}
+
+type Reply = (&'static str, &'static str, Option<Result<String, LoginError>>);
+
+fn answer(target: &str, state: &str) -> Reply {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    if path != PATH {
+        return ("404 Not Found", "There is nothing here.", None);
+    }
+    match pasted::query_code(query, state) {
+        Ok(code) => {
+            ("200 OK", "Signed in. You can close this page and return to the terminal.", Some(Ok(code)))
+        }
+        Err(error @ LoginError::Refused(_)) => {
+            ("200 OK", "The sign-in was refused. The terminal says more.", Some(Err(error)))
+        }
+        Err(_) => ("400 Bad Request", "This is not the answer to the login that is waiting.", None),
+    }
+}
+
+/// The target of a GET request, once its head is complete.
+async fn read_target(stream: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    let mut chunk = [0; 1024];
+    while memchr::memmem::find(&head, b"\r\n\r\n").is_none() {
+        let count = stream.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
+        head.extend_from_slice(chunk.get(..count)?);
+        if head.len() > LARGEST_REQUEST {
+            return None;
+        }
+    }
+    let text = String::from_utf8(head).ok()?;
+    let mut words = text.lines().next()?.split(' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    (method == "GET" && version.starts_with("HTTP/1.")).then(|| target.to_owned())
+}

@@ -1,0 +1,102 @@
+//! The token endpoint: a code or a refresh token in, tokens out.
+
+use std::time::Duration;
+
+use bub_settings::{Redactor, Secret};
+use form_urlencoded::Serializer;
+use serde::Deserialize;
+
+use super::jwt;
+use crate::fetch::{Ask, Fetch};
+
+/// The name under which the Codex command line, and with it bub, is registered.
+pub(super) const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
+
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// What is given for tokens.
+pub(super) enum Grant<'a> {
+    Refresh(&'a Secret),
+    Code { code: &'a str, verifier: &'a Secret, redirect: &'a str },
+}
+
+/// What the endpoint gave.
+pub(super) struct Granted {
+    pub(super) access_token: Secret,
+    pub(super) refresh_token: Option<Secret>,
+    pub(super) id_token: Option<Secret>,
+    pub(super) expires_in: Option<i64>,
+}
+
+impl Granted {
+    pub(super) fn register(&self, redactor: &Redactor) {
+        let others = [&self.refresh_token, &self.id_token].into_iter().flatten();
+        others.chain([&self.access_token]).for_each(|token| redactor.register(token));
+    }
+
+    pub(super) fn account_id(&self) -> Option<String> {
+        let id_token = || jwt::account_id(self.id_token.as_ref()?.expose());
+        jwt::account_id(self.access_token.expose()).or_else(id_token)
+    }
+}
+
+#[derive(Deserialize)]
+struct Wire {
+    access_token: String,
+    refresh_token: Option<String>,
+    id_token: Option<String>,
+    expires_in: Option<f64>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    error: serde_json::Value,
+    error_description: Option<String>,
+}
+
+/// Asks for tokens. The error is one line without anything that was sent.
+pub(super) async fn send(fetch: &dyn Fetch, url: &str, grant: Grant<'_>) -> Result<Granted, String> {
+    let form = form(&grant);
+    let ask = Ask { url, form: Some(&form), timeout: TIMEOUT };
+    let answer = fetch.fetch(ask).await.map_err(|error| error.to_string())?;
+    if !(200..300).contains(&answer.status) {
+        return Err(refusal(answer.status, &answer.body));
+    }
+    // The parser's own message could quote a token.
+    let wire: Wire = serde_json::from_slice(&answer.body)
+        .map_err(|_| "the answer of the token endpoint holds no tokens".to_owned())?;
+    let secret = |token: Option<String>| token.filter(|token| !token.is_empty()).map(Secret::from);
+    #[expect(clippy::cast_possible_truncation, reason = "fractions of a second do not matter")]
+    let expires_in = wire.expires_in.map(|seconds| seconds as i64);
+    let (refresh_token, id_token) = (secret(wire.refresh_token), secret(wire.id_token));
+    Ok(Granted { access_token: Secret::from(wire.access_token), refresh_token, id_token, expires_in })
+}
+
+fn form(grant: &Grant<'_>) -> String {
+    let mut form = Serializer::new(String::new());
+    form.append_pair("client_id", CLIENT_ID);
+    match grant {
+        Grant::Refresh(token) => {
+            form.append_pair("grant_type", "refresh_token").append_pair("refresh_token", token.expose());
+        }
+        Grant::Code { code, verifier, redirect } => {
+            form.append_pair("grant_type", "authorization_code")
+                .append_pair("code", code)
+                .append_pair("code_verifier", verifier.expose())
+                .append_pair("redirect_uri", redirect);
+        }
+    }
+    form.finish()
+}
+
+/// The standard fields of a refusal, and nothing else of the body.
+fn refusal(status: u16, body: &[u8]) -> String {
+    let said = serde_json::from_slice::<Refusal>(body).ok().and_then(|refusal| {
+        let error = refusal.error;
+        let nested =
+            error.get("message").or_else(|| error.get("code")).unwrap_or(&error).as_str().map(str::to_owned);
+        refusal.error_description.or(nested)
+    });
+    let said = said.map(|text| format!(": {}", crate::short_message(&text))).unwrap_or_default();
+    format!("the token endpoint refused (HTTP {status}){said}")
+}

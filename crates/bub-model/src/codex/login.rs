@@ -1,0 +1,124 @@
+//! Logging in: a page to sign in at, a code that comes back, tokens for it.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use form_urlencoded::Serializer;
+
+use super::callback::{self, Listener};
+use super::pkce::Pkce;
+use super::{Codex, LOCK_TIMEOUT, exchange, now, pasted};
+
+/// Why a login did not come about.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoginError {
+    /// The answer does not belong to this attempt.
+    #[error("the answer belongs to another attempt (its state is missing or different); start again")]
+    StateMismatch,
+    /// The answer holds no code.
+    #[error("no code found; paste the whole address of the page the browser ended on")]
+    NoCode,
+    /// The user or the service said no.
+    #[error("the sign-in was refused: {0}")]
+    Refused(String),
+    /// The browser did not come back.
+    #[error("nobody signed in within {0} seconds")]
+    TimedOut(u64),
+    /// The port of the listener is taken.
+    #[error("port {port} cannot be used ({source}); end the other login, or use --manual")]
+    Port {
+        /// The port.
+        port: u16,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The code could not be exchanged, or the tokens not be kept.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// A login that came about.
+#[derive(Debug, Clone)]
+pub struct LoggedIn {
+    /// The account, if the token names it.
+    pub account_id: Option<String>,
+    /// The file that holds the login.
+    pub file: PathBuf,
+}
+
+/// One attempt to log in.
+pub struct Login<'a> {
+    codex: &'a Codex,
+    pkce: Pkce,
+    redirect: String,
+    listener: Option<Listener>,
+}
+
+impl<'a> Login<'a> {
+    /// An attempt whose code a browser on this computer brings back.
+    pub async fn with_listener(codex: &'a Codex) -> Result<Self, LoginError> {
+        let port = codex.endpoints.callback_port;
+        let taken = |source| LoginError::Port { port, source };
+        let listener = Listener::bind(port).await.map_err(taken)?;
+        let port = listener.port().map_err(taken)?;
+        Self::new(codex, port, Some(listener))
+    }
+
+    /// An attempt whose code the user pastes.
+    pub fn manual(codex: &'a Codex) -> Result<Self, LoginError> {
+        Self::new(codex, codex.endpoints.callback_port, None)
+    }
+
+    fn new(codex: &'a Codex, port: u16, listener: Option<Listener>) -> Result<Self, LoginError> {
+        let pkce = Pkce::new().map_err(LoginError::Failed)?;
+        codex.redactor.register(&pkce.verifier);
+        let redirect = format!("http://localhost:{port}{}", callback::PATH);
+        Ok(Self { codex, pkce, redirect, listener })
+    }
+
+    /// The page to sign in at.
+    pub fn url(&self) -> String {
+        let mut query = Serializer::new(String::new());
+        query.extend_pairs([
+            ("response_type", "code"),
+            ("client_id", exchange::CLIENT_ID),
+            ("redirect_uri", &self.redirect),
+            ("scope", "openid profile email offline_access"),
+            ("code_challenge", &self.pkce.challenge),
+            ("code_challenge_method", "S256"),
+            ("id_token_add_organizations", "true"),
+            ("codex_cli_simplified_flow", "true"),
+            ("state", &self.pkce.state),
+            ("originator", "codex_cli_rs"),
+        ]);
+        format!("{}?{}", self.codex.endpoints.authorize, query.finish())
+    }
+
+    /// Waits until the browser brings the code, and finishes the login.
+    pub async fn wait(mut self, patience: Duration) -> Result<LoggedIn, LoginError> {
+        let listener = self.listener.take().ok_or(LoginError::NoCode)?;
+        let waited = tokio::time::timeout(patience, listener.code(&self.pkce.state)).await;
+        let code = waited.map_err(|_| LoginError::TimedOut(patience.as_secs()))??;
+        self.finish(&code).await
+    }
+
+    /// Finishes the login with what the user pasted: an address, a query string or a bare code.
+    pub async fn pasted(self, text: &str) -> Result<LoggedIn, LoginError> {
+        let code = pasted::code(text, &self.pkce.state)?;
+        self.finish(&code).await
+    }
+
+    async fn finish(&self, code: &str) -> Result<LoggedIn, LoginError> {
+        let codex = self.codex;
+        let (verifier, redirect) = (&self.pkce.verifier, self.redirect.as_str());
+        let grant = exchange::Grant::Code { code, verifier, redirect };
+        let granted = exchange::send(&*codex.fetch, &codex.endpoints.token, grant);
+        let granted = granted.await.map_err(LoginError::Failed)?;
+        granted.register(&codex.redactor);
+        let _across_processes = codex.file.lock(LOCK_TIMEOUT).await.map_err(LoginError::Failed)?;
+        codex.file.store(&granted, now()).map_err(LoginError::Failed)?;
+        Ok(LoggedIn { account_id: granted.account_id(), file: codex.file() })
+    }
+}

@@ -1,0 +1,60 @@
+//! What comes back from the browser: a code, checked against the state that was sent.
+
+use super::LoginError;
+
+/// The code in what a user pasted: the address of the last page, its query string, or the bare code.
+///
+/// A bare code carries no state that could be checked. That is the price of pasting one, and only
+/// here: the user has copied it by hand from the page that this attempt opened.
+pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
+    let pasted = pasted.trim();
+    let is_code =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && !b"=&?#/".contains(&b));
+    if is_code(pasted) {
+        return Ok(pasted.to_owned());
+    }
+    let query = pasted.split_once('?').map_or(pasted, |(_, query)| query);
+    query_code(query.split('#').next().unwrap_or(query), state)
+}
+
+/// The code in a query string; the state must be ours.
+pub(super) fn query_code(query: &str, state: &str) -> Result<String, LoginError> {
+    let value = |wanted: &str| {
+        let mut pairs = form_urlencoded::parse(query.as_bytes());
+        pairs.find(|(name, value)| name == wanted && !value.is_empty()).map(|(_, value)| value.into_owned())
+    };
+    if value("state").as_deref() != Some(state) {
+        return Err(LoginError::StateMismatch);
+    }
+    if let Some(error) = value("error_description").or_else(|| value("error")) {
+        return Err(LoginError::Refused(crate::short_message(&error)));
+    }
+    value("code").ok_or(LoginError::NoCode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // H-99, W-40: three forms; the state is compared always, not only when it is there
+    #[test]
+    fn address_query_and_bare_code_are_understood_and_the_state_is_checked() {
+        let good = [
+            "http://localhost:1455/auth/callback?code=abc%2B1&state=s1",
+            "?code=abc%2B1&state=s1",
+            "code=abc%2B1&state=s1&scope=openid",
+            "  state=s1&code=abc%2B1#fragment \n",
+            "abc+1",
+        ];
+        for pasted in good {
+            assert_eq!(code(pasted, "s1").unwrap(), "abc+1", "{pasted}");
+        }
+        for pasted in ["?code=abc&state=other", "code=abc", "http://localhost/auth/callback?code=abc"] {
+            assert!(matches!(code(pasted, "s1"), Err(LoginError::StateMismatch)), "{pasted}");
+        }
+        assert!(matches!(code("?state=s1", "s1"), Err(LoginError::NoCode)));
+        assert!(matches!(code("", "s1"), Err(LoginError::StateMismatch)));
+        let refused = code("?error=access_denied&state=s1", "s1").unwrap_err();
+        assert_eq!(refused.to_string(), "the sign-in was refused: access_denied");
+    }
+}

@@ -1,0 +1,31 @@
+//! Proof key for code exchange (RFC 7636), method S256.
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bub_settings::Secret;
+use sha2::{Digest, Sha256};
+
+/// The secrets of one attempt to log in.
+pub(super) struct Pkce {
+    /// Shown when the code is exchanged.
+    pub(super) verifier: Secret,
+    /// Shown when the user signs in.
+    pub(super) challenge: String,
+    /// Comes back with the code, and proves that it is the answer to this attempt.
+    pub(super) state: String,
+}
+
+impl Pkce {
+    pub(super) fn new() -> Result<Self, String> {
+        let verifier = URL_SAFE_NO_PAD.encode(random::<32>()?);
+        let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
+        let state = format!("{:032x}", u128::from_be_bytes(random()?));
+        Ok(Self { verifier: Secret::from(verifier), challenge, state })
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| format!("no random numbers: {error}"))?;
+    Ok(bytes)
+}

@@ -1,0 +1,219 @@
+//! Keys: which one belongs to which provider, where it comes from, and nobody else gets it.
+//!
+//! For one provider, the first of these that is there:
+//!
+//! 1. its entry of `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry of `api_key_command`,
+//! 3. a plain `api_key`, 4. a plain `api_key_command`, 5. its own variable, 6. its login.
+//!
+//! Plain values and a plain `api_base` belong to one provider only, the *main* one: that of the
+//! configured `model`; without a model the one whose keys look like this one, else the provider of
+//! the original's default model. So a key never goes to a fallback of another vendor.
+
+mod command;
+mod words;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bub_settings::{Origin, PerProvider, Secret, Settings, SettingsError, core};
+use tokio::sync::Mutex;
+
+use crate::base_url::BaseUrl;
+use crate::{AccessError, Catalogue, ModelId, Provider};
+
+/// Where a key comes from. Shown to users; the key itself is not part of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeySource {
+    /// The setting `api_key`.
+    Setting(Origin),
+    /// The command of the setting `api_key_command`.
+    Command(Origin),
+    /// The provider's own variable, in the environment.
+    Variable(String),
+    /// The provider's own variable, in the workspace's `.env`.
+    DotEnv(String),
+    /// A login, kept in this file.
+    Login(PathBuf),
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting(origin) => write!(f, "{origin}"),
+            Self::Command(origin) => write!(f, "the command in {origin}"),
+            Self::Variable(name) => write!(f, "environment variable {name}"),
+            Self::DotEnv(name) => write!(f, "{name} in the workspace's .env"),
+            Self::Login(file) => write!(f, "the login in {}", file.display()),
+        }
+    }
+}
+
+/// A key that was found, or the way to get it.
+#[derive(Clone, Debug)]
+pub(crate) enum Found {
+    Key(Secret, KeySource),
+    /// A command that has not been run yet.
+    Command(String, KeySource),
+}
+
+impl Found {
+    pub(crate) fn source(&self) -> &KeySource {
+        match self {
+            Self::Key(_, source) | Self::Command(_, source) => source,
+        }
+    }
+}
+
+/// The keys and addresses in force.
+pub(crate) struct Keys {
+    settings: Arc<Settings>,
+    key: PerProvider<Secret>,
+    command: PerProvider<String>,
+    base: PerProvider<String>,
+    /// The provider that plain values belong to.
+    main: Option<String>,
+    /// What commands printed, by provider. The lock is held while one runs, so it runs once.
+    printed: Mutex<HashMap<String, Secret>>,
+}
+
+impl Keys {
+    pub(crate) fn new(settings: Arc<Settings>, catalogue: &Catalogue) -> Self {
+        let key = settings.get(&core::API_KEY);
+        let main = main_provider(&settings, catalogue, key.any());
+        let (command, base) = (settings.get(&core::API_KEY_COMMAND), settings.get(&core::API_BASE));
+        Self { settings, key, command, base, main, printed: Mutex::default() }
+    }
+
+    /// Whether plain values belong to this provider.
+    fn is_main(&self, provider: &Provider) -> bool {
+        self.main.as_ref() == Some(&provider.name)
+    }
+
+    /// The key of a provider, or how to get it; nothing is run.
+    pub(crate) fn find(&self, provider: &Provider) -> Result<Option<Found>, SettingsError> {
+        let own_key = own(&self.key, provider).map(|(name, key)| self.configured(name, key));
+        let own_command = || own(&self.command, provider).map(|(name, line)| self.by_command(name, line));
+        let plain_key =
+            || self.key.any().filter(|_| self.is_main(provider)).map(|key| self.configured("*", key));
+        let plain_command =
+            || self.command.any().filter(|_| self.is_main(provider)).map(|line| self.by_command("*", line));
+        let set = own_key.or_else(own_command).or_else(plain_key).or_else(plain_command);
+        set.map_or_else(|| self.own_variable(provider), |found| Ok(Some(found)))
+    }
+
+    /// The key itself. A command is run at most once for each provider, until it is [forgotten](Self::forget).
+    pub(crate) async fn get(&self, provider: &Provider, found: Found) -> Result<Secret, AccessError> {
+        let (key, source) = match found {
+            Found::Key(key, source) => (key, source),
+            Found::Command(line, source) => (self.run(provider, &line).await?, source),
+        };
+        if key.expose().is_empty() || !key.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
+            let (provider, source_text) = (provider.name.clone(), source.to_string());
+            return Err(AccessError::BadKey { provider, source_text });
+        }
+        Ok(key)
+    }
+
+    /// Forgets what the provider's command printed, because it is refused.
+    pub(crate) async fn forget(&self, provider: &Provider) -> bool {
+        self.printed.lock().await.remove(&provider.name).is_some()
+    }
+
+    /// The configured address of a provider, and where it stands; else its usual one.
+    pub(crate) fn base_url(&self, provider: &Provider) -> Result<BaseUrl, AccessError> {
+        match self.custom_base(provider)? {
+            Some(base) => Ok(base),
+            None => provider.base_url.clone().ok_or_else(|| self.no_base(provider)),
+        }
+    }
+
+    /// The address that somebody set for this provider, if anybody did.
+    ///
+    /// The provider's own variable counts only in the environment: the `.env` of a cloned repository
+    /// must not decide where keys go.
+    pub(crate) fn custom_base(&self, provider: &Provider) -> Result<Option<BaseUrl>, AccessError> {
+        let set = own(&self.base, provider)
+            .or_else(|| self.base.any().filter(|_| self.is_main(provider)).map(|base| ("*", base)));
+        let bad = |origin: String| AccessError::BadBase { provider: provider.name.clone(), origin };
+        if let Some((name, text)) = set {
+            let base = BaseUrl::parse(text).ok_or_else(|| bad(self.origin("api_base", name).to_string()))?;
+            return Ok(Some(base.with_default_path(&provider.base_path)));
+        }
+        let environment = self.settings.environment();
+        let variable = provider.base_variable.as_ref().and_then(|name| {
+            environment.get(name)?.to_str().filter(|text| !text.trim().is_empty()).map(|text| (name, text))
+        });
+        let Some((name, text)) = variable else { return Ok(None) };
+        let base = match &provider.base_url {
+            Some(usual) if provider.local => BaseUrl::parse_host(text, usual),
+            _ => BaseUrl::parse(text),
+        };
+        let base = base.ok_or_else(|| bad(format!("environment variable {name}")))?;
+        Ok(Some(base.with_default_path(&provider.base_path)))
+    }
+
+    fn no_base(&self, provider: &Provider) -> AccessError {
+        let usual = || format!("BUB_{}_API_BASE", provider.name.to_ascii_uppercase());
+        AccessError::NoBase {
+            provider: provider.name.clone(),
+            variable: provider.base_variable.clone().unwrap_or_else(usual),
+            config_file: self.settings.config_file().to_owned(),
+        }
+    }
+
+    fn configured(&self, name: &str, key: &Secret) -> Found {
+        Found::Key(key.clone(), KeySource::Setting(self.origin("api_key", name)))
+    }
+
+    fn by_command(&self, name: &str, line: &str) -> Found {
+        Found::Command(line.to_owned(), KeySource::Command(self.origin("api_key_command", name)))
+    }
+
+    fn own_variable(&self, provider: &Provider) -> Result<Option<Found>, SettingsError> {
+        for name in &provider.key_variables {
+            let Some(key) = self.settings.secret_variable(name)? else { continue };
+            let in_environment = self.settings.environment().get(name).is_some();
+            let source = if in_environment { KeySource::Variable } else { KeySource::DotEnv };
+            return Ok(Some(Found::Key(key, source(name.clone()))));
+        }
+        Ok(None)
+    }
+
+    fn origin(&self, setting: &str, name: &str) -> Origin {
+        let own = self.settings.origin(&format!("{setting}.{name}"));
+        own.or_else(|| self.settings.origin(setting)).unwrap_or(Origin::Default)
+    }
+
+    async fn run(&self, provider: &Provider, line: &str) -> Result<Secret, AccessError> {
+        let mut printed = self.printed.lock().await;
+        if let Some(key) = printed.get(&provider.name) {
+            return Ok(key.clone());
+        }
+        let problem = |problem| AccessError::KeyCommand { provider: provider.name.clone(), problem };
+        let key = command::run(&self.settings, line).await.map_err(problem)?;
+        self.settings.redactor().register(&key);
+        printed.insert(provider.name.clone(), key.clone());
+        Ok(key)
+    }
+
+    /// Where a value can be written down.
+    pub(crate) fn config_file(&self) -> &Path {
+        self.settings.config_file()
+    }
+}
+
+/// The value that was set for this provider, under any of its names.
+fn own<'a, 'p, T>(values: &'a PerProvider<T>, provider: &'p Provider) -> Option<(&'p str, &'a T)> {
+    provider.names().find_map(|name| Some((name, values.own(name)?)))
+}
+
+fn main_provider(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> Option<String> {
+    let provider = match settings.get(&core::MODEL) {
+        Some(model) => catalogue.get(model.parse::<ModelId>().ok()?.provider()),
+        None => key.and_then(|key| catalogue.by_key(key.expose())).or_else(|| catalogue.first()),
+    };
+    provider.map(|provider| provider.name.clone())
+}

@@ -1,0 +1,75 @@
+//! Model identifiers: `provider:model`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A provider and one of its models.
+///
+/// ```
+/// use bub_model::ModelId;
+///
+/// let id: ModelId = "OpenRouter:anthropic/claude:beta".parse()?;
+/// assert_eq!((id.provider(), id.model()), ("openrouter", "anthropic/claude:beta"));
+/// assert_eq!(id.to_string(), "openrouter:anthropic/claude:beta");
+/// # Ok::<(), bub_model::NotAModel>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelId {
+    provider: String,
+    model: String,
+    deprecated: bool,
+}
+
+/// A text that is no model identifier.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is no model: write `provider:model`, for example `{example}`", example = crate::catalogue::EXAMPLE)]
+pub struct NotAModel {
+    /// What was written.
+    pub text: String,
+}
+
+impl ModelId {
+    /// An identifier from its two parts.
+    pub fn new(provider: impl AsRef<str>, model: impl Into<String>) -> Self {
+        let provider = provider.as_ref().to_ascii_lowercase();
+        Self { provider, model: model.into(), deprecated: false }
+    }
+
+    /// The provider's name or alias, in lower case.
+    pub fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// The model as its provider calls it.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Whether it was written in the old form `provider/model`, which deserves a warning.
+    pub fn is_deprecated(&self) -> bool {
+        self.deprecated
+    }
+}
+
+impl FromStr for ModelId {
+    type Err = NotAModel;
+
+    /// Splits at the first `:`, or at the first `/` when that comes before it.
+    fn from_str(text: &str) -> Result<Self, NotAModel> {
+        let text = text.trim();
+        let parts = text.find([':', '/']).and_then(|at| text.split_at_checked(at));
+        let (provider, rest) = parts.ok_or_else(|| NotAModel { text: text.to_owned() })?;
+        let model = rest.get(1..).unwrap_or_default().trim();
+        let provider = provider.trim();
+        if provider.is_empty() || model.is_empty() {
+            return Err(NotAModel { text: text.to_owned() });
+        }
+        Ok(Self { deprecated: rest.starts_with('/'), ..Self::new(provider, model) })
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.provider, self.model)
+    }
+}

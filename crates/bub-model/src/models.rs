@@ -1,0 +1,233 @@
+//! From a model's name to everything a call of it needs.
+
+use std::sync::Arc;
+
+use bub_settings::{Secret, Settings, SettingsError, core};
+
+use crate::catalogue::Login;
+use crate::codex::{self, Codex, Endpoints};
+use crate::fetch::Fetch;
+use crate::keys::{Found, Keys};
+use crate::local::{self, LocalServer};
+use crate::report::Report;
+use crate::{AccessError, Catalogue, Endpoint, KeySource, ModelId, Provider, Quirks, Wire};
+
+/// The models that can be used with these settings: catalogue, keys and logins.
+///
+/// Making one reads nothing but the settings. Keys are looked up when a model is called.
+pub struct Models {
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) catalogue: Catalogue,
+    pub(crate) codex: Codex,
+    keys: Keys,
+    fetch: Arc<dyn Fetch>,
+}
+
+impl Models {
+    /// The models of these settings. The error is a wrong entry of `providers`, with file and line.
+    pub fn new(settings: Arc<Settings>, fetch: Arc<dyn Fetch>) -> Result<Self, SettingsError> {
+        Self::with_endpoints(settings, fetch, Endpoints::default())
+    }
+
+    /// The same, with other services to log in at.
+    pub fn with_endpoints(
+        settings: Arc<Settings>,
+        fetch: Arc<dyn Fetch>,
+        endpoints: Endpoints,
+    ) -> Result<Self, SettingsError> {
+        let catalogue = Catalogue::new(&settings)?;
+        let keys = Keys::new(Arc::clone(&settings), &catalogue);
+        let (home, redactor) = (settings.get(&core::CODEX_HOME), settings.redactor().clone());
+        let codex = Codex::new(&home, endpoints, Arc::clone(&fetch), redactor);
+        Ok(Self { settings, catalogue, codex, keys, fetch })
+    }
+
+    /// The providers.
+    pub fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// Reads an identifier and puts the provider's proper name in it.
+    pub fn resolve(&self, text: &str) -> Result<ModelId, AccessError> {
+        let id: ModelId = text.parse()?;
+        let provider = self.provider(&id)?;
+        let proper = ModelId::new(&provider.name, id.model());
+        if id.is_deprecated() {
+            tracing::warn!("`{text}` is an old way to name a model, write `{proper}`");
+        }
+        Ok(proper)
+    }
+
+    /// Everything a call of this model needs. Cheap enough to ask before every call, which is what
+    /// keeps a login fresh.
+    pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
+        let provider = self.provider(id)?;
+        let custom = self.keys.custom_base(provider)?;
+        let login = provider.login.filter(|_| custom.is_none());
+        match (self.keys.find(provider)?, login) {
+            (Some(found), login) => {
+                let source = found.source().clone();
+                let key = self.keys.get(provider, found).await?;
+                match login.and_then(|Login::Codex| codex::account_id(key.expose())) {
+                    Some(account) => self.codex_endpoint(provider, id, &key, (Some(account), source)),
+                    None => self.plain_endpoint(provider, id, Some((key, source))),
+                }
+            }
+            (None, Some(Login::Codex)) => {
+                let tokens = self.codex.tokens().await.map_err(|problem| login_error(provider, problem))?;
+                let tokens = tokens.ok_or_else(|| self.no_key(provider))?;
+                let source = KeySource::Login(self.codex.file());
+                self.codex_endpoint(provider, id, &tokens.access_token, (tokens.account_id, source))
+            }
+            (None, None) => self.plain_endpoint(provider, id, None),
+        }
+    }
+
+    /// A new try after the provider refused the credentials: a fresh token, or the command asked
+    /// again. `None` when there is nothing new to try.
+    pub async fn renew(&self, refused: &Endpoint) -> Result<Option<Endpoint>, AccessError> {
+        let provider = self.provider(&refused.id)?;
+        let renewed = match &refused.key {
+            Some(KeySource::Command(_)) => self.keys.forget(provider).await,
+            Some(KeySource::Login(_)) => {
+                let token =
+                    |(_, value): &(String, Secret)| value.expose().strip_prefix("Bearer ").map(Secret::from);
+                let Some(old) = refused.headers.iter().find_map(token) else { return Ok(None) };
+                let tokens =
+                    self.codex.renew(&old).await.map_err(|problem| login_error(provider, problem))?;
+                tokens.is_some_and(|tokens| tokens.access_token != old)
+            }
+            Some(KeySource::Setting(_) | KeySource::Variable(_) | KeySource::DotEnv(_)) | None => false,
+        };
+        if renewed { self.endpoint(&refused.id).await.map(Some) } else { Ok(None) }
+    }
+
+    /// The model servers on this computer that answer now; none when `local_models` is off.
+    pub async fn local_servers(&self) -> Vec<LocalServer> {
+        if !self.settings.get(&core::LOCAL_MODELS) {
+            return Vec::new();
+        }
+        let local = self.catalogue.iter().filter(|provider| provider.local);
+        let candidates = local.filter_map(|provider| Some((provider, self.keys.base_url(provider).ok()?)));
+        local::find(&*self.fetch, candidates.collect()).await
+    }
+
+    /// What is usable now, and what is not and why.
+    pub async fn report(&self) -> Report {
+        Report::new(self).await
+    }
+
+    /// The login, to log in with.
+    pub fn codex(&self) -> &Codex {
+        &self.codex
+    }
+
+    /// The key of a provider, or how to get it; what cannot be read counts as not there.
+    pub(crate) fn find_key(&self, provider: &Provider) -> Option<Found> {
+        self.keys.find(provider).unwrap_or_else(|error| {
+            tracing::warn!("{error}");
+            None
+        })
+    }
+
+    /// Why a provider cannot be called, as far as that can be said without calling anybody.
+    pub(crate) fn problem(&self, provider: &Provider) -> Option<AccessError> {
+        let base_url = match self.keys.base_url(provider) {
+            Ok(base_url) => base_url,
+            Err(error) => return Some(error),
+        };
+        let open = !provider.needs_key || base_url.is_loopback();
+        let usable = open || self.find_key(provider).is_some() || self.has_login(provider);
+        (!usable).then(|| self.no_key(provider))
+    }
+
+    /// Whether the provider is called with a login.
+    pub(crate) fn has_login(&self, provider: &Provider) -> bool {
+        let possible = provider.login.is_some() && matches!(self.keys.custom_base(provider), Ok(None));
+        possible && self.codex.is_logged_in()
+    }
+
+    pub(crate) fn base_url_of(&self, provider: &Provider) -> Option<String> {
+        self.keys.base_url(provider).ok().map(|base_url| base_url.to_string())
+    }
+
+    fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
+        self.catalogue.get(id.provider()).ok_or_else(|| AccessError::UnknownProvider {
+            name: id.provider().to_owned(),
+            suggestion: self.catalogue.similar(id.provider()).map(str::to_owned),
+            config_file: self.keys.config_file().to_owned(),
+        })
+    }
+
+    fn plain_endpoint(
+        &self,
+        provider: &Provider,
+        id: &ModelId,
+        key: Option<(Secret, KeySource)>,
+    ) -> Result<Endpoint, AccessError> {
+        let base_url = self.keys.base_url(provider)?;
+        if key.is_none() && provider.needs_key && !base_url.is_loopback() {
+            return Err(self.no_key(provider));
+        }
+        let mut headers = own_headers(provider);
+        let (key, source) = key.unzip();
+        if let Some(key) = key {
+            let (usual, value) = provider.wire.credentials(&key);
+            headers.push(match &provider.key_header {
+                Some(header) => (header.clone(), key),
+                None => (usual.to_owned(), value),
+            });
+        }
+        Ok(Endpoint {
+            id: ModelId::new(&provider.name, id.model()),
+            wire: provider.wire,
+            quirks: provider.quirks.clone(),
+            base_url,
+            headers,
+            key: source,
+            context_window: provider.context_window(id.model()),
+        })
+    }
+
+    fn codex_endpoint(
+        &self,
+        provider: &Provider,
+        id: &ModelId,
+        token: &Secret,
+        (account, source): (Option<String>, KeySource),
+    ) -> Result<Endpoint, AccessError> {
+        let base_url = self.codex.endpoints().api();
+        let base_url = base_url.ok_or_else(|| login_error(provider, "its address is wrong".to_owned()))?;
+        let mut headers = own_headers(provider);
+        headers.extend(codex::headers(token, account.as_deref()));
+        Ok(Endpoint {
+            id: ModelId::new(&provider.name, id.model()),
+            wire: Wire::Responses,
+            quirks: serde_json::from_str::<Quirks>(codex::QUIRKS).unwrap_or_default(),
+            base_url,
+            headers,
+            key: Some(source),
+            context_window: provider.context_window(id.model()),
+        })
+    }
+
+    fn no_key(&self, provider: &Provider) -> AccessError {
+        let name = &provider.name;
+        let usual = || format!("BUB_{}_API_KEY", name.to_ascii_uppercase());
+        let login = provider.login.map(|Login::Codex| format!(", or run `bub login {name}`"));
+        AccessError::NoKey {
+            provider: name.clone(),
+            variable: provider.key_variables.first().cloned().unwrap_or_else(usual),
+            config_file: self.keys.config_file().to_owned(),
+            login: login.unwrap_or_default(),
+        }
+    }
+}
+
+fn own_headers(provider: &Provider) -> Vec<(String, Secret)> {
+    provider.headers.iter().map(|(name, value)| (name.clone(), Secret::from(value.as_str()))).collect()
+}
+
+fn login_error(provider: &Provider, problem: String) -> AccessError {
+    AccessError::Login { provider: provider.name.clone(), problem }
+}

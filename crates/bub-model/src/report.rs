@@ -1,0 +1,98 @@
+//! What is usable now, and what to do about the rest: the data behind `bub models`.
+
+use bub_settings::core;
+
+use crate::{AccessError, Choice, KeySource, LocalServer, Models, Provider, Wire};
+
+/// What is usable now and why.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The model that answers.
+    pub choice: Result<Choice, AccessError>,
+    /// Why the chosen model cannot be called as things are; `None` when it can, as far as is known.
+    pub problem: Option<String>,
+    /// The fallback models as written, each with what is wrong with it.
+    pub fallbacks: Vec<(String, Option<String>)>,
+    /// Every provider, in the order of the catalogue.
+    pub providers: Vec<ProviderReport>,
+    /// The servers on this computer that answer.
+    pub local_servers: Vec<LocalServer>,
+}
+
+/// One provider.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ProviderReport {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub wire: Wire,
+    /// Where it is, if that is known.
+    pub base_url: Option<String>,
+    /// Whether it runs on this computer.
+    pub local: bool,
+    /// Whether it can be called now.
+    pub usable: bool,
+    /// Where its key comes from.
+    pub key: Option<KeySource>,
+    /// The model used when none is configured.
+    pub default_model: Option<String>,
+    /// What to do to make it usable.
+    pub todo: Option<String>,
+}
+
+impl Report {
+    pub(crate) async fn new(models: &Models) -> Self {
+        let local_servers = models.local_servers().await;
+        let choice = models.choose().await;
+        let problem = choice.as_ref().ok().and_then(|choice| {
+            let provider = models.catalogue.get(choice.model.as_ref()?.provider())?;
+            models.problem(provider).map(|error| error.to_string())
+        });
+        let fallbacks = models.settings.get(&core::FALLBACK_MODELS).unwrap_or_default();
+        let fallbacks = fallbacks.into_iter().map(|text| {
+            let problem = fallback_problem(models, &text);
+            (text, problem)
+        });
+        let providers = models.catalogue.iter().map(|provider| of(models, provider, &local_servers));
+        Self {
+            problem,
+            fallbacks: fallbacks.collect(),
+            providers: providers.collect(),
+            choice,
+            local_servers,
+        }
+    }
+}
+
+fn fallback_problem(models: &Models, text: &str) -> Option<String> {
+    let checked = models
+        .resolve(text)
+        .map(|id| models.catalogue.get(id.provider()).and_then(|provider| models.problem(provider)));
+    checked.unwrap_or_else(Some).map(|error| error.to_string())
+}
+
+fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> ProviderReport {
+    let login = models.has_login(provider).then(|| KeySource::Login(models.codex.file()));
+    let key = models.find_key(provider).map(|found| found.source().clone()).or(login);
+    let base_url = models.base_url_of(provider);
+    let server = servers.iter().find(|server| Some(server.base_url.as_str()) == base_url.as_deref());
+    let problem = models.problem(provider).map(|error| error.to_string());
+    // A server on this computer is usable when it answers and has a model; nothing else tells.
+    let todo = match server {
+        Some(server) if server.models.is_empty() => Some("it has no model yet: load one".to_owned()),
+        None if provider.local && problem.is_none() => Some("no server answers: start it".to_owned()),
+        _ => problem,
+    };
+    ProviderReport {
+        name: provider.name.clone(),
+        wire: provider.wire,
+        base_url,
+        local: provider.local,
+        usable: todo.is_none(),
+        key,
+        default_model: provider.default_model.clone(),
+        todo,
+    }
+}
