@@ -77,13 +77,14 @@ fn child() {
     let durability = if env::var(ALWAYS).is_ok() { Durability::Always } else { Durability::Os };
     let store = FileStore::new(env::var(ROOT).unwrap(), durability);
     let first: usize = env::var(FIRST).unwrap().parse().unwrap();
-    let tape = Tape::new(Arc::new(store), name()).with_sidecars([Sidecar::new("spill")]);
+    let tape = Tape::new(Arc::new(store.clone()), name()).with_sidecars([Sidecar::new("spill")]);
     block_on(async {
         match role.as_str() {
             "append" => append_forever(&tape, first).await,
             "count" => append_singly(&tape, 2_000).await,
             "fork" => fork_forever(&tape, first).await,
             "reset" => reset_forever(&tape, first).await,
+            "index" => index_forever(&tape, &store, first).await,
             "lease" => hold_lease(&tape).await,
             other => unreachable!("{other}"),
         }
@@ -118,6 +119,14 @@ async fn reset_forever(tape: &Tape, first: usize) {
         tape.append_all((0..BATCH).map(|_| numbered(number)).collect()).await.unwrap();
         acknowledge(number);
         tape.reset(true).await.unwrap();
+    }
+}
+
+async fn index_forever(tape: &Tape, store: &FileStore, first: usize) {
+    for number in first.. {
+        tape.append_all(vec![Entry::anchor("a", None), numbered(number)]).await.unwrap();
+        acknowledge(number);
+        store.reindex(tape.name()).await.unwrap();
     }
 }
 
@@ -299,6 +308,32 @@ fn a_killed_reset_loses_neither_tape_nor_archive() {
                 std::fs::remove_file(path).unwrap();
             }
         }
+    }
+}
+
+// L2, L5: an index whose writing was killed is believed only as far as it is true.
+#[test]
+fn a_killed_index_write_changes_no_answer() {
+    let root = tempfile::tempdir().unwrap();
+    let mut chance = Chance(4);
+    let mut first = 0;
+    for round in 0..rounds().div_ceil(5) {
+        let acknowledged = run_and_kill("index", root.path(), first, &mut chance);
+        let store = FileStore::new(root.path(), Durability::Os);
+        block_on(async {
+            let entries = read(&store, Span::ALL).await;
+            let seen = numbers(&entries);
+            assert!(seen.iter().copied().eq(0..seen.len()), "round {round}");
+            assert!(
+                acknowledged.is_none_or(|number| seen.len() > number),
+                "round {round}: lost {acknowledged:?}"
+            );
+            assert_eq!(store.summary(&name()).await.unwrap().entries, entries.len() as u64, "round {round}");
+            let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
+            let anchors = entries.iter().filter(|entry| entry.kind == Kind::Anchor).map(|entry| entry.id);
+            assert!(marks.iter().map(|mark| mark.id).eq(anchors), "round {round}");
+            first = seen.len();
+        });
     }
 }
 
