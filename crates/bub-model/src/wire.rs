@@ -10,12 +10,17 @@ use bytes::Bytes;
 use crate::{Accumulator, ChatRequest, Completion, ModelError, Quirks};
 
 mod anthropic;
+mod body;
 mod gemini;
+mod media;
+mod message;
 mod openai_chat;
 mod openai_responses;
 mod raw;
+mod replay;
 mod stream;
 
+use raw::RawObject;
 use stream::FrameDecoder;
 pub use stream::StreamDecoder;
 
@@ -106,9 +111,16 @@ impl Wire {
     fn frames(self, quirks: &Quirks) -> Box<dyn FrameDecoder> {
         match self {
             Self::ChatCompletions => Box::new(openai_chat::Decoder::new(quirks)),
-            Self::Responses => Box::new(openai_responses::Decoder::new()),
+            Self::Responses => Box::new(openai_responses::Decoder::new(quirks)),
             Self::Messages => Box::new(anthropic::Decoder::new()),
             Self::GenerateContent => Box::new(gemini::Decoder::new()),
         }
     }
+}
+
+/// The HTTP status an error object inside a stream claims.
+fn error_status(error: &RawObject<'_>) -> Option<u16> {
+    let status = ["code", "status", "status_code", "raw_status_code", "http_code"];
+    let status = status.iter().find_map(|key| error.u64(key).or_else(|| error.str(key)?.parse().ok()));
+    status.and_then(|status| u16::try_from(status).ok()).filter(|status| (400..600).contains(status))
 }

@@ -1,1 +1,154 @@
-//! JSON read only as far as needed.
+//! JSON objects read only as far as needed.
+//!
+//! Frames are small and many, and only a few of their fields matter. A [`RawObject`] knows where each
+//! field's text is and parses nothing else. It is also forgiving: a field of an unexpected type is a
+//! field that is not there, because every compatible server deviates somewhere.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::ModelError;
+use crate::sse::SseEvent;
+
+/// The fields of one JSON object, unparsed. Of a repeated key the last one counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RawObject<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'a> RawObject<'a> {
+    /// Parses the payload of a frame.
+    pub(super) fn frame(event: &SseEvent<'a>) -> Result<Self, ModelError> {
+        let text = std::str::from_utf8(event.data)
+            .map_err(|_| ModelError::malformed("an event of the stream is not valid UTF-8"))?;
+        Self::parse(text)
+    }
+
+    /// Parses a JSON text that must be an object.
+    pub(super) fn parse(text: &'a str) -> Result<Self, ModelError> {
+        serde_json::from_str(text)
+            .map_err(|error| ModelError::malformed(format!("the answer is not the expected JSON: {error}")))
+    }
+
+    /// The text of a field that is there and not `null`.
+    pub(super) fn raw(&self, key: &str) -> Option<&'a str> {
+        let (_, value) = self.0.iter().rev().find(|(name, _)| name == key)?;
+        Some(value.get()).filter(|text| *text != "null")
+    }
+
+    /// A string, empty or not.
+    pub(super) fn str(&self, key: &str) -> Option<Cow<'a, str>> {
+        parse_str(self.raw(key)?)
+    }
+
+    /// A string with something in it.
+    pub(super) fn text(&self, key: &str) -> Option<Cow<'a, str>> {
+        self.str(key).filter(|text| !text.is_empty())
+    }
+
+    /// A number that counts something.
+    pub(super) fn u64(&self, key: &str) -> Option<u64> {
+        let raw = self.raw(key)?;
+        raw.parse().ok().or_else(|| as_count(&serde_json::from_str(raw).ok()?))
+    }
+
+    /// An object.
+    pub(super) fn object(&self, key: &str) -> Option<RawObject<'a>> {
+        serde_json::from_str(self.raw(key)?).ok()
+    }
+
+    /// The objects of an array; anything else in it is skipped.
+    pub(super) fn objects(&self, key: &str) -> Vec<RawObject<'a>> {
+        self.raw(key).map(objects).unwrap_or_default()
+    }
+
+    /// Any value, fully parsed.
+    pub(super) fn value(&self, key: &str) -> Option<Value> {
+        serde_json::from_str(self.raw(key)?).ok()
+    }
+
+    /// The whole object, fully parsed.
+    pub(super) fn to_value(&self) -> Value {
+        let field = |(key, value): &(Cow<'_, str>, &RawValue)| {
+            Some((key.clone().into_owned(), serde_json::from_str(value.get()).ok()?))
+        };
+        Value::Object(self.0.iter().filter_map(field).collect())
+    }
+}
+
+/// The objects in the text of an array.
+pub(super) fn objects(raw: &str) -> Vec<RawObject<'_>> {
+    let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
+    items.into_iter().filter_map(|item| serde_json::from_str(item.get()).ok()).collect()
+}
+
+/// A JSON string, without copying when nothing in it is escaped.
+pub(super) fn parse_str(raw: &str) -> Option<Cow<'_, str>> {
+    let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(raw).ok().map(Cow::Owned)
+}
+
+/// A count, also where a server writes it as a float.
+pub(super) fn as_count(value: &Value) -> Option<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked to be a small count"
+    )]
+    let whole = |float: f64| (0.0..1e15).contains(&float).then_some(float as u64);
+    value.as_u64().or_else(|| value.as_f64().and_then(whole))
+}
+
+impl<'de> Deserialize<'de> for RawObject<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor)
+    }
+}
+
+struct ObjectVisitor;
+
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = RawObject<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Vec::with_capacity(8);
+        while let Some(Key(key)) = map.next_key()? {
+            fields.push((key, map.next_value()?));
+        }
+        Ok(RawObject(fields))
+    }
+}
+
+/// A key, borrowed when possible: `Cow` alone always copies.
+struct Key<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Key<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+        impl<'de> Visitor<'de> for KeyVisitor {
+            type Value = Key<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+
+            fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Borrowed(key)))
+            }
+
+            fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+                Ok(Key(Cow::Owned(key.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(KeyVisitor)
+    }
+}

@@ -1,0 +1,261 @@
+//! Events and whole answers of the Messages format.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value, json};
+
+use super::usage;
+use crate::classify::classify;
+use crate::sse::SseEvent;
+use crate::wire::raw::RawObject;
+use crate::wire::replay::Layout;
+use crate::wire::stream::{Flow, FrameDecoder};
+use crate::wire::{Wire, error_status};
+use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta};
+
+/// Decodes one answer.
+#[derive(Default)]
+pub(in crate::wire) struct Decoder {
+    message_id: Option<String>,
+    open: Vec<(u64, Block)>,
+    calls: usize,
+    layout: Layout,
+    usage: Map<String, Value>,
+    finish: Option<FinishReason>,
+    emitted: bool,
+}
+
+/// A content block that has begun and not ended.
+enum Block {
+    Text,
+    Thinking {
+        thinking: String,
+        signature: String,
+    },
+    /// A call of ours: its position, and the input it began with.
+    Call {
+        index: usize,
+        input: Option<Value>,
+    },
+    /// Anything else, sent back as it is: what the provider's own tools did, hidden thinking.
+    Kept {
+        block: Value,
+        input: String,
+    },
+}
+
+impl Decoder {
+    pub(in crate::wire) fn new() -> Self {
+        Self::default()
+    }
+
+    /// An answer begins. A second one with another id replaces the first: a proxy lost its upstream
+    /// and asked again.
+    fn begin(&mut self, message: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        let id = message.str("id").map(Cow::into_owned);
+        if self.message_id.is_some() && self.message_id == id {
+            return;
+        }
+        if self.emitted || !self.open.is_empty() {
+            out.push(ModelEvent::Restart);
+        }
+        *self = Self { message_id: Some(id.unwrap_or_default()), ..Self::default() };
+        if let Some(counts) = message.value("usage") {
+            usage::merge(&mut self.usage, counts);
+        }
+    }
+
+    fn block_start(&mut self, index: u64, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        self.block_stop(index, out);
+        self.emitted = true;
+        let open = match block.str("type").as_deref().unwrap_or_default() {
+            "text" => {
+                self.text(block.text("text").as_deref(), out);
+                Block::Text
+            }
+            "thinking" => {
+                let thinking = block.str("thinking").unwrap_or_default().into_owned();
+                if !thinking.is_empty() {
+                    out.push(ModelEvent::Reasoning(thinking.clone()));
+                }
+                Block::Thinking {
+                    thinking,
+                    signature: block.str("signature").unwrap_or_default().into_owned(),
+                }
+            }
+            "tool_use" => self.call_start(block, out),
+            _ => Block::Kept { block: block.to_value(), input: String::new() },
+        };
+        self.open.push((index, open));
+    }
+
+    fn call_start(&mut self, block: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Block {
+        let index = self.calls;
+        self.calls += 1;
+        self.layout.call(index, None);
+        out.push(ModelEvent::ToolCall(ToolCallDelta {
+            index,
+            id: block.text("id").map(Cow::into_owned),
+            name: block.text("name").map(Cow::into_owned),
+            arguments: String::new(),
+        }));
+        let input = block.value("input").filter(|input| *input != json!({}));
+        Block::Call { index, input }
+    }
+
+    fn block_delta(&mut self, index: u64, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        match delta.str("type").as_deref().unwrap_or_default() {
+            "text_delta" => self.text(delta.text("text").as_deref(), out),
+            "thinking_delta" => {
+                let Some(more) = delta.text("thinking") else { return };
+                if let Some(Block::Thinking { thinking, .. }) = self.block(index) {
+                    thinking.push_str(&more);
+                }
+                self.emitted = true;
+                out.push(ModelEvent::Reasoning(more.into_owned()));
+            }
+            "signature_delta" => {
+                if let (Some(Block::Thinking { signature, .. }), Some(more)) =
+                    (self.block(index), delta.str("signature"))
+                {
+                    signature.push_str(&more);
+                }
+            }
+            "input_json_delta" => self.input(index, &delta.str("partial_json").unwrap_or_default(), out),
+            // Citations belong to text that is not replayed as a block.
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, text: Option<&str>, out: &mut Vec<ModelEvent>) {
+        let Some(text) = text else { return };
+        self.emitted = true;
+        self.layout.text(text.len(), None);
+        out.push(ModelEvent::Text(text.to_owned()));
+    }
+
+    fn input(&mut self, index: u64, more: &str, out: &mut Vec<ModelEvent>) {
+        match self.block(index) {
+            Some(Block::Call { index, input }) if !more.is_empty() => {
+                *input = None;
+                let index = *index;
+                out.push(arguments(index, more.to_owned()));
+            }
+            Some(Block::Kept { input, .. }) => input.push_str(more),
+            _ => {}
+        }
+    }
+
+    fn block_stop(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
+        let Some(at) = self.open.iter().position(|(open, _)| *open == index) else { return };
+        match self.open.remove(at).1 {
+            Block::Call { index, input: Some(input) } => out.push(arguments(index, input.to_string())),
+            Block::Thinking { thinking, signature } if !signature.is_empty() => {
+                self.layout.keep(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+            }
+            Block::Kept { block, input } => self.layout.keep(with_input(block, &input)),
+            Block::Text | Block::Call { .. } | Block::Thinking { .. } => {}
+        }
+    }
+
+    fn block(&mut self, index: u64) -> Option<&mut Block> {
+        self.open.iter_mut().find(|(open, _)| *open == index).map(|(_, block)| block)
+    }
+
+    /// The last word about the message: why it stops, and the counts.
+    fn conclude(&mut self, reason: Option<&str>, counts: Option<Value>) {
+        if let Some(reason) = reason {
+            self.finish = Some(finish_reason(reason));
+        }
+        if let Some(counts) = counts {
+            usage::merge(&mut self.usage, counts);
+        }
+    }
+}
+
+impl FrameDecoder for Decoder {
+    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+        let frame = RawObject::frame(event)?;
+        let index = frame.u64("index").unwrap_or(0);
+        match frame.str("type").as_deref().unwrap_or_default() {
+            "message_start" => self.begin(&frame.object("message").unwrap_or_default(), out),
+            "content_block_start" => {
+                self.block_start(index, &frame.object("content_block").unwrap_or_default(), out);
+            }
+            "content_block_delta" => self.block_delta(index, &frame.object("delta").unwrap_or_default(), out),
+            "content_block_stop" => self.block_stop(index, out),
+            "message_delta" => {
+                let delta = frame.object("delta").unwrap_or_default();
+                self.conclude(delta.text("stop_reason").as_deref(), frame.value("usage"));
+            }
+            "message_stop" => return Ok(Flow::Done),
+            _ if event.event == b"error" || frame.raw("error").is_some() => {
+                return Err(error_in(&frame, event.data));
+            }
+            _ => {}
+        }
+        Ok(Flow::More)
+    }
+
+    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let message = RawObject::parse(body)?;
+        if message.raw("content").is_none() {
+            return Err(match message.raw("error") {
+                Some(_) => error_in(&message, body.as_bytes()),
+                None => ModelError::malformed("the answer has no `content`: not a message"),
+            });
+        }
+        self.begin(&message, out);
+        for (index, block) in (0..).zip(message.objects("content")) {
+            self.block_start(index, &block, out);
+            self.block_stop(index, out);
+        }
+        self.conclude(message.text("stop_reason").as_deref(), None);
+        Ok(())
+    }
+
+    fn has_finish(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let Some(finish) = self.finish.take() else {
+            return Err(ModelError::truncated("the stream ended without a stop reason"));
+        };
+        while let Some((index, _)) = self.open.first() {
+            self.block_stop(*index, out);
+        }
+        out.extend(usage::read(std::mem::take(&mut self.usage)).map(ModelEvent::Usage));
+        out.extend(std::mem::take(&mut self.layout).into_state(super::NAME).map(ModelEvent::ProviderState));
+        out.push(ModelEvent::Finish(finish));
+        Ok(())
+    }
+}
+
+fn arguments(index: usize, arguments: String) -> ModelEvent {
+    ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() })
+}
+
+/// A block of the provider's own tools with the input that came in pieces.
+fn with_input(mut block: Value, input: &str) -> Value {
+    let input: Option<Value> = serde_json::from_str(input).ok();
+    if let (Some(input), Some(block)) = (input, block.as_object_mut()) {
+        block.insert("input".into(), input);
+    }
+    block
+}
+
+fn error_in(frame: &RawObject<'_>, body: &[u8]) -> ModelError {
+    let status = frame.object("error").as_ref().and_then(error_status);
+    classify(status, None, body, Wire::Messages)
+}
+
+fn finish_reason(word: &str) -> FinishReason {
+    match word {
+        "end_turn" | "stop_sequence" => FinishReason::Stop,
+        "tool_use" => FinishReason::ToolCalls,
+        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "refusal" => FinishReason::Refusal,
+        other => FinishReason::Other(other.to_owned()),
+    }
+}

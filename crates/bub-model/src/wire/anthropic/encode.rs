@@ -1,0 +1,221 @@
+//! A request in the Messages format.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value, json};
+
+use crate::wire::HttpRequest;
+use crate::wire::body::Body;
+use crate::wire::media::{self, Kind, Part, omitted};
+use crate::wire::message::{
+    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role, system_text,
+};
+use crate::wire::replay::{Piece, pieces, tool_calls};
+use crate::{ChatRequest, Quirks};
+
+/// The bound sent when the request has none: the format demands one.
+const DEFAULT_MAX_TOKENS: u64 = 8192;
+
+/// The HTTP request for a call.
+pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
+    let mut body = Body::new(request, quirks);
+    translate_options(&mut body);
+    body.set("model", request.model.as_str());
+    let limit = request.max_tokens.map(Value::from).or_else(|| body.take("max_tokens"));
+    body.set("max_tokens", limit.unwrap_or_else(|| DEFAULT_MAX_TOKENS.into()));
+    if let Some(system) = system_text(&request.messages) {
+        body.set("system", system);
+    }
+    body.set("messages", messages(&request.messages));
+    if !request.tools.is_empty() {
+        body.set("tools", request.tools.iter().map(tool).collect::<Vec<_>>());
+    }
+    if quirks.cache_control {
+        body.set("cache_control", json!({"type": "ephemeral"}));
+    }
+    effort(&mut body, request.reasoning_effort.as_deref());
+    body.set("stream", request.stream);
+    let headers = vec![("anthropic-version", "2023-06-01".to_owned())];
+    HttpRequest { path: "/v1/messages".into(), headers, body: body.into_bytes(quirks) }
+}
+
+/// Options that users write in chat-completions terms.
+fn translate_options(body: &mut Body<'_>) {
+    match body.take("stop") {
+        Some(stop @ Value::Array(_)) => body.set("stop_sequences", stop),
+        Some(stop) => body.set("stop_sequences", json!([stop])),
+        None => {}
+    }
+    let parallel = body.take("parallel_tool_calls").and_then(|value| value.as_bool());
+    let choice = body.take("tool_choice").map(|choice| match choice.as_str() {
+        Some("required") => json!({"type": "any"}),
+        Some(other) => json!({"type": other}),
+        None => match choice.get("function") {
+            Some(function) => json!({"type": "tool", "name": function.get("name")}),
+            None => choice,
+        },
+    });
+    if let Some(choice) = choice {
+        body.set("tool_choice", choice);
+    } else if parallel == Some(false) {
+        body.set("tool_choice", json!({"type": "auto"}));
+    }
+    if parallel == Some(false) {
+        body.set_in("tool_choice", "disable_parallel_tool_use", true.into());
+    }
+    body.take("stream_options");
+}
+
+fn effort(body: &mut Body<'_>, effort: Option<&str>) {
+    let effort = match effort {
+        None | Some("auto") => return,
+        Some("none") => {
+            body.set("thinking", json!({"type": "disabled"}));
+            return;
+        }
+        Some("minimal") => "low",
+        Some(effort) => effort,
+    };
+    body.set("thinking", json!({"type": "adaptive"}));
+    body.set_in("output_config", "effort", effort.into());
+}
+
+fn tool(tool: &Value) -> Value {
+    let function = function_of(tool);
+    // A tool in this format's own shape (the provider's web search, say) passes as it is.
+    if tool.get("function").is_none() && tool.get("type").is_some() {
+        return tool.clone();
+    }
+    let mut out = Map::new();
+    for key in ["name", "description", "strict"] {
+        if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
+            out.insert(key.to_owned(), value.clone());
+        }
+    }
+    out.insert("input_schema".into(), parameters_of(function));
+    Value::Object(out)
+}
+
+fn messages(messages: &[Value]) -> Vec<Value> {
+    let mut ids = Ids::default();
+    let mut out: Vec<Value> = Vec::with_capacity(messages.len() + 1);
+    if opens_with_assistant(messages) {
+        out.push(json!({"role": "user", "content": OPENING}));
+    }
+    let mut after_tool = false;
+    for message in messages.iter().filter(|message| !is_system(message)) {
+        let is_tool = role(message) == "tool";
+        let (role, blocks) = match role(message) {
+            "assistant" => ("assistant", assistant(message, &mut ids)),
+            "tool" => ("user", vec![tool_result(message, &ids)]),
+            _ => ("user", blocks(message.get("content"))),
+        };
+        let joins = is_tool && after_tool;
+        after_tool = is_tool;
+        let last = out.last_mut().filter(|_| joins).and_then(|last| last.get_mut("content")?.as_array_mut());
+        match last {
+            Some(content) => content.extend(blocks),
+            None if blocks.is_empty() => {}
+            None => out.push(json!({"role": role, "content": blocks})),
+        }
+    }
+    out
+}
+
+fn assistant(message: &Value, ids: &mut Ids) -> Vec<Value> {
+    ids.assign(tool_calls(message));
+    let mut out = Vec::new();
+    for piece in pieces(message, super::NAME) {
+        match piece {
+            Piece::Kept(block) => out.push(block.clone()),
+            Piece::Text(text, _) if text.trim().is_empty() => {}
+            Piece::Text(text, _) => out.push(json!({"type": "text", "text": text})),
+            Piece::Parts(parts) => out.extend(blocks(Some(parts))),
+            Piece::Call(call, _) => {
+                let call = CallParts::of(call);
+                let id = ids.of(call.id);
+                out.push(json!({"type": "tool_use", "id": id, "name": call.name, "input": call.object()}));
+            }
+        }
+    }
+    out
+}
+
+fn tool_result(message: &Value, ids: &Ids) -> Value {
+    let id = message.get("tool_call_id").and_then(Value::as_str).unwrap_or_default();
+    let content = match message.get("content") {
+        Some(Value::String(text)) => Value::from(text.as_str()),
+        content => Value::Array(blocks(content)),
+    };
+    json!({"type": "tool_result", "tool_use_id": ids.of(id), "content": content})
+}
+
+fn blocks(content: Option<&Value>) -> Vec<Value> {
+    media::parts(content).into_iter().map(block).collect()
+}
+
+fn block(part: Part<'_>) -> Value {
+    match part {
+        Part::Text(text) => json!({"type": "text", "text": text}),
+        Part::Inline { kind: Kind::Image, mime, data, .. } => {
+            json!({"type": "image", "source": {"type": "base64", "media_type": mime.full(), "data": data}})
+        }
+        Part::Inline { kind: Kind::File, mime, data, name } => document(&mime.full(), data, name),
+        Part::Remote { kind: Kind::Image, url } => {
+            json!({"type": "image", "source": {"type": "url", "url": url}})
+        }
+        Part::Remote { kind: Kind::File, url } => {
+            json!({"type": "document", "source": {"type": "url", "url": url}})
+        }
+        Part::Uploaded(id) => json!({"type": "document", "source": {"type": "file", "file_id": id}}),
+        Part::Inline { kind, .. } | Part::Remote { kind, .. } => {
+            json!({"type": "text", "text": omitted(kind.name())})
+        }
+        Part::Unknown(kind) => json!({"type": "text", "text": omitted(kind)}),
+    }
+}
+
+fn document(mime: &str, data: &str, name: Option<&str>) -> Value {
+    let text = mime.starts_with("text/").then(|| media::decode_text(data)).flatten();
+    let source = match text {
+        Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
+        None => json!({"type": "base64", "media_type": mime, "data": data}),
+    };
+    match name {
+        Some(name) => json!({"type": "document", "source": source, "title": name}),
+        None => json!({"type": "document", "source": source}),
+    }
+}
+
+/// Call ids in the letters this format allows, each used once. Other servers repeat `call_0` in every
+/// step, which is refused here.
+#[derive(Default)]
+struct Ids {
+    used: HashSet<String>,
+    current: HashMap<String, String>,
+}
+
+impl Ids {
+    fn assign(&mut self, calls: &[Value]) {
+        for call in calls {
+            let original = CallParts::of(call).id;
+            let plain: String = original.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+            let plain = if plain.is_empty() { "call".to_owned() } else { plain };
+            let mut id = plain.clone();
+            let mut count = 1;
+            while !self.used.insert(id.clone()) {
+                count += 1;
+                id = format!("{plain}_{count}");
+            }
+            self.current.insert(original.to_owned(), id);
+        }
+    }
+
+    fn of<'a>(&'a self, id: &'a str) -> &'a str {
+        self.current.get(id).map_or(id, String::as_str)
+    }
+}
+
+fn is_plain(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
+}

@@ -1,0 +1,113 @@
+//! The JSON body of a request, put together from borrowed pieces.
+//!
+//! A conversation may hold megabytes of images; it is serialised from where it is.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Map, Value};
+
+use crate::{ChatRequest, Quirks};
+
+/// The fields of a body, in order; setting one again replaces it.
+pub(super) struct Body<'a>(Vec<(Cow<'a, str>, Field<'a>)>);
+
+/// A value of a body.
+pub(super) enum Field<'a> {
+    /// Made for this request.
+    Owned(Value),
+    /// Taken from settings.
+    Borrowed(&'a Value),
+    /// A list of which some items were rewritten.
+    List(Vec<Cow<'a, Value>>),
+}
+
+impl<'a> Body<'a> {
+    /// A body that begins with `completion_args`, beaten by the provider's own fields.
+    pub(super) fn new(request: &'a ChatRequest, quirks: &'a Quirks) -> Self {
+        let mut body = Self(Vec::new());
+        body.extend(&request.extra);
+        body.extend(&quirks.extra_body);
+        body
+    }
+
+    /// Sets a field.
+    pub(super) fn set(&mut self, name: &'a str, field: impl Into<Field<'a>>) {
+        self.put(Cow::Borrowed(name), field.into());
+    }
+
+    /// Takes a field out, so that it can be sent under another name.
+    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+        let at = self.0.iter().position(|(key, _)| key == name)?;
+        match self.0.remove(at).1 {
+            Field::Owned(value) => Some(value),
+            Field::Borrowed(value) => Some(value.clone()),
+            Field::List(items) => Some(items.into_iter().map(Cow::into_owned).collect()),
+        }
+        .filter(|value| !value.is_null())
+    }
+
+    /// Sets `key` inside the object `name`, keeping what else is in it.
+    pub(super) fn set_in(&mut self, name: &'a str, key: &str, value: Value) {
+        let mut object = match self.take(name) {
+            Some(Value::Object(object)) => object,
+            _ => Map::new(),
+        };
+        object.insert(key.to_owned(), value);
+        self.set(name, Value::Object(object));
+    }
+
+    /// The JSON text, without the fields the server refuses.
+    pub(super) fn into_bytes(mut self, quirks: &Quirks) -> Bytes {
+        self.0.retain(|(key, _)| !quirks.refused_fields.iter().any(|refused| refused == key));
+        // Values cannot fail to serialise: their keys are strings and their numbers finite.
+        serde_json::to_vec(&self).map(Bytes::from).unwrap_or_default()
+    }
+
+    fn extend(&mut self, fields: &'a Map<String, Value>) {
+        for (key, value) in fields {
+            self.put(Cow::Borrowed(key), Field::Borrowed(value));
+        }
+    }
+
+    fn put(&mut self, name: Cow<'a, str>, field: Field<'a>) {
+        match self.0.iter_mut().find(|(key, _)| *key == name) {
+            Some((_, old)) => *old = field,
+            None => self.0.push((name, field)),
+        }
+    }
+}
+
+impl<T: Into<Value>> From<T> for Field<'_> {
+    fn from(value: T) -> Self {
+        Self::Owned(value.into())
+    }
+}
+
+impl<'a> Field<'a> {
+    /// A list that is sent as it is.
+    pub(super) fn list(items: &'a [Value]) -> Self {
+        Self::List(items.iter().map(Cow::Borrowed).collect())
+    }
+}
+
+impl Serialize for Body<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (key, field) in &self.0 {
+            map.serialize_entry(key, field)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Field<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Owned(value) => value.serialize(serializer),
+            Self::Borrowed(value) => value.serialize(serializer),
+            Self::List(items) => serializer.collect_seq(items.iter().map(AsRef::as_ref)),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Chunks and whole answers of `generateContent`.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use super::partial::PartialArguments;
+use crate::classify::classify;
+use crate::sse::SseEvent;
+use crate::wire::raw::{RawObject, as_count, objects};
+use crate::wire::replay::Layout;
+use crate::wire::stream::{Flow, FrameDecoder};
+use crate::wire::{Wire, error_status};
+use crate::{FinishReason, ModelError, ModelEvent, ToolCallDelta, Usage};
+
+/// Decodes one answer.
+#[derive(Default)]
+pub(in crate::wire) struct Decoder {
+    calls: usize,
+    /// The call whose arguments are still arriving.
+    open: Option<(usize, PartialArguments)>,
+    layout: Layout,
+    usage: Option<Usage>,
+    finish: Option<FinishReason>,
+}
+
+impl Decoder {
+    pub(in crate::wire) fn new() -> Self {
+        Self::default()
+    }
+
+    fn chunk(&mut self, chunk: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        if chunk.raw("error").is_some() {
+            return Err(error_in(chunk));
+        }
+        // Early chunks of some endpoints carry a usage object without any count.
+        let usage = chunk.value("usageMetadata").filter(|usage| usage.get("totalTokenCount").is_some());
+        self.usage = usage.map(read_usage).or(self.usage.take());
+        let blocked =
+            chunk.object("promptFeedback").is_some_and(|feedback| feedback.text("blockReason").is_some());
+        if blocked {
+            self.finish = Some(FinishReason::ContentFilter);
+        }
+        let candidates = chunk.objects("candidates");
+        let Some(candidate) = candidates.iter().find(|candidate| candidate.u64("index").unwrap_or(0) == 0)
+        else {
+            return Ok(());
+        };
+        for part in candidate.object("content").unwrap_or_default().objects("parts") {
+            self.part(&part, out);
+        }
+        if let Some(word) = candidate.text("finishReason") {
+            self.finish = Some(finish_reason(&word));
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, part: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        let signature = part.text("thoughtSignature").map(|signature| json!({"thoughtSignature": signature}));
+        if let Some(call) = part.object("functionCall") {
+            self.call(&call, signature, out);
+        } else if let Some(text) = part.str("text") {
+            if part.raw("thought") == Some("true") {
+                out.extend((!text.is_empty()).then(|| ModelEvent::Reasoning(text.into_owned())));
+                return;
+            }
+            if !text.is_empty() || signature.is_some() {
+                self.layout.text(text.len(), signature);
+            }
+            out.extend((!text.is_empty()).then(|| ModelEvent::Text(text.into_owned())));
+        } else if part.raw("executableCode").is_some() || part.raw("codeExecutionResult").is_some() {
+            self.layout.keep(part.to_value());
+        }
+    }
+
+    fn call(&mut self, call: &RawObject<'_>, signature: Option<Value>, out: &mut Vec<ModelEvent>) {
+        let goes_on = call.raw("willContinue") == Some("true");
+        if let Some(name) = call.text("name") {
+            self.close(out);
+            let index = self.calls;
+            self.calls += 1;
+            self.layout.call(index, signature);
+            let arguments = call.value("args").filter(|args| *args != json!({}));
+            out.push(ModelEvent::ToolCall(ToolCallDelta {
+                index,
+                id: call.text("id").map(Cow::into_owned),
+                name: Some(name.into_owned()),
+                arguments: arguments.map(|args| args.to_string()).unwrap_or_default(),
+            }));
+            if goes_on || call.raw("partialArgs").is_some() {
+                self.open = Some((index, PartialArguments::default()));
+            }
+        }
+        let pieces = call.value("partialArgs");
+        let sound = match &mut self.open {
+            Some((_, partial)) => {
+                let mut pieces = pieces.as_ref().and_then(Value::as_array).into_iter().flatten();
+                pieces.all(|piece| partial.push(piece))
+            }
+            None => true,
+        };
+        if !sound {
+            self.abandon(out);
+        } else if !goes_on {
+            self.close(out);
+        }
+    }
+
+    /// All arguments of the open call are there.
+    fn close(&mut self, out: &mut Vec<ModelEvent>) {
+        if let Some((index, partial)) = self.open.take() {
+            let arguments = partial.into_json();
+            out.push(ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() }));
+        }
+    }
+
+    /// The open call will never be whole. Its arguments are left without their end, so that nobody
+    /// takes them for complete.
+    fn abandon(&mut self, out: &mut Vec<ModelEvent>) {
+        if let Some((index, partial)) = self.open.take() {
+            let mut arguments = partial.into_json();
+            arguments.pop();
+            if arguments.is_empty() {
+                arguments.push('{');
+            }
+            out.push(ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() }));
+        }
+    }
+}
+
+impl FrameDecoder for Decoder {
+    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+        if event.data.trim_ascii() == b"[DONE]" {
+            return Ok(Flow::Done);
+        }
+        self.chunk(&RawObject::frame(event)?, out)?;
+        Ok(Flow::More)
+    }
+
+    /// One object, or the list of chunks that `streamGenerateContent` gives without `alt=sse`.
+    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        if body.starts_with('[') {
+            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(body) {
+                return Err(if error.is_eof() {
+                    ModelError::truncated("the answer was cut in the middle")
+                } else {
+                    ModelError::malformed(format!("the answer is not JSON: {error}"))
+                });
+            }
+            return objects(body).iter().try_for_each(|chunk| self.chunk(chunk, out));
+        }
+        let chunk = RawObject::parse(body)?;
+        let known = ["candidates", "promptFeedback", "error", "usageMetadata"];
+        if known.iter().all(|key| chunk.raw(key).is_none()) {
+            return Err(ModelError::malformed("the answer has no `candidates`"));
+        }
+        self.chunk(&chunk, out)
+    }
+
+    fn has_finish(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let Some(finish) = self.finish.take() else {
+            return Err(ModelError::truncated("the stream ended without a finish reason"));
+        };
+        self.abandon(out);
+        out.extend(self.usage.take().map(ModelEvent::Usage));
+        out.extend(std::mem::take(&mut self.layout).into_state(super::NAME).map(ModelEvent::ProviderState));
+        out.push(ModelEvent::Finish(finish));
+        Ok(())
+    }
+}
+
+fn error_in(chunk: &RawObject<'_>) -> ModelError {
+    let status = chunk.object("error").as_ref().and_then(error_status);
+    classify(status, None, chunk.to_value().to_string().as_bytes(), Wire::GenerateContent)
+}
+
+fn finish_reason(word: &str) -> FinishReason {
+    match word {
+        "STOP" => FinishReason::Stop,
+        "MAX_TOKENS" => FinishReason::Length,
+        "SAFETY"
+        | "RECITATION"
+        | "LANGUAGE"
+        | "BLOCKLIST"
+        | "PROHIBITED_CONTENT"
+        | "SPII"
+        | "MODEL_ARMOR"
+        | "IMAGE_SAFETY"
+        | "IMAGE_PROHIBITED_CONTENT"
+        | "IMAGE_RECITATION" => FinishReason::ContentFilter,
+        other => FinishReason::Other(other.to_owned()),
+    }
+}
+
+fn read_usage(raw: Value) -> Usage {
+    let count = |key: &str| raw.get(key).and_then(as_count);
+    let prompt = count("promptTokenCount").unwrap_or(0) + count("toolUsePromptTokenCount").unwrap_or(0);
+    let reasoning = count("thoughtsTokenCount");
+    let completion = count("candidatesTokenCount").unwrap_or(0) + reasoning.unwrap_or(0);
+    Usage {
+        prompt,
+        completion,
+        total: count("totalTokenCount").unwrap_or(prompt + completion),
+        cached: count("cachedContentTokenCount"),
+        cache_write: None,
+        reasoning,
+        raw,
+    }
+}

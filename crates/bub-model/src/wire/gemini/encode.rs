@@ -1,0 +1,205 @@
+//! A request in the `generateContent` format.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::wire::HttpRequest;
+use crate::wire::body::Body;
+use crate::wire::media::{self, Part, omitted};
+use crate::wire::message::{
+    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role, system_text,
+    text_of,
+};
+use crate::wire::replay::{Piece, pieces, tool_calls};
+use crate::{ChatRequest, EffortForm, Quirks};
+
+/// The HTTP request for a call.
+pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
+    let mut body = Body::new(request, quirks);
+    translate_options(&mut body);
+    if let Some(system) = system_text(&request.messages) {
+        body.set("systemInstruction", json!({"parts": [{"text": system}]}));
+    }
+    body.set("contents", contents(request));
+    let declarations: Vec<_> =
+        request.tools.iter().filter(|tool| tool.get("function").is_some()).map(declaration).collect();
+    let mut tools: Vec<_> =
+        request.tools.iter().filter(|tool| tool.get("function").is_none()).cloned().collect();
+    if !declarations.is_empty() {
+        tools.push(json!({"functionDeclarations": declarations}));
+    }
+    if !tools.is_empty() {
+        body.set("tools", tools);
+    }
+    if let Some(limit) = request.max_tokens {
+        body.set_in("generationConfig", "maxOutputTokens", limit.into());
+    }
+    if let Some(effort) = request.reasoning_effort.as_deref().filter(|_| quirks.effort != EffortForm::Omit) {
+        set_effort(&mut body, &request.model, effort);
+    }
+    let model = request.model.strip_prefix("models/").unwrap_or(&request.model);
+    let method = if request.stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
+    let path = format!("/models/{model}:{method}");
+    HttpRequest { path, headers: Vec::new(), body: body.into_bytes(quirks) }
+}
+
+/// Options that users write in chat-completions terms, and where they belong here.
+const OPTIONS: [(&str, &str); 9] = [
+    ("temperature", "temperature"),
+    ("top_p", "topP"),
+    ("top_k", "topK"),
+    ("seed", "seed"),
+    ("stop", "stopSequences"),
+    ("presence_penalty", "presencePenalty"),
+    ("frequency_penalty", "frequencyPenalty"),
+    ("max_tokens", "maxOutputTokens"),
+    ("max_completion_tokens", "maxOutputTokens"),
+];
+
+fn translate_options(body: &mut Body<'_>) {
+    for (theirs, ours) in OPTIONS {
+        if let Some(value) = body.take(theirs) {
+            let value = if ours == "stopSequences" && value.is_string() { json!([value]) } else { value };
+            body.set_in("generationConfig", ours, value);
+        }
+    }
+    if let Some(choice) = body.take("tool_choice") {
+        let calling = match (choice.as_str(), choice.pointer("/function/name")) {
+            (_, Some(name)) => json!({"mode": "ANY", "allowedFunctionNames": [name]}),
+            (Some("required" | "any"), _) => json!({"mode": "ANY"}),
+            (Some("none"), _) => json!({"mode": "NONE"}),
+            _ => json!({"mode": "AUTO"}),
+        };
+        body.set_in("toolConfig", "functionCallingConfig", calling);
+    }
+    for unknown in ["stream_options", "parallel_tool_calls"] {
+        body.take(unknown);
+    }
+}
+
+/// Newer models take a level, older ones a number of tokens.
+fn set_effort(body: &mut Body<'_>, model: &str, effort: &str) {
+    let takes_level = !["gemini-1", "gemini-2"].iter().any(|old| model.contains(old));
+    let thinking = match effort {
+        "auto" => return,
+        _ if takes_level => {
+            let level = match effort {
+                "none" | "minimal" => "minimal",
+                "xhigh" | "max" => "high",
+                other => other,
+            };
+            json!({"includeThoughts": effort != "none", "thinkingLevel": level})
+        }
+        _ => {
+            let budget = match effort {
+                "none" => 0,
+                "minimal" => 512,
+                "low" => 1024,
+                "medium" => 8192,
+                _ => 24_576,
+            };
+            json!({"includeThoughts": budget > 0, "thinkingBudget": budget})
+        }
+    };
+    body.set_in("generationConfig", "thinkingConfig", thinking);
+}
+
+fn declaration(tool: &Value) -> Value {
+    let function = function_of(tool);
+    let mut out = Map::new();
+    for key in ["name", "description"] {
+        if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
+            out.insert(key.to_owned(), value.clone());
+        }
+    }
+    out.insert("parametersJsonSchema".into(), parameters_of(function));
+    Value::Object(out)
+}
+
+fn contents(request: &ChatRequest) -> Vec<Value> {
+    let needs_signature = request.model.contains("gemini-3");
+    let mut names: HashMap<&str, &str> = HashMap::new();
+    let mut out: Vec<Value> = Vec::new();
+    if opens_with_assistant(&request.messages) {
+        out.push(json!({"role": "user", "parts": [{"text": OPENING}]}));
+    }
+    let mut after_tool = false;
+    for message in request.messages.iter().filter(|message| !is_system(message)) {
+        let is_tool = role(message) == "tool";
+        let (role, parts) = match role(message) {
+            "assistant" => {
+                names.extend(tool_calls(message).iter().map(CallParts::of).map(|call| (call.id, call.name)));
+                ("model", said(message, needs_signature))
+            }
+            "tool" => ("user", tool_result(message, &names)),
+            _ => ("user", media::parts(message.get("content")).into_iter().map(part).collect()),
+        };
+        let joins = is_tool && after_tool;
+        after_tool = is_tool;
+        let last = out.last_mut().filter(|_| joins).and_then(|last| last.get_mut("parts")?.as_array_mut());
+        match last {
+            Some(so_far) => so_far.extend(parts),
+            None if parts.is_empty() => {}
+            None => out.push(json!({"role": role, "parts": parts})),
+        }
+    }
+    out
+}
+
+/// Stands in for a signature on calls that another model made; the server documents this word.
+const NO_SIGNATURE: &str = "skip_thought_signature_validator";
+
+fn said(message: &Value, needs_signature: bool) -> Vec<Value> {
+    let mut out = Vec::new();
+    let mut unsigned = needs_signature;
+    for piece in pieces(message, super::NAME) {
+        match piece {
+            Piece::Kept(part) => out.push(part.clone()),
+            Piece::Text("", None) => {}
+            Piece::Text(text, mark) => out.push(marked(json!({"text": text}), mark)),
+            Piece::Parts(parts) => out.extend(media::parts(Some(parts)).into_iter().map(part)),
+            Piece::Call(call, mark) => {
+                let call = CallParts::of(call);
+                let made_up = json!({"thoughtSignature": NO_SIGNATURE});
+                let mark = mark.or((unsigned).then_some(&made_up));
+                // Only the first call of an answer carries a signature.
+                unsigned = false;
+                out.push(marked(json!({"functionCall": {"name": call.name, "args": call.object()}}), mark));
+            }
+        }
+    }
+    out
+}
+
+fn marked(mut part: Value, mark: Option<&Value>) -> Value {
+    if let (Some(part), Some(Value::Object(mark))) = (part.as_object_mut(), mark) {
+        part.extend(mark.clone());
+    }
+    part
+}
+
+fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
+    let text = |key: &str| message.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let asked_for = || text("tool_call_id").and_then(|id| names.get(id).copied());
+    let name = asked_for().or(text("name")).unwrap_or("tool");
+    let result = text_of(message.get("content"));
+    let response = match serde_json::from_str(&result) {
+        Ok(Value::Object(object)) => Value::Object(object),
+        _ => json!({"result": result}),
+    };
+    let mut parts = vec![json!({"functionResponse": {"name": name, "response": response}})];
+    let media = media::parts(message.get("content").filter(|content| content.is_array()));
+    parts.extend(media.into_iter().filter(|part| !matches!(part, Part::Text(_))).map(part));
+    parts
+}
+
+fn part(part: Part<'_>) -> Value {
+    match part {
+        Part::Text(text) => json!({"text": text}),
+        Part::Inline { mime, data, .. } => json!({"inlineData": {"mimeType": mime.full(), "data": data}}),
+        Part::Remote { url, .. } => json!({"fileData": {"fileUri": url}}),
+        Part::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
+        Part::Unknown(kind) => json!({"text": omitted(kind)}),
+    }
+}

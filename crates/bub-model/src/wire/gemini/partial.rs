@@ -1,0 +1,153 @@
+//! Arguments of a function call that arrive as values with a path.
+
+use serde_json::{Map, Number, Value};
+
+/// The arguments of a call that is still arriving.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PartialArguments {
+    arguments: Map<String, Value>,
+    /// The path whose string goes on in the next piece.
+    open_path: Option<String>,
+}
+
+/// One step of a path such as `$.items[2].name`.
+enum Step<'a> {
+    Key(&'a str),
+    Index(usize),
+}
+
+/// Longest list an index may ask for: a wrong index must not cost memory.
+const LONGEST_LIST: usize = 10_000;
+
+impl PartialArguments {
+    /// Takes one piece in; `false` when it makes no sense.
+    pub(super) fn push(&mut self, piece: &Value) -> bool {
+        let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else { return false };
+        let goes_on = self.open_path.as_deref() == Some(path);
+        let will_go_on = piece.get("willContinue").and_then(Value::as_bool).unwrap_or(false);
+        self.open_path = will_go_on.then(|| path.to_owned());
+        let Some(steps) = steps(path) else { return false };
+        let Some(place) = place(&mut self.arguments, &steps) else { return false };
+        match (value(piece), place) {
+            (Some(Value::String(more)), Value::String(text)) if goes_on => text.push_str(&more),
+            (Some(value), place) => *place = value,
+            (None, _) => return false,
+        }
+        true
+    }
+
+    /// The JSON text of the arguments.
+    pub(super) fn into_json(self) -> String {
+        if self.arguments.is_empty() { String::new() } else { Value::Object(self.arguments).to_string() }
+    }
+}
+
+fn value(piece: &Value) -> Option<Value> {
+    let number = |value: &Value| match value {
+        // A count sent as `3.0` must not fail a schema that asks for an integer.
+        Value::Number(number) => whole(number).map_or_else(|| value.clone(), Value::from),
+        other => other.clone(),
+    };
+    piece
+        .get("stringValue")
+        .cloned()
+        .or_else(|| piece.get("numberValue").map(number))
+        .or_else(|| piece.get("boolValue").cloned())
+        .or_else(|| piece.get("nullValue").map(|_| Value::Null))
+}
+
+fn whole(number: &Number) -> Option<i64> {
+    let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 1e15)?;
+    #[expect(clippy::cast_possible_truncation, reason = "checked to be a small whole number")]
+    Some(float as i64)
+}
+
+fn steps(path: &str) -> Option<Vec<Step<'_>>> {
+    let mut rest = path.strip_prefix('$')?;
+    let mut steps = Vec::new();
+    while !rest.is_empty() {
+        if let Some(after) = rest.strip_prefix('.') {
+            let end = after.find(['.', '[']).unwrap_or(after.len());
+            let (key, after) = after.split_at_checked(end)?;
+            steps.push(Step::Key(key));
+            rest = after;
+        } else {
+            let (inside, after) = rest.strip_prefix('[')?.split_once(']')?;
+            let quoted = inside.trim_matches(['\'', '"']);
+            steps.push(inside.parse().map_or(Step::Key(quoted), Step::Index));
+            rest = after;
+        }
+    }
+    (!steps.is_empty()).then_some(steps)
+}
+
+/// The place a path points at, made on the way.
+fn place<'a>(arguments: &'a mut Map<String, Value>, steps: &[Step<'_>]) -> Option<&'a mut Value> {
+    let (first, rest) = steps.split_first()?;
+    let Step::Key(key) = first else { return None };
+    let mut place = arguments.entry(*key).or_insert(Value::Null);
+    for step in rest {
+        place = match step {
+            Step::Key(key) => {
+                if !place.is_object() {
+                    *place = Value::Object(Map::new());
+                }
+                place.as_object_mut()?.entry(*key).or_insert(Value::Null)
+            }
+            Step::Index(index) => {
+                if !place.is_array() {
+                    *place = Value::Array(Vec::new());
+                }
+                let list = place.as_array_mut()?;
+                if *index >= LONGEST_LIST {
+                    return None;
+                }
+                if list.len() <= *index {
+                    list.resize(index + 1, Value::Null);
+                }
+                list.get_mut(*index)?
+            }
+        };
+    }
+    Some(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pieces_with_paths_become_an_object() {
+        let mut partial = PartialArguments::default();
+        for piece in [
+            json!({"jsonPath": "$.where.city", "stringValue": "San ", "willContinue": true}),
+            json!({"jsonPath": "$.where.city", "stringValue": "Francisco"}),
+            json!({"jsonPath": "$.days[1].n", "numberValue": 3.0}),
+            json!({"jsonPath": "$.days[0]", "boolValue": true}),
+            json!({"jsonPath": "$['odd key']", "nullValue": "NULL_VALUE"}),
+            json!({"jsonPath": "$.x", "numberValue": 1.5}),
+        ] {
+            assert!(partial.push(&piece), "{piece}");
+        }
+        let found: Value = serde_json::from_str(&partial.into_json()).unwrap();
+        let expected =
+            json!({"where": {"city": "San Francisco"}, "days": [true, {"n": 3}], "odd key": null, "x": 1.5});
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn nonsense_is_noticed() {
+        for piece in [
+            json!({}),
+            json!({"jsonPath": "$", "stringValue": ""}),
+            json!({"jsonPath": "$[0]", "stringValue": ""}),
+            json!({"jsonPath": "$.a[99999999999]", "stringValue": ""}),
+            json!({"jsonPath": "x", "stringValue": ""}),
+            json!({"jsonPath": "$.a"}),
+        ] {
+            assert!(!PartialArguments::default().push(&piece), "{piece}");
+        }
+    }
+}

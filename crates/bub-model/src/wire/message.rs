@@ -1,0 +1,117 @@
+//! Reading messages in chat-completions shape.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value, json};
+
+/// The fixed line put in front of a conversation that must not open with an assistant message.
+pub(super) const OPENING: &str = "(The conversation so far follows.)";
+
+/// The role of a message.
+pub(super) fn role(message: &Value) -> &str {
+    message.get("role").and_then(Value::as_str).unwrap_or("user")
+}
+
+/// Whether a message sets the rules.
+pub(super) fn is_system(message: &Value) -> bool {
+    matches!(role(message), "system" | "developer")
+}
+
+/// The text of all system messages, one below the other.
+pub(super) fn system_text(messages: &[Value]) -> Option<String> {
+    let texts: Vec<_> = messages
+        .iter()
+        .filter(|message| is_system(message))
+        .map(|message| text_of(message.get("content")))
+        .collect();
+    let text = texts.join("\n");
+    (!text.trim().is_empty()).then_some(text)
+}
+
+/// The text in a message's content, media left out.
+pub(super) fn text_of(content: Option<&Value>) -> Cow<'_, str> {
+    match content {
+        Some(Value::String(text)) => Cow::Borrowed(text),
+        Some(Value::Array(parts)) => {
+            let texts: Vec<_> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+            Cow::Owned(texts.join("\n"))
+        }
+        Some(Value::Null) | None => Cow::Borrowed(""),
+        Some(other) => Cow::Owned(other.to_string()),
+    }
+}
+
+/// Whether the first message that is not a system message is the assistant's.
+pub(super) fn opens_with_assistant(messages: &[Value]) -> bool {
+    messages.iter().find(|message| !is_system(message)).is_some_and(|message| role(message) == "assistant")
+}
+
+/// A tool call taken apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallParts<'a> {
+    pub(super) id: &'a str,
+    pub(super) name: &'a str,
+    arguments: &'a Value,
+}
+
+impl<'a> CallParts<'a> {
+    /// Reads a call in chat-completions shape.
+    pub(super) fn of(call: &'a Value) -> Self {
+        let text = |value: Option<&'a Value>| value.and_then(Value::as_str).unwrap_or_default();
+        let function = call.get("function").unwrap_or(&Value::Null);
+        Self {
+            id: text(call.get("id")),
+            name: text(function.get("name")),
+            arguments: function.get("arguments").unwrap_or(&Value::Null),
+        }
+    }
+
+    /// The arguments as an object. Broken ones are wrapped: the model must be able to see what it
+    /// wrote, but no server accepts them as they are.
+    pub(super) fn object(&self) -> Map<String, Value> {
+        match self.arguments {
+            Value::Object(object) => object.clone(),
+            Value::String(text) if text.trim().is_empty() => Map::new(),
+            Value::String(text) => match serde_json::from_str(text) {
+                Ok(Value::Object(object)) => object,
+                _ => wrapped(text),
+            },
+            Value::Null => Map::new(),
+            other => wrapped(&other.to_string()),
+        }
+    }
+
+    /// The arguments as JSON text, always of an object.
+    pub(super) fn json(&self) -> Cow<'a, str> {
+        match self.arguments {
+            Value::String(text) if is_object(text) => Cow::Borrowed(text),
+            _ => Cow::Owned(Value::Object(self.object()).to_string()),
+        }
+    }
+
+    /// Whether the arguments can be sent as they are.
+    pub(super) fn is_sound(&self) -> bool {
+        self.arguments.as_str().is_some_and(is_object)
+    }
+}
+
+fn is_object(text: &str) -> bool {
+    text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
+fn wrapped(text: &str) -> Map<String, Value> {
+    Map::from_iter([("invalid_arguments".to_owned(), Value::from(text))])
+}
+
+/// A function tool taken apart: name, description, parameters.
+pub(super) fn function_of(tool: &Value) -> &Value {
+    tool.get("function").unwrap_or(tool)
+}
+
+/// The JSON Schema of a function's parameters; an empty object schema when there is none.
+pub(super) fn parameters_of(function: &Value) -> Value {
+    match function.get("parameters") {
+        Some(Value::Object(schema)) if !schema.is_empty() => Value::Object(schema.clone()),
+        _ => json!({"type": "object", "properties": {}}),
+    }
+}

@@ -1,0 +1,169 @@
+//! Which tool call a delta belongs to.
+//!
+//! The index should say so. Servers leave it out, send 0 for every one of several calls, repeat name
+//! and id with every piece, or invent a new id for each.
+
+use crate::ModelError;
+
+/// The calls of one answer as far as they are known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Calls {
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    wire_index: Option<u64>,
+    id: String,
+    named: bool,
+    arguments: Progress,
+}
+
+/// A piece of a call, as it came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece<'a> {
+    pub(super) index: Option<u64>,
+    pub(super) id: &'a str,
+    pub(super) name: &'a str,
+    pub(super) arguments: &'a str,
+}
+
+/// More calls in one answer than any model makes: a server gone wild.
+const MOST_CALLS: usize = 1024;
+
+impl Calls {
+    /// The position of the call this piece belongs to.
+    pub(super) fn place(&mut self, piece: Piece<'_>) -> Result<usize, ModelError> {
+        let position = match self.find(piece) {
+            Some(position) => position,
+            None if self.slots.len() >= MOST_CALLS => {
+                return Err(ModelError::malformed("the answer has more tool calls than make sense"));
+            }
+            None => {
+                self.slots.push(Slot { wire_index: piece.index, ..Slot::default() });
+                self.slots.len() - 1
+            }
+        };
+        if let Some(slot) = self.slots.get_mut(position) {
+            slot.named |= !piece.name.is_empty();
+            slot.arguments.push(piece.arguments);
+            if !piece.id.is_empty() {
+                piece.id.clone_into(&mut slot.id);
+            }
+        }
+        Ok(position)
+    }
+
+    fn find(&self, piece: Piece<'_>) -> Option<usize> {
+        let last_where = |test: &dyn Fn(&Slot) -> bool| self.slots.iter().rposition(test);
+        let position = match piece.index {
+            Some(index) => last_where(&|slot| slot.wire_index == Some(index))?,
+            None if piece.id.is_empty() => self.slots.len().checked_sub(1)?,
+            None => last_where(&|slot| slot.id == piece.id)
+                .or_else(|| self.slots.len().checked_sub(1).filter(|_| piece.name.is_empty()))?,
+        };
+        self.slots.get(position).filter(|slot| !slot.is_another(piece)).map(|_| position)
+    }
+}
+
+impl Slot {
+    /// Whether a piece that points here is in truth the beginning of another call.
+    fn is_another(&self, piece: Piece<'_>) -> bool {
+        if !self.named || piece.name.is_empty() {
+            return false;
+        }
+        if piece.id.is_empty() {
+            return piece.index.is_none() && self.arguments.is_whole();
+        }
+        piece.id != self.id && !self.id.is_empty() && !self.arguments.is_open()
+    }
+}
+
+/// How far the arguments of a call are: a scan for brackets outside of strings, so that nothing has
+/// to be parsed again with every piece.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    depth: usize,
+    begun: bool,
+    in_string: bool,
+    escaped: bool,
+}
+
+impl Progress {
+    fn push(&mut self, text: &str) {
+        for byte in text.bytes() {
+            if self.in_string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => {
+                    self.depth += 1;
+                    self.begun = true;
+                }
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    /// An object has begun and ended.
+    fn is_whole(&self) -> bool {
+        self.begun && self.depth == 0 && !self.in_string
+    }
+
+    /// An object has begun and not ended.
+    fn is_open(&self) -> bool {
+        self.begun && !self.is_whole()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
+        let mut calls = Calls::default();
+        let piece = |&(index, id, name, arguments)| Piece { index, id, name, arguments };
+        pieces.iter().map(|row| calls.place(piece(row)).unwrap()).collect()
+    }
+
+    #[test]
+    fn pieces_find_their_call() {
+        // H-85: merged by index.
+        let by_index = [(Some(0), "a", "f", ""), (Some(1), "b", "g", ""), (Some(0), "", "", "{}")];
+        assert_eq!(place(&by_index), [0, 1, 0]);
+        let gaps = [(Some(7), "a", "f", "{}"), (Some(900), "b", "g", "{}"), (Some(7), "", "", "")];
+        assert_eq!(place(&gaps), [0, 1, 0]);
+        let no_index = [(None, "a", "f", "{"), (None, "", "", "}"), (None, "b", "g", "{}")];
+        assert_eq!(place(&no_index), [0, 0, 1]);
+        let neither_index_nor_id = [(None, "", "f", "{}"), (None, "", "g", "{}"), (None, "", "g", "{}")];
+        assert_eq!(place(&neither_index_nor_id), [0, 1, 2]);
+        let all_zero = [(Some(0), "a", "f", "{}"), (Some(0), "b", "f", "{}"), (Some(0), "b", "f", "")];
+        assert_eq!(place(&all_zero), [0, 1, 1]);
+        let repeated = [(Some(0), "a", "f", "{\"x\":"), (Some(0), "a", "f", "1}")];
+        assert_eq!(place(&repeated), [0, 0]);
+        let new_id_each_time = [(Some(0), "a", "f", "{\"x\":"), (Some(0), "b", "f", "1}")];
+        assert_eq!(place(&new_id_each_time), [0, 0]);
+        let id_each_time_without_name = [(None, "a", "f", "{"), (None, "b", "", "}")];
+        assert_eq!(place(&id_each_time_without_name), [0, 0]);
+        let name_in_pieces = [(Some(0), "a", "get_", ""), (Some(0), "", "weather", "{}")];
+        assert_eq!(place(&name_in_pieces), [0, 0]);
+        let brackets_in_strings = [(None, "", "f", "{\"a\":\"}\\\"}\""), (None, "", "f", "}")];
+        assert_eq!(place(&brackets_in_strings), [0, 0]);
+    }
+
+    #[test]
+    fn a_flood_of_calls_is_refused() {
+        let mut calls = Calls::default();
+        let piece = |index| Piece { index: Some(index), id: "", name: "f", arguments: "" };
+        let result = (0..5000).try_for_each(|index| calls.place(piece(index)).map(|_| ()));
+        assert!(result.is_err());
+    }
+}

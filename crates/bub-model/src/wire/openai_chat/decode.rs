@@ -1,0 +1,278 @@
+//! Chunks and whole answers of chat completions.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value, json};
+
+use super::calls::{Calls, Piece};
+use crate::classify::classify;
+use crate::sse::SseEvent;
+use crate::wire::raw::{self, RawObject};
+use crate::wire::stream::{Flow, FrameDecoder};
+use crate::wire::{Wire, error_status};
+use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
+
+/// Decodes one answer.
+pub(in crate::wire) struct Decoder {
+    reasoning_fields: Vec<String>,
+    replay_reasoning: bool,
+    calls: Calls,
+    /// Fields of the message that the server wants back.
+    state: Map<String, Value>,
+    usage: Option<Usage>,
+    finish: Option<FinishReason>,
+    refused: bool,
+    done: bool,
+}
+
+impl Decoder {
+    pub(in crate::wire) fn new(quirks: &Quirks) -> Self {
+        Self {
+            reasoning_fields: quirks.reasoning_fields.clone(),
+            replay_reasoning: quirks.replay_reasoning,
+            calls: Calls::default(),
+            state: Map::new(),
+            usage: None,
+            finish: None,
+            refused: false,
+            done: false,
+        }
+    }
+
+    /// A chunk or a whole answer: they differ only in the name of `delta`.
+    fn chunk(&mut self, chunk: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        if let Some(error) = error_in(chunk) {
+            return Err(error);
+        }
+        let choices = chunk.objects("choices");
+        let choice = choices.iter().find(|choice| choice.u64("index").unwrap_or(0) == 0);
+        let nested_usage = || chunk.object("x_groq")?.value("usage");
+        let usage = chunk.value("usage").or_else(nested_usage).or_else(|| choice?.value("usage"));
+        if let Some(usage) = usage.filter(Value::is_object) {
+            self.usage = Some(read_usage(usage));
+        }
+        let Some(choice) = choice else { return Ok(()) };
+        if let Some(error) = error_in(choice) {
+            return Err(error);
+        }
+        if let Some(delta) = choice.object("delta").or_else(|| choice.object("message")) {
+            self.delta(&delta, out)?;
+        }
+        match choice.text("finish_reason") {
+            Some(word) if word == "error" => {
+                Err(classify(None, None, b"the server ended its answer with an error", Wire::ChatCompletions))
+            }
+            Some(word) => {
+                self.finish = Some(finish_reason(&word));
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn delta(&mut self, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        self.reasoning(delta, out);
+        content(delta, out);
+        if let Some(refusal) = delta.text("refusal") {
+            self.refused = true;
+            out.push(ModelEvent::Text(refusal.into_owned()));
+        }
+        for call in delta.objects("tool_calls") {
+            self.call(&call, out)?;
+        }
+        if let Some(function) = delta.object("function_call") {
+            self.piece(Some(0), "", &function, out)?;
+        }
+        Ok(())
+    }
+
+    fn reasoning(&mut self, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        let details = delta.objects("reasoning_details");
+        let found = self.reasoning_fields.iter().find_map(|field| Some((field, delta.text(field)?)));
+        if let Some((field, text)) = found {
+            if self.replay_reasoning && details.is_empty() {
+                append(&mut self.state, field, &text);
+            }
+            out.push(ModelEvent::Reasoning(text.into_owned()));
+        } else {
+            let texts = details.iter().filter_map(|detail| detail.text("text").or(detail.text("summary")));
+            out.extend(texts.map(|text| ModelEvent::Reasoning(text.into_owned())));
+        }
+        for detail in details {
+            keep_detail(&mut self.state, &detail);
+        }
+    }
+
+    fn call(&mut self, call: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let id = call.text("id").unwrap_or_default();
+        // Some servers leave the wrapper out.
+        let function = call.object("function");
+        self.piece(call.u64("index"), &id, function.as_ref().unwrap_or(call), out)
+    }
+
+    fn piece(
+        &mut self,
+        index: Option<u64>,
+        id: &str,
+        function: &RawObject<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
+        let name = function.text("name").unwrap_or_default();
+        // Arguments as an object instead of a string are whole by nature.
+        let arguments =
+            function.raw("arguments").map(|raw| raw::parse_str(raw).unwrap_or(Cow::Borrowed(raw)));
+        let arguments = arguments.unwrap_or_default();
+        let index = self.calls.place(Piece { index, id, name: &name, arguments: &arguments })?;
+        out.push(ModelEvent::ToolCall(ToolCallDelta {
+            index,
+            id: Some(id.to_owned()).filter(|id| !id.is_empty()),
+            name: Some(name.into_owned()).filter(|name| !name.is_empty()),
+            arguments: arguments.into_owned(),
+        }));
+        Ok(())
+    }
+}
+
+impl FrameDecoder for Decoder {
+    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+        if event.data.trim_ascii() == b"[DONE]" {
+            self.done = true;
+            return Ok(Flow::Done);
+        }
+        let chunk = RawObject::frame(event)?;
+        if event.event == b"error" && chunk.raw("error").is_none() {
+            return Err(classify(error_status(&chunk), None, event.data, Wire::ChatCompletions));
+        }
+        self.chunk(&chunk, out)?;
+        Ok(Flow::More)
+    }
+
+    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let answer = RawObject::parse(body)?;
+        if answer.raw("choices").is_none() {
+            return Err(error_in(&answer).unwrap_or_else(|| {
+                ModelError::malformed("the answer has no `choices`: not a chat completion")
+            }));
+        }
+        self.chunk(&answer, out)?;
+        // Whole answers without a reason come from servers that never give one.
+        self.done = true;
+        Ok(())
+    }
+
+    fn has_finish(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        // The end mark is the server's word that the answer is over, even if it never says why.
+        let unsaid = self.done.then_some(FinishReason::Stop);
+        let Some(finish) = self.finish.take().or(unsaid) else {
+            return Err(ModelError::truncated("the stream ended without a finish reason"));
+        };
+        let finish =
+            if self.refused && finish == FinishReason::Stop { FinishReason::Refusal } else { finish };
+        out.extend(self.usage.take().map(ModelEvent::Usage));
+        if !self.state.is_empty() {
+            let state = Value::Object(std::mem::take(&mut self.state));
+            out.push(ModelEvent::ProviderState(json!({super::NAME: state})));
+        }
+        out.push(ModelEvent::Finish(finish));
+        Ok(())
+    }
+}
+
+/// Text is a string, or a list of parts of which some may be thinking.
+fn content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+    let Some(raw) = delta.raw("content") else {
+        let transcript =
+            delta.object("audio").and_then(|audio| audio.text("transcript").map(Cow::into_owned));
+        out.extend(transcript.map(ModelEvent::Text));
+        return;
+    };
+    if let Some(text) = raw::parse_str(raw) {
+        if !text.is_empty() {
+            out.push(ModelEvent::Text(text.into_owned()));
+        }
+        return;
+    }
+    for part in raw::objects(raw) {
+        let thinking = part.text("thinking");
+        let pieces = part.objects("thinking");
+        let thoughts = pieces.iter().filter_map(|piece| piece.text("text")).chain(thinking);
+        out.extend(thoughts.map(|text| ModelEvent::Reasoning(text.into_owned())));
+        out.extend(part.text("text").map(|text| ModelEvent::Text(text.into_owned())));
+    }
+}
+
+/// Joins the pieces of one reasoning detail: they come with every delta, and a server wants the whole.
+fn keep_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
+    let Value::Object(mut detail) = detail.to_value() else { return };
+    let Value::Array(details) = state.entry("reasoning_details").or_insert_with(|| json!([])) else { return };
+    let last = details.last_mut().and_then(Value::as_object_mut);
+    let Some(last) = last.filter(|last| same_detail(last, &detail)) else {
+        details.push(Value::Object(detail));
+        return;
+    };
+    for key in ["text", "summary", "data"] {
+        if let Some(Value::String(more)) = detail.shift_remove(key) {
+            append(last, key, &more);
+        }
+    }
+    last.extend(detail.into_iter().filter(|(_, value)| !value.is_null()));
+}
+
+fn same_detail(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    one.get("type") == other.get("type")
+        && one.get("index") == other.get("index")
+        && one.get("index").is_some()
+}
+
+fn append(fields: &mut Map<String, Value>, key: &str, more: &str) {
+    match fields.get_mut(key) {
+        Some(Value::String(text)) => text.push_str(more),
+        _ => {
+            fields.insert(key.to_owned(), more.into());
+        }
+    }
+}
+
+/// An error object where an answer should be.
+fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
+    let raw = object.raw("error")?;
+    if matches!(raw, "false" | "\"\"" | "{}") {
+        return None;
+    }
+    let status = object.object("error").as_ref().and_then(error_status).or_else(|| error_status(object));
+    Some(classify(status, None, object.to_value().to_string().as_bytes(), Wire::ChatCompletions))
+}
+
+fn finish_reason(word: &str) -> FinishReason {
+    match word {
+        "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "completed" => FinishReason::Stop,
+        "tool_calls" | "function_call" | "tool_use" => FinishReason::ToolCalls,
+        "length" | "max_tokens" | "model_length" | "max_output_tokens" => FinishReason::Length,
+        "content_filter" | "content-filter" | "sensitive" | "safety" => FinishReason::ContentFilter,
+        "refusal" => FinishReason::Refusal,
+        other => FinishReason::Other(other.to_owned()),
+    }
+}
+
+fn read_usage(raw: Value) -> Usage {
+    let count = |path: &str| raw.pointer(path).and_then(raw::as_count);
+    let prompt = count("/prompt_tokens").unwrap_or(0);
+    let completion = count("/completion_tokens").unwrap_or(0);
+    Usage {
+        prompt,
+        completion,
+        total: count("/total_tokens").unwrap_or(prompt + completion),
+        cached: count("/prompt_tokens_details/cached_tokens")
+            .or_else(|| count("/prompt_cache_hit_tokens"))
+            .or_else(|| count("/cached_tokens")),
+        cache_write: count("/prompt_tokens_details/cache_write_tokens")
+            .or_else(|| count("/prompt_tokens_details/cache_creation_input_tokens")),
+        reasoning: count("/completion_tokens_details/reasoning_tokens")
+            .or_else(|| count("/reasoning_tokens")),
+        raw,
+    }
+}

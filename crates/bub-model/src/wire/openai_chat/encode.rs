@@ -1,0 +1,125 @@
+//! A request as chat completions: nearly what it is already.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value, json};
+
+use crate::wire::HttpRequest;
+use crate::wire::body::{Body, Field};
+use crate::wire::message::{CallParts, OPENING, opens_with_assistant};
+use crate::wire::replay::tool_calls;
+use crate::{ChatRequest, EffortForm, Quirks};
+
+/// The HTTP request for a call.
+pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
+    let mut body = Body::new(request, quirks);
+    body.set("model", request.model.as_str());
+    body.set("messages", messages(request, quirks));
+    if !request.tools.is_empty() {
+        body.set("tools", Field::list(&request.tools));
+    }
+    if let Some(limit) = request.max_tokens {
+        for alias in ["max_tokens", "max_completion_tokens"] {
+            body.take(alias);
+        }
+        if !quirks.max_tokens_field.is_empty() {
+            body.set(&quirks.max_tokens_field, limit);
+        }
+    }
+    body.set("stream", request.stream);
+    if request.stream && quirks.stream_options {
+        body.set("stream_options", json!({"include_usage": true}));
+    }
+    effort(&mut body, request, quirks);
+    HttpRequest { path: "/chat/completions".into(), headers: Vec::new(), body: body.into_bytes(quirks) }
+}
+
+fn effort<'a>(body: &mut Body<'a>, request: &'a ChatRequest, quirks: &Quirks) {
+    let Some(effort) = request.reasoning_effort.as_deref() else { return };
+    body.take("reasoning_effort");
+    if effort == "auto" {
+        return;
+    }
+    match quirks.effort {
+        EffortForm::Standard => body.set("reasoning_effort", effort),
+        EffortForm::ReasoningObject => body.set_in("reasoning", "effort", effort.into()),
+        EffortForm::ThinkingSwitch => {
+            let switch = if effort == "none" { "disabled" } else { "enabled" };
+            body.set_in("thinking", "type", switch.into());
+        }
+        EffortForm::Omit => {}
+    }
+}
+
+fn messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
+    let mut messages: Vec<_> = request.messages.iter().map(|message| rewrite(message, quirks)).collect();
+    if quirks.open_with_user && opens_with_assistant(&request.messages) {
+        let first = messages.iter().position(|message| message.get("role") == Some(&"assistant".into()));
+        let line = json!({"role": "user", "content": OPENING});
+        messages.insert(first.unwrap_or(0), Cow::Owned(line));
+    }
+    Field::List(messages)
+}
+
+/// The message as it goes out: usually itself.
+fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
+    let mut message = Cow::Borrowed(message);
+    if message.get("provider_state").is_some() {
+        restore_state(message.to_mut());
+    }
+    if tool_calls(&message).iter().any(|call| !CallParts::of(call).is_sound()) {
+        mend_arguments(message.to_mut());
+    }
+    if quirks.media_as_file && message.get("content").is_some_and(has_media) {
+        media_as_files(message.to_mut());
+    }
+    message
+}
+
+/// Puts the fields this format once received back where they were.
+fn restore_state(message: &mut Value) {
+    let Some(message) = message.as_object_mut() else { return };
+    let state = message.shift_remove("provider_state").unwrap_or_default();
+    let Some(Value::Object(fields)) = state.get(super::NAME) else { return };
+    for (key, value) in fields {
+        message.insert(key.clone(), value.clone());
+    }
+}
+
+fn mend_arguments(message: &mut Value) {
+    let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    for call in calls.into_iter().flatten() {
+        let arguments = CallParts::of(call).json().into_owned();
+        if let Some(function) = call.get_mut("function").and_then(Value::as_object_mut) {
+            function.insert("arguments".into(), arguments.into());
+        }
+    }
+}
+
+fn has_media(content: &Value) -> bool {
+    content.as_array().is_some_and(|parts| parts.iter().any(|part| as_file(part).is_some()))
+}
+
+fn media_as_files(message: &mut Value) {
+    let parts = message.get_mut("content").and_then(Value::as_array_mut);
+    for part in parts.into_iter().flatten() {
+        if let Some(file) = as_file(part) {
+            *part = file;
+        }
+    }
+}
+
+/// `video_url` and `input_audio` parts in the form of a file.
+fn as_file(part: &Value) -> Option<Value> {
+    let url = match part.get("type")?.as_str()? {
+        "video_url" => part.get("video_url")?.get("url")?.as_str()?.to_owned(),
+        "input_audio" => {
+            let audio = part.get("input_audio")?;
+            let format = audio.get("format").and_then(Value::as_str).unwrap_or("wav");
+            format!("data:audio/{format};base64,{}", audio.get("data")?.as_str()?)
+        }
+        _ => return None,
+    };
+    let file = Map::from_iter([("file_data".to_owned(), Value::String(url))]);
+    Some(json!({"type": "file", "file": file}))
+}

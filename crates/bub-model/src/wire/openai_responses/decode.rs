@@ -1,0 +1,290 @@
+//! Events and whole answers of the Responses format.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use super::items::Items;
+use crate::classify::classify;
+use crate::sse::SseEvent;
+use crate::wire::raw::{RawObject, as_count};
+use crate::wire::replay::Layout;
+use crate::wire::stream::{Flow, FrameDecoder};
+use crate::wire::{Wire, error_status};
+use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
+
+/// Decodes one answer.
+#[derive(Default)]
+pub(in crate::wire) struct Decoder {
+    replay_reasoning: bool,
+    items: Items,
+    layout: Layout,
+    /// Bytes of text that the layout does not know of yet.
+    new_text: usize,
+    usage: Option<Usage>,
+    finish: Option<FinishReason>,
+    refused: bool,
+}
+
+impl Decoder {
+    pub(in crate::wire) fn new(quirks: &Quirks) -> Self {
+        Self { replay_reasoning: quirks.replay_reasoning, ..Self::default() }
+    }
+
+    fn text(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        self.mark_streamed(frame);
+        if let Some(delta) = frame.text("delta") {
+            self.new_text += delta.len();
+            out.push(ModelEvent::Text(delta.into_owned()));
+        }
+    }
+
+    fn reasoning(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        self.mark_streamed(frame);
+        out.extend(frame.text("delta").map(|delta| ModelEvent::Reasoning(delta.into_owned())));
+    }
+
+    /// More arguments, or the whole of them when no piece came before.
+    fn arguments(&mut self, frame: &RawObject<'_>, whole: Option<&str>, out: &mut Vec<ModelEvent>) {
+        let arguments = match whole {
+            Some(key) => frame.text(key),
+            None => frame.text("delta"),
+        };
+        let (index, id) = place(frame);
+        let call = self.items.with(index, &id, |item| {
+            let wanted = whole.is_none() || !item.streamed;
+            item.streamed |= arguments.is_some();
+            item.call.filter(|_| wanted)
+        });
+        if let (Some(index), Some(arguments)) = (call, arguments) {
+            let arguments = arguments.into_owned();
+            out.push(ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() }));
+        }
+    }
+
+    fn mark_streamed(&mut self, frame: &RawObject<'_>) {
+        let (index, id) = place(frame);
+        self.items.with(index, &id, |item| item.streamed = true);
+    }
+
+    fn item_added(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        if is_call(item) {
+            self.begin_call(index, item, out);
+        }
+    }
+
+    fn begin_call(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        let item_id = item.str("id").unwrap_or_default();
+        if self.items.with(index, &item_id, |known| known.call).is_some() {
+            return;
+        }
+        let call = self.items.next_call();
+        self.items.with(index, &item_id, |known| known.call = Some(call));
+        self.flush_text(None);
+        self.layout.call(call, None);
+        let id = item.text("call_id").or_else(|| item.text("id"));
+        out.push(ModelEvent::ToolCall(ToolCallDelta {
+            index: call,
+            id: id.map(Cow::into_owned),
+            name: item.text("name").map(Cow::into_owned),
+            arguments: String::new(),
+        }));
+    }
+
+    /// An item is complete: whatever of it did not come in deltas is taken from here.
+    fn item_done(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
+        let id = item.str("id").unwrap_or_default();
+        let kind = item.str("type").unwrap_or_default();
+        if is_call(item) {
+            self.begin_call(index, item, out);
+        }
+        let (call, streamed) =
+            self.items.with(index, &id, |known| (known.call, std::mem::replace(&mut known.streamed, true)));
+        match (&*kind, call) {
+            (_, Some(call)) if !streamed => {
+                let arguments = item.text("arguments").or_else(|| item.text("input"));
+                let arguments = arguments.unwrap_or_default().into_owned();
+                out.push(ModelEvent::ToolCall(ToolCallDelta {
+                    index: call,
+                    arguments,
+                    ..ToolCallDelta::default()
+                }));
+            }
+            ("message", _) => self.message_done(item, streamed, out),
+            ("reasoning", _) => self.reasoning_done(item, streamed, out),
+            _ => {}
+        }
+    }
+
+    fn message_done(&mut self, item: &RawObject<'_>, streamed: bool, out: &mut Vec<ModelEvent>) {
+        for part in item.objects("content").iter().filter(|_| !streamed) {
+            let refusal = part.text("refusal");
+            self.refused |= refusal.is_some();
+            if let Some(text) = part.text("text").or(refusal) {
+                self.new_text += text.len();
+                out.push(ModelEvent::Text(text.into_owned()));
+            }
+        }
+        // Newer models mark what is commentary and what the answer, and want to see it again.
+        self.flush_text(item.text("phase").map(|phase| json!({"phase": phase})));
+    }
+
+    fn reasoning_done(&mut self, item: &RawObject<'_>, streamed: bool, out: &mut Vec<ModelEvent>) {
+        for part in ["summary", "content"].iter().flat_map(|key| item.objects(key)).filter(|_| !streamed) {
+            out.extend(part.text("text").map(|text| ModelEvent::Reasoning(text.into_owned())));
+        }
+        // Without its encrypted content an item that was not stored means nothing to the server.
+        if item.text("encrypted_content").is_some() || self.replay_reasoning {
+            self.flush_text(None);
+            let mut kept = item.to_value();
+            if let Some(fields) = kept.as_object_mut() {
+                fields.shift_remove("status");
+            }
+            self.layout.keep(kept);
+        }
+    }
+
+    fn flush_text(&mut self, mark: Option<Value>) {
+        if self.new_text > 0 {
+            self.layout.text(std::mem::take(&mut self.new_text), mark);
+        }
+    }
+
+    /// The response object that ends an answer, or is the whole of it.
+    fn response(&mut self, response: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        if self.items.is_empty() {
+            for (index, item) in (0..).zip(response.objects("output")) {
+                self.item_done(Some(index), &item, out);
+            }
+        }
+        self.usage = response.value("usage").filter(Value::is_object).map(read_usage).or(self.usage.take());
+        let status = response.str("status").unwrap_or_default();
+        match &*status {
+            "completed" => self.finish = Some(FinishReason::Stop),
+            "incomplete" => {
+                let reason = response
+                    .object("incomplete_details")
+                    .and_then(|details| details.text("reason").map(Cow::into_owned));
+                self.finish = Some(incomplete_reason(reason.as_deref().unwrap_or("incomplete")));
+            }
+            "failed" | "cancelled" => return Err(error_in(response, &status)),
+            _ if response.raw("error").is_some() => return Err(error_in(response, &status)),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl FrameDecoder for Decoder {
+    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+        if event.data.trim_ascii() == b"[DONE]" {
+            return Ok(Flow::Done);
+        }
+        let frame = RawObject::frame(event)?;
+        let index = frame.u64("output_index");
+        let item = || frame.object("item").unwrap_or_default();
+        match frame.str("type").as_deref().unwrap_or_default() {
+            "response.output_text.delta" => self.text(&frame, out),
+            "response.refusal.delta" => {
+                self.refused = true;
+                self.text(&frame, out);
+            }
+            "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
+                self.reasoning(&frame, out);
+            }
+            "response.output_item.added" => self.item_added(index, &item(), out),
+            "response.output_item.done" => self.item_done(index, &item(), out),
+            "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
+                self.arguments(&frame, None, out);
+            }
+            "response.function_call_arguments.done" => self.arguments(&frame, Some("arguments"), out),
+            "response.custom_tool_call_input.done" => self.arguments(&frame, Some("input"), out),
+            "response.completed" | "response.incomplete" | "response.failed" | "response.done" => {
+                self.response(&frame.object("response").unwrap_or_default(), out)?;
+                return Ok(Flow::Done);
+            }
+            kind if kind == "error" || event.event == b"error" || frame.raw("error").is_some() => {
+                return Err(error_in(&frame, "error"));
+            }
+            _ => {}
+        }
+        Ok(Flow::More)
+    }
+
+    fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let response = RawObject::parse(body)?;
+        if response.raw("output").is_none() {
+            return Err(match response.raw("error").or(response.raw("code")) {
+                Some(_) => error_in(&response, "error"),
+                None => ModelError::malformed("the answer has no `output`: not a response"),
+            });
+        }
+        self.response(&response, out)?;
+        // Compatible servers leave the status out of whole answers.
+        if response.raw("status").is_none() && self.finish.is_none() {
+            self.finish = Some(FinishReason::Stop);
+        }
+        Ok(())
+    }
+
+    fn has_finish(&self) -> bool {
+        self.finish.is_some()
+    }
+
+    fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+        let Some(finish) = self.finish.take() else {
+            return Err(ModelError::truncated("the stream ended before the response was completed"));
+        };
+        self.flush_text(None);
+        let finish =
+            if self.refused && finish == FinishReason::Stop { FinishReason::Refusal } else { finish };
+        out.extend(self.usage.take().map(ModelEvent::Usage));
+        out.extend(std::mem::take(&mut self.layout).into_state(super::NAME).map(ModelEvent::ProviderState));
+        out.push(ModelEvent::Finish(finish));
+        Ok(())
+    }
+}
+
+fn is_call(item: &RawObject<'_>) -> bool {
+    matches!(item.str("type").as_deref(), Some("function_call" | "custom_tool_call"))
+}
+
+/// Which item an event is about.
+fn place<'a>(frame: &RawObject<'a>) -> (Option<u64>, Cow<'a, str>) {
+    let id = frame.text("item_id").or_else(|| frame.text("call_id"));
+    (frame.u64("output_index"), id.unwrap_or_default())
+}
+
+fn incomplete_reason(word: &str) -> FinishReason {
+    match word {
+        "max_output_tokens" | "max_tokens" => FinishReason::Length,
+        "content_filter" => FinishReason::ContentFilter,
+        other => FinishReason::Other(other.to_owned()),
+    }
+}
+
+fn error_in(object: &RawObject<'_>, otherwise: &str) -> ModelError {
+    let error = object.object("error");
+    let status = error.as_ref().and_then(error_status).or_else(|| error_status(object));
+    let body = match object.value("error") {
+        Some(error) => json!({"error": error}),
+        None if object.raw("message").is_some() => object.to_value(),
+        None => json!({"error": {"message": format!("the response ended as `{otherwise}`")}}),
+    };
+    classify(status, None, body.to_string().as_bytes(), Wire::Responses)
+}
+
+fn read_usage(raw: Value) -> Usage {
+    let count = |path: &str| raw.pointer(path).and_then(as_count);
+    let prompt = count("/input_tokens").unwrap_or(0);
+    let completion = count("/output_tokens").unwrap_or(0);
+    Usage {
+        prompt,
+        completion,
+        total: count("/total_tokens").unwrap_or(prompt + completion),
+        cached: count("/input_tokens_details/cached_tokens"),
+        cache_write: count("/input_tokens_details/cache_write_tokens"),
+        reasoning: count("/output_tokens_details/reasoning_tokens"),
+        raw,
+    }
+}

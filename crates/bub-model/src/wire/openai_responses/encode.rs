@@ -1,0 +1,169 @@
+//! A request in the Responses format.
+
+use serde_json::{Map, Value, json};
+
+use crate::wire::HttpRequest;
+use crate::wire::body::Body;
+use crate::wire::media::{self, Kind, Mime, Part, omitted};
+use crate::wire::message::{
+    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role, system_text,
+};
+use crate::wire::replay::{Piece, pieces};
+use crate::{ChatRequest, EffortForm, Quirks};
+
+/// The HTTP request for a call.
+pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpRequest {
+    let mut body = Body::new(request, quirks);
+    body.take("stream_options");
+    body.set("model", request.model.as_str());
+    let system = system_text(&request.messages).or_else(|| quirks.default_instructions.clone());
+    if let Some(system) = system {
+        body.set("instructions", system);
+    }
+    body.set("input", input(request, quirks));
+    if !request.tools.is_empty() {
+        body.set("tools", request.tools.iter().map(tool).collect::<Vec<_>>());
+    }
+    if let Some(function) = body.take("tool_choice") {
+        body.set("tool_choice", flat_choice(function));
+    }
+    for alias in ["max_tokens", "max_completion_tokens"] {
+        if let Some(limit) = body.take(alias) {
+            body.set("max_output_tokens", limit);
+        }
+    }
+    if let Some(limit) = request.max_tokens {
+        body.set("max_output_tokens", limit);
+    }
+    if let Some(effort) = request.reasoning_effort.as_deref().filter(|effort| *effort != "auto")
+        && quirks.effort != EffortForm::Omit
+    {
+        body.set_in("reasoning", "effort", effort.into());
+    }
+    // The tape is the memory: nothing is stored there, so reasoning must travel with the request.
+    body.set("store", false);
+    body.set("include", json!(["reasoning.encrypted_content"]));
+    body.set("stream", request.stream);
+    HttpRequest { path: "/responses".into(), headers: Vec::new(), body: body.into_bytes(quirks) }
+}
+
+fn flat_choice(choice: Value) -> Value {
+    match choice.get("function").and_then(|function| function.get("name")) {
+        Some(name) => json!({"type": "function", "name": name}),
+        None => choice,
+    }
+}
+
+fn tool(tool: &Value) -> Value {
+    if tool.get("function").is_none() {
+        return tool.clone();
+    }
+    let function = function_of(tool);
+    let mut out = Map::from_iter([("type".to_owned(), Value::from("function"))]);
+    for key in ["name", "description", "strict"] {
+        if let Some(value) = function.get(key).filter(|value| !value.is_null()) {
+            out.insert(key.to_owned(), value.clone());
+        }
+    }
+    out.insert("parameters".into(), parameters_of(function));
+    Value::Object(out)
+}
+
+fn input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
+    let mut items = Vec::new();
+    if quirks.open_with_user && opens_with_assistant(&request.messages) {
+        items.push(json!({"role": "user", "content": OPENING}));
+    }
+    for message in request.messages.iter().filter(|message| !is_system(message)) {
+        match role(message) {
+            "assistant" => assistant(message, &mut items),
+            "tool" => items.extend(tool_output(message)),
+            role => items.push(json!({"role": role, "content": content(message.get("content"))})),
+        }
+    }
+    items
+}
+
+fn assistant(message: &Value, items: &mut Vec<Value>) {
+    for piece in pieces(message, super::NAME) {
+        match piece {
+            Piece::Kept(item) => items.push(item.clone()),
+            Piece::Text("", _) => {}
+            Piece::Text(text, mark) => {
+                let mut item = json!({"role": "assistant", "content": text});
+                if let (Some(item), Some(Value::Object(mark))) = (item.as_object_mut(), mark) {
+                    item.extend(mark.clone());
+                }
+                items.push(item);
+            }
+            Piece::Parts(parts) => {
+                let parts: Vec<_> = media::parts(Some(parts)).into_iter().map(said).collect();
+                items.push(json!({"role": "assistant", "content": parts}));
+            }
+            Piece::Call(call, _) => {
+                let call = CallParts::of(call);
+                items.push(json!({
+                    "type": "function_call",
+                    "call_id": call.id,
+                    "name": call.name,
+                    "arguments": call.json(),
+                    "status": "completed",
+                }));
+            }
+        }
+    }
+}
+
+/// An answer to a call; without an id nobody asked for it.
+fn tool_output(message: &Value) -> Option<Value> {
+    let id = message.get("tool_call_id")?.as_str().filter(|id| !id.is_empty())?;
+    let output = match message.get("content") {
+        Some(Value::Null) | None => Value::from(""),
+        other => content(other),
+    };
+    Some(json!({"type": "function_call_output", "call_id": id, "output": output}))
+}
+
+fn content(content: Option<&Value>) -> Value {
+    match content {
+        Some(Value::String(text)) => Value::from(text.as_str()),
+        Some(parts @ Value::Array(_)) => media::parts(Some(parts)).into_iter().map(part).collect(),
+        _ => Value::from(""),
+    }
+}
+
+/// A part of what the assistant said earlier.
+fn said(part: Part<'_>) -> Value {
+    match part {
+        Part::Text(text) => json!({"type": "output_text", "text": text}),
+        _ => json!({"type": "output_text", "text": omitted("part")}),
+    }
+}
+
+fn part(part: Part<'_>) -> Value {
+    match part {
+        Part::Text(text) => json!({"type": "input_text", "text": text}),
+        Part::Inline { kind: Kind::Image, mime, data, .. } => {
+            json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.full())})
+        }
+        Part::Remote { kind: Kind::Image, url } => json!({"type": "input_image", "image_url": url}),
+        Part::Inline { kind: Kind::File, mime, data, name } => json!({
+            "type": "input_file",
+            "filename": name.unwrap_or("file"),
+            "file_data": format!("data:{};base64,{data}", mime.full()),
+        }),
+        Part::Remote { kind: Kind::File, url } => json!({"type": "input_file", "file_url": url}),
+        Part::Uploaded(id) => json!({"type": "input_file", "file_id": id}),
+        Part::Inline { kind: Kind::Audio, mime, data, .. } => {
+            let format = match mime {
+                Mime::AudioFormat(format) => format,
+                Mime::Full(mime) => mime.rsplit('/').next().unwrap_or(mime),
+            };
+            json!({"type": "input_audio", "input_audio": {"data": data, "format": format}})
+        }
+        Part::Inline { kind, .. } | Part::Remote { kind, .. } => {
+            json!({"type": "input_text", "text": omitted(kind.name())})
+        }
+        Part::Unknown(kind) => json!({"type": "input_text", "text": omitted(kind)}),
+    }
+}
