@@ -152,7 +152,7 @@ fn check_view(messages: &[serde_json::Map<String, Value>]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     // S-56, L2, L3: any sequence of acts gives a valid view, the same in every store.
     #[test]
