@@ -117,13 +117,13 @@ impl Tape {
     }
 }
 
-fn sieve(blurred: Option<&Arc<Blurred>>, wanted: &Wanted, outside: Outside) -> Option<Arc<dyn Sieve>> {
+fn sieve(blurred: Option<&Arc<Blurred>>, wanted: &Wanted, outside: Outside) -> Arc<dyn Sieve> {
     if let Some(blurred) = blurred {
-        return Some(Arc::new(blurred.within(outside)));
+        return Arc::new(blurred.within(outside));
     }
     match Needle::new(wanted.folded(), outside.clone()) {
-        Some(needle) => Some(Arc::new(needle)),
-        None => Some(Arc::new(outside)),
+        Some(needle) => Arc::new(needle),
+        None => Arc::new(outside),
     }
 }
 

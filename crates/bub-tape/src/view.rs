@@ -104,7 +104,9 @@ impl Tape {
             Some(select) => {
                 let shown: Vec<Entry> = entries.into_iter().filter(Entry::in_context).collect();
                 builder.uses(shown.iter().map(|entry| entry.id));
-                select(&shown).into_iter().for_each(|message| builder.message(message, None));
+                for message in select(&shown) {
+                    builder.message(message, None);
+                }
             }
         }
         let (mut messages, entries) = builder.finish();

@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use super::{Header, MergeBack, latest_named};
 use crate::{
     AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease, Listing,
-    Order, Position, Reset, ResetOutcome, Result, Span, Summary, TapeError, TapeName, TapeStore, Wait,
+    Order, Position, Reset, ResetOutcome, Result, Sieve, Span, Summary, TapeError, TapeName, TapeStore, Wait,
 };
 
 /// Positions of the fork stand behind all positions of the parent.
@@ -72,11 +72,16 @@ impl Overlay {
         tape: &'a TapeName,
         journal: &'a TapeName,
         span: Span,
+        sieve: Option<Arc<dyn Sieve>>,
     ) -> Result<EntryStream<'a>> {
-        let Some(header) = self.header(journal).await? else { return Ok(self.parent.read(tape, span)) };
+        let read = |tape: &'a TapeName, span| match &sieve {
+            Some(sieve) => self.parent.sift(tape, span, Arc::clone(sieve)),
+            None => self.parent.read(tape, span),
+        };
+        let Some(header) = self.header(journal).await? else { return Ok(read(tape, span)) };
         let base = header.shown_base();
         let own = match own_span(span) {
-            Some(span) => self.parent.read(journal, span),
+            Some(span) => read(journal, span),
             None => empty(),
         };
         let own = own.try_filter_map(move |entry| {
@@ -85,7 +90,7 @@ impl Overlay {
             std::future::ready(Ok(shown))
         });
         let parent = match parent_span(span).filter(|_| !header.reset) {
-            Some(span) => self.parent.read(tape, span),
+            Some(span) => read(tape, span),
             None => empty(),
         };
         Ok(match span.order {
@@ -160,7 +165,7 @@ impl Overlay {
         let mut summary = if header.reset { Summary::default() } else { self.parent.summary(tape).await? };
         let marks = self.parent.anchors(journal, AnchorSearch::All).await?;
         let mut places = marks.into_iter().map(|mark| mark.position.get() | OWN);
-        let mut own = self.read_own(tape, journal, Span::from(Position::new(OWN))).await?;
+        let mut own = self.read_own(tape, journal, Span::from(Position::new(OWN)), None).await?;
         while let Some(entry) = own.next().await.transpose()? {
             let place = if entry.kind == crate::Kind::Anchor { places.next().unwrap_or(OWN) } else { OWN };
             summary.observe(&entry, Position::new(place));
@@ -215,8 +220,17 @@ impl TapeStore for Overlay {
 
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
         match self.journal(tape) {
-            Some(journal) => Box::pin(stream::once(self.read_own(tape, journal, span)).try_flatten()),
+            Some(journal) => Box::pin(stream::once(self.read_own(tape, journal, span, None)).try_flatten()),
             None => self.parent.read(tape, span),
+        }
+    }
+
+    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+        match self.journal(tape) {
+            Some(journal) => {
+                Box::pin(stream::once(self.read_own(tape, journal, span, Some(sieve))).try_flatten())
+            }
+            None => self.parent.sift(tape, span, sieve),
         }
     }
 

@@ -64,9 +64,9 @@ impl Query {
         self,
         store: &'a dyn TapeStore,
         tape: &'a TapeName,
-        sieve: impl FnOnce(Outside) -> Option<Arc<dyn Sieve>> + Send + 'a,
+        sieve: impl FnOnce(Outside) -> Arc<dyn Sieve> + Send + 'a,
     ) -> EntryStream<'a> {
-        self.run_through(store, tape, move |filter| sieve(filter.outside()))
+        self.run_through(store, tape, move |filter| Some(sieve(filter.outside())))
     }
 
     fn run_through<'a>(

@@ -96,7 +96,11 @@ mod tests {
             ("привет", "превет", true),
             ("你好世界", "你好新世界", true),
         ] {
-            assert_eq!(Pattern::new(&chars(asked)).resembles(&chars(met), |letter| letter), expected, "{asked} {met}");
+            assert_eq!(
+                Pattern::new(&chars(asked)).resembles(&chars(met), |letter| letter),
+                expected,
+                "{asked} {met}"
+            );
         }
     }
 

@@ -1,0 +1,125 @@
+//! Tapes written by the original: same entries, same figures, same messages.
+//!
+//! `BUB_FIXTURES` names the directory that holds `tapes/` and, in it, `answers.json`: what the original itself says
+//! about each of them. Without it there is nothing to compare with, and the tests say so.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod view_support;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bub_tape::{
+    Durability, FileStore, Listing, MemoryStore, Query, Search, Span, Tape, TapeName, TapeStore, ViewOptions,
+    codec,
+};
+use serde_json::{Value, json};
+use view_support::{complaint, decode};
+
+fn fixtures() -> Option<(PathBuf, Value)> {
+    let Some(root) = std::env::var_os("BUB_FIXTURES") else {
+        eprintln!("skipped: set BUB_FIXTURES to the directory that holds tapes/answers.json");
+        return None;
+    };
+    let tapes = Path::new(&root).join("tapes");
+    let answers = fs::read(tapes.join("answers.json")).unwrap();
+    Some((tapes, serde_json::from_slice(&answers).unwrap()))
+}
+
+/// A copy, because opening a tape may write beside it.
+fn file_store(tapes: &Path) -> (tempfile::TempDir, FileStore) {
+    let root = tempfile::tempdir().unwrap();
+    for file in fs::read_dir(tapes).unwrap().map(Result::unwrap) {
+        fs::write(root.path().join(file.file_name()), fs::read(file.path()).unwrap()).unwrap();
+    }
+    let store = FileStore::new(root.path(), Durability::Os);
+    (root, store)
+}
+
+async fn memory_store(tapes: &Path) -> MemoryStore {
+    let store = MemoryStore::new();
+    for file in fs::read_dir(tapes).unwrap().map(|file| file.unwrap().path()) {
+        let Some(stem) = file.file_name().unwrap().to_str().unwrap().strip_suffix(".jsonl") else { continue };
+        let name = TapeName::new(stem).unwrap();
+        store.append(&name, decode(&fs::read(&file).unwrap())).await.unwrap();
+    }
+    store
+}
+
+/// What ours says about a tape, in the shape of the original's answers.
+async fn answer(tape: &Tape) -> Value {
+    let info = tape.info().await.unwrap();
+    let anchors = tape.anchors(usize::MAX).await.unwrap();
+    let anchors: Vec<Value> = anchors.into_iter().map(|anchor| Value::Object(anchor.payload)).collect();
+    let view = tape.view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(complaint(&view.messages), None);
+    assert!(view.messages[0]["content"].as_str().unwrap().starts_with("[Anchor created: "));
+    json!({
+        "tape": tape.name().as_str(),
+        "entries": info.entries,
+        "anchors": info.anchors,
+        "last_anchor": info.last_anchor,
+        "entries_since_last_anchor": info.entries_since_last_anchor,
+        "last_token_usage": info.last_token_usage,
+        "anchor_list": anchors,
+        "messages_after_last_anchor": view.messages[1..],
+    })
+}
+
+/// Issue 3, S-62: the original's answers are ours, once the anchor's own message is taken away.
+#[tokio::test]
+async fn the_original_and_this_one_say_the_same() {
+    let Some((tapes, answers)) = fixtures() else { return };
+    let (_root, file) = file_store(&tapes);
+    let stores: [Arc<dyn TapeStore>; 2] = [Arc::new(file), Arc::new(memory_store(&tapes).await)];
+    for store in stores {
+        for (session, expected) in answers["sessions"].as_object().unwrap() {
+            let name = TapeName::new(expected["tape"].as_str().unwrap()).unwrap();
+            let tape = Tape::new(Arc::clone(&store), name);
+            assert_eq!(answer(&tape).await, *expected, "{session} in {store:?}");
+        }
+        let listed = store.list(Listing::Sessions).await.unwrap();
+        assert_eq!(listed.len(), answers["sessions"].as_object().unwrap().len());
+    }
+}
+
+/// C.1: every line comes back byte for byte, from the codec and from the store.
+#[tokio::test]
+async fn lines_come_back_byte_for_byte() {
+    let Some((tapes, _)) = fixtures() else { return };
+    let (_root, store) = file_store(&tapes);
+    for path in fs::read_dir(&tapes).unwrap().map(|file| file.unwrap().path()) {
+        let text = fs::read_to_string(&path).unwrap();
+        let Some(stem) = path.file_name().unwrap().to_str().unwrap().strip_suffix(".jsonl") else { continue };
+        for line in text.split_inclusive('\n') {
+            assert_eq!(codec::encode(&codec::decode(line.as_bytes()).unwrap()), line, "{}", path.display());
+        }
+        let tape = Tape::new(Arc::new(store.clone()), TapeName::new(stem).unwrap());
+        let entries = tape.entries(Span::ALL).await.unwrap();
+        assert_eq!(entries.iter().map(codec::encode).collect::<String>(), text);
+        assert_eq!(tape.query_all(Query::new()).await.unwrap(), entries);
+    }
+}
+
+/// W-20: what the original could not find in its own tapes.
+#[tokio::test]
+async fn search_finds_what_the_original_missed() {
+    let Some((tapes, answers)) = fixtures() else { return };
+    let (_root, store) = file_store(&tapes);
+    let name = TapeName::new(answers["sessions"]["plain"]["tape"].as_str().unwrap()).unwrap();
+    let tape = Tape::new(Arc::new(store), name);
+    let found = tape.search(&Search::new("你好世界")).await.unwrap();
+    assert_eq!(found.hits.len(), 2);
+    assert!(found.hits.iter().all(|hit| hit.exact && hit.snippet.contains("你好世界")));
+    assert!(found.hits[0].entry.id > found.hits[1].entry.id);
+}

@@ -1,0 +1,424 @@
+//! What a model is shown of a tape.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod view_support;
+
+use std::sync::Arc;
+
+use bub_tape::{
+    AnchorSelector, ChatStep, Entry, EntryId, ErrorKind, INTERRUPTED, Kind, OPENING_LINE, TOOL_DONE, Tape,
+    TapeContext, TapeError, TapeStore as _, View, ViewOptions,
+};
+use serde_json::{Map, Value, json};
+use view_support::{Spy, call, complaint, name, places, tape_of};
+
+async fn view(entries: Vec<Entry>) -> View {
+    let view = tape_of(entries).await.view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(complaint(&view.messages), None);
+    view
+}
+
+fn messages(view: &View) -> Value {
+    serde_json::to_value(&view.messages).unwrap()
+}
+
+fn used(view: &View) -> Vec<i64> {
+    view.entries.iter().map(|id| id.get()).collect()
+}
+
+fn user(text: &str) -> Entry {
+    Entry::message("user", text)
+}
+
+fn done(id: &str, result: &str) -> Entry {
+    Entry::event(TOOL_DONE, Some(json!({"call_id": id, "result": result}))).outside_context()
+}
+
+fn tool(id: &str, content: &str) -> Value {
+    json!({"role": "tool", "content": content, "tool_call_id": id, "name": "bash"})
+}
+
+fn calls(ids: &[&str]) -> Value {
+    let calls: Vec<Value> = ids.iter().map(|id| call(id, "bash")).collect();
+    json!({"role": "assistant", "content": "", "tool_calls": calls})
+}
+
+fn called(ids: &[&str]) -> Entry {
+    Entry::tool_call(ids.iter().map(|id| call(id, "bash")).collect())
+}
+
+/// S-57, S-66, W-5: the view starts at the latest anchor, and its state is the first thing the model reads.
+#[tokio::test]
+async fn the_latest_anchor_opens_the_view() {
+    let entries = vec![
+        Entry::anchor("session/start", Some(json!({"owner": "human"}))),
+        user("forgotten"),
+        Entry::anchor("phase-2", Some(json!({"summary": "二", "left": ["a", 1]}))),
+        Entry::event("handoff", Some(json!({"name": "phase-2"}))),
+        user("hello"),
+    ];
+    let view = view(entries).await;
+    let opening = "[Anchor created: phase-2]: {\"summary\": \"二\", \"left\": [\"a\", 1]}";
+    assert_eq!(
+        messages(&view),
+        json!([{"role": "assistant", "content": opening}, {"role": "user", "content": "hello"}])
+    );
+    assert_eq!((used(&view), view.origin), (vec![3, 5], Some(EntryId::new(3))));
+}
+
+/// S-62: a missing state is `null`.
+#[tokio::test]
+async fn an_anchor_without_state_says_null() {
+    let view = view(vec![Entry::anchor("bare", None)]).await;
+    assert_eq!(messages(&view)[0]["content"], "[Anchor created: bare]: null");
+}
+
+/// S-62: messages as they are; calls and results by position; whatever else is there says nothing.
+#[tokio::test]
+async fn entries_become_messages() {
+    let mut with_text = called(&["a", "b"]);
+    with_text.payload.insert("content".to_owned(), "let me look".into());
+    let entries = vec![
+        Entry::system("prompt"),
+        Entry::raw_message(Map::from_iter([
+            ("role".to_owned(), "user".into()),
+            ("content".to_owned(), "hi".into()),
+            ("name".to_owned(), "ann".into()),
+        ])),
+        with_text,
+        Entry::tool_result(vec!["one".into(), json!({"größe": [1, 2.5]})]),
+        Entry::error("timeout", "too slow", None),
+        Entry::event("run", None),
+        Entry::new(Kind::Other("letter".to_owned()), Map::new()),
+        Entry::message("assistant", "done"),
+    ];
+    let view = view(entries).await;
+    let mut assistant = calls(&["a", "b"]);
+    assistant["content"] = "let me look".into();
+    let expected = json!([
+        {"role": "user", "content": "hi", "name": "ann"},
+        assistant,
+        tool("a", "one"),
+        tool("b", "{\"größe\": [1, 2.5]}"),
+        {"role": "assistant", "content": "done"},
+    ]);
+    assert_eq!(messages(&view), expected);
+    assert_eq!(used(&view), [2, 3, 4, 8]);
+}
+
+/// H-57: what is marked `context: false` reaches neither the mapping nor a selector.
+#[tokio::test]
+async fn entries_outside_the_context_are_left_out() {
+    let entries = vec![Entry::anchor("a", None), user("seen"), user("unseen").outside_context()];
+    let tape = tape_of(entries.clone()).await;
+    let context = TapeContext::new().selected(|entries| {
+        assert!(entries.iter().all(Entry::in_context));
+        entries
+            .iter()
+            .filter(|entry| entry.kind == Kind::Message)
+            .map(|entry| entry.payload.clone())
+            .collect()
+    });
+    let own = tape.view_by(&context, &ViewOptions::new()).await.unwrap();
+    assert_eq!(messages(&own), json!([{"role": "user", "content": "seen"}]));
+    assert_eq!(used(&own), [1, 2], "a selector used what it was given");
+    assert_eq!(used(&view(entries).await), [1, 2]);
+}
+
+/// S-63, L3: a selector replaces the mapping, but cannot make the view invalid.
+#[tokio::test]
+async fn what_a_selector_returns_is_repaired_too() {
+    let context = TapeContext::new().selected(|_| {
+        let as_map = |value: Value| value.as_object().unwrap().clone();
+        vec![
+            as_map(json!({"role": "tool", "content": "lost", "tool_call_id": "x"})),
+            as_map(calls(&["a", "b"])),
+            as_map(tool("b", "second")),
+            as_map(json!({"role": "wizard", "content": "abracadabra"})),
+        ]
+    });
+    let tape = tape_of(vec![user("hi")]).await.with_context(context);
+    let view = tape.view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(messages(&view), json!([calls(&["a", "b"]), tool("a", INTERRUPTED), tool("b", "second")]));
+}
+
+type Case = (&'static str, Vec<Entry>, Value);
+
+async fn check_all(cases: Vec<Case>) {
+    for (what, entries, expected) in cases {
+        assert_eq!(messages(&view(entries).await), expected, "{what}");
+    }
+}
+
+fn result(texts: &[&str]) -> Entry {
+    Entry::tool_result(texts.iter().map(|text| Value::from(*text)).collect())
+}
+
+/// L3, W-2: whatever is missing or too much, every call has one result right behind it.
+#[tokio::test]
+async fn calls_and_results_stay_paired() {
+    let in_run = |entry: Entry, run: &str| entry.with_meta("run_id", run);
+    let cases: Vec<Case> = vec![
+        (
+            "a call at the end of the tape",
+            vec![called(&["a"])],
+            json!([calls(&["a"]), tool("a", INTERRUPTED)]),
+        ),
+        (
+            "a call followed by the next turn",
+            vec![called(&["a"]), user("still there?")],
+            json!([calls(&["a"]), tool("a", INTERRUPTED), {"role": "user", "content": "still there?"}]),
+        ),
+        (
+            "two calls, the first interrupted",
+            vec![called(&["a"]), called(&["b"]), result(&["two"])],
+            json!([calls(&["a"]), tool("a", INTERRUPTED), calls(&["b"]), tool("b", "two")]),
+        ),
+        (
+            "a result without a call",
+            vec![result(&["lost"]), user("hi")],
+            json!([{"role": "user", "content": "hi"}]),
+        ),
+        (
+            "a second result",
+            vec![called(&["a"]), result(&["one"]), result(&["again"])],
+            json!([calls(&["a"]), tool("a", "one")]),
+        ),
+        (
+            "fewer results than calls",
+            vec![called(&["a", "b"]), result(&["one"])],
+            json!([calls(&["a", "b"]), tool("a", "one"), tool("b", INTERRUPTED)]),
+        ),
+        (
+            "more results than calls",
+            vec![called(&["a"]), result(&["one", "two", "three"])],
+            json!([calls(&["a"]), tool("a", "one")]),
+        ),
+        (
+            "a crash after some of the calls were done",
+            vec![called(&["a", "b"]), done("b", "second")],
+            json!([calls(&["a", "b"]), tool("a", INTERRUPTED), tool("b", "second")]),
+        ),
+        (
+            "what is done is no news once the results are there",
+            vec![called(&["a", "b"]), done("a", "early"), result(&["one", "two"])],
+            json!([calls(&["a", "b"]), tool("a", "one"), tool("b", "two")]),
+        ),
+        (
+            "a message between call and result",
+            vec![called(&["a"]), user("stop!"), result(&["one"])],
+            json!([calls(&["a"]), tool("a", "one"), {"role": "user", "content": "stop!"}]),
+        ),
+        (
+            "two turns at once, told apart by their runs",
+            vec![
+                in_run(called(&["a"]), "r1"),
+                in_run(called(&["b"]), "r2"),
+                in_run(result(&["one"]), "r1"),
+                in_run(result(&["two"]), "r2"),
+            ],
+            json!([calls(&["a"]), tool("a", "one"), calls(&["b"]), tool("b", "two")]),
+        ),
+        (
+            "a result that names its calls",
+            vec![called(&["a"]), result(&["two"]).with_meta("call_ids", json!(["b"]))],
+            json!([calls(&["a"]), tool("a", INTERRUPTED)]),
+        ),
+    ];
+    check_all(cases).await;
+}
+
+/// L3, S-62: what is no call is not shown, and calls without an id of their own get one.
+#[tokio::test]
+async fn malformed_calls_do_no_harm() {
+    let no_call = json!({"id": "x", "type": "function"});
+    let cases: Vec<Case> = vec![
+        (
+            "no valid call",
+            vec![Entry::tool_call(vec![json!("x"), no_call.clone()]), result(&["?"])],
+            json!([]),
+        ),
+        (
+            "an invalid call keeps its place",
+            vec![Entry::tool_call(vec![no_call, call("b", "bash")]), result(&["first", "second"])],
+            json!([calls(&["b"]), tool("b", "second")]),
+        ),
+        (
+            "calls without an id of their own",
+            vec![called(&["", ""]), result(&["one", "two"])],
+            json!([calls(&["call_0", "call_1"]), tool("call_0", "one"), tool("call_1", "two")]),
+        ),
+        (
+            "the same id twice",
+            vec![called(&["a", "a"]), result(&["one", "two"])],
+            json!([calls(&["a", "call_1"]), tool("a", "one"), tool("call_1", "two")]),
+        ),
+        (
+            "calls and results inside messages",
+            vec![
+                Entry::raw_message(calls(&["a"]).as_object().unwrap().clone()),
+                Entry::raw_message(tool("a", "one").as_object().unwrap().clone()),
+                Entry::raw_message(tool("z", "lost").as_object().unwrap().clone()),
+            ],
+            json!([calls(&["a"]), tool("a", "one")]),
+        ),
+        (
+            "roles nobody knows",
+            vec![Entry::message("wizard", "x"), Entry::raw_message(Map::new()), user("hi")],
+            json!([{"role": "user", "content": "hi"}]),
+        ),
+    ];
+    check_all(cases).await;
+}
+
+/// L3: the entries of a repaired view are those whose content is in it.
+#[tokio::test]
+async fn results_known_from_events_are_named() {
+    let view = view(vec![called(&["a", "b"]), done("b", "second"), done("zzz", "?"), user("go on")]).await;
+    assert_eq!(used(&view), [1, 2, 4]);
+}
+
+/// Seed 003: other anchors can be chosen; then the anchors in between are shown as well.
+#[tokio::test]
+async fn the_origin_can_be_chosen() {
+    let entries = vec![user("0"), Entry::anchor("a", None), user("1"), Entry::anchor("b", None), user("2")];
+    for place in places() {
+        place.tape.store().append(&name(), entries.clone()).await.unwrap();
+        for (anchor, expected) in [
+            (AnchorSelector::Last, vec![4, 5]),
+            (AnchorSelector::Named("a".to_owned()), vec![2, 3, 4, 5]),
+            (AnchorSelector::Whole, vec![1, 2, 3, 4, 5]),
+        ] {
+            let context = TapeContext::new().anchored(anchor.clone());
+            let view = place.tape.view_by(&context, &ViewOptions::new()).await.unwrap();
+            assert_eq!(used(&view), expected, "{anchor:?} in {}", place.label);
+        }
+        let missing = TapeContext::new().anchored(AnchorSelector::Named("c".to_owned()));
+        let error = place.tape.view_by(&missing, &ViewOptions::new()).await.unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (ErrorKind::NotFound, "Anchor 'c' was not found.")
+        );
+    }
+}
+
+/// W-15: only a tape without anchors is shown whole; a store that cannot be read is an error.
+#[tokio::test]
+async fn a_view_never_takes_an_error_for_an_empty_tape() {
+    for place in places() {
+        assert_eq!(place.tape.view(&ViewOptions::new()).await.unwrap(), View::default());
+    }
+    assert_eq!(used(&view(vec![user("before any anchor")]).await), [1]);
+    let spy = Arc::new(Spy::new());
+    spy.append(&name(), vec![user("x")]).await.unwrap();
+    spy.fail_with(TapeError::Denied { path: "tapes".to_owned() });
+    let tape = Tape::new(spy, name());
+    assert_eq!(tape.view(&ViewOptions::new()).await.unwrap_err().kind(), ErrorKind::Environment);
+}
+
+/// L5: nothing before the anchor is read.
+#[tokio::test]
+async fn the_cost_of_a_view_is_that_of_its_entries() {
+    let spy = Arc::new(Spy::new());
+    let mut entries = vec![user("x"); 3_000];
+    entries.push(Entry::anchor("here", None));
+    entries.extend(vec![user("y"); 10]);
+    spy.append(&name(), entries).await.unwrap();
+    let tape = Tape::new(Arc::clone(&spy) as Arc<_>, name());
+    assert_eq!(tape.view(&ViewOptions::new()).await.unwrap().messages.len(), 11);
+    assert_eq!(spy.count(), 11);
+}
+
+/// Design §5: an anchor names entries it carries; the view shows them behind it, paired as ever.
+#[tokio::test]
+async fn carried_entries_follow_the_anchor() {
+    let state = |ids: Value| json!({"reason": "context_length_exceeded", "carry": ids});
+    let tape = tape_of(vec![
+        Entry::anchor("session/start", None),
+        user("old"),
+        user("the task"),
+        called(&["a"]),
+        Entry::tool_result(vec!["one".into()]),
+        called(&["b"]),
+    ])
+    .await;
+    // Ids that are not there, or not before the anchor, are no harm.
+    tape.handoff("auto_handoff/context_overflow", Some(state(json!([3, 4, 5, 6, 99, 7])))).await.unwrap();
+    tape.append(user("go on")).await.unwrap();
+    let options = ViewOptions::new();
+    let view = tape.view(&options).await.unwrap();
+    let opening =
+        "[Anchor created: auto_handoff/context_overflow]: {\"reason\": \"context_length_exceeded\"}";
+    let expected = json!([
+        {"role": "assistant", "content": opening},
+        {"role": "user", "content": "the task"},
+        calls(&["a"]),
+        tool("a", "one"),
+        calls(&["b"]),
+        tool("b", INTERRUPTED),
+        {"role": "user", "content": "go on"},
+    ]);
+    assert_eq!(messages(&view), expected);
+    assert_eq!(used(&view), [7, 3, 4, 5, 6, 9]);
+    // With little room the task stays, and of the rest the latest.
+    let short = tape.view(&ViewOptions { carry_limit: 160, ..options }).await.unwrap();
+    assert_eq!(used(&short), [7, 3, 6, 9]);
+    assert_eq!(complaint(&short.messages), None);
+    // A state that happens to have such a key is left alone.
+    tape.handoff("mine", Some(json!({"carry": "the bag"}))).await.unwrap();
+    let mine = tape.view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(messages(&mine)[0]["content"], "[Anchor created: mine]: {\"carry\": \"the bag\"}");
+}
+
+/// L3, W-9: media are shown for the whole turn they came in, and named afterwards.
+#[tokio::test]
+async fn media_stay_visible_during_the_turn() {
+    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
+    let text = json!({"type": "text", "text": "what is this?"});
+    for place in places() {
+        let tape = &place.tape;
+        tape.append(Entry::message("user", vec![picture.clone()])).await.unwrap();
+        let turn = tape.append(Entry::message("user", vec![text.clone(), picture.clone()])).await.unwrap();
+        tape.append(called(&["a"])).await.unwrap();
+        let during = messages(&tape.view(&ViewOptions::new().in_turn(turn)).await.unwrap());
+        assert_eq!(during[0]["content"], "[not shown again: image_url]", "{}", place.label);
+        assert_eq!(during[1]["content"], json!([text, picture]), "{}", place.label);
+        let after = messages(&tape.view(&ViewOptions::new()).await.unwrap());
+        assert_eq!(after[1]["content"], json!([text]), "{}", place.label);
+    }
+}
+
+/// Design §5: what a provider wants back goes to the model it came from and to no other.
+#[tokio::test]
+async fn provider_state_is_for_its_own_model() {
+    let tape = tape_of(Vec::new()).await;
+    let mut step = ChatStep::new("run-1");
+    step.tool_calls = vec![call("a", "bash")];
+    step.tool_results = Some(vec!["one".into()]);
+    step.model = Some("anthropic:claude".to_owned());
+    step.provider_state = Some(json!({"signature": "s"}));
+    tape.record_chat(step).await.unwrap();
+    for (model, expected) in [
+        (None, None),
+        (Some("openai:gpt"), None),
+        (Some("anthropic:claude"), Some(json!({"signature": "s"}))),
+    ] {
+        let options = ViewOptions { model: model.map(str::to_owned), ..ViewOptions::new() };
+        let view = tape.view(&options).await.unwrap();
+        assert_eq!(view.messages[0].get("provider_state"), expected.as_ref(), "{model:?}");
+    }
+}
+
+/// Design §5: some wires refuse to open with an assistant message.
+#[tokio::test]
+async fn a_fixed_line_can_open_the_view() {
+    let options = ViewOptions::new().opened_by_user();
+    let tape = tape_of(vec![Entry::anchor("a", None), user("hi")]).await;
+    let view = tape.view(&options).await.unwrap();
+    assert_eq!(messages(&view)[0], json!({"role": "user", "content": OPENING_LINE}));
+    assert_eq!(view.messages.len(), 3);
+    let tape = tape_of(vec![Entry::message("system", "be kind"), user("hi")]).await;
+    assert_eq!(tape.view(&options).await.unwrap().messages.len(), 2);
+    let tape = tape_of(Vec::new()).await;
+    assert_eq!(tape.view(&options).await.unwrap().messages.len(), 0);
+}
