@@ -148,7 +148,7 @@ impl Call {
         if self.name.is_empty() {
             return Some("the tool call has no name".into());
         }
-        if self.arguments.trim().is_empty() {
+        if self.has_no_arguments() {
             return cut.then(|| "the token limit cut the tool call off before its arguments".into());
         }
         match serde_json::from_str::<Value>(&self.arguments) {
@@ -159,9 +159,15 @@ impl Call {
         }
     }
 
+    /// A tool without parameters is called with nothing, or with `null`.
+    fn has_no_arguments(&self) -> bool {
+        matches!(self.arguments.trim(), "" | "null")
+    }
+
     fn into_json(self, index: usize) -> Value {
+        let empty = self.has_no_arguments();
         let id = if self.id.is_empty() { format!("call_{index}") } else { self.id };
-        let arguments = if self.arguments.trim().is_empty() { "{}".to_owned() } else { self.arguments };
+        let arguments = if empty { "{}".to_owned() } else { self.arguments };
         json!({
             "id": id,
             "type": "function",

@@ -1,5 +1,7 @@
 //! Parts of a message's content: text, images, audio, video, files.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 /// One part of a content list.
@@ -129,23 +131,5 @@ pub(super) fn omitted(what: &str) -> String {
 
 /// The text in a base64 payload, if it is text.
 pub(super) fn decode_text(data: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(data.len() / 4 * 3);
-    let (mut bits, mut count) = (0_u32, 0);
-    for byte in data.bytes().filter(|byte| !matches!(byte, b'=' | b'\n' | b'\r')) {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push(u8::try_from((bits >> count) & 0xff).ok()?);
-        }
-    }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(STANDARD.decode(data).ok()?).ok()
 }

@@ -160,7 +160,8 @@ impl Decoder {
         self.usage = response.value("usage").filter(Value::is_object).map(read_usage).or(self.usage.take());
         let status = response.str("status").unwrap_or_default();
         match &*status {
-            "completed" => self.finish = Some(FinishReason::Stop),
+            // The second spelling is that of a compatible server.
+            "completed" | "complete" => self.finish = Some(FinishReason::Stop),
             "incomplete" => {
                 let reason = response
                     .object("incomplete_details")

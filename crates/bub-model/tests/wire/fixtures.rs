@@ -1,0 +1,73 @@
+//! Where the recordings are: `BUB_FIXTURES/wire`, with a manifest that says what each shows.
+
+use std::path::PathBuf;
+
+use bub_model::Wire;
+use serde_json::Value;
+
+pub(crate) struct Recording {
+    pub(crate) file: String,
+    pub(crate) api: String,
+    pub(crate) status: Option<u16>,
+    pub(crate) shows: Vec<String>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// All recordings, or nothing when the variable is not set.
+pub(crate) fn all() -> Option<Vec<Recording>> {
+    let Some(root) = std::env::var_os("BUB_FIXTURES") else {
+        eprintln!("skipped: set BUB_FIXTURES to the directory that holds wire/manifest.jsonl");
+        return None;
+    };
+    let root = PathBuf::from(root).join("wire");
+    let manifest = std::fs::read_to_string(root.join("manifest.jsonl")).unwrap();
+    let row = |line: &str| {
+        let row: Value = serde_json::from_str(line).unwrap();
+        let text = |key: &str| row[key].as_str().unwrap().to_owned();
+        let shows = row["shows"].as_array().unwrap().iter().map(|label| label.as_str().unwrap().to_owned());
+        Recording {
+            file: text("file"),
+            api: text("api"),
+            status: row["status"].as_u64().map(|status| u16::try_from(status).unwrap()),
+            shows: shows.collect(),
+            bytes: std::fs::read(root.join(text("file"))).unwrap(),
+        }
+    };
+    Some(manifest.lines().filter(|line| !line.is_empty()).map(row).collect())
+}
+
+impl Recording {
+    /// The format of a recording; none for interfaces that are none of ours.
+    pub(crate) fn wire(&self) -> Option<Wire> {
+        const NOT_OURS: [&str; 4] = ["bedrock-converse", "cohere-chat", "gemini-interactions", "ollama-chat"];
+        let wire = Wire::from_name(&self.api);
+        assert!(wire.is_some() || NOT_OURS.contains(&self.api.as_str()), "undeclared interface {}", self.api);
+        wire
+    }
+
+    pub(crate) fn is_stream(&self) -> bool {
+        self.file.starts_with("streams/")
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        self.file.starts_with("errors/")
+    }
+
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        String::from_utf8_lossy(&self.bytes).contains(text)
+    }
+
+    pub(crate) fn shows(&self, label: &str) -> bool {
+        self.shows.iter().any(|shown| shown == label)
+    }
+
+    /// The bytes as they came over the wire; recordings of mere frames get their framing back.
+    pub(crate) fn wire_bytes(&self) -> Vec<u8> {
+        if !self.file.ends_with(".chunks.txt") {
+            return self.bytes.clone();
+        }
+        let text = std::str::from_utf8(&self.bytes).unwrap();
+        let frames = text.lines().filter(|line| !line.trim().is_empty());
+        frames.map(|line| format!("data: {line}\n\n")).collect::<String>().into_bytes()
+    }
+}

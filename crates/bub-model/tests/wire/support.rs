@@ -1,0 +1,52 @@
+//! Decoding in one line.
+
+use bub_model::{Accumulator, Completion, ModelError, ModelEvent, Quirks, Wire};
+
+/// Everything a stream gives when it arrives in these chunks.
+pub(crate) fn stream<'a>(
+    wire: Wire,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<ModelEvent>, Option<ModelError>) {
+    stream_with(wire, &Quirks::default(), chunks)
+}
+
+pub(crate) fn stream_with<'a>(
+    wire: Wire,
+    quirks: &Quirks,
+    chunks: impl IntoIterator<Item = &'a [u8]>,
+) -> (Vec<ModelEvent>, Option<ModelError>) {
+    let mut decoder = wire.decoder(quirks);
+    let mut events = Vec::new();
+    for chunk in chunks {
+        if let Err(error) = decoder.push(chunk, &mut events) {
+            return (events, Some(error));
+        }
+        if decoder.is_done() {
+            break;
+        }
+    }
+    let error = decoder.finish(&mut events).err();
+    (events, error)
+}
+
+/// The whole answer of a stream.
+pub(crate) fn complete(wire: Wire, bytes: &[u8]) -> Result<Completion, ModelError> {
+    let (events, error) = stream(wire, [bytes]);
+    match error {
+        Some(error) => Err(error),
+        None => fold(events),
+    }
+}
+
+pub(crate) fn fold(events: Vec<ModelEvent>) -> Result<Completion, ModelError> {
+    let mut accumulator = Accumulator::new();
+    for event in events {
+        accumulator.push(event);
+    }
+    accumulator.finish()
+}
+
+/// JSON frames as a stream of events.
+pub(crate) fn sse(frames: &[serde_json::Value]) -> Vec<u8> {
+    frames.iter().map(|frame| format!("data: {frame}\n\n")).collect::<String>().into_bytes()
+}
