@@ -1,49 +1,125 @@
-//! From a failed answer to a [`ModelError`]: status and structured code first, text last.
+//! From a failed answer to a [`ModelError`]: structured code and status first, text last.
+//!
+//! The order matters. A rate limit counted in tokens reads like an overflow, and a wrong reading throws
+//! conversations away; so words are only consulted for statuses that servers use for everything (400, 5xx, no
+//! status at all inside a stream). The rules are data: see `classify/tables.rs`.
 
 use std::time::Duration;
 
-use serde_json::Value;
-
-use crate::error::{Action, ErrorKind, ModelError, looks_like_html};
+use crate::error::{Action, ErrorKind, ModelError, short_message};
 use crate::wire::Wire;
+
+mod shape;
+mod tables;
+mod wait;
+
+use shape::Shape;
+use tables::{
+    ACCOUNT_TEXTS, AUTH_TEXTS, BUSY_TEXTS, CODES, MODEL_TEXTS, OVERFLOW_TEXTS, RATE_TEXTS,
+    TOO_LARGE_FOR_RATE_TEXTS, any_matches,
+};
 
 /// Classifies an error answer: an HTTP error, or an error object found inside a 200 stream.
 ///
 /// `status` is that of the HTTP answer; for an error inside a stream it is what the error object
 /// claims, if anything.
+///
+/// ```
+/// use bub_model::{Action, Wire, classify::classify};
+///
+/// let limit = br#"{"error":{"message":"You have exceeded token rate limit of your tier."}}"#;
+/// assert_eq!(classify(Some(429), None, limit, Wire::ChatCompletions).action, Action::Retry);
+/// let overflow = br#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#;
+/// assert_eq!(classify(Some(400), None, overflow, Wire::Messages).action, Action::ShrinkContext);
+/// ```
 pub fn classify(status: Option<u16>, retry_after: Option<Duration>, body: &[u8], _wire: Wire) -> ModelError {
-    let text = String::from_utf8_lossy(body);
-    let (code, message) = code_and_message(&text);
-    let action = match status {
-        Some(401 | 403) => Action::Reauthenticate,
-        Some(404) => Action::NextModel,
-        Some(413) => Action::ShrinkContext,
-        Some(408 | 409 | 429 | 500..=599) | None => Action::Retry,
-        Some(_) => Action::GiveUp,
-    };
-    let mut error = ModelError::new(ErrorKind::Provider, action, message);
+    let shape = Shape::read(body);
+    // Inside a stream the HTTP status is 200 and says nothing; the error object may claim one.
+    let status = status.filter(|status| *status >= 300).or(shape.status);
+    let action = decide(status, &shape);
+    let mut error = ModelError::new(ErrorKind::Provider, action, message(status, &shape));
     error.status = status;
-    error.code = code;
-    error.retry_after = retry_after;
+    error.code = shape.shown_code(status);
+    error.retry_after = retry_after.or(shape.retry_after).filter(|_| action == Action::Retry);
     error
 }
 
-fn code_and_message(text: &str) -> (Option<String>, String) {
-    let parsed: Option<Value> = serde_json::from_str(text).ok();
-    let Some(parsed) = parsed else {
-        let message = if text.trim().is_empty() { "no error text" } else { text };
-        debug_assert!(!looks_like_html(message) || text == message);
-        return (None, message.to_owned());
-    };
-    let body = parsed.as_array().and_then(|list| list.first()).unwrap_or(&parsed);
-    let error = body.get("error").filter(|error| !error.is_null()).unwrap_or(body);
-    let code = ["code", "type", "status"].iter().find_map(|key| match error.get(key)? {
-        Value::String(code) if !code.is_empty() => Some(code.clone()),
-        _ => None,
-    });
-    let message = error
-        .as_str()
-        .or_else(|| ["message", "detail"].iter().find_map(|key| error.get(key)?.as_str()))
-        .map_or_else(|| error.to_string(), str::to_owned);
-    (code, message)
+fn decide(status: Option<u16>, shape: &Shape) -> Action {
+    let text = shape.text.to_lowercase();
+    if matches!(status, Some(413 | 429)) && any_matches(TOO_LARGE_FOR_RATE_TEXTS, &text) {
+        // One request above the limit of a whole minute: waiting never helps, a smaller request does.
+        return Action::ShrinkContext;
+    }
+    if let Some(action) = by_code(status, shape) {
+        return action;
+    }
+    match status {
+        Some(401) => Action::Reauthenticate,
+        Some(403) => forbidden(shape, &text),
+        Some(402 | 404 | 410 | 451 | 501) => Action::NextModel,
+        Some(413) => Action::ShrinkContext,
+        Some(429) => rate_limited(&text),
+        Some(408 | 409 | 425 | 499) => Action::Retry,
+        Some(500..=599) => by_text(&text).unwrap_or(Action::Retry),
+        // A redirect: the base URL is not the one of an API. The key stays here.
+        Some(300..=399) => Action::NextModel,
+        Some(_) => by_text(&text).unwrap_or(Action::GiveUp),
+        None => by_text(&text).unwrap_or(Action::Retry),
+    }
 }
+
+/// What the structured codes say. A status that speaks for itself is not overruled by a vaguer code.
+fn by_code(status: Option<u16>, shape: &Shape) -> Option<Action> {
+    let known = |code: &String| CODES.iter().find(|(name, _)| name == code).map(|(_, action)| *action);
+    let action = shape.codes.iter().find_map(known)?;
+    match (status, action) {
+        // "Too large" with the code of a rate limit: smaller, not later.
+        (Some(413), Action::Retry) => None,
+        // A server that is down reports all sorts of codes.
+        (Some(401), Action::NextModel | Action::Retry) => Some(Action::Reauthenticate),
+        _ => Some(action),
+    }
+}
+
+fn forbidden(shape: &Shape, text: &str) -> Action {
+    if shape.html || any_matches(ACCOUNT_TEXTS, text) || any_matches(MODEL_TEXTS, text) {
+        // A page comes from a firewall or a country block: the key is not to blame.
+        return Action::NextModel;
+    }
+    Action::Reauthenticate
+}
+
+fn rate_limited(text: &str) -> Action {
+    if any_matches(ACCOUNT_TEXTS, text) { Action::NextModel } else { Action::Retry }
+}
+
+/// What the words say, for statuses that say nothing themselves.
+fn by_text(text: &str) -> Option<Action> {
+    let rules = [
+        // Before overflow: "token rate limit" must never be taken for one.
+        (RATE_TEXTS, Action::Retry),
+        (OVERFLOW_TEXTS, Action::ShrinkContext),
+        (AUTH_TEXTS, Action::Reauthenticate),
+        (ACCOUNT_TEXTS, Action::NextModel),
+        (MODEL_TEXTS, Action::NextModel),
+        (BUSY_TEXTS, Action::Retry),
+    ];
+    rules.into_iter().find(|(texts, _)| any_matches(texts, text)).map(|(_, action)| action)
+}
+
+/// What people read: one line, never a page.
+fn message(status: Option<u16>, shape: &Shape) -> String {
+    let text = short_message(&shape.text);
+    match (status, text.is_empty()) {
+        (Some(300..=399), _) => {
+            "the server redirects, which is not followed with a key: check the base URL".into()
+        }
+        (Some(407), _) => "the proxy wants a login: put it into the proxy's URL".into(),
+        (_, true) => "the server gave no reason".into(),
+        (_, false) if shape.html => format!("a web page instead of an answer: {text}"),
+        (_, false) => text,
+    }
+}
+
+#[cfg(test)]
+mod tests;

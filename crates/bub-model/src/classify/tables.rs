@@ -1,0 +1,239 @@
+//! The rules, as data. New codes and phrases of servers go here.
+
+use crate::error::Action;
+
+/// Machine-readable codes, types, statuses and reasons, in lower case with `_`.
+///
+/// Codes that servers put on everything (`invalid_request_error`, `server_error`, `bad_request`) are left out:
+/// they decide nothing.
+pub(super) const CODES: &[(&str, Action)] = &[
+    ("context_length_exceeded", Action::ShrinkContext),
+    ("context_window_exceeded", Action::ShrinkContext),
+    ("context_window_exceeded_error", Action::ShrinkContext),
+    ("contextwindowexceedederror", Action::ShrinkContext),
+    ("exceed_context_size_error", Action::ShrinkContext),
+    ("model_context_window_exceeded", Action::ShrinkContext),
+    ("model_max_prompt_tokens_exceeded", Action::ShrinkContext),
+    ("prompt_too_long", Action::ShrinkContext),
+    ("input_too_long", Action::ShrinkContext),
+    ("string_above_max_length", Action::ShrinkContext),
+    ("tokens_limit_reached", Action::ShrinkContext),
+    ("request_too_large", Action::ShrinkContext),
+    ("api_key_invalid", Action::Reauthenticate),
+    ("api_key_expired", Action::Reauthenticate),
+    ("authentication_error", Action::Reauthenticate),
+    ("expired_token", Action::Reauthenticate),
+    ("invalid_api_key", Action::Reauthenticate),
+    ("invalid_authentication", Action::Reauthenticate),
+    ("invalid_authentication_error", Action::Reauthenticate),
+    ("invalid_token", Action::Reauthenticate),
+    ("missing_api_key", Action::Reauthenticate),
+    ("token_expired", Action::Reauthenticate),
+    ("token_invalidated", Action::Reauthenticate),
+    ("unauthenticated", Action::Reauthenticate),
+    ("unauthorized", Action::Reauthenticate),
+    ("billing_error", Action::NextModel),
+    ("billing_hard_limit_reached", Action::NextModel),
+    ("billing_not_active", Action::NextModel),
+    ("content_filter", Action::NextModel),
+    ("content_policy_violation", Action::NextModel),
+    ("data_inspection_failed", Action::NextModel),
+    ("deploymentnotfound", Action::NextModel),
+    ("insufficient_balance", Action::NextModel),
+    ("insufficient_credits", Action::NextModel),
+    ("insufficient_quota", Action::NextModel),
+    ("model_decommissioned", Action::NextModel),
+    ("model_not_available", Action::NextModel),
+    ("model_not_found", Action::NextModel),
+    ("model_not_supported", Action::NextModel),
+    ("not_found", Action::NextModel),
+    ("not_found_error", Action::NextModel),
+    ("payment_required", Action::NextModel),
+    ("previous_response_not_found", Action::NextModel),
+    ("quota_exceeded", Action::NextModel),
+    ("responsibleaipolicyviolation", Action::NextModel),
+    ("unknown_model", Action::NextModel),
+    ("unsupported_country_region_territory", Action::NextModel),
+    ("unsupported_model", Action::NextModel),
+    ("usage_limit_reached", Action::NextModel),
+    ("usage_not_included", Action::NextModel),
+    ("deadline_exceeded", Action::Retry),
+    ("engine_overloaded", Action::Retry),
+    ("engine_overloaded_error", Action::Retry),
+    ("internal_server_error", Action::Retry),
+    ("model_overloaded", Action::Retry),
+    ("overloaded", Action::Retry),
+    ("overloaded_error", Action::Retry),
+    ("rate_limit_error", Action::Retry),
+    ("rate_limit_exceeded", Action::Retry),
+    ("rate_limit_reached_error", Action::Retry),
+    ("ratelimitexceeded", Action::Retry),
+    ("resource_exhausted", Action::Retry),
+    ("server_is_overloaded", Action::Retry),
+    ("service_unavailable", Action::Retry),
+    ("slow_down", Action::Retry),
+    ("throttlingexception", Action::Retry),
+    ("timeout_error", Action::Retry),
+    ("too_many_requests", Action::Retry),
+    // The model wrote a call that its own server refuses. Sampling again usually helps.
+    ("tool_use_failed", Action::Retry),
+    ("unavailable", Action::Retry),
+];
+
+/// Fragments that must occur in this order, in lower-case text.
+pub(super) type Phrase = &'static [&'static str];
+
+/// Whether any phrase occurs in `text`, which must be in lower case.
+pub(super) fn any_matches(phrases: &[Phrase], text: &str) -> bool {
+    phrases.iter().any(|phrase| matches(phrase, text))
+}
+
+fn matches(phrase: Phrase, text: &str) -> bool {
+    let mut rest = text;
+    phrase.iter().all(|fragment| match rest.split_once(fragment) {
+        Some((_, after)) => {
+            rest = after;
+            true
+        }
+        None => false,
+    })
+}
+
+/// The conversation does not fit into the model.
+pub(super) const OVERFLOW_TEXTS: &[Phrase] = &[
+    &["maximum context length"],
+    &["max context length"],
+    &["maximum prompt length"],
+    &["maximum model length"],
+    &["prompt is too long"],
+    &["prompt too long"],
+    &["prompt exceeds max length"],
+    &["prompt token count", "exceeds"],
+    &["input is too long"],
+    &["input too long"],
+    &["input token count", "exceeds"],
+    &["input tokens exceed"],
+    &["input length", "exceed", "context"],
+    &["input length", "exceed", "maximum"],
+    &["range of input length should be"],
+    &["exceed", "context limit"],
+    &["exceed", "context length"],
+    &["exceed", "context size"],
+    &["exceed", "context window"],
+    &["exceeded model token limit"],
+    &["context length", "exceed"],
+    &["context window", "exceed"],
+    &["context size", "exceed"],
+    &["context limit", "exceed"],
+    &["longer than the model's context"],
+    &["too large for model", "context"],
+    &["too many tokens", "prompt"],
+    &["tokens >", "maximum"],
+    &["reduce the length of the messages"],
+    &["reduce the length of the input"],
+    &["inputs", "tokens + ", "must be <="],
+    &["request entity too large"],
+    &["request body too large"],
+];
+
+/// One request is larger than what a whole period allows.
+pub(super) const TOO_LARGE_FOR_RATE_TEXTS: &[Phrase] =
+    &[&["request too large", "limit", "requested"], &["request too large for"], &["request body too large"]];
+
+/// A limit over time, however it is counted.
+pub(super) const RATE_TEXTS: &[Phrase] = &[
+    &["rate limit"],
+    &["rate-limit"],
+    &["ratelimit"],
+    &["too many requests"],
+    &["tokens per min"],
+    &["tokens per day"],
+    &["requests per min"],
+    &["token rate"],
+    &["too many tokens, please wait"],
+];
+
+/// The key or login.
+pub(super) const AUTH_TEXTS: &[Phrase] = &[
+    &["incorrect api key"],
+    &["invalid api key"],
+    &["invalid api-key"],
+    &["invalid x-api-key"],
+    &["api key not valid"],
+    &["api key is invalid"],
+    &["api key", "is invalid"],
+    &["api key expired"],
+    &["api key", "missing"],
+    &["missing", "api key"],
+    &["no api key"],
+    &["no auth credentials"],
+    &["authentication fail"],
+    &["invalid authentication"],
+    &["invalid credentials"],
+    &["unauthorized"],
+    &["token", "has expired"],
+];
+
+/// Money, plan, country: the account, not the key.
+pub(super) const ACCOUNT_TEXTS: &[Phrase] = &[
+    &["exceeded your current quota"],
+    &["credit balance is too low"],
+    &["insufficient balance"],
+    &["insufficient credits"],
+    &["insufficient funds"],
+    &["insufficient_quota"],
+    &["requires more credits"],
+    &["more credits"],
+    &["payment required"],
+    &["billing"],
+    &["country", "not supported"],
+    &["location is not supported"],
+    &["input was flagged"],
+];
+
+/// This model cannot do it, or does not exist.
+pub(super) const MODEL_TEXTS: &[Phrase] = &[
+    &["model", "does not exist"],
+    &["model", "not found"],
+    &["model", "not exist"],
+    &["not a valid model"],
+    &["model identifier is invalid"],
+    &["invalid model"],
+    &["unknown model"],
+    &["no such model"],
+    &["no endpoints found"],
+    &["model names are", "but you passed"],
+    &["invocation of model", "supported"],
+    &["model", "end of its life"],
+    &["model", "decommissioned"],
+    &["model", "doesn't support"],
+    &["model", "does not support"],
+    &["does not support", "with this model"],
+    &["not supported with this model"],
+    &["not supported by this model"],
+    &["not enabled for this model"],
+    &["input is not supported"],
+    &["unsupported content"],
+    &["expected to be either text or image"],
+    &["expected `text`"],
+    &["do not have access to"],
+];
+
+/// Trouble that passes.
+pub(super) const BUSY_TEXTS: &[Phrase] = &[
+    &["overloaded"],
+    &["try again later"],
+    &["temporarily unavailable"],
+    &["service unavailable"],
+    &["at capacity"],
+    &["high demand"],
+    &["timed out"],
+    &["timeout"],
+    &["internal server error"],
+    &["internal error"],
+    &["bad gateway"],
+    &["loading model"],
+    &["model is loading"],
+    &["no healthy upstream"],
+    &["upstream connect error"],
+];
