@@ -176,3 +176,15 @@ async fn long_tapes_and_long_lines_are_searched() {
         assert_eq!(oldest.len(), expected.len(), "{}", place.label);
     }
 }
+
+/// Text without an end of words is searched in time that grows with its length only.
+#[tokio::test]
+async fn monotonous_text_is_no_trap() {
+    let text = format!("{}aaab", "a".repeat(60_000));
+    for place in places() {
+        place.tape.append(Entry::message("user", text.clone())).await.unwrap();
+        let found = place.tape.search(&Search::new("aaaaaaabc")).await.unwrap();
+        assert_eq!(ids(&found), [1], "{}", place.label);
+        assert_eq!(ids(&place.tape.search(&Search::new("aaxbbc")).await.unwrap()), [0; 0]);
+    }
+}

@@ -108,8 +108,9 @@ impl Word {
             if self.is_in(text, &run) {
                 return Some(run.start);
             }
-            // All words of a whole run were compared.
-            at = if whole { run.end.max(part.end) } else { part.start + 1 };
+            // All words of a whole run were compared. Of a longer one everything was but what its end cuts off.
+            let compared = if whole { run.end } else { run.end.saturating_sub(6 * self.pattern.length()) };
+            at = compared.max(part.start + 1);
         }
         None
     }
