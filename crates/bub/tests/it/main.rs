@@ -17,3 +17,4 @@ mod docs;
 mod examples;
 mod faults;
 mod sandbox;
+mod tape;

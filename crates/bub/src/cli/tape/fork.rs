@@ -49,20 +49,22 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
             "the new session needs an id; give one with --session-id".to_owned(),
         ));
     }
+    let from = tapes.tape(source.name.clone());
+    let mut entries = taken_over(&from, &source, matches).await?;
+    let count = entries.len() as u64;
+    let Some(last) = entries.last() else {
+        let text = format!("tape `{}` is empty: there is nothing to fork", source.name);
+        return Err(TapeError::InvalidInput(text));
+    };
     let target = tapes.tape(TapeName::for_session(&tapes.workspace, session_id));
     // Nobody may begin a turn of the new session while it is being made.
     let lease = target.lease(Wait::No).await?;
-    if target.summary().await?.entries > 0 {
-        let session = text::line(session_id);
-        let text = format!(
-            "session `{session}` exists already; choose another id, or look at it with `bub tape show {session}`"
-        );
-        return Err(TapeError::InvalidInput(text));
-    }
-    let from = tapes.tape(source.name.clone());
-    let entries = taken_over(&from, &source, matches).await?;
-    let count = entries.len() as u64;
-    copy(&from, &target, entries, origin(tapes, &source, session_id)).await?;
+    require_new(&target, session_id).await?;
+    // Sidecars first: only when they are complete does the new session exist.
+    copy_sidecars(&from, &target, last).await?;
+    entries.push(origin(tapes, &source, session_id, last.id));
+    // One batch: the whole session or none.
+    target.store().append(target.name(), entries).await?;
     drop(lease);
     let mut out = Out::plain(&tapes.settings);
     let (label, session) = (text::line(source.label()), text::line(session_id));
@@ -72,6 +74,16 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     ))?;
     out.finish()?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn require_new(target: &Tape, session_id: &str) -> Result<()> {
+    if target.summary().await?.entries == 0 {
+        return Ok(());
+    }
+    let session = text::line(session_id);
+    Err(TapeError::InvalidInput(format!(
+        "session `{session}` exists already; choose another id, or look at it with `bub tape show {session}`"
+    )))
 }
 
 /// The entries up to the one that was asked for.
@@ -89,41 +101,32 @@ async fn taken_over(from: &Tape, source: &Listed, matches: &ArgMatches) -> Resul
         })?;
         entries.truncate(at + 1);
     }
-    if entries.is_empty() {
-        return Err(TapeError::InvalidInput(format!(
-            "tape `{}` is empty: there is nothing to fork",
-            source.name
-        )));
-    }
     Ok(entries)
 }
 
 /// Whose the new tape is and where it comes from: one entry outside every context, behind those it took over.
-fn origin(tapes: &Tapes, source: &Listed, session_id: &str) -> Entry {
+fn origin(tapes: &Tapes, source: &Listed, session_id: &str, at: EntryId) -> Entry {
     let channel = source.channel().map(str::to_owned);
     let session =
         SessionInfo { session_id: session_id.to_owned(), workspace: Some(tapes.workspace.clone()), channel };
     let mut data = session.to_map();
     let from = source.summary.session.as_ref().map(|session| &session.session_id);
-    data.insert("forked_from".to_owned(), json!({"tape": source.name.as_str(), "session_id": from}));
+    let forked_from = json!({"tape": source.name.as_str(), "session_id": from, "id": at});
+    data.insert("forked_from".to_owned(), forked_from);
     Entry::event("session.info", Some(data.into())).outside_context()
 }
 
-/// Sidecars first: only when they are complete does the new session exist.
-async fn copy(from: &Tape, target: &Tape, mut entries: Vec<Entry>, mut origin: Entry) -> Result<()> {
-    let last = entries.last().map(|entry| (entry.id, entry.timestamp()));
+/// Takes over what the sidecars held when the last entry was written.
+async fn copy_sidecars(from: &Tape, target: &Tape, last: &Entry) -> Result<()> {
     for sidecar in from.store().list(Listing::Sidecars(from.name().clone())).await? {
         let Some((_, name)) = sidecar.as_sidecar() else { continue };
-        let mut own: Vec<Entry> = Tape::new(from.store().clone(), sidecar.clone()).entries(Span::ALL).await?;
-        own.retain(|entry| last.is_none_or(|(_, moment)| entry.timestamp() <= moment));
+        let mut own = Tape::new(from.store().clone(), sidecar.clone()).entries(Span::ALL).await?;
+        own.retain(|entry| last.timestamp().is_none() || entry.timestamp() <= last.timestamp());
+        if own.is_empty() {
+            continue;
+        }
         let reset = Reset { archive: None, opening: Box::new(move |_| own) };
         target.store().reset(&target.name().sidecar(name)?, reset).await?;
     }
-    if let (Some(data), Some((id, _))) = (origin.payload.get_mut("data"), last) {
-        data["forked_from"]["id"] = json!(id);
-    }
-    entries.push(origin);
-    // One batch: the whole session or none.
-    target.store().append(target.name(), entries).await?;
     Ok(())
 }

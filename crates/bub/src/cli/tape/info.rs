@@ -1,6 +1,6 @@
 //! `bub tape info`: the figures of a tape.
 
-use std::process::ExitCode;
+use std::{fmt::Write as _, process::ExitCode};
 
 use bub_tape::{Result, TapeInfo, codec};
 use clap::{ArgMatches, Command};
@@ -27,7 +27,10 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     let shown = if matches.get_flag("json") {
         text::harmless_json(&(codec::to_python_json(&figures) + "\n")).into_owned()
     } else {
-        figures.iter().map(|(key, value)| format!("{key}: {}\n", plain(key, value))).collect()
+        figures.iter().fold(String::new(), |mut lines, (key, value)| {
+            let _ = writeln!(lines, "{key}: {}", plain(key, value));
+            lines
+        })
     };
     let mut out = Out::plain(&tapes.settings);
     out.write(&shown)?;

@@ -1,5 +1,7 @@
 //! A tape as a Markdown document.
 
+use std::fmt::Write as _;
+
 use bub_tape::{Entry, Kind};
 
 use super::{payload, tapes::Listed, text};
@@ -19,7 +21,7 @@ pub(super) fn head(found: &Listed) -> String {
     ];
     for (name, value) in facts {
         if let Some(value) = value {
-            head.push_str(&format!("- {name}: `{}`\n", text::line(value).replace('`', "'")));
+            let _ = writeln!(head, "- {name}: `{}`", text::line(value).replace('`', "'"));
         }
     }
     head.push('\n');
@@ -40,7 +42,7 @@ pub(super) fn entry(entry: &Entry) -> String {
         section.push_str(&body);
     } else {
         let fence = fence(&body);
-        section.push_str(&format!("{fence}text\n{body}\n{fence}"));
+        let _ = write!(section, "{fence}text\n{body}\n{fence}");
     }
     section.push_str("\n\n");
     section

@@ -1,6 +1,6 @@
 //! `bub tape reindex`: making the derived index again.
 
-use std::process::ExitCode;
+use std::{fmt::Write as _, process::ExitCode};
 
 use bub_tape::Result;
 use clap::{ArgMatches, Command};
@@ -26,7 +26,7 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
         let summary = files.store.reindex(name).await?;
         let entries = text::count(summary.entries, "entry", "entries");
         let anchors = text::count(summary.anchors, "anchor", "anchors");
-        report.push_str(&format!("{}: {entries}, {anchors}\n", check::label(files, name).await));
+        let _ = writeln!(report, "{}: {entries}, {anchors}", check::label(files, name).await);
     }
     drop(progress);
     let mut out = Out::plain(&files.tapes.settings);

@@ -1,6 +1,6 @@
 //! Text from tapes on its way to a terminal: it must not move the cursor, and dates must be readable.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Write as _};
 
 use bub_tape::Entry;
 
@@ -44,7 +44,7 @@ pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
     let mut clean = String::with_capacity(json.len() + 16);
     for character in json.chars() {
         if is_harmful(character) && character != '\n' {
-            clean.push_str(&format!("\\u{:04x}", u32::from(character)));
+            let _ = write!(clean, "\\u{:04x}", u32::from(character));
         } else {
             clean.push(character);
         }
@@ -135,7 +135,9 @@ fn push_visible(clean: &mut String, character: char) {
         // Every control character of ASCII has a picture.
         code @ 0..=0x1f => clean.extend(char::from_u32(0x2400 + code)),
         0x7f => clean.push('\u{2421}'),
-        code if is_harmful(character) => clean.push_str(&format!("\\u{{{code:x}}}")),
+        code if is_harmful(character) => {
+            let _ = write!(clean, "\\u{{{code:x}}}");
+        }
         _ => clean.push(character),
     }
 }
