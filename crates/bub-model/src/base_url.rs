@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::Wire;
+
 /// A checked address of a provider: `http` or `https`, a host, perhaps a path, no slash at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BaseUrl(String);
@@ -42,6 +44,16 @@ impl BaseUrl {
     #[must_use]
     pub(crate) fn with_default_path(self, path: &str) -> Self {
         if self.has_path() { self } else { Self(format!("{}{path}", self.0)) }
+    }
+
+    /// The address as the wire wants it: the paths of Messages begin with `/v1` themselves, and people
+    /// write it down all the same.
+    #[must_use]
+    pub(crate) fn for_wire(self, wire: Wire) -> Self {
+        match (wire, self.0.strip_suffix("/v1")) {
+            (Wire::Messages, Some(without)) => Self(without.to_owned()),
+            _ => self,
+        }
     }
 
     /// The address as text, without a slash at the end.

@@ -165,7 +165,7 @@ impl Models {
         id: &ModelId,
         key: Option<(Secret, KeySource)>,
     ) -> Result<Endpoint, AccessError> {
-        let base_url = self.keys.base_url(provider)?;
+        let base_url = self.keys.base_url(provider)?.for_wire(provider.wire);
         if key.is_none() && provider.needs_key && !base_url.is_loopback() {
             return Err(self.no_key(provider));
         }

@@ -84,13 +84,12 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         aliases: &["claude"],
-        base_path: "/v1",
         base_variable: "ANTHROPIC_BASE_URL",
         wire: Wire::Messages,
         key_prefix: "sk-ant-",
         default_model: "claude-sonnet-4-5",
         quirks: "",
-        ..row("anthropic", "https://api.anthropic.com/v1", &["ANTHROPIC_API_KEY"])
+        ..row("anthropic", "https://api.anthropic.com", &["ANTHROPIC_API_KEY"])
     },
     Row {
         base_variable: "OPENAI_BASE_URL",

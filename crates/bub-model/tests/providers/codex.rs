@@ -1,0 +1,253 @@
+//! The Codex login as model calls use it: `auth.json`, refresh, and when it counts.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bub_model::{KeySource, Wire};
+use serde_json::{Value, json};
+
+use crate::given::{Given, header};
+
+pub(crate) const TOKEN_URL: &str = "http://issuer.test/oauth/token";
+const FUTURE: &str = "2099-01-01T00:00:00Z";
+const PAST: &str = "2020-01-01T00:00:00Z";
+
+/// A token that names an account.
+pub(crate) fn jwt(account: &str) -> String {
+    let claims = json!({"https://api.openai.com/auth": {"chatgpt_account_id": account}});
+    format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
+}
+
+fn logged_in(given: Given, expires_at: &str) -> Given {
+    let auth = json!({
+        "OPENAI_API_KEY": null,
+        "tokens": {
+            "id_token": "id-token-1", "access_token": "access-token-1", "refresh_token": "refresh-token-1",
+            "expires_at": expires_at, "account_id": "acc-1", "own": [1]
+        },
+        "last_refresh": PAST,
+        "note": "größer",
+    });
+    given.file("user/.codex/auth.json", &auth.to_string())
+}
+
+fn auth(given: &Given) -> Value {
+    serde_json::from_str(&fs::read_to_string(given.path("user/.codex/auth.json")).unwrap()).unwrap()
+}
+
+// H-95, H-96: endpoint, headers, body defaults
+#[tokio::test]
+async fn a_login_is_used_when_there_is_no_key() {
+    let given = logged_in(Given::new(), FUTURE);
+    let endpoint = given.endpoint("openai:gpt-5-codex").await.unwrap();
+    assert_eq!(endpoint.base_url.as_str(), "https://chatgpt.com/backend-api/codex");
+    assert_eq!(endpoint.wire, Wire::Responses);
+    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-1");
+    assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-1");
+    assert_eq!(header(&endpoint, "openai-beta").unwrap(), "responses=experimental");
+    assert_eq!(header(&endpoint, "originator").unwrap(), "bub");
+    assert_eq!(endpoint.quirks.default_instructions.as_deref(), Some("You are Codex."));
+    assert_eq!(endpoint.quirks.extra_body["store"], json!(false));
+    assert_eq!(endpoint.key, Some(KeySource::Login(given.path("user/.codex/auth.json"))));
+    assert!(given.network.asked().is_empty());
+    assert_eq!(given.redactor.redact("access-token-1 refresh-token-1"), "*** ***");
+}
+
+// H-95, but a leftover login does not outrank a key that somebody set
+#[tokio::test]
+async fn every_key_outranks_a_login() {
+    for (name, value) in
+        [("OPENAI_API_KEY", "own-key-1"), ("BUB_OPENAI_API_KEY", "own-key-1"), ("BUB_API_KEY", "own-key-1")]
+    {
+        let given = logged_in(Given::new(), FUTURE).env("BUB_MODEL", "openai:gpt-5").env(name, value);
+        let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+        assert_eq!(endpoint.base_url.as_str(), "https://api.openai.com/v1", "{name}");
+        assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer own-key-1");
+    }
+}
+
+// H-95: a key that is a token with an account; an address of one's own
+#[tokio::test]
+async fn a_token_as_key_goes_to_the_service_of_tokens() {
+    let token = jwt("acc-9");
+    let given = Given::new().env("OPENAI_API_KEY", &token);
+    let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+    assert_eq!(endpoint.base_url.as_str(), "https://chatgpt.com/backend-api/codex");
+    assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-9");
+
+    let given = given.env("BUB_OPENAI_API_BASE", "https://proxy.example/v1");
+    let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+    assert_eq!(endpoint.base_url.as_str(), "https://proxy.example/v1");
+    assert_eq!(endpoint.wire, Wire::ChatCompletions);
+}
+
+// H-95: no login for an address of one's own, wherever it is set
+#[tokio::test]
+async fn a_login_never_goes_to_another_address() {
+    let custom = [
+        "api_base: {openai: 'https://proxy.example/v1'}",
+        "providers: {openai: {base_url: 'https://proxy.example/v1'}}",
+    ];
+    for yaml in custom {
+        let given = logged_in(Given::new(), FUTURE).config(&format!("{yaml}\n"));
+        assert!(given.endpoint("openai:gpt-5").await.is_err(), "{yaml}");
+    }
+    let given = logged_in(Given::new(), FUTURE).env("OPENAI_BASE_URL", "http://127.0.0.1:9/v1");
+    let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
+    assert!(endpoint.headers.is_empty(), "{endpoint:?}");
+}
+
+#[tokio::test]
+async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
+    let given = logged_in(Given::new(), PAST);
+    let choice = given.choice().await;
+    assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-5-codex");
+    assert_eq!(given.shorten(choice.why), "no model is configured; login in user/.codex/auth.json");
+    assert!(given.network.asked().is_empty());
+    let given = given.env("GROQ_API_KEY", "groq-key-1");
+    assert_eq!(given.choice().await.model.unwrap().provider(), "groq");
+}
+
+// C.5, W-40: refreshed, everything else kept, mode 0600, ASCII, two spaces, a line break at the end
+#[tokio::test]
+async fn an_expired_token_is_refreshed_and_kept() {
+    let access = jwt("acc-2");
+    let answer = json!({"access_token": access, "refresh_token": "refresh-token-2", "expires_in": 3600});
+    let given = logged_in(Given::new(), PAST).answers(TOKEN_URL, 200, &answer.to_string());
+    let endpoint = given.endpoint("openai:x").await.unwrap();
+    assert_eq!(header(&endpoint, "authorization").unwrap(), format!("Bearer {access}"));
+    assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-2");
+    assert_eq!(
+        given.network.asked(),
+        [format!(
+            "{TOKEN_URL} client_id=app_EMoamEEZ73f0CkXaXp7hrann&grant_type=refresh_token&refresh_token=refresh-token-1"
+        )]
+    );
+    let stored = auth(&given);
+    let tokens = &stored["tokens"];
+    assert_eq!(tokens["refresh_token"], "refresh-token-2");
+    assert_eq!((&tokens["id_token"], &tokens["own"]), (&json!("id-token-1"), &json!([1])), "kept");
+    assert_eq!((&stored["OPENAI_API_KEY"], &stored["note"]), (&json!(null), &json!("größer")), "kept");
+    let expires = tokens["expires_at"].as_str().unwrap();
+    assert!(expires.len() == 20 && expires.ends_with('Z') && expires > PAST, "{expires}");
+    let path = given.path("user/.codex/auth.json");
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.is_ascii() && text.starts_with("{\n  \"") && text.ends_with("}\n"), "{text}");
+    given.endpoint("openai:x").await.unwrap();
+    assert_eq!(given.network.asked().len(), 1, "it is fresh now");
+}
+
+// H-99: refreshed when less than two minutes are left
+#[tokio::test]
+async fn a_token_is_refreshed_before_it_expires() {
+    let soon = jiff::Timestamp::now().as_second() + 60;
+    let given = logged_in(Given::new(), &jiff::Timestamp::from_second(soon).unwrap().to_string());
+    let given = given.answers(TOKEN_URL, 200, r#"{"access_token": "access-token-2", "expires_in": 3600}"#);
+    let endpoint = given.endpoint("openai:x").await.unwrap();
+    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-2");
+    assert_eq!(auth(&given)["tokens"]["refresh_token"], "refresh-token-1", "not rotated, so it stays");
+}
+
+// H-99: the old token serves while it is valid; otherwise the error says what to do
+#[tokio::test]
+async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
+    let soon = jiff::Timestamp::now().as_second() + 60;
+    let given = logged_in(Given::new(), &jiff::Timestamp::from_second(soon).unwrap().to_string());
+    let endpoint = given.endpoint("openai:x").await.unwrap();
+    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-1");
+
+    let refusal = r#"{"error": "invalid_grant", "error_description": "token was revoked"}"#;
+    let given = logged_in(Given::new(), PAST).answers(TOKEN_URL, 400, refusal);
+    let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "the login of `openai` cannot be used: the token endpoint refused (HTTP 400): token was revoked; \
+         run `bub login openai`"
+    );
+    assert_eq!(auth(&given)["tokens"]["access_token"], "access-token-1", "a failure changes nothing");
+}
+
+// W-40: many at once, one refresh; a rotated refresh token is never used twice
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_calls_at_once_refresh_once() {
+    let given = logged_in(Given::new(), PAST);
+    let given = given.answers(
+        TOKEN_URL,
+        200,
+        r#"{"access_token": "access-token-2", "refresh_token": "r2-token", "expires_in": 3600}"#,
+    );
+    // Each has a lock of its own in memory, as processes do; what they share is the lock file.
+    let processes: Vec<_> = (0..8).map(|_| std::sync::Arc::new(given.models())).collect();
+    let calls = processes.iter().flat_map(|models| [models.clone(), models.clone()]).map(|models| {
+        tokio::spawn(async move { models.endpoint(&models.resolve("openai:x").unwrap()).await.unwrap() })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert_eq!(header(&call.await.unwrap(), "authorization").unwrap(), "Bearer access-token-2");
+    }
+    assert_eq!(given.network.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn a_refused_token_is_renewed_unless_somebody_did_so_already() {
+    let given = logged_in(Given::new(), FUTURE);
+    let given = given.answers(TOKEN_URL, 200, r#"{"access_token": "access-token-2", "expires_in": 3600}"#);
+    let models = given.models();
+    let refused = models.endpoint(&models.resolve("openai:x").unwrap()).await.unwrap();
+    let renewed = models.renew(&refused).await.unwrap().unwrap();
+    assert_eq!(header(&renewed, "authorization").unwrap(), "Bearer access-token-2");
+    let again = models.renew(&refused).await.unwrap().unwrap();
+    assert_eq!(header(&again, "authorization").unwrap(), "Bearer access-token-2");
+    assert_eq!(given.network.asked().len(), 1);
+}
+
+// C.5: number or date; without one the token itself, then last_refresh, then an hour from now
+#[tokio::test]
+async fn the_expiry_is_read_in_every_form() {
+    let now = jiff::Timestamp::now().as_second();
+    let token = |exp: i64| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(json!({"exp": exp}).to_string()));
+    for (auth, fresh) in [
+        (json!({"tokens": {"access_token": "t-123456", "expires_at": now + 600}}), true),
+        (json!({"tokens": {"access_token": "t-123456", "expires_at": now as f64 + 600.5}}), true),
+        (json!({"tokens": {"access_token": "t-123456", "expires_at": now - 600}}), false),
+        (json!({"tokens": {"access_token": "t-123456", "expires_at": "2099-01-01T01:00:00+01:00"}}), true),
+        (json!({"tokens": {"access_token": token(now + 600)}, "last_refresh": PAST}), true),
+        (json!({"tokens": {"access_token": token(now - 600)}}), false),
+        (json!({"tokens": {"access_token": "t-123456"}, "last_refresh": FUTURE}), true),
+        (json!({"tokens": {"access_token": "t-123456"}, "last_refresh": PAST}), false),
+        (json!({"tokens": {"access_token": "t-123456", "expires_at": "soon"}}), true),
+    ] {
+        let given = Given::new().file("user/.codex/auth.json", &auth.to_string());
+        assert_eq!(given.endpoint("openai:x").await.is_ok(), fresh, "{auth}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
+    for text in
+        ["{}", r#"{"tokens": null}"#, r#"{"tokens": {"access_token": ""}}"#, r#"{"OPENAI_API_KEY": "x"}"#]
+    {
+        let given = Given::new().file("user/.codex/auth.json", text);
+        let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+        assert!(error.starts_with("no API key for `openai`"), "{error}");
+    }
+    let given = Given::new().file("user/.codex/auth.json", r#"{"tokens": {"access_token": "sk-secret-1""#);
+    let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+    assert!(error.contains("auth.json is not valid JSON") && !error.contains("sk-secret-1"), "{error}");
+}
+
+#[tokio::test]
+async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
+    let given = logged_in(Given::new(), PAST);
+    fs::create_dir(given.path("elsewhere")).unwrap();
+    std::os::unix::fs::symlink(given.path("user/.codex/auth.json"), given.path("elsewhere/auth.json"))
+        .unwrap();
+    let home = given.path("elsewhere").display().to_string();
+    let given = given.env("CODEX_HOME", &home);
+    let given = given.answers(TOKEN_URL, 200, r#"{"access_token": "access-token-2", "expires_in": 3600}"#);
+    given.endpoint("openai:x").await.unwrap();
+    assert!(fs::symlink_metadata(given.path("elsewhere/auth.json")).unwrap().is_symlink());
+    assert_eq!(auth(&given)["tokens"]["access_token"], "access-token-2");
+}

@@ -1,0 +1,45 @@
+//! What `bub models` is told.
+
+use bub_model::ProviderReport;
+
+use crate::given::Given;
+
+async fn provider(given: &Given, name: &str) -> ProviderReport {
+    let report = given.models().report().await;
+    report.providers.into_iter().find(|provider| provider.name == name).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_usable_is_told_from_what_is_not() {
+    let given = Given::new().env("GROQ_API_KEY", "groq-key-1").answers(
+        "http://127.0.0.1:1234/v1/models",
+        200,
+        r#"{"data": [{"id": "a"}]}"#,
+    );
+    let groq = provider(&given, "groq").await;
+    assert!(groq.usable && groq.todo.is_none());
+    assert_eq!(groq.key.unwrap().to_string(), "environment variable GROQ_API_KEY");
+    let xai = provider(&given, "xai").await;
+    assert!(!xai.usable && xai.key.is_none());
+    assert!(given.shorten(xai.todo.unwrap()).starts_with("no API key for `xai`: set XAI_API_KEY"));
+    assert!(provider(&given, "lmstudio").await.usable);
+    assert_eq!(provider(&given, "ollama").await.todo.unwrap(), "no server answers: start it");
+    let report = given.models().report().await;
+    assert_eq!(report.local_servers.len(), 1);
+    assert_eq!(report.choice.unwrap().model.unwrap().provider(), "groq");
+}
+
+// W-46: a broken fallback is told of, and breaks nothing
+#[tokio::test]
+async fn broken_models_are_named_with_what_is_wrong() {
+    let given = Given::new().config("model: groq:x\nfallback_models: [nobody:x, openai:y, 'ollama:z']\n");
+    let report = given.models().report().await;
+    assert!(report.problem.unwrap().starts_with("no API key for `groq`"));
+    let problems: Vec<_> =
+        report.fallbacks.into_iter().map(|(model, problem)| (model, problem.is_some())).collect();
+    let expected = [("nobody:x", true), ("openai:y", true), ("ollama:z", false)];
+    assert_eq!(problems, expected.map(|(model, broken)| (model.to_owned(), broken)));
+
+    let given = Given::new().config("model: nobody:x\n");
+    assert!(given.models().report().await.choice.is_err());
+}
