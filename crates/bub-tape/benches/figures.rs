@@ -34,7 +34,7 @@ fn appending() {
     for batch in batches {
         runtime.block_on(store.append(&tape, batch)).unwrap();
     }
-    let (wall, busy) = (started.elapsed() / BATCHES, (processor_time() - processor) / BATCHES);
+    let (wall, busy) = (started.elapsed() / BATCHES, processor_time().saturating_sub(processor) / BATCHES);
     let rate = |time: Duration| 10.0 / time.as_secs_f64();
     println!(
         "append of ten: {busy:?} of processor time ({:.0} entries/s), {wall:?} by the clock ({:.0} entries/s)",

@@ -38,6 +38,13 @@ pub enum MergeBack {
     No,
 }
 
+impl MergeBack {
+    /// Temporary sessions (`temp/…`) leave nothing behind, all others are merged.
+    pub fn for_session(session_id: &str) -> Self {
+        if session_id.starts_with("temp/") { Self::No } else { Self::Yes }
+    }
+}
+
 /// A fork in progress. Dropped without [`finish`](Self::finish) it stays on disk until somebody recovers it.
 #[derive(Debug)]
 pub struct Fork {

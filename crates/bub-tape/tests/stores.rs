@@ -1,7 +1,8 @@
 //! Every store keeps the promises of the contract.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
 
-use bub_tape::{Durability, FileStore, MemoryStore, conformance};
+use bub_tape::{Durability, Entry, FileStore, MemoryStore, Span, TapeName, TapeStore, conformance};
+use futures_util::TryStreamExt as _;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_memory_store_conforms() {
@@ -19,4 +20,49 @@ async fn the_file_store_conforms_with_either_durability() {
         })
         .await;
     }
+}
+
+// W-16: a reader beside a writer that never rests sees whole batches, and each of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_never_sees_part_of_a_batch() {
+    let root = tempfile::tempdir().unwrap();
+    let tape = TapeName::for_session("/srv/demo", "cli:local");
+    let (writer, reader) =
+        (FileStore::new(root.path(), Durability::Os), FileStore::new(root.path(), Durability::Os));
+    let writing = tokio::spawn({
+        let tape = tape.clone();
+        async move {
+            for _ in 0..400 {
+                writer.append(&tape, vec![Entry::message("user", "x".repeat(2_000)); 7]).await.unwrap();
+            }
+        }
+    });
+    let mut seen = 0;
+    while seen < 2_800 {
+        let span = if seen % 2 == 0 { Span::ALL } else { Span::ALL.newest_first() };
+        let entries: Vec<Entry> = reader.read(&tape, span).try_collect().await.unwrap();
+        assert_eq!(entries.len() % 7, 0, "part of a batch");
+        assert!(entries.len() >= seen, "entries were seen and are gone");
+        seen = entries.len();
+        assert_eq!(reader.summary(&tape).await.unwrap().entries % 7, 0);
+    }
+    writing.await.unwrap();
+}
+
+// L1: somebody who deletes our directory takes the lock files with it; writers still keep each other out.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_files_may_be_deleted_between_appends() {
+    let root = tempfile::tempdir().unwrap();
+    let tape = TapeName::for_session("/srv/demo", "cli:local");
+    let stores = [(); 3].map(|()| FileStore::new(root.path(), Durability::Os));
+    for round in 0..30 {
+        for store in &stores {
+            store.append(&tape, vec![Entry::message("user", round.to_string())]).await.unwrap();
+        }
+        std::fs::remove_dir_all(root.path().join(".bub")).unwrap();
+        let all = stores.each_ref().map(|store| store.append(&tape, vec![Entry::message("user", "x")]));
+        futures_util::future::join_all(all).await.into_iter().for_each(|appended| drop(appended.unwrap()));
+    }
+    let entries: Vec<Entry> = stores[0].read(&tape, Span::ALL).try_collect().await.unwrap();
+    assert!(entries.iter().map(|entry| entry.id.get()).eq(1..=180));
 }

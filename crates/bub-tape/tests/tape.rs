@@ -353,6 +353,8 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
 // S-64, H-133: merge_back = false and temporary sessions leave nothing.
 #[tokio::test]
 async fn a_fork_that_is_not_merged_leaves_nothing() {
+    assert_eq!(MergeBack::for_session("temp/0a1b"), MergeBack::No);
+    assert_eq!(MergeBack::for_session("cli:temp/"), MergeBack::Yes);
     on_every_store(async |tape| {
         let tape = tape.with_sidecars([Sidecar::new("spill")]);
         let fork = tape.fork(MergeBack::No).await.unwrap();

@@ -20,6 +20,9 @@ use crate::{
 /// would cost more, because file systems flush a file that replaces another one.
 const CHECKPOINT_BYTES: u64 = 256 * 1024;
 
+/// How often a lock file may vanish while it is being locked before that is called an error.
+const RENAMED_LOCKS: usize = 100;
+
 /// One tape.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -86,16 +89,32 @@ impl Core {
 
     /// Waits for the lock.
     pub(crate) fn hold(&mut self) -> Result<Held> {
-        let lock = self.lock_file()?;
-        lock.lock().map_err(|error| self.error("lock", error))?;
-        Ok(Held(lock))
+        for _ in 0..RENAMED_LOCKS {
+            let lock = self.lock_file()?;
+            lock.lock().map_err(|error| self.error("lock", error))?;
+            if let Some(held) = self.still_named(lock)? {
+                return Ok(held);
+            }
+        }
+        let lost = std::io::Error::other("its lock file is being removed again and again");
+        Err(self.error("lock", lost))
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_hold(&mut self) -> Result<Option<Held>> {
         let lock = self.lock_file()?;
         let taken = lock.try_lock().map_err(|error| self.error("lock", error))?;
-        Ok(taken.then_some(Held(lock)))
+        if taken { self.still_named(lock) } else { Ok(None) }
+    }
+
+    /// Gives up a lock file that somebody has removed: others would lock a new one.
+    fn still_named(&mut self, lock: Arc<dyn FsFile>) -> Result<Option<Held>> {
+        let held = Held(lock);
+        if self.shared.has_name(&*held.0, &self.shared.layout.lock(&self.tape))? {
+            return Ok(Some(held));
+        }
+        self.lock = None;
+        Ok(None)
     }
 
     fn lock_file(&mut self) -> Result<Arc<dyn FsFile>> {

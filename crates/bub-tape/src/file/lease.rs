@@ -15,7 +15,8 @@ pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
     let path = shared.layout.lease(tape);
     let failed = |error| shared.error("lock", &path, error);
     let file = shared.open_write(&path, OpenMode::Write)?;
-    if !file.try_lock().map_err(failed)? {
+    // One that was removed meanwhile is as good as held: whoever removed it may have made another one.
+    if !file.try_lock().map_err(failed)? || !shared.has_name(&*file, &path)? {
         return Err(TapeError::Busy { tape: tape.to_string(), holder: holder(&*file) });
     }
     let note = format!("process {} since {}", std::process::id(), time::now_iso());

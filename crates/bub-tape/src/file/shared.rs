@@ -37,6 +37,14 @@ impl Shared {
         opened.map_err(|error| self.error("open", path, error))
     }
 
+    /// Whether an open file still has its name. A lock on one that was removed keeps nobody out.
+    pub(crate) fn has_name(&self, file: &dyn FsFile, path: &Path) -> Result<bool> {
+        let failed = |error| self.error("look at", path, error);
+        let named = missing_is_none(self.fs.stat(path)).map_err(failed)?;
+        let inode = file.stat().map_err(failed)?.inode;
+        Ok(named.is_some_and(|named| named.inode == inode))
+    }
+
     /// Writes a whole new file and gives it its name only when it is complete.
     pub(crate) fn replace(&self, path: &Path, bytes: &[u8], sync: bool) -> Result<()> {
         let temporary = self.scratch(path);

@@ -31,8 +31,14 @@ impl Snapshot {
         let path = shared.layout.tape(tape);
         let lock_path = shared.layout.lock(tape);
         let failed = |error| shared.error("read", &path, error);
-        let lock = missing_is_none(shared.fs.open(&lock_path, OpenMode::Read)).map_err(failed)?;
-        let record = || lock.as_deref().map_or(Ok(None), Record::read);
+        let mut lock = None;
+        let mut record = || {
+            // The first writer of all may make the file between two looks.
+            if lock.is_none() {
+                lock = missing_is_none(shared.fs.open(&lock_path, OpenMode::Read))?;
+            }
+            lock.as_deref().map_or(Ok(None), Record::read)
+        };
         let mut before = record().map_err(failed)?;
         for attempt in 0..ATTEMPTS {
             let Some(file) = missing_is_none(shared.fs.open(&path, OpenMode::Read)).map_err(failed)? else {
@@ -58,8 +64,9 @@ impl Snapshot {
 
 fn committed_end(file: &dyn FsFile, size: u64, record: Option<Record>, settled: bool) -> io::Result<u64> {
     match record {
+        // The size is older than the record and may lie inside a batch; what the record calls committed is there by now.
+        Some(record) if !settled => Ok(file.stat()?.size.min(record.end)),
         Some(record) if record.phase == Phase::Batch => end_beside_batch(file, size, record),
-        Some(record) if !settled => Ok(size.min(record.end)),
         Some(record) if record.end == size => Ok(size),
         // Written by somebody who takes no locks.
         _ => end_of_whole_lines(file, size),
