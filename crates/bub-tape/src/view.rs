@@ -20,7 +20,7 @@ pub use self::calls::INTERRUPTED;
 use self::{builder::Builder, telling::Telling};
 use crate::{AnchorSearch, AnchorSelector, Entry, EntryId, Kind, Result, Span, Tape, TapeContext, TapeError};
 
-/// The event that records the result of one call while others of the same response still run.
+/// The event that records the result of one call while others of the same response still run; see [`tool_done`].
 pub const TOOL_DONE: &str = "tool.done";
 
 /// The line put before a view that would open with an assistant message, for those who refuse that.
@@ -43,7 +43,8 @@ pub struct View {
 /// What a view depends on beside the tape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// The model that will see it: what a provider wants back is passed on only to the model it came from.
+    /// The model that will see it: what a provider wants back (`meta.provider_state`) is passed on, as `provider_state` of the
+    /// message, only to the model it came from.
     pub model: Option<String>,
     /// The first entry of the running turn: media are shown from there on. Without it none are.
     pub turn_start: Option<EntryId>,
@@ -85,6 +86,13 @@ impl ViewOptions {
         self.open_with_user = true;
         self
     }
+}
+
+/// The event of a finished call, `{call_id, result}`, outside the context: a view uses it when the entry with all results is
+/// missing.
+pub fn tool_done(call_id: &str, result: impl Into<Value>) -> Entry {
+    let data = crate::entry::object([("call_id", call_id.into()), ("result", result.into())]);
+    Entry::event(TOOL_DONE, Some(data.into())).outside_context()
 }
 
 impl Tape {

@@ -6,8 +6,8 @@ mod view_support;
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorSelector, ChatStep, Entry, EntryId, ErrorKind, INTERRUPTED, Kind, OPENING_LINE, TOOL_DONE, Tape,
-    TapeContext, TapeError, TapeStore as _, View, ViewOptions,
+    AnchorSelector, ChatStep, Entry, EntryId, ErrorKind, INTERRUPTED, Kind, OPENING_LINE, Tape, TapeContext,
+    TapeError, TapeStore as _, View, ViewOptions, tool_done,
 };
 use serde_json::{Map, Value, json};
 use view_support::{Spy, call, complaint, name, places, tape_of};
@@ -28,10 +28,6 @@ fn used(view: &View) -> Vec<i64> {
 
 fn user(text: &str) -> Entry {
     Entry::message("user", text)
-}
-
-fn done(id: &str, result: &str) -> Entry {
-    Entry::event(TOOL_DONE, Some(json!({"call_id": id, "result": result}))).outside_context()
 }
 
 fn tool(id: &str, content: &str) -> Value {
@@ -145,7 +141,8 @@ async fn what_a_selector_returns_is_repaired_too() {
 /// L3: the entries of a repaired view are those whose content is in it.
 #[tokio::test]
 async fn results_known_from_events_are_named() {
-    let view = view(vec![called(&["a", "b"]), done("b", "second"), done("zzz", "?"), user("go on")]).await;
+    let view =
+        view(vec![called(&["a", "b"]), tool_done("b", "second"), tool_done("zzz", "?"), user("go on")]).await;
     assert_eq!(used(&view), [1, 2, 4]);
 }
 

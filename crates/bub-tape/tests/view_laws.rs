@@ -82,9 +82,7 @@ fn message() -> impl Strategy<Value = Entry> {
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let done = (select(vec!["a", "b"]), value()).prop_map(|(id, result)| {
-        Entry::event("tool.done", Some(json!({"call_id": id, "result": result}))).outside_context()
-    });
+    let done = (select(vec!["a", "b"]), value()).prop_map(|(id, result)| bub_tape::tool_done(id, result));
     let state = prop::option::of(prop_oneof![
         value(),
         prop::collection::vec(0..40_i64, 0..6).prop_map(|ids| json!({"carry": ids, "digest": "…"})),

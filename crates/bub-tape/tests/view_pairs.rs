@@ -3,16 +3,12 @@
 
 mod view_support;
 
-use bub_tape::{Entry, INTERRUPTED, TOOL_DONE, ViewOptions};
+use bub_tape::{Entry, INTERRUPTED, ViewOptions, tool_done};
 use serde_json::{Map, Value, json};
 use view_support::{call, complaint, tape_of};
 
 fn user(text: &str) -> Entry {
     Entry::message("user", text)
-}
-
-fn done(id: &str, result: &str) -> Entry {
-    Entry::event(TOOL_DONE, Some(json!({"call_id": id, "result": result}))).outside_context()
 }
 
 fn tool(id: &str, content: &str) -> Value {
@@ -84,12 +80,12 @@ async fn calls_and_results_stay_paired() {
         ),
         (
             "a crash after some of the calls were done",
-            vec![called(&["a", "b"]), done("b", "second")],
+            vec![called(&["a", "b"]), tool_done("b", "second")],
             json!([calls(&["a", "b"]), tool("a", INTERRUPTED), tool("b", "second")]),
         ),
         (
             "what is done is no news once the results are there",
-            vec![called(&["a", "b"]), done("a", "early"), result(&["one", "two"])],
+            vec![called(&["a", "b"]), tool_done("a", "early"), result(&["one", "two"])],
             json!([calls(&["a", "b"]), tool("a", "one"), tool("b", "two")]),
         ),
         (
