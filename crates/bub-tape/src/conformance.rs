@@ -177,6 +177,10 @@ async fn entries_are_fetched_by_id(store: &dyn TapeStore) {
     let wanted = [19, 3, 99, 4].map(EntryId::new);
     let found = store.fetch(&tape(), &wanted).await.unwrap();
     assert_eq!(found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(), [3, 4, 19]);
+    store.append(&tape(), vec![numbered(0); 3_000]).await.unwrap();
+    store.append(&tape(), vec![Entry::anchor("y", None)]).await.unwrap();
+    let found = store.fetch(&tape(), &[5, 2_000].map(EntryId::new)).await.unwrap();
+    assert_eq!(found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(), [5, 2_000]);
 }
 
 async fn resets_replace_everything(store: &dyn TapeStore) {

@@ -73,6 +73,9 @@ pub enum Durability {
     Always,
 }
 
+/// So many entries are read sooner than the list of all anchors.
+const NEAR_IDS: i64 = 1_000;
+
 /// A directory of tapes. Clones share their open files.
 #[derive(Debug, Clone)]
 pub struct FileStore {
@@ -135,15 +138,26 @@ impl FileStore {
         answer.await.unwrap_or_else(|_| Err(interrupted()))
     }
 
+    /// An anchor behind that id, not far behind it: reading backwards from there finds the entry soon.
+    async fn anchor_beyond(&self, tape: &TapeName, id: EntryId) -> Result<Option<AnchorMark>> {
+        let last = self.anchors(tape, AnchorSearch::Latest(1)).await?.pop().filter(|last| last.id > id);
+        match last {
+            // What is asked for is usually recent; only for the rest is it worth going through all anchors.
+            Some(last) if last.id.get() - id.get() > NEAR_IDS => {
+                let marks = self.anchors(tape, AnchorSearch::All).await?;
+                Ok(marks.into_iter().find(|mark| mark.id > id))
+            }
+            last => Ok(last),
+        }
+    }
+
     async fn fetch_now(&self, tape: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
         let mut wanted: HashSet<EntryId> = ids.iter().copied().collect();
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Ok(Vec::new());
         };
-        // Backwards from the first anchor behind the highest id: what is asked for is usually recent.
-        let marks = self.anchors(tape, AnchorSearch::All).await?;
-        let beyond = marks.iter().find(|mark| mark.id > *highest).map(|mark| mark.position);
-        let span = beyond.map_or(Span::ALL, |position| Span::ALL.before(position)).newest_first();
+        let start = self.anchor_beyond(tape, *highest).await?;
+        let span = start.map_or(Span::ALL, |mark| Span::ALL.before(mark.position)).newest_first();
         let mut stream = self.read(tape, span);
         let mut found = Vec::new();
         while let Some(entry) = stream.next().await.transpose()? {

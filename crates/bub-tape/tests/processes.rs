@@ -34,6 +34,8 @@ const FIRST: &str = "BUB_TAPE_FIRST";
 const ALWAYS: &str = "BUB_TAPE_ALWAYS";
 /// A batch of ours: big enough that a kill can fall into it.
 const BATCH: usize = 3;
+/// After so many rounds a new tape is begun, so that looking at all of it stays quick.
+const ROUNDS_PER_TAPE: u64 = 50;
 
 fn name() -> TapeName {
     TapeName::for_session("/srv/demo", "cli:local")
@@ -188,10 +190,13 @@ fn numbers(entries: &[Entry]) -> Vec<usize> {
 // L1, W-1, W-3, W-16: nothing acknowledged is lost when a writer is killed.
 #[test]
 fn a_killed_writer_loses_nothing_it_acknowledged() {
-    let root = tempfile::tempdir().unwrap();
+    let mut root = tempfile::tempdir().unwrap();
     let mut chance = Chance(1);
     let mut first = 0;
     for round in 0..rounds() {
+        if round % ROUNDS_PER_TAPE == 0 {
+            (root, first) = (tempfile::tempdir().unwrap(), 0);
+        }
         let acknowledged = run_and_kill("append", root.path(), first, &mut chance);
         let store = FileStore::new(root.path(), Durability::Os);
         let tail = block_on(end_of_tape(&store)).unwrap_or(first);
@@ -203,12 +208,10 @@ fn a_killed_writer_loses_nothing_it_acknowledged() {
         }
         assert_eq!(tail % BATCH, 0, "round {round}: half a batch");
         first = tail;
-        if round % 50 == 49 {
+        if (round + 1) % ROUNDS_PER_TAPE == 0 || round + 1 == rounds() {
             block_on(check_whole(&store, first));
         }
     }
-    let store = FileStore::new(root.path(), Durability::Os);
-    block_on(check_whole(&store, first));
 }
 
 /// One more than the last number on the tape.
@@ -237,10 +240,13 @@ async fn check_whole(store: &FileStore, count: usize) {
 // S-64, W-2: a fork whose process is killed before, in or after its merge is merged exactly once.
 #[test]
 fn a_fork_killed_anywhere_is_merged_once() {
-    let root = tempfile::tempdir().unwrap();
+    let mut root = tempfile::tempdir().unwrap();
     let mut chance = Chance(2);
     let mut first = 0;
     for round in 0..rounds().div_ceil(5) {
+        if round % ROUNDS_PER_TAPE == 0 {
+            (root, first) = (tempfile::tempdir().unwrap(), 0);
+        }
         let acknowledged = run_and_kill("fork", root.path(), first, &mut chance);
         let store = FileStore::new(root.path(), Durability::Os);
         block_on(async {
@@ -314,10 +320,13 @@ fn a_killed_reset_loses_neither_tape_nor_archive() {
 // L2, L5: an index whose writing was killed is believed only as far as it is true.
 #[test]
 fn a_killed_index_write_changes_no_answer() {
-    let root = tempfile::tempdir().unwrap();
+    let mut root = tempfile::tempdir().unwrap();
     let mut chance = Chance(4);
     let mut first = 0;
     for round in 0..rounds().div_ceil(5) {
+        if round % ROUNDS_PER_TAPE == 0 {
+            (root, first) = (tempfile::tempdir().unwrap(), 0);
+        }
         let acknowledged = run_and_kill("index", root.path(), first, &mut chance);
         let store = FileStore::new(root.path(), Durability::Os);
         block_on(async {

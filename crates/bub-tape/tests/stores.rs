@@ -32,13 +32,13 @@ async fn a_reader_never_sees_part_of_a_batch() {
     let writing = tokio::spawn({
         let tape = tape.clone();
         async move {
-            for _ in 0..400 {
+            for _ in 0..150 {
                 writer.append(&tape, vec![Entry::message("user", "x".repeat(2_000)); 7]).await.unwrap();
             }
         }
     });
     let mut seen = 0;
-    while seen < 2_800 {
+    while seen < 1_050 {
         let span = if seen % 2 == 0 { Span::ALL } else { Span::ALL.newest_first() };
         let entries: Vec<Entry> = reader.read(&tape, span).try_collect().await.unwrap();
         assert_eq!(entries.len() % 7, 0, "part of a batch");
