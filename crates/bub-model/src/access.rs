@@ -111,6 +111,17 @@ pub enum AccessError {
     Settings(#[from] SettingsError),
 }
 
+impl AccessError {
+    /// What to do, in few words: for lists in which the rest is clear.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::NoKey { variable, login, .. } => format!("set {variable}{login}"),
+            Self::NoBase { variable, .. } => format!("set {variable} to its address"),
+            error => error.to_string(),
+        }
+    }
+}
+
 impl From<AccessError> for ModelError {
     fn from(error: AccessError) -> Self {
         let action = match &error {

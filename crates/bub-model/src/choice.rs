@@ -7,7 +7,7 @@ use bub_settings::{Origin, core};
 
 use crate::base_url::BaseUrl;
 use crate::codex;
-use crate::{AccessError, KeySource, ModelId, Models};
+use crate::{AccessError, KeySource, LocalServer, ModelId, Models};
 
 /// The model to use.
 #[derive(Clone, Debug)]
@@ -20,6 +20,23 @@ pub struct Choice {
     /// Models to try when it fails, as they were written. They are looked at only then, so a broken
     /// one breaks nothing.
     pub fallbacks: Vec<String>,
+}
+
+impl Choice {
+    /// The model and then its fallbacks, to be tried in this order; empty when there is no model.
+    ///
+    /// A fallback that is no identifier is left out with a warning: it must not break the others.
+    pub fn candidates(&self) -> Vec<ModelId> {
+        let fallbacks = self.fallbacks.iter().filter_map(|text| match text.parse::<ModelId>() {
+            Ok(id) => Some(id),
+            Err(error) => {
+                tracing::warn!("fallback left out: {error}");
+                None
+            }
+        });
+        let fallbacks = fallbacks.filter(|_| self.model.is_some());
+        self.model.iter().cloned().chain(fallbacks).collect()
+    }
 }
 
 /// Why a model was chosen.
@@ -60,16 +77,21 @@ impl Models {
     /// Local servers are asked only when it comes to that. An error means that `model` is set to
     /// something that does not exist.
     pub async fn choose(&self) -> Result<Choice, AccessError> {
+        self.choose_from(None).await
+    }
+
+    /// The same, when the local servers have been asked already.
+    pub(crate) async fn choose_from(&self, servers: Option<&[LocalServer]>) -> Result<Choice, AccessError> {
         let fallbacks = self.settings.get(&core::FALLBACK_MODELS).unwrap_or_default();
         if let Some(text) = self.settings.get(&core::MODEL) {
             let model = Some(self.resolve(&text)?);
             let why = Why::Configured(self.settings.origin("model").unwrap_or(Origin::Default));
             return Ok(Choice { model, why, fallbacks });
         }
-        let found = self.by_key().or_else(|| self.by_login());
-        let found = match found {
-            Some(found) => Some(found),
-            None => self.by_local_server().await,
+        let found = match (self.by_key().or_else(|| self.by_login()), servers) {
+            (Some(found), _) => Some(found),
+            (None, Some(servers)) => by_local_server(servers),
+            (None, None) => by_local_server(&self.local_servers().await),
         };
         let (model, why) = found.map_or((None, Why::Nothing), |(model, why)| (Some(model), why));
         Ok(Choice { model, why, fallbacks })
@@ -92,9 +114,8 @@ impl Models {
         let model = || ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
         usable.then(|| (model(), Why::Login(self.codex.file())))
     }
+}
 
-    async fn by_local_server(&self) -> Option<(ModelId, Why)> {
-        let servers = self.local_servers().await;
-        servers.into_iter().find_map(|server| Some((server.first_model()?, Why::Local(server.base_url))))
-    }
+fn by_local_server(servers: &[LocalServer]) -> Option<(ModelId, Why)> {
+    servers.iter().find_map(|server| Some((server.first_model()?, Why::Local(server.base_url.clone()))))
 }

@@ -30,7 +30,7 @@ use crate::fetch::Fetch;
 pub const PROVIDER: &str = "openai";
 
 /// The model used when a login is all there is.
-pub(crate) const DEFAULT_MODEL: &str = "gpt-5-codex";
+pub const DEFAULT_MODEL: &str = "gpt-5-codex";
 
 /// What every call of the service must carry, as quirks of the wire.
 pub(crate) const QUIRKS: &str = r#"{

@@ -1,5 +1,7 @@
 //! What is usable now, and what to do about the rest: the data behind `bub models`.
 
+use std::path::PathBuf;
+
 use bub_settings::core;
 
 use crate::{AccessError, Choice, KeySource, LocalServer, Models, Provider, Wire};
@@ -18,6 +20,8 @@ pub struct Report {
     pub providers: Vec<ProviderReport>,
     /// The servers on this computer that answer.
     pub local_servers: Vec<LocalServer>,
+    /// Where keys and addresses can be written down.
+    pub config_file: PathBuf,
 }
 
 /// One provider.
@@ -45,7 +49,7 @@ pub struct ProviderReport {
 impl Report {
     pub(crate) async fn new(models: &Models) -> Self {
         let local_servers = models.local_servers().await;
-        let choice = models.choose().await;
+        let choice = models.choose_from(Some(&local_servers)).await;
         let problem = choice.as_ref().ok().and_then(|choice| {
             let provider = models.catalogue.get(choice.model.as_ref()?.provider())?;
             models.problem(provider).map(|error| error.to_string())
@@ -56,13 +60,9 @@ impl Report {
             (text, problem)
         });
         let providers = models.catalogue.iter().map(|provider| of(models, provider, &local_servers));
-        Self {
-            problem,
-            fallbacks: fallbacks.collect(),
-            providers: providers.collect(),
-            choice,
-            local_servers,
-        }
+        let config_file = models.settings.config_file().to_owned();
+        let (fallbacks, providers) = (fallbacks.collect(), providers.collect());
+        Self { choice, problem, fallbacks, providers, local_servers, config_file }
     }
 }
 
@@ -78,11 +78,11 @@ fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> Provider
     let key = models.find_key(provider).map(|found| found.source().clone()).or(login);
     let base_url = models.base_url_of(provider);
     let server = servers.iter().find(|server| Some(server.base_url.as_str()) == base_url.as_deref());
-    let problem = models.problem(provider).map(|error| error.to_string());
+    let problem = models.problem(provider).map(|error| error.hint());
     // A server on this computer is usable when it answers and has a model; nothing else tells.
     let todo = match server {
         Some(server) if server.models.is_empty() => Some("it has no model yet: load one".to_owned()),
-        None if provider.local && problem.is_none() => Some("no server answers: start it".to_owned()),
+        None if provider.local && problem.is_none() => Some(absent(models, base_url.as_deref())),
         _ => problem,
     };
     ProviderReport {
@@ -95,4 +95,11 @@ fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> Provider
         default_model: provider.default_model.clone(),
         todo,
     }
+}
+
+fn absent(models: &Models, base_url: Option<&str>) -> String {
+    if !models.settings.get(&core::LOCAL_MODELS) {
+        return "not asked, because `local_models` is off".to_owned();
+    }
+    format!("no server answers at {}: start it", base_url.unwrap_or_default())
 }

@@ -21,6 +21,8 @@ async fn the_configured_model_is_used_whatever_else_is_there() {
     assert_eq!(model(&choice), "groq:x");
     assert_eq!(given.shorten(&choice.why), "configured in user/.bub/config.yml:1");
     assert_eq!(choice.fallbacks, ["broken", "openai:y"], "W-46: nobody looks at them yet");
+    let candidates: Vec<_> = choice.candidates().iter().map(ToString::to_string).collect();
+    assert_eq!(candidates, ["groq:x", "openai:y"]);
     assert!(given.network.asked().is_empty());
 }
 
@@ -127,7 +129,7 @@ async fn what_does_not_answer_like_a_model_server_is_none() {
 #[tokio::test]
 async fn without_anything_there_is_no_model_and_it_says_so() {
     let choice = Given::new().choice().await;
-    assert!(choice.model.is_none());
+    assert!(choice.model.is_none() && choice.candidates().is_empty());
     assert_eq!(choice.why.to_string(), "no model is configured, no key is set and no local server answers");
 }
 

@@ -21,9 +21,17 @@ async fn what_is_usable_is_told_from_what_is_not() {
     assert_eq!(groq.key.unwrap().to_string(), "environment variable GROQ_API_KEY");
     let xai = provider(&given, "xai").await;
     assert!(!xai.usable && xai.key.is_none());
-    assert!(given.shorten(xai.todo.unwrap()).starts_with("no API key for `xai`: set XAI_API_KEY"));
+    assert_eq!(xai.todo.unwrap(), "set XAI_API_KEY");
+    assert_eq!(provider(&given, "azure").await.todo.unwrap(), "set AZURE_OPENAI_ENDPOINT to its address");
+    assert_eq!(
+        provider(&given, "openai").await.todo.unwrap(),
+        "set OPENAI_API_KEY, or run `bub login openai`"
+    );
     assert!(provider(&given, "lmstudio").await.usable);
-    assert_eq!(provider(&given, "ollama").await.todo.unwrap(), "no server answers: start it");
+    assert_eq!(
+        provider(&given, "ollama").await.todo.unwrap(),
+        "no server answers at http://127.0.0.1:11434/v1: start it"
+    );
     let report = given.models().report().await;
     assert_eq!(report.local_servers.len(), 1);
     assert_eq!(report.choice.unwrap().model.unwrap().provider(), "groq");
