@@ -9,9 +9,9 @@
 //! .bub/forks/ torn/ tmp/ blobs/
 //! ```
 //!
-//! An append takes the write lock, notes what it is about to write (offset, length, checksum) and writes it; the
-//! batch is done when its bytes match that note. Whoever takes the lock next and finds that they do not takes the
-//! batch back. Readers take no lock: they compare the note before and after looking at the file, and stop where a batch
+//! An append takes the write lock, notes what it is about to write (offset, length, checksum), writes it and
+//! notes that it is done. Whoever takes the lock next and finds the note unfinished completes the batch or takes it
+//! back. Readers take no lock: they compare the note before and after looking at the file, and stop where a batch
 //! is being written.
 //!
 //! With [`Durability::Os`] an acknowledged batch survives the death of the process, with

@@ -45,7 +45,7 @@ async fn crash_everywhere<T>(
         let crashed = faults.crashed();
         check(root.path(), outcome, step).await;
         if !crashed {
-            assert!(step > 5, "the scenario has no steps to crash at");
+            assert!(step > 8, "the scenario has no steps to crash at");
             return;
         }
         step += 1;
@@ -167,8 +167,12 @@ async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
         store.reindex(&name()).await.unwrap();
     };
     let scenario = async |store: Arc<dyn TapeStore>| {
-        let batch: Vec<_> =
-            (0..400).flat_map(|number| [Entry::anchor("b", None), numbered(number)]).collect();
+        // Long enough that the index is saved.
+        let batch: Vec<_> = (0..400)
+            .flat_map(|number| {
+                [Entry::anchor("b", None), Entry::message("user", format!("{number}").repeat(500))]
+            })
+            .collect();
         store.append(&name(), batch).await.is_ok()
     };
     crash_everywhere(prepare, scenario, async |root, _, step| {

@@ -28,19 +28,17 @@ const RENAMED_LOCKS: usize = 100;
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tape: TapeName,
-    lock: Option<Arc<dyn FsFile>>,
+    lock: Option<Open>,
     pub(crate) open: Option<Open>,
     pub(crate) index: Index,
     /// The file the index in memory speaks of.
     index_inode: u64,
     checkpoint_at: u64,
-    /// The intent of our last batch, which is known to be complete, and what it became.
-    pub(crate) committed: Option<(Record, Record)>,
     /// Whether a failed fsync could not even be noted in the lock file.
     pub(crate) suspect: bool,
 }
 
-/// The tape file, open for writing.
+/// A file open for writing.
 #[derive(Debug, Clone)]
 pub(crate) struct Open {
     pub(crate) file: Arc<dyn FsFile>,
@@ -77,7 +75,6 @@ impl Core {
             index: Index::default(),
             index_inode: 0,
             checkpoint_at: 0,
-            committed: None,
             suspect: false,
         }
     }
@@ -91,7 +88,7 @@ impl Core {
     pub(crate) fn hold(&mut self) -> Result<Held> {
         for _ in 0..RENAMED_LOCKS {
             let lock = self.lock_file()?;
-            lock.lock().map_err(|error| self.error("lock", error))?;
+            lock.file.lock().map_err(|error| self.error("lock", error))?;
             if let Some(held) = self.still_named(lock)? {
                 return Ok(held);
             }
@@ -103,27 +100,28 @@ impl Core {
     /// Takes the lock if it is free.
     pub(crate) fn try_hold(&mut self) -> Result<Option<Held>> {
         let lock = self.lock_file()?;
-        let taken = lock.try_lock().map_err(|error| self.error("lock", error))?;
+        let taken = lock.file.try_lock().map_err(|error| self.error("lock", error))?;
         if taken { self.still_named(lock) } else { Ok(None) }
     }
 
     /// Gives up a lock file that somebody has removed: others would lock a new one.
-    fn still_named(&mut self, lock: Arc<dyn FsFile>) -> Result<Option<Held>> {
-        let held = Held(lock);
-        if self.shared.has_name(&*held.0, &self.shared.layout.lock(&self.tape))? {
+    fn still_named(&mut self, lock: Open) -> Result<Option<Held>> {
+        let held = Held(lock.file);
+        if self.shared.has_name(lock.inode, &self.shared.layout.lock(&self.tape))? {
             return Ok(Some(held));
         }
         self.lock = None;
         Ok(None)
     }
 
-    fn lock_file(&mut self) -> Result<Arc<dyn FsFile>> {
+    fn lock_file(&mut self) -> Result<Open> {
         if let Some(lock) = &self.lock {
-            return Ok(Arc::clone(lock));
+            return Ok(lock.clone());
         }
-        let lock: Arc<dyn FsFile> =
-            self.shared.open_write(&self.shared.layout.lock(&self.tape), OpenMode::Write)?.into();
-        self.lock = Some(Arc::clone(&lock));
+        let file = self.shared.open_write(&self.shared.layout.lock(&self.tape), OpenMode::Write)?;
+        let stat = file.stat().map_err(|error| self.error("lock", error))?;
+        let lock = Open { file: file.into(), inode: stat.inode };
+        self.lock = Some(lock.clone());
         Ok(lock)
     }
 
@@ -269,12 +267,8 @@ impl Core {
 
     /// The record of a tape on which nothing is under way; `None` when that has to be found out.
     pub(crate) fn at_rest(&self, record: Record, size: u64) -> Option<Record> {
-        let done = match (record.phase, self.committed) {
-            (Phase::Batch, Some((intent, done))) if intent == record => done,
-            (Phase::Idle, _) => record,
-            (Phase::Batch | Phase::Replace | Phase::Suspect, _) => return None,
-        };
-        (done.end == size && !self.suspect).then_some(done)
+        let at_rest = record.phase == Phase::Idle && record.end == size && !self.suspect;
+        at_rest.then_some(record)
     }
 }
 

@@ -16,7 +16,8 @@ pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
     let failed = |error| shared.error("lock", &path, error);
     let file = shared.open_write(&path, OpenMode::Write)?;
     // One that was removed meanwhile is as good as held: whoever removed it may have made another one.
-    if !file.try_lock().map_err(failed)? || !shared.has_name(&*file, &path)? {
+    let inode = file.stat().map_err(failed)?.inode;
+    if !file.try_lock().map_err(failed)? || !shared.has_name(inode, &path)? {
         return Err(TapeError::Busy { tape: tape.to_string(), holder: holder(&*file) });
     }
     let note = format!("process {} since {}", std::process::id(), time::now_iso());

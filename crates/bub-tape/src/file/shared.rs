@@ -38,10 +38,9 @@ impl Shared {
     }
 
     /// Whether an open file still has its name. A lock on one that was removed keeps nobody out.
-    pub(crate) fn has_name(&self, file: &dyn FsFile, path: &Path) -> Result<bool> {
-        let failed = |error| self.error("look at", path, error);
-        let named = missing_is_none(self.fs.stat(path)).map_err(failed)?;
-        let inode = file.stat().map_err(failed)?.inode;
+    pub(crate) fn has_name(&self, inode: u64, path: &Path) -> Result<bool> {
+        let named =
+            missing_is_none(self.fs.stat(path)).map_err(|error| self.error("look at", path, error))?;
         Ok(named.is_some_and(|named| named.inode == inode))
     }
 
