@@ -147,13 +147,14 @@ impl Tape {
             Some(_) => self.store().read(self.name(), span),
             None => self.store().sift(self.name(), span, Arc::new(Telling)),
         };
+        let blobs = self.store().blobs();
         let mut entries = Vec::new();
         while let Some(entry) = stream.try_next().await? {
             let first = entries.is_empty() && mark.is_some() && entry.kind == Kind::Anchor;
             let carried =
                 if first { carry::carried(self, &entry, options.carry_limit).await? } else { Vec::new() };
             for entry in [entry].into_iter().chain(carried) {
-                entries.push(pictures::for_turn(&*self.store().blobs(), entry, options.turn_start).await?);
+                entries.push(pictures::for_turn(&*blobs, entry, options.turn_start).await?);
             }
         }
         Ok((mark.map(|mark| mark.id), entries))

@@ -59,7 +59,7 @@ impl Query {
         self.run_through(store, tape, Filter::sieve)
     }
 
-    /// Answers the query for somebody who looks at the text himself, and knows which lines are worth it.
+    /// Answers the query for a caller that compares the text itself and knows which lines are worth it.
     pub(crate) fn run_for_search<'a>(
         self,
         store: &'a dyn TapeStore,
