@@ -60,11 +60,10 @@ fn decide(status: Option<u16>, shape: &Shape) -> Action {
         Some(413) => Action::ShrinkContext,
         Some(429) => rate_limited(&text),
         Some(408 | 409 | 425 | 499) => Action::Retry,
-        Some(500..=599) => by_text(&text).unwrap_or(Action::Retry),
         // A redirect: the base URL is not the one of an API. The key stays here.
         Some(300..=399) => Action::NextModel,
-        Some(_) => by_text(&text).unwrap_or(Action::GiveUp),
-        None => by_text(&text).unwrap_or(Action::Retry),
+        Some(400..=499) => by_text(&text).unwrap_or(Action::GiveUp),
+        Some(_) | None => by_text(&text).unwrap_or(Action::Retry),
     }
 }
 

@@ -5,6 +5,8 @@
 //! - [`Wire`] translates both for the wire formats, without any input or output of its own;
 //!   [`Quirks`] is how a provider differs from the format it speaks.
 //! - [`ModelError`] says what to do about a failure, [`classify`](classify::classify) decides it.
+//! - [`ModelClient`] makes the call: one HTTP client, retries, timeouts, cancellation, and [`Candidates`] tried in
+//!   order.
 //! - [`sse`] cuts bytes into server-sent events.
 //! - [`Models`] is where a call starts: which model runs ([`Choice`]), and where and with which key
 //!   ([`Endpoint`]). [`Catalogue`] has the providers, [`codex`] the login.
@@ -14,12 +16,15 @@ mod base_url;
 mod catalogue;
 mod choice;
 pub mod classify;
+mod client;
 pub mod codex;
 mod completion;
 mod error;
 mod event;
+mod fallback;
 pub mod fetch;
 mod finish;
+mod http;
 mod keys;
 mod local;
 mod model_id;
@@ -35,10 +40,13 @@ pub use access::{AccessError, Endpoint};
 pub use base_url::BaseUrl;
 pub use catalogue::{Catalogue, Login, Provider, ROWS, Row};
 pub use choice::{Choice, Why};
+pub use client::{Backoff, CallOptions, ModelClient};
 pub use completion::{Accumulator, BrokenCall, Completion};
 pub use error::{Action, ErrorKind, ModelError, looks_like_html, short_message};
 pub use event::{ModelEvent, ToolCallDelta};
+pub use fallback::{Candidates, EndpointSource, ModelStream};
 pub use finish::FinishReason;
+pub use http::{HttpOptions, Proxies};
 pub use keys::KeySource;
 pub use local::LocalServer;
 pub use model_id::{ModelId, NotAModel};

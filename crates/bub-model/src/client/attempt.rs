@@ -1,0 +1,193 @@
+//! One try of one call: request out, events in.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Response, Url};
+use tokio::time::{Instant, timeout};
+
+use super::retry_after::retry_after;
+use super::transport::{broken, unreachable};
+use super::{CallOptions, Inner};
+use crate::classify::classify;
+use crate::error::{Action, ErrorKind, ModelError};
+use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder};
+
+/// Of an error body no more than this is read: what it says stands at its beginning.
+const ERROR_BODY_LIMIT: usize = 64 * 1024;
+
+/// How long the rest of an error body, or of a finished answer, is waited for.
+const TAIL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// After the finish reason only usage and an end mark follow; a server that holds them back is not waited for.
+const AFTER_FINISH: Duration = Duration::from_secs(5);
+
+/// A stream of nothing but comments is given up after this many idle timeouts.
+const COMMENTS_ONLY: u32 = 10;
+
+/// An answer that is being read.
+pub(crate) struct Attempt {
+    response: Response,
+    decoder: StreamDecoder,
+    decoded: Vec<ModelEvent>,
+    /// The silence that is borne now.
+    patience: Duration,
+    idle_timeout: Duration,
+    last_event: Instant,
+}
+
+/// What reading brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    More,
+    Done,
+}
+
+impl Attempt {
+    /// Sends the request and waits for the head of the answer.
+    pub(crate) async fn open(
+        inner: &Inner,
+        endpoint: &Endpoint,
+        request: &ChatRequest,
+        options: &CallOptions,
+    ) -> Result<Self, ModelError> {
+        let encoded = endpoint.wire.encode(request, &endpoint.quirks);
+        let url = url(endpoint, &encoded)?;
+        let headers = headers(endpoint, &encoded, request.stream)?;
+        let client = inner.http.client(&url).await?;
+        let sending = client.post(url).headers(headers).body(encoded.body).send();
+        let patience = options.patience(request);
+        let response = match timeout(patience, sending).await {
+            Err(_) => return Err(silent(patience)),
+            Ok(Err(error)) => return Err(unreachable(&error, endpoint.base_url.as_str())),
+            Ok(Ok(response)) => response,
+        };
+        if !response.status().is_success() {
+            return Err(refused(response, endpoint).await);
+        }
+        Ok(Self {
+            response,
+            decoder: endpoint.wire.decoder(&endpoint.quirks),
+            decoded: Vec::new(),
+            patience,
+            idle_timeout: options.idle_timeout,
+            last_event: Instant::now(),
+        })
+    }
+
+    /// Reads once and appends what came to `events`, also when it ends in an error.
+    pub(crate) async fn read(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<Progress, ModelError> {
+        let result = self.read_chunk().await;
+        if !self.decoded.is_empty() {
+            self.last_event = Instant::now();
+            self.patience = self.idle_timeout;
+        }
+        events.extend(self.decoded.drain(..));
+        result
+    }
+
+    async fn read_chunk(&mut self) -> Result<Progress, ModelError> {
+        if self.decoder.is_done() {
+            self.drain().await;
+            return Ok(Progress::Done);
+        }
+        let finished = self.decoder.has_finish();
+        let patience = if finished { AFTER_FINISH.min(self.patience) } else { self.patience };
+        match timeout(patience, self.response.chunk()).await {
+            Ok(Ok(Some(chunk))) => {
+                self.decoder.push(&chunk, &mut self.decoded)?;
+                self.check_comments()
+            }
+            Ok(Ok(None)) => self.end(),
+            // The answer is whole, whatever became of the connection.
+            Err(_) | Ok(Err(_)) if finished => self.end(),
+            Ok(Err(error)) => Err(broken(&error)),
+            Err(_) => Err(silent(patience)),
+        }
+    }
+
+    fn end(&mut self) -> Result<Progress, ModelError> {
+        self.decoder.finish(&mut self.decoded)?;
+        Ok(Progress::Done)
+    }
+
+    /// Keep-alive comments show that somebody is there, not that an answer will come.
+    fn check_comments(&self) -> Result<Progress, ModelError> {
+        let bearable = self.patience.saturating_mul(COMMENTS_ONLY);
+        if self.decoded.is_empty() && self.last_event.elapsed() > bearable {
+            return Err(silent(bearable));
+        }
+        Ok(Progress::More)
+    }
+
+    /// Reads what follows the end mark, because only a connection that was read to its end is used again.
+    async fn drain(&mut self) {
+        let rest = async {
+            let mut budget = ERROR_BODY_LIMIT;
+            while let Ok(Some(chunk)) = self.response.chunk().await {
+                match budget.checked_sub(chunk.len()) {
+                    Some(left) => budget = left,
+                    None => return,
+                }
+            }
+        };
+        let _ = timeout(Duration::from_millis(200), rest).await;
+    }
+}
+
+fn url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
+    Url::parse(&format!("{}{}", endpoint.base_url, request.path)).map_err(|_| {
+        ModelError::new(ErrorKind::Setup, Action::GiveUp, "the address of the provider is no URL")
+    })
+}
+
+fn headers(endpoint: &Endpoint, request: &HttpRequest, stream: bool) -> Result<HeaderMap, ModelError> {
+    let mut headers = HeaderMap::new();
+    let accept = if stream { "text/event-stream" } else { "application/json" };
+    headers.insert(ACCEPT, HeaderValue::from_static(accept));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let own = request.headers.iter().map(|(name, value)| (*name, value.as_str()));
+    let given = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.expose()));
+    for (name, value) in own.chain(given) {
+        let bad = || {
+            let message = format!("the header `{name}` has characters that no header may have");
+            ModelError::new(ErrorKind::Setup, Action::Reauthenticate, message)
+        };
+        let key = HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad())?;
+        let mut value = HeaderValue::from_str(value).map_err(|_| bad())?;
+        // Nobody below us may print it.
+        value.set_sensitive(true);
+        headers.insert(key, value);
+    }
+    Ok(headers)
+}
+
+/// The error of an answer with a bad status.
+async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
+    let status = response.status().as_u16();
+    let wait = retry_after(response.headers());
+    let body = read_limited(response, ERROR_BODY_LIMIT, TAIL_TIMEOUT).await;
+    classify(Some(status), wait, &body, endpoint.wire)
+}
+
+/// The beginning of a body, as far as it comes in time.
+pub(super) async fn read_limited(mut response: Response, limit: usize, time: Duration) -> Vec<u8> {
+    let mut body = Vec::new();
+    let reading = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            let room = limit.saturating_sub(body.len());
+            body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+            if body.len() >= limit {
+                return;
+            }
+        }
+    };
+    let _ = timeout(time, reading).await;
+    body
+}
+
+fn silent(patience: Duration) -> ModelError {
+    let message = format!("nothing came from the server for {} s", patience.as_secs_f64().ceil());
+    ModelError::new(ErrorKind::Timeout, Action::Retry, message)
+}

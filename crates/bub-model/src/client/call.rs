@@ -1,0 +1,235 @@
+//! One call in all its tries.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::attempt::{Attempt, Progress};
+use super::transport::cancelled;
+use super::{CallOptions, Inner};
+use crate::error::{Action, ErrorKind, ModelError};
+use crate::fallback::{Candidates, named};
+use crate::{ChatRequest, Endpoint, ModelEvent, ModelId};
+
+/// A server that asks for more time than this loses its turn, when another one is there to ask.
+const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(10);
+
+/// A call: candidates, tries, and what was handed out.
+pub(crate) struct Call {
+    inner: Arc<Inner>,
+    candidates: Candidates,
+    request: ChatRequest,
+    options: CallOptions,
+    answering: Arc<Mutex<Option<ModelId>>>,
+    /// The candidate whose turn it is.
+    turn: Option<Turn>,
+    /// Its answer, once it has begun.
+    attempt: Option<Attempt>,
+    pending: VecDeque<ModelEvent>,
+    /// The errors of the candidates so far.
+    failures: Vec<ModelError>,
+    /// Whether the caller has got anything that counts.
+    emitted: bool,
+    /// The error that ends the call, once what came before it is handed out.
+    last: Option<ModelError>,
+    over: bool,
+}
+
+struct Turn {
+    endpoint: Endpoint,
+    tries: u32,
+    renewed: bool,
+    deadline: Option<Instant>,
+}
+
+impl Call {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        candidates: Candidates,
+        request: ChatRequest,
+        (options, answering): (CallOptions, Arc<Mutex<Option<ModelId>>>),
+    ) -> Self {
+        Self {
+            inner,
+            candidates,
+            request,
+            options,
+            answering,
+            turn: None,
+            attempt: None,
+            pending: VecDeque::new(),
+            failures: Vec::new(),
+            emitted: false,
+            last: None,
+            over: false,
+        }
+    }
+
+    /// The next event; after an error nothing follows.
+    pub(crate) async fn next(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+        let cancel = self.options.cancel.clone();
+        let item = tokio::select! {
+            biased;
+            () = cancel.cancelled(), if !self.over => Some(Err(cancelled())),
+            item = self.advance() => item,
+        };
+        if let Some(Err(_)) = &item {
+            // The connection is closed now, not when the caller gets round to dropping the stream.
+            self.attempt = None;
+            self.pending.clear();
+            self.over = true;
+        }
+        item
+    }
+
+    async fn advance(&mut self) -> Option<Result<ModelEvent, ModelError>> {
+        loop {
+            if let Some(event) = self.pending.pop_front() {
+                self.emitted = event != ModelEvent::Restart;
+                return Some(Ok(event));
+            }
+            if let Some(error) = self.last.take() {
+                return Some(Err(error));
+            }
+            if self.over {
+                return None;
+            }
+            let error = match self.step().await {
+                Ok(Progress::More) => continue,
+                Ok(Progress::Done) => {
+                    self.attempt = None;
+                    self.over = true;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            self.last = self.recover(error).await.err();
+        }
+    }
+
+    /// Takes the call one step further, within the time of the candidate.
+    async fn step(&mut self) -> Result<Progress, ModelError> {
+        if self.turn.is_none() {
+            self.begin_turn().await?;
+        }
+        let deadline = self.turn.as_ref().and_then(|turn| turn.deadline);
+        let Some(deadline) = deadline else { return self.work().await };
+        tokio::time::timeout_at(deadline, self.work()).await.unwrap_or_else(|_| {
+            let seconds = self.options.timeout.unwrap_or_default().as_secs_f64();
+            let message = format!("the call took longer than {seconds} s (`model_timeout_seconds`)");
+            Err(ModelError::new(ErrorKind::Timeout, Action::NextModel, message))
+        })
+    }
+
+    async fn work(&mut self) -> Result<Progress, ModelError> {
+        if let Some(attempt) = &mut self.attempt {
+            return attempt.read(&mut self.pending).await;
+        }
+        let Some(turn) = &mut self.turn else { return Ok(Progress::Done) };
+        turn.tries += 1;
+        tracing::debug!(model = %turn.endpoint.id, attempt = turn.tries, "model.call");
+        let attempt = Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await?;
+        self.attempt = Some(attempt);
+        Ok(Progress::More)
+    }
+
+    async fn begin_turn(&mut self) -> Result<(), ModelError> {
+        let none = || Err(ModelError::new(ErrorKind::Setup, Action::GiveUp, "there is no model to call"));
+        let endpoint = self.candidates.next().await.unwrap_or_else(none)?;
+        endpoint.id.model().clone_into(&mut self.request.model);
+        *self.answering.lock().unwrap_or_else(PoisonError::into_inner) = Some(endpoint.id.clone());
+        let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
+        self.turn = Some(Turn { endpoint, tries: 0, renewed: false, deadline });
+        Ok(())
+    }
+
+    /// Decides what follows an error: another try, another model, or the end.
+    async fn recover(&mut self, error: ModelError) -> Result<(), ModelError> {
+        self.attempt = None;
+        let error = self.cleaned(error);
+        if self.emitted && !self.options.restartable {
+            return Err(error);
+        }
+        self.pending.clear();
+        if std::mem::take(&mut self.emitted) {
+            self.pending.push_back(ModelEvent::Restart);
+        }
+        if self.try_again(&error).await? {
+            return Ok(());
+        }
+        let ends = error.action == Action::ShrinkContext || error.kind == ErrorKind::Cancelled;
+        self.turn = None;
+        if ends || !self.candidates.more() {
+            self.failures.push(error);
+            return Err(self.first_failure());
+        }
+        tracing::warn!("model.fallback: {error}; trying the next model");
+        self.failures.push(error);
+        Ok(())
+    }
+
+    /// Whether the same model gets another try; waits for it.
+    async fn try_again(&mut self, error: &ModelError) -> Result<bool, ModelError> {
+        let Some(turn) = &mut self.turn else { return Ok(false) };
+        if error.action == Action::Reauthenticate && !turn.renewed {
+            turn.renewed = true;
+            return Ok(self.renew().await);
+        }
+        if error.action != Action::Retry || turn.tries >= self.options.attempts {
+            return Ok(false);
+        }
+        let mut backoff = self.options.backoff;
+        if self.candidates.more() {
+            backoff.patience = backoff.patience.min(PATIENCE_WITH_OTHERS);
+        }
+        let Some(wait) = backoff.wait(turn.tries, error.retry_after) else { return Ok(false) };
+        let until = Instant::now() + wait;
+        if turn.deadline.is_some_and(|deadline| until >= deadline) {
+            return Ok(false);
+        }
+        tracing::warn!("model.retry: {error}; trying again in {:.1} s", wait.as_secs_f64());
+        tokio::time::sleep_until(until).await;
+        Ok(true)
+    }
+
+    async fn renew(&mut self) -> bool {
+        let (Some(turn), Some(source)) = (&mut self.turn, &self.candidates.source) else { return false };
+        match source.renew(&turn.endpoint).await {
+            Ok(Some(endpoint)) => {
+                turn.endpoint = endpoint;
+                true
+            }
+            Ok(None) => false,
+            Err(error) => {
+                tracing::warn!("model.renew: {}", error.redacted(&self.inner.redactor));
+                false
+            }
+        }
+    }
+
+    /// The error with the model's name and without anything secret.
+    fn cleaned(&self, error: ModelError) -> ModelError {
+        let Some(turn) = &self.turn else { return error.redacted(&self.inner.redactor) };
+        // The settings have registered their keys, but an endpoint may come from elsewhere.
+        for (_, value) in &turn.endpoint.headers {
+            self.inner.redactor.register(value);
+            if let Some((_, token)) = value.expose().split_once(' ') {
+                self.inner.redactor.register(&token.into());
+            }
+        }
+        named(error.redacted(&self.inner.redactor), &turn.endpoint.id)
+    }
+
+    /// The first error, with what became of the other candidates.
+    fn first_failure(&mut self) -> ModelError {
+        let mut failures = std::mem::take(&mut self.failures).into_iter();
+        let Some(mut first) = failures.next() else { return cancelled() };
+        for other in failures {
+            first.message.push_str("; then ");
+            first.message.push_str(&other.to_string());
+        }
+        first
+    }
+}

@@ -1,0 +1,46 @@
+//! The small exchanges beside model calls, through the same client.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use reqwest::Url;
+use reqwest::header::CONTENT_TYPE;
+use tokio::time::timeout;
+
+use super::attempt::read_limited;
+use super::{ModelClient, innermost};
+use crate::fetch::{Answer, Ask, Fetch, FetchError};
+
+/// Tokens and lists of models are small.
+const ANSWER_LIMIT: usize = 1024 * 1024;
+
+impl Fetch for ModelClient {
+    fn fetch<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Answer, FetchError>> {
+        async move {
+            let url = Url::parse(ask.url).map_err(|_| FetchError("the address is no URL".to_owned()))?;
+            let client = self.inner.http.client(&url).await.map_err(|error| FetchError(error.message))?;
+            let request = match ask.form {
+                Some(form) => client
+                    .post(url)
+                    .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
+                    .body(form.to_owned()),
+                None => client.get(url),
+            };
+            let exchange = async {
+                let response = request.send().await.map_err(|error| self.failure(&error))?;
+                let status = response.status().as_u16();
+                Ok(Answer { status, body: read_limited(response, ANSWER_LIMIT, ask.timeout).await })
+            };
+            timeout(ask.timeout, exchange)
+                .await
+                .unwrap_or_else(|_| Err(FetchError("no answer in time".to_owned())))
+        }
+        .boxed()
+    }
+}
+
+impl ModelClient {
+    fn failure(&self, error: &reqwest::Error) -> FetchError {
+        let text = if error.is_timeout() { "no connection in time".to_owned() } else { innermost(error) };
+        FetchError(self.inner.redactor.redact(&text).into_owned())
+    }
+}

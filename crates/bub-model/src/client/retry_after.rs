@@ -1,0 +1,59 @@
+//! `Retry-After`: seconds, milliseconds or a date.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use jiff::fmt::rfc2822::DateTimeParser;
+use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
+
+/// How long the server asks to wait.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(millis) = text("retry-after-ms").and_then(|millis| millis.parse::<f64>().ok()) {
+        return Duration::try_from_secs_f64(millis / 1000.0).ok();
+    }
+    let asked = text(RETRY_AFTER.as_str())?;
+    if let Ok(seconds) = asked.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    // The server's own clock, where it tells it, so that a wrong clock here does no harm.
+    let now = text(DATE.as_str()).and_then(date).unwrap_or_else(Timestamp::now);
+    Duration::try_from(date(asked)?.duration_since(now)).ok().or(Some(Duration::ZERO))
+}
+
+fn date(text: &str) -> Option<Timestamp> {
+    DateTimeParser::new().parse_timestamp(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(pairs: &[(&'static str, &'static str)]) -> Option<Duration> {
+        let headers = pairs.iter().map(|(name, value)| {
+            (name.parse::<reqwest::header::HeaderName>().unwrap(), value.parse().unwrap())
+        });
+        retry_after(&headers.collect())
+    }
+
+    #[test]
+    fn seconds_milliseconds_and_dates_are_understood() {
+        let now = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(asked(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
+        assert_eq!(asked(&[("retry-after", " 1.5 ")]), Some(Duration::from_millis(1500)));
+        assert_eq!(
+            asked(&[("retry-after-ms", "250"), ("retry-after", "1")]),
+            Some(Duration::from_millis(250))
+        );
+        assert_eq!(
+            asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")]),
+            Some(Duration::from_secs(30))
+        );
+        assert_eq!(asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]), Some(Duration::ZERO));
+        assert_eq!(asked(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]), Some(Duration::ZERO));
+        for odd in ["soon", "", "-5", "NaN", "inf", "1e300", "Sun, 99 Nov 1994"] {
+            assert_eq!(asked(&[("retry-after", odd)]), None, "{odd}");
+        }
+        assert_eq!(asked(&[]), None);
+    }
+}

@@ -1,0 +1,155 @@
+//! The one HTTP client: built on first use, connections kept, keys never redirected.
+
+use std::time::Duration;
+
+use bub_settings::{Environment, Secret};
+use reqwest::{Client, NoProxy, Proxy, Url, redirect};
+use tokio::sync::OnceCell;
+
+use crate::error::{Action, ErrorKind, ModelError};
+
+/// How connections are made.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HttpOptions {
+    /// The longest time until a connection stands, TLS included.
+    pub connect_timeout: Duration,
+    /// How long an unused connection is kept.
+    pub keep_idle: Duration,
+    /// The proxies to go through.
+    pub proxies: Proxies,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(15),
+            keep_idle: Duration::from_secs(90),
+            proxies: Proxies::default(),
+        }
+    }
+}
+
+impl HttpOptions {
+    /// The defaults, with the proxies of this environment.
+    pub fn from_environment(environment: &Environment) -> Self {
+        Self { proxies: Proxies::from_environment(environment), ..Self::default() }
+    }
+}
+
+/// Proxies by what they are for. A URL may hold a password, so it is a secret.
+#[derive(Clone, Debug, Default)]
+pub struct Proxies {
+    /// For `http` addresses (`HTTP_PROXY`).
+    pub http: Option<Secret>,
+    /// For `https` addresses (`HTTPS_PROXY`).
+    pub https: Option<Secret>,
+    /// For both, where there is no other (`ALL_PROXY`).
+    pub all: Option<Secret>,
+    /// Hosts that are reached directly, separated by commas (`NO_PROXY`). This computer always is.
+    pub direct: String,
+}
+
+impl Proxies {
+    /// The usual variables, in upper or lower case.
+    pub fn from_environment(environment: &Environment) -> Self {
+        let text = |name: &str| environment.get(name).and_then(|value| value.to_str()).map(str::trim);
+        let proxy = |name: &str| text(name).filter(|url| !url.is_empty()).map(Secret::from);
+        Self {
+            http: proxy("HTTP_PROXY"),
+            https: proxy("HTTPS_PROXY"),
+            all: proxy("ALL_PROXY"),
+            direct: text("NO_PROXY").unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// Every URL, for the redactor.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        [&self.http, &self.https, &self.all].into_iter().flatten()
+    }
+
+    /// Whether the way to an `http` address leads through TLS.
+    fn need_tls(&self) -> bool {
+        self.secrets().any(|url| url.expose().starts_with("https:"))
+    }
+
+    fn build(&self) -> Result<Vec<Proxy>, ModelError> {
+        let direct = NoProxy::from_string(&format!("localhost,127.0.0.0/8,::1,{}", self.direct));
+        let given: [(_, _, Make); 3] = [
+            (&self.http, "HTTP_PROXY", |url| Proxy::http(url)),
+            (&self.https, "HTTPS_PROXY", |url| Proxy::https(url)),
+            (&self.all, "ALL_PROXY", |url| Proxy::all(url)),
+        ];
+        let given = given.into_iter().filter_map(|(url, name, make)| Some((url.as_ref()?, name, make)));
+        given
+            .map(|(url, name, make)| match make(url.expose()) {
+                Ok(proxy) => Ok(proxy.no_proxy(direct.clone())),
+                Err(_) => Err(setup(format!("the proxy in {name} is not a URL"))),
+            })
+            .collect()
+    }
+}
+
+type Make = fn(&str) -> reqwest::Result<Proxy>;
+
+/// The client, in two halves: the trust store takes milliseconds to load, and a local server needs none.
+pub(crate) struct Http {
+    options: HttpOptions,
+    plain: OnceCell<Client>,
+    secure: OnceCell<Client>,
+}
+
+impl Http {
+    pub(crate) fn new(options: HttpOptions) -> Self {
+        Self { options, plain: OnceCell::new(), secure: OnceCell::new() }
+    }
+
+    pub(crate) fn options(&self) -> &HttpOptions {
+        &self.options
+    }
+
+    /// The client for an address.
+    pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
+        let secure = url.scheme() == "https" || self.options.proxies.need_tls();
+        let (cell, trust) = if secure { (&self.secure, Trust::System) } else { (&self.plain, Trust::Nobody) };
+        cell.get_or_try_init(|| async { self.build(trust) }).await
+    }
+
+    fn build(&self, trust: Trust) -> Result<Client, ModelError> {
+        // An error means that somebody chose a provider before, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let builder = Client::builder()
+            .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(self.options.connect_timeout)
+            .pool_idle_timeout(self.options.keep_idle)
+            .pool_max_idle_per_host(8)
+            .tcp_keepalive(Duration::from_secs(30))
+            // A redirect would carry the conversation, and on the same host the key, to an address that
+            // nobody configured.
+            .redirect(redirect::Policy::none())
+            .referer(false)
+            // The environment is read by bub-settings only.
+            .no_proxy();
+        let builder = self.options.proxies.build()?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
+        let builder = match trust {
+            Trust::System => builder,
+            Trust::Nobody => builder.tls_certs_only([]),
+        };
+        builder.build().map_err(|error| {
+            let cause = crate::client::innermost(&error);
+            setup(format!(
+                "no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"
+            ))
+        })
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Trust {
+    System,
+    Nobody,
+}
+
+fn setup(message: String) -> ModelError {
+    ModelError::new(ErrorKind::Setup, Action::GiveUp, message)
+}
