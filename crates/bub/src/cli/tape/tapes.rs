@@ -34,12 +34,14 @@ impl Tapes {
         Ok(Self { store, workspace: workspace(framework), settings: Arc::clone(settings) })
     }
 
-    /// All sessions, the latest first.
+    /// All sessions, the latest first. One that cannot be read does not hide the others.
     pub(super) async fn sessions(&self) -> Result<Vec<Listed>> {
         let mut listed = Vec::new();
         for name in self.store.list(Listing::Sessions).await? {
-            let summary = self.store.summary(&name).await?;
-            listed.push(Listed { name, summary });
+            match self.store.summary(&name).await {
+                Ok(summary) => listed.push(Listed { name, summary }),
+                Err(error) => super::note(&format!("left out: {error}")),
+            }
         }
         listed.sort_by_cached_key(|listed| Reverse(listed.last_moment()));
         Ok(listed)
@@ -80,15 +82,22 @@ impl Files {
         Self { store, directory, tapes }
     }
 
-    /// The session tapes that were named, or all of the store; sidecars follow their tape.
+    /// The tapes that were named, or all of the store, the latest first; sidecars follow their tape.
     pub(super) async fn named(&self, given: Vec<&str>) -> Result<Vec<TapeName>> {
         let store = &self.store;
         let mut sessions = Vec::new();
-        if given.is_empty() {
-            sessions = store.list(Listing::Sessions).await?;
-        }
-        for given in given {
+        for given in &given {
             sessions.push(self.tapes.find(given).await?.name);
+        }
+        if given.is_empty() {
+            let mut dated = Vec::new();
+            for name in store.list(Listing::Sessions).await? {
+                // Why one cannot be read is told when it is worked on.
+                let summary = store.summary(&name).await.unwrap_or_default();
+                dated.push(Listed { name, summary });
+            }
+            dated.sort_by_cached_key(|listed| Reverse(listed.last_moment()));
+            sessions.extend(dated.into_iter().map(|listed| listed.name));
         }
         let mut names = Vec::new();
         for session in sessions {
