@@ -1,4 +1,112 @@
-//! Decoding speed.
+//! Decoding speed: a long chat stream, bytes to events, and what it costs in memory.
+
+#![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
+
+use std::fmt::Write as _;
+
+use bub_model::sse::{SseDecoder, SseError};
+use bub_model::{Accumulator, Quirks, Wire};
+use divan::counter::BytesCount;
+use divan::{AllocProfiler, Bencher, black_box};
+
+#[global_allocator]
+static ALLOCATIONS: AllocProfiler = AllocProfiler::system();
+
 fn main() {
     divan::main();
+}
+
+/// What a connection hands over at a time.
+const CHUNK: usize = 16 * 1024;
+
+/// A chat stream as a busy server sends it: some three hundred bytes of frame for one word.
+fn chat_stream(deltas: usize) -> Vec<u8> {
+    let mut stream = String::new();
+    for n in 0..deltas {
+        write!(
+            stream,
+            "data: {{\"id\":\"chatcmpl-8bVs1Ih44Vun5ikcJ89KwlAr5ftDekeT\",\"object\":\"chat.completion.chunk\",\
+             \"created\":1762317021,\"model\":\"gpt-5-nano-2025-08-07\",\"service_tier\":\"default\",\
+             \"system_fingerprint\":null,\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\" word{n}\"}},\
+             \"logprobs\":null,\"finish_reason\":null}}],\"usage\":null,\"obfuscation\":\"ywLH2r1kcaeOOkq\"}}\n\n"
+        )
+        .unwrap();
+    }
+    stream.push_str(
+        "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
+    );
+    stream.into_bytes()
+}
+
+fn messages_stream(deltas: usize) -> Vec<u8> {
+    let mut stream = String::from(
+        "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\"}}\n\n",
+    );
+    for n in 0..deltas {
+        write!(
+            stream,
+            "event: content_block_delta\ndata: {{\"type\":\"content_block_delta\",\"index\":0,\
+             \"delta\":{{\"type\":\"text_delta\",\"text\":\" word{n}\"}}}}\n\n"
+        )
+        .unwrap();
+    }
+    stream.push_str("data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n");
+    stream.into_bytes()
+}
+
+#[divan::bench]
+fn sse_only(bencher: Bencher<'_, '_>) {
+    let stream = chat_stream(20_000);
+    bencher.counter(BytesCount::of_slice(&stream)).bench(|| {
+        let mut decoder = SseDecoder::new();
+        let mut length = 0;
+        for chunk in stream.chunks(CHUNK) {
+            decoder
+                .push(chunk, |event| {
+                    length += event.data.len();
+                    Ok::<(), SseError>(())
+                })
+                .unwrap();
+        }
+        length
+    });
+}
+
+fn decode(wire: Wire, stream: &[u8]) -> usize {
+    let mut decoder = wire.decoder(&Quirks::default());
+    let mut events = Vec::new();
+    let mut accumulator = Accumulator::new();
+    for chunk in stream.chunks(CHUNK) {
+        decoder.push(chunk, &mut events).unwrap();
+        for event in events.drain(..) {
+            accumulator.push(event);
+        }
+    }
+    decoder.finish(&mut events).unwrap();
+    for event in events {
+        accumulator.push(event);
+    }
+    accumulator.finish().unwrap().text.len()
+}
+
+/// Budget: at least 100 MB/s.
+#[divan::bench]
+fn chat_completions(bencher: Bencher<'_, '_>) {
+    let stream = chat_stream(20_000);
+    bencher
+        .counter(BytesCount::of_slice(&stream))
+        .bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
+}
+
+#[divan::bench]
+fn messages(bencher: Bencher<'_, '_>) {
+    let stream = messages_stream(20_000);
+    bencher.counter(BytesCount::of_slice(&stream)).bench(|| decode(Wire::Messages, black_box(&stream)));
+}
+
+/// Budget: memory beyond the text does not depend on the number of deltas; compare `max alloc`.
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 5)]
+fn memory_of_a_long_stream(bencher: Bencher<'_, '_>, deltas: usize) {
+    let stream = chat_stream(deltas);
+    bencher.bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
 }

@@ -34,14 +34,28 @@ impl Layout {
 
     /// A block came that is to be sent back as it is.
     pub(super) fn keep(&mut self, block: Value) {
-        self.steps.push(Value::Object(Map::from_iter([("keep".to_owned(), block)])));
+        self.steps.push(kept(block));
         self.worth_keeping = true;
+    }
+
+    /// Holds a place for a block that has only begun.
+    pub(super) fn reserve(&mut self) -> usize {
+        self.steps.push(Value::Null);
+        self.steps.len() - 1
+    }
+
+    /// The block for which a place was held.
+    pub(super) fn fill(&mut self, place: usize, block: Value) {
+        if let Some(step) = self.steps.get_mut(place) {
+            *step = kept(block);
+            self.worth_keeping = true;
+        }
     }
 
     /// The provider state, when there is anything to send back.
     pub(super) fn into_state(self, name: &str) -> Option<Value> {
-        let mut state = Map::new();
-        state.insert(name.to_owned(), Value::Array(self.steps));
+        let steps = self.steps.into_iter().filter(|step| !step.is_null()).collect();
+        let state = Map::from_iter([(name.to_owned(), Value::Array(steps))]);
         self.worth_keeping.then_some(Value::Object(state))
     }
 
@@ -52,6 +66,10 @@ impl Layout {
         }
         self.steps.push(step);
     }
+}
+
+fn kept(block: Value) -> Value {
+    Value::Object(Map::from_iter([("keep".to_owned(), block)]))
 }
 
 /// A part of an assistant message, in the order in which the model produced it.

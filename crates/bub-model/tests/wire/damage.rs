@@ -1,1 +1,242 @@
-//! damage
+//! Answers as they come when something is wrong: the right typed error, never a hang or a panic, and
+//! never a partial tool call that looks whole.
+
+use bub_model::{Action, ErrorKind, FinishReason, ModelEvent, Quirks, Wire};
+use serde_json::{Value, json};
+
+use crate::support::{complete, fold, sse, stream};
+
+fn chunk(delta: &Value) -> Value {
+    json!({"choices": [{"index": 0, "delta": delta}]})
+}
+
+fn end(reason: &str) -> Value {
+    json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
+}
+
+fn kind(wire: Wire, bytes: &[u8]) -> ErrorKind {
+    complete(wire, bytes).expect_err("an error").kind
+}
+
+#[test]
+fn an_empty_body_is_an_answer_that_never_came() {
+    for wire in Wire::ALL {
+        for body in [&b""[..], b"\n\n", b" \r\n", b"\xef\xbb\xbf"] {
+            assert_eq!(kind(wire, body), ErrorKind::Truncated, "{body:?}");
+            assert!(wire.decode(body, &Quirks::default()).is_err(), "{body:?}");
+        }
+        assert_eq!(kind(wire, b": only comments\n\n: here\n\n"), ErrorKind::Truncated);
+    }
+}
+
+#[test]
+fn a_web_page_is_named_and_not_dumped() {
+    let page =
+        format!("<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head>{}", "x".repeat(5000));
+    for wire in Wire::ALL {
+        let error = complete(wire, page.as_bytes()).unwrap_err();
+        assert_eq!((error.kind, error.action), (ErrorKind::Malformed, Action::Retry));
+        assert!(error.message.contains("502 Bad Gateway") && error.message.len() < 100, "{}", error.message);
+    }
+}
+
+#[test]
+fn a_malformed_frame_is_an_error_and_ends_the_stream() {
+    for wire in Wire::ALL {
+        assert_eq!(kind(wire, b"data: {broken\n\ndata: {}\n\n"), ErrorKind::Malformed);
+        assert_eq!(kind(wire, b"data: 17\n\ndata: {}\n\n"), ErrorKind::Malformed);
+    }
+    let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
+    let mut events = Vec::new();
+    let stream = [sse(&[chunk(&json!({"content": "a"}))]), b"data: {\"x\n\n".to_vec()].concat();
+    assert!(decoder.push(&stream, &mut events).is_err());
+    assert_eq!(events, [ModelEvent::Text("a".into())]);
+    // After an error it stays silent.
+    assert!(decoder.is_done());
+    assert!(decoder.push(&sse(&[chunk(&json!({"content": "b"}))]), &mut events).is_ok());
+    assert!(decoder.finish(&mut events).is_ok());
+    assert_eq!(events.len(), 1);
+}
+
+#[test]
+fn a_stream_cut_inside_an_event_is_truncated_not_malformed() {
+    let whole = sse(&[chunk(&json!({"content": "abc"})), chunk(&json!({"content": "def"}))]);
+    assert_eq!(kind(Wire::ChatCompletions, &whole[..whole.len() - 10]), ErrorKind::Truncated);
+}
+
+#[test]
+fn invalid_utf8_is_an_error_where_it_matters() {
+    // Replacement characters in the arguments of a tool would be acted on.
+    let broken = b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n\ndata: [DONE]\n\n";
+    assert_eq!(kind(Wire::ChatCompletions, broken), ErrorKind::Malformed);
+    let harmless =
+        [b": \xff\xfe\n\n".to_vec(), sse(&[chunk(&json!({"content": "a"})), end("stop")])].concat();
+    assert_eq!(complete(Wire::ChatCompletions, &harmless).unwrap().text, "a");
+    assert!(Wire::Messages.decode(b"{\"content\":[],\"stop_reason\":\"\xff\"}", &Quirks::default()).is_err());
+}
+
+#[test]
+fn ten_megabytes_in_one_event_are_decoded_and_much_more_refused() {
+    let text = "x".repeat(10 * 1024 * 1024);
+    let bytes = sse(&[chunk(&json!({"content": text})), end("stop")]);
+    assert_eq!(complete(Wire::ChatCompletions, &bytes).unwrap().text.len(), text.len());
+    let endless = vec![b'x'; 1024 * 1024];
+    let mut pieces = vec![&b"data: "[..]];
+    pieces.extend(std::iter::repeat_n(&endless[..], 20));
+    let (events, error) = stream(Wire::ChatCompletions, pieces);
+    assert_eq!((events.len(), error.unwrap().kind), (0, ErrorKind::TooLarge));
+}
+
+#[test]
+fn crlf_comments_and_a_missing_blank_line_are_fine() {
+    let text = ": hello\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\r\n\r\ndata: [DONE]";
+    assert_eq!(complete(Wire::ChatCompletions, text.as_bytes()).unwrap().text, "a");
+}
+
+#[test]
+fn a_json_array_is_a_stream_of_chunks() {
+    let chunks = json!([
+        {"candidates": [{"content": {"parts": [{"text": "a"}]}}]},
+        {"candidates": [{"content": {"parts": [{"text": "b"}]}, "finishReason": "STOP"}]},
+    ]);
+    let text = chunks.to_string();
+    assert_eq!(complete(Wire::GenerateContent, text.as_bytes()).unwrap().text, "ab");
+    let cut = &text.as_bytes()[..text.len() - 5];
+    assert_eq!(kind(Wire::GenerateContent, cut), ErrorKind::Truncated);
+}
+
+#[test]
+fn an_error_object_in_place_of_an_answer_is_an_error() {
+    for (wire, body) in [
+        (Wire::ChatCompletions, json!({"error": {"message": "no", "type": "server_error"}})),
+        (Wire::Responses, json!({"error": {"message": "no", "code": "server_error"}})),
+        (Wire::Messages, json!({"type": "error", "error": {"type": "api_error", "message": "no"}})),
+        (Wire::GenerateContent, json!([{"error": {"code": 500, "message": "no", "status": "INTERNAL"}}])),
+    ] {
+        let body = body.to_string();
+        assert_eq!(kind(wire, body.as_bytes()), ErrorKind::Provider, "{body}");
+        assert_eq!(
+            kind(wire, format!("data: {body}\n\n").as_bytes()),
+            if body.starts_with('[') { ErrorKind::Malformed } else { ErrorKind::Provider }
+        );
+    }
+    for wire in Wire::ALL {
+        assert_eq!(wire.decode(b"{\"hello\":1}", &Quirks::default()).unwrap_err().kind, ErrorKind::Malformed);
+        assert!(wire.decode(b"null", &Quirks::default()).is_err());
+    }
+}
+
+#[test]
+fn an_error_beside_choices_or_in_a_choice_is_seen() {
+    let error = json!({"message": "upstream died", "code": 502});
+    for frame in [
+        json!({"error": error, "choices": [{"delta": {"content": ""}, "finish_reason": "error"}]}),
+        json!({"choices": [{"delta": {"content": ""}, "error": error, "finish_reason": "error"}]}),
+        json!({"choices": [{"delta": {}, "finish_reason": "error"}]}),
+    ] {
+        let found = complete(Wire::ChatCompletions, &sse(&[frame])).unwrap_err();
+        assert_eq!((found.kind, found.action), (ErrorKind::Provider, Action::Retry), "{found:?}");
+    }
+    let fine = json!({"error": null, "choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]});
+    assert_eq!(complete(Wire::ChatCompletions, &sse(&[fine])).unwrap().text, "a");
+}
+
+/// W-6: malformed arguments do not end the turn and are never run.
+#[test]
+fn malformed_arguments_are_marked() {
+    let call = |arguments: &str| {
+        let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": arguments}}]});
+        complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("tool_calls")])).unwrap()
+    };
+    for arguments in ["{\"a\": ", "[1]", "\"text\"", "{} {}", "{'a': 1}", "nonsense"] {
+        let found = call(arguments);
+        assert_eq!(found.broken_calls.len(), 1, "{arguments}");
+        assert_eq!(found.tool_calls[0]["function"]["arguments"], arguments, "kept for the record");
+    }
+    for arguments in ["", "{}", " {\"a\": 1} ", "null"] {
+        assert_eq!(call(arguments).broken_calls, [], "{arguments}");
+    }
+    let nameless = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]});
+    let found = complete(Wire::ChatCompletions, &sse(&[chunk(&nameless), end("tool_calls")])).unwrap();
+    assert_eq!(found.broken(0).unwrap().reason, "the tool call has no name");
+}
+
+/// W-6: a call that the token limit cut off before its arguments is not a call without arguments.
+#[test]
+fn empty_arguments_after_a_length_stop_are_cut_arguments() {
+    let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]});
+    let found = complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("length")])).unwrap();
+    assert_eq!((found.finish, found.broken_calls.len()), (FinishReason::Length, 1));
+}
+
+/// H-85: the accents of compatible servers.
+#[test]
+fn tool_calls_in_every_accent_are_understood() {
+    let names_and_arguments = |deltas: &[Value]| {
+        let mut frames: Vec<_> = deltas.iter().map(chunk).collect();
+        frames.push(end("stop"));
+        let found = complete(Wire::ChatCompletions, &sse(&frames)).unwrap();
+        assert_eq!((found.finish, found.broken_calls.len()), (FinishReason::ToolCalls, 0));
+        let row = |call: &Value| {
+            let text = |value: &Value| value.as_str().unwrap().to_owned();
+            (text(&call["id"]), text(&call["function"]["name"]), text(&call["function"]["arguments"]))
+        };
+        found.tool_calls.iter().map(row).collect::<Vec<_>>()
+    };
+    let row = |id: &str, name: &str, arguments: &str| (id.to_owned(), name.to_owned(), arguments.to_owned());
+    // Arguments as an object, no index, no id.
+    let object = json!({"tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}, {"function": {"name": "g"}}]});
+    assert_eq!(
+        names_and_arguments(&[object]),
+        [row("call_0", "f", r#"{"a": 1}"#.replace(' ', "").as_str()), row("call_1", "g", "{}")]
+    );
+    // Name repeated with every piece, id empty after the first.
+    let piece = |id: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "id": id, "function": {"name": "f", "arguments": arguments}}]});
+    assert_eq!(names_and_arguments(&[piece("c", "{\"a\""), piece("", ":1}")]), [row("c", "f", "{\"a\":1}")]);
+    // Name in pieces.
+    let named = |name: &str| json!({"tool_calls": [{"index": 0, "function": {"name": name}}]});
+    assert_eq!(names_and_arguments(&[named("get_"), named("weather")]), [row("call_0", "get_weather", "{}")]);
+    // The old single function call.
+    let old = json!({"function_call": {"name": "f", "arguments": "{}"}});
+    assert_eq!(names_and_arguments(&[old]), [row("call_0", "f", "{}")]);
+}
+
+/// H-93.
+#[test]
+fn reasoning_is_found_under_every_alias() {
+    for field in bub_model::REASONING_FIELDS {
+        let found =
+            complete(Wire::ChatCompletions, &sse(&[chunk(&json!({field: "hm"})), end("stop")])).unwrap();
+        assert_eq!((&*found.reasoning, &*found.text), ("hm", ""), "{field}");
+    }
+    let both = json!({"reasoning": "hm", "reasoning_content": "hm"});
+    assert_eq!(complete(Wire::ChatCompletions, &sse(&[chunk(&both), end("stop")])).unwrap().reasoning, "hm");
+}
+
+#[test]
+fn an_answer_that_begins_anew_voids_what_came_before() {
+    let start =
+        |id: &str| json!({"type": "message_start", "message": {"id": id, "usage": {"input_tokens": 1}}});
+    let text = |text: &str| json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": text}});
+    let stop = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}});
+    let frames = [start("a"), text("old"), start("a"), start("b"), text("new"), stop];
+    let (events, error) = stream(Wire::Messages, [&*sse(&frames)]);
+    assert_eq!((error, events.contains(&ModelEvent::Restart)), (None, true));
+    assert_eq!(fold(events).unwrap().text, "new");
+}
+
+#[test]
+fn the_end_is_noticed_before_the_connection_closes() {
+    let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
+    let mut events = Vec::new();
+    decoder.push(&sse(&[chunk(&json!({"content": "a"}))]), &mut events).unwrap();
+    assert!(!decoder.has_finish() && !decoder.is_done());
+    decoder.push(&sse(&[end("stop")]), &mut events).unwrap();
+    assert!(decoder.has_finish() && !decoder.is_done());
+    decoder.push(b"data: [DONE]\n\n", &mut events).unwrap();
+    assert!(decoder.is_done());
+    assert_eq!(events.last(), Some(&ModelEvent::Finish(FinishReason::Stop)));
+    let count = events.len();
+    decoder.finish(&mut events).unwrap();
+    assert_eq!(events.len(), count, "the end comes once");
+}

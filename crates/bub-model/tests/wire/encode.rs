@@ -1,1 +1,352 @@
-//! encode
+//! Requests: what goes out in each format.
+
+use std::sync::Arc;
+
+use bub_model::{ChatRequest, EffortForm, Quirks, Wire};
+use serde_json::{Map, Value, json};
+
+pub(crate) fn request(messages: Value) -> ChatRequest {
+    let Value::Array(messages) = messages else { panic!("a list of messages") };
+    ChatRequest {
+        model: "m".into(),
+        messages: Arc::new(messages),
+        max_tokens: Some(100),
+        stream: true,
+        ..ChatRequest::default()
+    }
+}
+
+pub(crate) fn encode(wire: Wire, request: &ChatRequest, quirks: &Quirks) -> Value {
+    serde_json::from_slice(&wire.encode(request, quirks).body).unwrap()
+}
+
+pub(crate) fn plain(wire: Wire, messages: Value) -> Value {
+    encode(wire, &request(messages), &Quirks::default())
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn weather_tool() -> Value {
+    json!({"type": "function", "function": {"name": "weather", "description": "Looks outside", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}})
+}
+
+pub(crate) fn call(id: &str, arguments: &str) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": "weather", "arguments": arguments}})
+}
+
+/// A conversation with everything in it.
+fn conversation() -> Value {
+    json!([
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Oslo?"},
+        {"role": "assistant", "content": "Looking.", "tool_calls": [call("c1", "{\"city\":\"Oslo\"}"), call("c2", "")]},
+        {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "cold"},
+        {"role": "tool", "tool_call_id": "c2", "name": "weather", "content": "{\"sky\":\"grey\"}"},
+        {"role": "user", "content": "Thanks"},
+    ])
+}
+
+/// H-82, H-83.
+#[test]
+fn chat_completions_send_what_the_original_sends() {
+    let mut request = request(conversation());
+    request.tools = Arc::new(vec![weather_tool()]);
+    let http = Wire::ChatCompletions.encode(&request, &Quirks::default());
+    let body: Value = serde_json::from_slice(&http.body).unwrap();
+    assert_eq!(http.path, "/chat/completions");
+    let mut messages = conversation();
+    messages[2]["tool_calls"][1]["function"]["arguments"] = json!("{}");
+    assert_eq!(
+        body,
+        json!({"model": "m", "messages": messages, "tools": [weather_tool()], "max_completion_tokens": 100,
+            "stream": true, "stream_options": {"include_usage": true}})
+    );
+}
+
+/// H-82: later wins.
+#[test]
+fn arguments_beat_each_other_in_order() {
+    let mut request = request(json!([]));
+    request.extra = object(
+        json!({"temperature": 1, "top_p": 0.5, "model": "x", "max_tokens": 7, "reasoning_effort": "low", "stream": false}),
+    );
+    request.reasoning_effort = Some("high".into());
+    let quirks =
+        Quirks { extra_body: object(json!({"temperature": 2, "stream": false})), ..Quirks::default() };
+    let body = encode(Wire::ChatCompletions, &request, &quirks);
+    assert_eq!(
+        body,
+        json!({"temperature": 2, "top_p": 0.5, "model": "m", "stream": true, "messages": [],
+            "max_completion_tokens": 100, "stream_options": {"include_usage": true}, "reasoning_effort": "high"})
+    );
+}
+
+#[test]
+fn without_a_stream_no_stream_options() {
+    let mut request = request(json!([]));
+    request.stream = false;
+    let body = encode(Wire::ChatCompletions, &request, &Quirks::default());
+    assert_eq!((&body["stream"], body.get("stream_options")), (&json!(false), None));
+}
+
+/// H-82: effort takes the form each server knows.
+#[test]
+fn effort_takes_the_form_of_the_server() {
+    let mut request = request(json!([{"role": "user", "content": "x"}]));
+    let mut body = |wire: Wire, model: &str, effort: &str, form: EffortForm| {
+        request.model = model.into();
+        request.reasoning_effort = Some(effort.into());
+        encode(wire, &request, &Quirks { effort: form, ..Quirks::default() })
+    };
+    let chat = Wire::ChatCompletions;
+    assert_eq!(body(chat, "m", "low", EffortForm::ReasoningObject)["reasoning"], json!({"effort": "low"}));
+    assert_eq!(body(chat, "m", "low", EffortForm::ThinkingSwitch)["thinking"], json!({"type": "enabled"}));
+    assert_eq!(body(chat, "m", "none", EffortForm::ThinkingSwitch)["thinking"], json!({"type": "disabled"}));
+    assert_eq!(body(chat, "m", "auto", EffortForm::Standard).get("reasoning_effort"), None);
+    assert_eq!(body(chat, "m", "high", EffortForm::Omit).get("reasoning_effort"), None);
+    assert_eq!(
+        body(Wire::Responses, "m", "high", EffortForm::Standard)["reasoning"],
+        json!({"effort": "high"})
+    );
+    // H-92.
+    for (effort, sent) in
+        [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("xhigh", "xhigh"), ("max", "max")]
+    {
+        let body = body(Wire::Messages, "m", effort, EffortForm::Standard);
+        assert_eq!(
+            (&body["thinking"], &body["output_config"]),
+            (&json!({"type": "adaptive"}), &json!({"effort": sent}))
+        );
+    }
+    assert_eq!(
+        body(Wire::Messages, "m", "none", EffortForm::Standard)["thinking"],
+        json!({"type": "disabled"})
+    );
+    assert_eq!(body(Wire::Messages, "m", "auto", EffortForm::Standard).get("thinking"), None);
+    let gemini = Wire::GenerateContent;
+    let thinking = |body: Value| body["generationConfig"]["thinkingConfig"].clone();
+    assert_eq!(
+        thinking(body(gemini, "gemini-2.5-pro", "low", EffortForm::Standard)),
+        json!({"includeThoughts": true, "thinkingBudget": 1024})
+    );
+    assert_eq!(
+        thinking(body(gemini, "gemini-3-pro", "max", EffortForm::Standard)),
+        json!({"includeThoughts": true, "thinkingLevel": "high"})
+    );
+}
+
+/// H-92.
+#[test]
+fn messages_become_blocks() {
+    let mut request = request(conversation());
+    request.tools = Arc::new(vec![weather_tool()]);
+    let http = Wire::Messages.encode(&request, &Quirks::default());
+    assert_eq!(
+        (&*http.path, &*http.headers),
+        ("/v1/messages", &[("anthropic-version", "2023-06-01".to_owned())][..])
+    );
+    let body: Value = serde_json::from_slice(&http.body).unwrap();
+    assert_eq!(
+        body,
+        json!({
+            "model": "m", "max_tokens": 100, "system": "Be brief.", "stream": true,
+            "cache_control": {"type": "ephemeral"},
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "Oslo?"}]},
+                {"role": "assistant", "content": [
+                    {"type": "text", "text": "Looking."},
+                    {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Oslo"}},
+                    {"type": "tool_use", "id": "c2", "name": "weather", "input": {}},
+                ]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": "cold"},
+                    {"type": "tool_result", "tool_use_id": "c2", "content": "{\"sky\":\"grey\"}"},
+                ]},
+                {"role": "user", "content": [{"type": "text", "text": "Thanks"}]},
+            ],
+            "tools": [{"name": "weather", "description": "Looks outside", "input_schema": weather_tool()["function"]["parameters"]}],
+        })
+    );
+}
+
+/// H-92: system messages are joined, and `max_tokens` is always there.
+#[test]
+fn system_messages_are_joined_and_a_limit_is_always_sent() {
+    let mut request = request(
+        json!([{"role": "system", "content": "a"}, {"role": "user", "content": "x"}, {"role": "system", "content": "b"}]),
+    );
+    request.max_tokens = None;
+    let body = encode(Wire::Messages, &request, &Quirks::default());
+    assert_eq!((&body["system"], body["max_tokens"].is_u64()), (&json!("a\nb"), true));
+    request.extra = object(json!({"max_tokens": 5}));
+    assert_eq!(encode(Wire::Messages, &request, &Quirks::default())["max_tokens"], 5);
+}
+
+#[test]
+fn repeated_and_odd_call_ids_become_acceptable() {
+    let step = |id: &str| {
+        [
+            json!({"role": "assistant", "tool_calls": [call(id, "{}")]}),
+            json!({"role": "tool", "tool_call_id": id, "content": "x"}),
+        ]
+    };
+    let messages =
+        [&[json!({"role": "user", "content": "x"})][..], &step("call_0"), &step("call_0"), &step("fc:1.2")]
+            .concat();
+    let body = plain(Wire::Messages, messages.into());
+    let ids: Vec<_> =
+        [1, 3, 5].iter().map(|at| body["messages"][*at]["content"][0]["id"].as_str().unwrap()).collect();
+    let results: Vec<_> = [2, 4, 6]
+        .iter()
+        .map(|at| body["messages"][*at]["content"][0]["tool_use_id"].as_str().unwrap())
+        .collect();
+    assert_eq!((&ids, ids.clone()), (&results, vec!["call_0", "call_0_2", "fc_1_2"]));
+}
+
+/// H-97.
+#[test]
+fn messages_become_items() {
+    let mut request = request(conversation());
+    request.tools = Arc::new(vec![weather_tool()]);
+    let body = encode(Wire::Responses, &request, &Quirks::default());
+    let function = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": "weather", "arguments": arguments, "status": "completed"});
+    assert_eq!(
+        body,
+        json!({
+            "model": "m", "instructions": "Be brief.", "max_output_tokens": 100, "store": false, "stream": true,
+            "include": ["reasoning.encrypted_content"],
+            "input": [
+                {"role": "user", "content": "Oslo?"},
+                {"role": "assistant", "content": "Looking."},
+                function("c1", "{\"city\":\"Oslo\"}"),
+                function("c2", "{}"),
+                {"type": "function_call_output", "call_id": "c1", "output": "cold"},
+                {"type": "function_call_output", "call_id": "c2", "output": "{\"sky\":\"grey\"}"},
+                {"role": "user", "content": "Thanks"},
+            ],
+            "tools": [{"type": "function", "name": "weather", "description": "Looks outside", "parameters": weather_tool()["function"]["parameters"]}],
+        })
+    );
+    // An output without an id answers nothing.
+    let orphan = plain(Wire::Responses, json!([{"role": "tool", "content": "x"}]));
+    assert_eq!(orphan["input"], json!([]));
+}
+
+/// H-96: a server that demands instructions and refuses limits.
+#[test]
+fn instructions_can_be_demanded_and_fields_refused() {
+    let quirks = Quirks {
+        default_instructions: Some("You are Codex.".into()),
+        refused_fields: vec!["max_output_tokens".into(), "temperature".into()],
+        extra_body: object(json!({"text": {"verbosity": "medium"}})),
+        ..Quirks::default()
+    };
+    let mut request = request(json!([{"role": "user", "content": "x"}]));
+    request.extra = object(json!({"temperature": 1}));
+    let body = encode(Wire::Responses, &request, &quirks);
+    assert_eq!(body["instructions"], "You are Codex.");
+    assert_eq!((body.get("max_output_tokens"), body.get("temperature")), (None, None));
+    assert_eq!(body["text"], json!({"verbosity": "medium"}));
+}
+
+#[test]
+fn messages_become_contents() {
+    let mut request = request(conversation());
+    request.tools = Arc::new(vec![weather_tool()]);
+    request.extra =
+        object(json!({"temperature": 0, "stop": "END", "tool_choice": "required", "safetySettings": []}));
+    let http = Wire::GenerateContent.encode(&request, &Quirks::default());
+    assert_eq!(http.path, "/models/m:streamGenerateContent?alt=sse");
+    let body: Value = serde_json::from_slice(&http.body).unwrap();
+    assert_eq!(
+        body,
+        json!({
+            "safetySettings": [],
+            "generationConfig": {"temperature": 0, "stopSequences": ["END"], "maxOutputTokens": 100},
+            "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
+            "systemInstruction": {"parts": [{"text": "Be brief."}]},
+            "contents": [
+                {"role": "user", "parts": [{"text": "Oslo?"}]},
+                {"role": "model", "parts": [
+                    {"text": "Looking."},
+                    {"functionCall": {"name": "weather", "args": {"city": "Oslo"}}},
+                    {"functionCall": {"name": "weather", "args": {}}},
+                ]},
+                {"role": "user", "parts": [
+                    {"functionResponse": {"name": "weather", "response": {"result": "cold"}}},
+                    {"functionResponse": {"name": "weather", "response": {"sky": "grey"}}},
+                ]},
+                {"role": "user", "parts": [{"text": "Thanks"}]},
+            ],
+            "tools": [{"functionDeclarations": [{"name": "weather", "description": "Looks outside", "parametersJsonSchema": weather_tool()["function"]["parameters"]}]}],
+        })
+    );
+    request.stream = false;
+    request.model = "models/m".into();
+    assert_eq!(Wire::GenerateContent.encode(&request, &Quirks::default()).path, "/models/m:generateContent");
+}
+
+/// W-6: what the model wrote is shown to it again, in a form that servers accept.
+#[test]
+fn broken_arguments_never_break_the_next_request() {
+    let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [call("c", "{\"city\": \"Os")]}]);
+    let wrapped = json!({"invalid_arguments": "{\"city\": \"Os"});
+    let chat = plain(Wire::ChatCompletions, messages.clone());
+    let sent = chat["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    assert_eq!(serde_json::from_str::<Value>(sent).unwrap(), wrapped);
+    assert_eq!(plain(Wire::Messages, messages.clone())["messages"][1]["content"][0]["input"], wrapped);
+    let responses = plain(Wire::Responses, messages.clone());
+    assert_eq!(
+        serde_json::from_str::<Value>(responses["input"][1]["arguments"].as_str().unwrap()).unwrap(),
+        wrapped
+    );
+    assert_eq!(
+        plain(Wire::GenerateContent, messages)["contents"][1]["parts"][0]["functionCall"]["args"],
+        wrapped
+    );
+}
+
+#[test]
+fn a_conversation_never_opens_with_the_assistant_where_that_is_refused() {
+    let messages = json!([{"role": "system", "content": "s"}, {"role": "assistant", "content": "earlier"}, {"role": "user", "content": "x"}]);
+    assert_eq!(plain(Wire::Messages, messages.clone())["messages"][0]["role"], "user");
+    assert_eq!(plain(Wire::GenerateContent, messages.clone())["contents"][0]["role"], "user");
+    assert_eq!(plain(Wire::ChatCompletions, messages.clone())["messages"][1]["role"], "assistant");
+    let quirks = Quirks { open_with_user: true, ..Quirks::default() };
+    let roles = |body: &Value, key: &str| -> Vec<String> {
+        body[key]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| message["role"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    let chat = encode(Wire::ChatCompletions, &request(messages.clone()), &quirks);
+    assert_eq!(roles(&chat, "messages"), ["system", "user", "assistant", "user"]);
+    let responses = encode(Wire::Responses, &request(messages), &quirks);
+    assert_eq!(roles(&responses, "input"), ["user", "assistant", "user"]);
+}
+
+#[test]
+fn quirks_come_from_config_and_typos_are_refused() {
+    let quirks: Quirks = serde_json::from_value(json!({"max_tokens_field": "", "effort": "omit"})).unwrap();
+    let body = encode(Wire::ChatCompletions, &request(json!([])), &quirks);
+    assert_eq!((body.get("max_tokens"), body.get("max_completion_tokens")), (None, None));
+    assert!(serde_json::from_value::<Quirks>(json!({"stream_option": false})).is_err());
+}
+
+#[test]
+fn every_format_has_a_name_and_its_own_header() {
+    let key = bub_settings::Secret::from("sk-test-123456");
+    for wire in Wire::ALL {
+        assert_eq!(Wire::from_name(wire.name()), Some(wire));
+        let (name, value) = wire.credentials(&key);
+        assert!(
+            value.expose().ends_with("sk-test-123456") && !format!("{value:?}").contains("sk-test"),
+            "{name}"
+        );
+    }
+    assert_eq!(Wire::from_name("nonsense"), None);
+}

@@ -29,6 +29,7 @@ pub(in crate::wire) struct Decoder {
 enum Block {
     Text,
     Thinking {
+        place: usize,
         thinking: String,
         signature: String,
     },
@@ -39,6 +40,7 @@ enum Block {
     },
     /// Anything else, sent back as it is: what the provider's own tools did, hidden thinking.
     Kept {
+        place: usize,
         block: Value,
         input: String,
     },
@@ -79,12 +81,13 @@ impl Decoder {
                     out.push(ModelEvent::Reasoning(thinking.clone()));
                 }
                 Block::Thinking {
+                    place: self.layout.reserve(),
                     thinking,
                     signature: block.str("signature").unwrap_or_default().into_owned(),
                 }
             }
             "tool_use" => self.call_start(block, out),
-            _ => Block::Kept { block: block.to_value(), input: String::new() },
+            _ => Block::Kept { place: self.layout.reserve(), block: block.to_value(), input: String::new() },
         };
         self.open.push((index, open));
     }
@@ -150,10 +153,11 @@ impl Decoder {
         let Some(at) = self.open.iter().position(|(open, _)| *open == index) else { return };
         match self.open.remove(at).1 {
             Block::Call { index, input: Some(input) } => out.push(arguments(index, input.to_string())),
-            Block::Thinking { thinking, signature } if !signature.is_empty() => {
-                self.layout.keep(json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+            Block::Thinking { place, thinking, signature } if !signature.is_empty() => {
+                self.layout
+                    .fill(place, json!({"type": "thinking", "thinking": thinking, "signature": signature}));
             }
-            Block::Kept { block, input } => self.layout.keep(with_input(block, &input)),
+            Block::Kept { place, block, input } => self.layout.fill(place, with_input(block, &input)),
             Block::Text | Block::Call { .. } | Block::Thinking { .. } => {}
         }
     }

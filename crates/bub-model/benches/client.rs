@@ -1,0 +1,131 @@
+//! What the client costs over the raw socket, and whether a long stream stays small.
+//!
+//! `first_event_raw` and `first_event_client` make the same exchange with the same server; their difference is
+//! the cost of the whole client (request, HTTP, decoding, stream). `deltas` reads streams of different lengths:
+//! its peak of allocated memory must not grow with the number of deltas.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a benchmark may stop at the first surprise"
+)]
+
+use std::sync::Arc;
+
+use bub_model::{
+    BaseUrl, CallOptions, ChatRequest, Endpoint, HttpOptions, ModelClient, ModelEvent, ModelId, Wire,
+};
+use bub_settings::{Redactor, Secret};
+use bub_testkit::model::{ModelServer, Reply};
+use divan::{AllocProfiler, Bencher};
+use futures_util::StreamExt;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+#[global_allocator]
+static ALLOC: AllocProfiler = AllocProfiler::system();
+
+fn main() {
+    divan::main();
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn request() -> ChatRequest {
+    let messages = Arc::new(vec![json!({"role": "user", "content": "hi"})]);
+    ChatRequest { model: "m".into(), messages, stream: true, ..ChatRequest::default() }
+}
+
+fn endpoint(server: &ModelServer) -> Endpoint {
+    let base = BaseUrl::parse(&format!("{}/v1", server.url())).unwrap();
+    Endpoint::new(ModelId::new("test", "m"), Wire::ChatCompletions, base)
+        .with_key(&Secret::from("sk-bench-123456"))
+}
+
+fn server() -> ModelServer {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("hello"));
+    server
+}
+
+/// A kept connection, a request as bytes, and a search for the first text in what comes back.
+#[divan::bench]
+fn first_event_raw(bencher: Bencher<'_, '_>) {
+    let (runtime, server) = (runtime(), server());
+    let mut socket = runtime.block_on(TcpStream::connect(server.address())).unwrap();
+    socket.set_nodelay(true).unwrap();
+    let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let asked = format!("{head}{body}");
+    bencher.bench_local(|| {
+        runtime.block_on(async {
+            socket.write_all(asked.as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            while !answer.windows(5).any(|bytes| bytes == b"hello") {
+                socket.read_buf(&mut answer).await.unwrap();
+            }
+            while !answer.ends_with(b"0\r\n\r\n") {
+                socket.read_buf(&mut answer).await.unwrap();
+            }
+            answer
+        })
+    });
+}
+
+/// The same through the whole client, to the end of the stream.
+#[divan::bench]
+fn first_event_client(bencher: Bencher<'_, '_>) {
+    let (runtime, server) = (runtime(), server());
+    let client = ModelClient::new(HttpOptions::default(), Redactor::new());
+    let endpoint = endpoint(&server);
+    bencher.bench_local(|| {
+        runtime.block_on(async {
+            let mut stream = client.stream(endpoint.clone(), request(), CallOptions::default());
+            let mut events = 0;
+            while let Some(event) = stream.next().await {
+                event.unwrap();
+                events += 1;
+            }
+            events
+        })
+    });
+}
+
+/// The first call of a process: the client is built, the connection made.
+#[divan::bench]
+fn first_call_of_a_process(bencher: Bencher<'_, '_>) {
+    let (runtime, server) = (runtime(), server());
+    let endpoint = endpoint(&server);
+    bencher.bench_local(|| {
+        runtime.block_on(async {
+            let client = ModelClient::new(HttpOptions::default(), Redactor::new());
+            let mut stream = client.stream(endpoint.clone(), request(), CallOptions::default());
+            while stream.next().await.is_some() {}
+        });
+    });
+}
+
+/// The peak ("max alloc") is the same for every length.
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 3, sample_size = 1)]
+fn deltas(bencher: Bencher<'_, '_>, count: usize) {
+    let (runtime, server) = (runtime(), ModelServer::start());
+    let frame = "data: {\"choices\":[{\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n";
+    let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    server.otherwise(Reply::raw(frame.repeat(count) + end).split(4096));
+    let client = ModelClient::new(HttpOptions::default(), Redactor::new());
+    let endpoint = endpoint(&server);
+    bencher.bench_local(|| {
+        runtime.block_on(async {
+            let mut stream = client.stream(endpoint.clone(), request(), CallOptions::default());
+            let mut texts = 0_usize;
+            while let Some(event) = stream.next().await {
+                texts += usize::from(matches!(event.unwrap(), ModelEvent::Text(_)));
+            }
+            assert_eq!(texts, count);
+        });
+    });
+}
