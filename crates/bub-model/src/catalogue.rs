@@ -27,8 +27,8 @@ pub struct Provider {
     pub base_path: String,
     /// The provider's own variables for its key.
     pub key_variables: Vec<String>,
-    /// The provider's own variable for its address.
-    pub base_variable: Option<String>,
+    /// The provider's own variable for its address; `<NAME>_API_BASE` unless it has another.
+    pub base_variable: String,
     /// What it speaks.
     pub wire: Wire,
     /// How it differs from what it speaks.
@@ -76,7 +76,7 @@ impl Provider {
             base_url: BaseUrl::parse(row.base_url),
             base_path: row.base_path.to_owned(),
             key_variables: texts(row.key_variables),
-            base_variable: text(row.base_variable),
+            base_variable: text(row.base_variable).unwrap_or_else(|| conventional(row.name, "API_BASE")),
             wire: row.wire,
             quirks: quirks(row, &Map::new()).unwrap_or_default(),
             local: row.local,
@@ -139,6 +139,11 @@ impl Catalogue {
     pub(crate) fn first(&self) -> Option<&Provider> {
         self.providers.first()
     }
+}
+
+/// A provider's variable, where it follows the convention.
+fn conventional(name: &str, what: &str) -> String {
+    format!("{}_{what}", name.to_ascii_uppercase())
 }
 
 /// How a name is compared: variables cannot say `azure-openai`.

@@ -143,10 +143,10 @@ impl Keys {
             return Ok(Some(base.with_default_path(&provider.base_path)));
         }
         let environment = self.settings.environment();
-        let variable = provider.base_variable.as_ref().and_then(|name| {
-            environment.get(name)?.to_str().filter(|text| !text.trim().is_empty()).map(|text| (name, text))
-        });
-        let Some((name, text)) = variable else { return Ok(None) };
+        let name = &provider.base_variable;
+        let text =
+            environment.get(name).and_then(|text| text.to_str()).filter(|text| !text.trim().is_empty());
+        let Some(text) = text else { return Ok(None) };
         let base = match &provider.base_url {
             Some(usual) if provider.local => BaseUrl::parse_host(text, usual),
             _ => BaseUrl::parse(text),
@@ -156,10 +156,9 @@ impl Keys {
     }
 
     fn no_base(&self, provider: &Provider) -> AccessError {
-        let usual = || format!("BUB_{}_API_BASE", provider.name.to_ascii_uppercase());
         AccessError::NoBase {
             provider: provider.name.clone(),
-            variable: provider.base_variable.clone().unwrap_or_else(usual),
+            variable: provider.base_variable.clone(),
             config_file: self.settings.config_file().to_owned(),
         }
     }

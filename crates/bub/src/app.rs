@@ -97,6 +97,7 @@ impl App {
         if let Some(problem) = problems.first() {
             return Err(Failure::usage(problem.to_string()));
         }
+        check_providers(&framework).map_err(|problem| Failure::usage(problem.to_string()))?;
         let Some(command) = commands.into_iter().find(|known| known.command.get_name() == name) else {
             return Err(Failure::usage(format!("there is no command `{name}`")));
         };
@@ -116,6 +117,12 @@ impl App {
             .plugin_with("builtin", Builtin::new);
         self.add_plugins.into_iter().fold(builder, |builder, add| add(builder)).build()
     }
+}
+
+/// The one setting with a shape of its own. A mistake in it must not wait for the first model call.
+fn check_providers(framework: &Framework) -> Result<(), SettingsError> {
+    let settings = framework.service::<Settings>();
+    settings.map_or(Ok(()), |settings| bub_model::Catalogue::new(&settings).map(drop))
 }
 
 fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {

@@ -15,6 +15,7 @@ const NEXT_STEPS: &str = "\
 bub is a hook-first agent runtime. What to do next:
 
   bub run \"hello\"     send one message and print the reply
+  bub models          list the models that can be used now
   bub tape list       list the sessions that were recorded
   bub hooks           show which plugins implement which stage of a turn
   bub --help          list all commands and options

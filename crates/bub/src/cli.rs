@@ -1,12 +1,22 @@
 //! The builtin commands of the command line, one file each.
 
 mod hooks;
+mod login;
+mod models;
 mod output;
 mod run;
 mod tape;
 
 use bub_kernel::CliApp;
+use bub_model::{HttpOptions, ModelClient};
+use bub_settings::Settings;
 pub(crate) use output::print;
+
+/// The HTTP client of a command. Costs nothing until the first request.
+fn client(settings: &Settings) -> ModelClient {
+    let options = HttpOptions::from_environment(settings.environment());
+    ModelClient::new(options, settings.redactor().clone())
+}
 
 /// Registers the builtin commands, in the order in which help lists them.
 pub(crate) struct Commands;
@@ -15,6 +25,8 @@ pub(crate) struct Commands;
 impl Commands {
     fn register_cli_commands(&self, app: &CliApp) {
         app.add(run::command());
+        app.add(login::command());
+        app.add(models::command());
         app.add(hooks::command());
         app.add(tape::command());
     }

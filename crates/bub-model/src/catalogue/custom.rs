@@ -11,7 +11,7 @@
 use bub_settings::{Origin, Settings, SettingsError};
 use serde_json::{Map, Value};
 
-use super::{Catalogue, Provider, ROWS, normal, quirks, rows::EMPTY};
+use super::{Catalogue, Provider, ROWS, conventional, normal, quirks, rows::EMPTY};
 use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, Wire};
 
@@ -55,7 +55,7 @@ pub(super) fn apply(
         None => added(&normal_name),
     };
     change(&mut provider, &place, fields)?;
-    if provider.base_url.is_none() && provider.base_variable.is_none() {
+    if known.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
         return Err(place.wrong(None, "a new provider without `base_url`".to_owned(), base_url::EXPECTED));
     }
     provider.origin = Some(place.origin(None));
@@ -72,7 +72,8 @@ pub(super) fn apply(
 fn added(name: &str) -> Provider {
     let mut provider = Provider::builtin(&EMPTY);
     name.clone_into(&mut provider.name);
-    provider.key_variables = vec![format!("{}_API_KEY", name.to_ascii_uppercase())];
+    provider.key_variables = vec![conventional(name, "API_KEY")];
+    provider.base_variable = conventional(name, "API_BASE");
     provider
 }
 
@@ -99,7 +100,7 @@ fn change(
                 provider.wire = wire.ok_or_else(|| place.bad(field, value, &format!("one of {names}")))?;
             }
             "key_variable" => provider.key_variables = place.texts(field, value)?,
-            "base_variable" => provider.base_variable = Some(text()?.to_owned()),
+            "base_variable" => text()?.clone_into(&mut provider.base_variable),
             "key_header" => provider.key_header = Some(place.header(field, text()?)?),
             "default_model" => provider.default_model = Some(text()?.to_owned()),
             "context_window" => provider.windows = place.windows(field, value)?,

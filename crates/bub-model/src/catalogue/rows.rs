@@ -18,7 +18,7 @@ pub struct Row {
     pub base_path: &'static str,
     /// The provider's own variables for its key, the first one is the usual one.
     pub key_variables: &'static [&'static str],
-    /// The provider's own variable for its address.
+    /// The provider's own variable for its address, where it is not `<NAME>_API_BASE`.
     pub base_variable: &'static str,
     /// What it speaks.
     pub wire: Wire,
@@ -68,8 +68,8 @@ const fn row(name: &'static str, base_url: &'static str, key_variables: &'static
     Row { name, base_url, key_variables, quirks: MAX_TOKENS, ..EMPTY }
 }
 
-const fn local(name: &'static str, base_url: &'static str, base_variable: &'static str) -> Row {
-    Row { base_path: "/v1", base_variable, local: true, ..row(name, base_url, &[]) }
+const fn local(name: &'static str, base_url: &'static str) -> Row {
+    Row { base_path: "/v1", local: true, ..row(name, base_url, &[]) }
 }
 
 /// The builtin providers. Their order is the order in which a key decides about the model when none
@@ -79,7 +79,6 @@ pub static ROWS: &[Row] = &[
         key_prefix: "sk-or-",
         default_model: "openrouter/free",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "reasoning_object"}"#,
-        base_variable: "OPENROUTER_API_BASE",
         ..row("openrouter", "https://openrouter.ai/api/v1", &["OPENROUTER_API_KEY"])
     },
     Row {
@@ -102,7 +101,6 @@ pub static ROWS: &[Row] = &[
     Row {
         aliases: &["google"],
         base_path: "/v1beta",
-        base_variable: "GEMINI_API_BASE",
         wire: Wire::GenerateContent,
         key_prefix: "AIza",
         default_model: "gemini-flash-latest",
@@ -114,26 +112,22 @@ pub static ROWS: &[Row] = &[
         )
     },
     Row {
-        base_variable: "DEEPSEEK_API_BASE",
         default_model: "deepseek-chat",
         quirks: r#"{"max_tokens_field": "max_tokens", "replay_reasoning": false}"#,
         ..row("deepseek", "https://api.deepseek.com", &["DEEPSEEK_API_KEY"])
     },
     Row {
         aliases: &["grok"],
-        base_variable: "XAI_API_BASE",
         key_prefix: "xai-",
         default_model: "grok-4",
         ..row("xai", "https://api.x.ai/v1", &["XAI_API_KEY"])
     },
     Row {
-        base_variable: "MISTRAL_API_BASE",
         default_model: "mistral-medium-latest",
         quirks: r#"{"max_tokens_field": "max_tokens", "stream_options": false, "effort": "omit"}"#,
         ..row("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"])
     },
     Row {
-        base_variable: "GROQ_API_BASE",
         key_prefix: "gsk_",
         default_model: "openai/gpt-oss-120b",
         quirks: "",
@@ -141,55 +135,35 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         aliases: &["kimi"],
-        base_variable: "MOONSHOT_API_BASE",
         default_model: "kimi-k2-0905-preview",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "omit", "replay_reasoning": true}"#,
         ..row("moonshot", "https://api.moonshot.ai/v1", &["MOONSHOT_API_KEY"])
     },
     Row {
         aliases: &["z_ai", "glm"],
-        base_variable: "ZAI_API_BASE",
         default_model: "glm-4.6",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "thinking_switch"}"#,
         ..row("zai", "https://api.z.ai/api/paas/v4", &["ZAI_API_KEY"])
     },
     Row {
         aliases: &["qwen"],
-        base_variable: "DASHSCOPE_API_BASE",
         default_model: "qwen-plus",
         ..row("dashscope", "https://dashscope.aliyuncs.com/compatible-mode/v1", &["DASHSCOPE_API_KEY"])
     },
+    Row { default_model: "MiniMax-M2", ..row("minimax", "https://api.minimax.io/v1", &["MINIMAX_API_KEY"]) },
     Row {
-        base_variable: "MINIMAX_API_BASE",
-        default_model: "MiniMax-M2",
-        ..row("minimax", "https://api.minimax.io/v1", &["MINIMAX_API_KEY"])
-    },
-    Row {
-        base_variable: "CEREBRAS_API_BASE",
         key_prefix: "csk-",
         default_model: "gpt-oss-120b",
         quirks: "",
         ..row("cerebras", "https://api.cerebras.ai/v1", &["CEREBRAS_API_KEY"])
     },
+    Row { aliases: &["togetherai"], ..row("together", "https://api.together.xyz/v1", &["TOGETHER_API_KEY"]) },
     Row {
-        aliases: &["togetherai"],
-        base_variable: "TOGETHER_API_BASE",
-        ..row("together", "https://api.together.xyz/v1", &["TOGETHER_API_KEY"])
-    },
-    Row {
-        base_variable: "FIREWORKS_API_BASE",
         key_prefix: "fw_",
         ..row("fireworks", "https://api.fireworks.ai/inference/v1", &["FIREWORKS_API_KEY"])
     },
-    Row {
-        base_variable: "DEEPINFRA_API_BASE",
-        ..row("deepinfra", "https://api.deepinfra.com/v1/openai", &["DEEPINFRA_API_KEY"])
-    },
-    Row {
-        base_variable: "PERPLEXITY_API_BASE",
-        key_prefix: "pplx-",
-        ..row("perplexity", "https://api.perplexity.ai", &["PERPLEXITY_API_KEY"])
-    },
+    row("deepinfra", "https://api.deepinfra.com/v1/openai", &["DEEPINFRA_API_KEY"]),
+    Row { key_prefix: "pplx-", ..row("perplexity", "https://api.perplexity.ai", &["PERPLEXITY_API_KEY"]) },
     Row {
         aliases: &["azureopenai", "azure_openai"],
         base_path: "/openai/v1",
@@ -200,10 +174,7 @@ pub static ROWS: &[Row] = &[
     },
     // People have this variable for other reasons, so it never decides about the model.
     row("github", "https://models.github.ai/inference", &["GITHUB_TOKEN"]),
-    Row {
-        base_variable: "HUGGINGFACE_API_BASE",
-        ..row("huggingface", "https://router.huggingface.co/v1", &["HF_TOKEN"])
-    },
+    row("huggingface", "https://router.huggingface.co/v1", &["HF_TOKEN"]),
     row("nebius", "https://api.studio.nebius.ai/v1", &["NEBIUS_API_KEY"]),
     row("sambanova", "https://api.sambanova.ai/v1", &["SAMBANOVA_API_KEY"]),
     row("cohere", "https://api.cohere.ai/compatibility/v1", &["COHERE_API_KEY", "CO_API_KEY"]),
@@ -225,12 +196,12 @@ pub static ROWS: &[Row] = &[
         base_variable: "DATABRICKS_HOST",
         ..row("databricks", "", &["DATABRICKS_TOKEN"])
     },
-    local("ollama", "http://127.0.0.1:11434/v1", "OLLAMA_HOST"),
-    Row { aliases: &["lm_studio"], ..local("lmstudio", "http://127.0.0.1:1234/v1", "LMSTUDIO_API_BASE") },
-    local("llamacpp", "http://127.0.0.1:8080/v1", "LLAMACPP_API_BASE"),
+    Row { base_variable: "OLLAMA_HOST", ..local("ollama", "http://127.0.0.1:11434/v1") },
+    Row { aliases: &["lm_studio"], ..local("lmstudio", "http://127.0.0.1:1234/v1") },
+    local("llamacpp", "http://127.0.0.1:8080/v1"),
     Row {
         quirks: r#"{"max_tokens_field": "max_tokens", "stream_options": false}"#,
-        ..local("llamafile", "http://127.0.0.1:8080/v1", "LLAMAFILE_API_BASE")
+        ..local("llamafile", "http://127.0.0.1:8080/v1")
     },
-    local("vllm", "http://127.0.0.1:8000/v1", "VLLM_API_BASE"),
+    local("vllm", "http://127.0.0.1:8000/v1"),
 ];

@@ -58,7 +58,8 @@ struct Refusal {
 pub(super) async fn send(fetch: &dyn Fetch, url: &str, grant: Grant<'_>) -> Result<Granted, String> {
     let form = form(&grant);
     let ask = Ask { url, form: Some(&form), timeout: TIMEOUT };
-    let answer = fetch.fetch(ask).await.map_err(|error| error.to_string())?;
+    let silent = |error| format!("the token endpoint does not answer: {error}");
+    let answer = fetch.fetch(ask).await.map_err(silent)?;
     if !(200..300).contains(&answer.status) {
         return Err(refusal(answer.status, &answer.body));
     }

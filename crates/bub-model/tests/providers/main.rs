@@ -11,6 +11,7 @@
 mod catalogue;
 mod choice;
 mod codex;
+mod docs;
 mod given;
 mod identifiers;
 mod keys;

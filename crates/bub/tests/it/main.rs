@@ -16,5 +16,7 @@ mod configuration;
 mod docs;
 mod examples;
 mod faults;
+mod login;
+mod models;
 mod sandbox;
 mod tape;

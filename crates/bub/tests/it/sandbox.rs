@@ -60,6 +60,8 @@ impl Sandbox {
             .env_clear()
             .env("BUB_HOME", self.home())
             .env("HOME", self.dir.path())
+            // What runs on the computer of whoever runs the tests is no part of them.
+            .env("BUB_LOCAL_MODELS", "false")
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .stdin(Stdio::null());
         command
