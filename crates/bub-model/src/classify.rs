@@ -56,12 +56,11 @@ fn decide(status: Option<u16>, shape: &Shape) -> Action {
     match status {
         Some(401) => Action::Reauthenticate,
         Some(403) => forbidden(shape, &text),
-        Some(402 | 404 | 410 | 451 | 501) => Action::NextModel,
+        // A redirect: the base URL is not the one of an API. The key stays here.
+        Some(300..=399 | 402 | 404 | 410 | 451 | 501) => Action::NextModel,
         Some(413) => Action::ShrinkContext,
         Some(429) => rate_limited(&text),
         Some(408 | 409 | 425 | 499) => Action::Retry,
-        // A redirect: the base URL is not the one of an API. The key stays here.
-        Some(300..=399) => Action::NextModel,
         Some(400..=499) => by_text(&text).unwrap_or(Action::GiveUp),
         Some(_) | None => by_text(&text).unwrap_or(Action::Retry),
     }

@@ -52,13 +52,11 @@ impl Shape {
         let text = text.trim();
         // Some gateways send one event of a stream as the body of an error.
         let json = text.strip_prefix("data:").map_or(text, str::trim);
-        match serde_json::from_str::<Value>(json) {
-            Ok(value) => self.read_value(&value, depth),
-            Err(_) => {
-                self.html = looks_like_html(text);
-                text.clone_into(&mut self.text);
-            }
+        if let Ok(value) = serde_json::from_str::<Value>(json) {
+            return self.read_value(&value, depth);
         }
+        self.html = looks_like_html(text);
+        text.clone_into(&mut self.text);
     }
 
     fn read_value(&mut self, value: &Value, depth: usize) {

@@ -1,131 +1,125 @@
 //! Rows that the recordings do not have: proxies, pages, shapes of other servers.
 
+use Action::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
+
 use super::*;
 
 struct Row(Option<u16>, &'static str, Action);
 
+const ROWS: &[Row] = &[
+    // W-10: the two errors that the original got wrong.
+    Row(
+        Some(429),
+        r#"{"error":{"code":"429","message":"Requests have exceeded token rate limit of your pricing tier."}}"#,
+        Retry,
+    ),
+    Row(Some(400), r#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#, ShrinkContext),
+    Row(Some(400), r#"{"error":{"message":"token rate limit exceeded"}}"#, Retry),
+    Row(None, r#"{"error":{"message":"exceeded token rate limit"}}"#, Retry),
+    // Pages of proxies.
+    Row(
+        Some(413),
+        "<html>\r\n<head><title>413 Request Entity Too Large</title></head></html>",
+        ShrinkContext,
+    ),
+    Row(Some(502), "<html><head><title>502 Bad Gateway</title></head></html>", Retry),
+    Row(Some(520), "<!DOCTYPE html><title>Web server is returning an unknown error</title>", Retry),
+    Row(Some(403), "<!doctype html><title>Attention Required!</title>", NextModel),
+    Row(Some(404), "<html><title>404 Not Found</title></html>", NextModel),
+    Row(Some(503), "upstream connect error or disconnect/reset before headers", Retry),
+    Row(Some(504), "", Retry),
+    Row(Some(400), "", GiveUp),
+    Row(Some(302), "", NextModel),
+    Row(Some(407), "", GiveUp),
+    // One request above the limit of a minute, against a minute that is used up.
+    Row(
+        Some(429),
+        r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 10000, Requested 17000.","type":"tokens","code":"rate_limit_exceeded"}}"#,
+        ShrinkContext,
+    ),
+    Row(
+        Some(429),
+        r#"{"error":{"message":"Rate limit reached for m on tokens per min (TPM): Limit 10000, Used 9000, Requested 2000. Please try again in 6s.","code":"rate_limit_exceeded"}}"#,
+        Retry,
+    ),
+    // Errors inside errors.
+    Row(
+        Some(400),
+        r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"error\":{\"code\":\"context_length_exceeded\",\"message\":\"too long\"}}"}}}"#,
+        ShrinkContext,
+    ),
+    Row(
+        Some(502),
+        r#"{"error":{"message":"{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}"}}"#,
+        Retry,
+    ),
+    Row(
+        None,
+        r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"slow"}}}"#,
+        Retry,
+    ),
+    Row(None, r#"{"type":"error","code":"context_length_exceeded","message":"x"}"#, ShrinkContext),
+    Row(None, r#"{"error":{"message":"x","status_code":401}}"#, Reauthenticate),
+    Row(
+        Some(400),
+        r#"{"error":{"code":"content_filter","innererror":{"code":"ResponsibleAIPolicyViolation"},"message":"filtered"}}"#,
+        NextModel,
+    ),
+    Row(
+        Some(400),
+        r#"{"__type":"com.amazon.coral#ThrottlingException","message":"Too many tokens, please wait before trying again."}"#,
+        Retry,
+    ),
+    Row(Some(422), r#"{"detail":[{"type":"missing","msg":"Field required"}]}"#, GiveUp),
+    Row(Some(401), r#""no""#, Reauthenticate),
+    // The account, not the key; the model, not the request.
+    Row(
+        Some(400),
+        r#"{"error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the API."}}"#,
+        NextModel,
+    ),
+    Row(Some(402), r#"{"error":{"message":"Insufficient Balance"}}"#, NextModel),
+    Row(
+        Some(403),
+        r#"{"error":{"message":"Country, region, or territory not supported","code":"unsupported_country_region_territory"}}"#,
+        NextModel,
+    ),
+    Row(
+        Some(429),
+        r#"{"error":{"message":"Resource exhausted","status":"RESOURCE_EXHAUSTED","details":[{"violations":[{"quotaId":"GenerateRequestsPerDayPerProject"}]}]}}"#,
+        NextModel,
+    ),
+    Row(Some(404), r#"{"error":"model 'llama9' not found, try pulling it first"}"#, NextModel),
+    // Overflows in the words of other servers.
+    Row(Some(400), r#"{"message":"Requested tokens (5000) exceed context window of 2048"}"#, ShrinkContext),
+    Row(
+        Some(400),
+        r#"{"object":"error","message":"Prompt contains 34987 tokens, too large for model with 32768 maximum context length"}"#,
+        ShrinkContext,
+    ),
+    Row(
+        Some(400),
+        r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 8192"}}"#,
+        ShrinkContext,
+    ),
+    Row(
+        Some(413),
+        r#"{"error":{"code":"tokens_limit_reached","message":"Request body too large. Max size: 8000 tokens."}}"#,
+        ShrinkContext,
+    ),
+    Row(Some(500), r#"{"error":"the input length exceeds the context length"}"#, ShrinkContext),
+    // Limits of the answer are not overflows of the conversation.
+    Row(
+        Some(400),
+        r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens"}}"#,
+        GiveUp,
+    ),
+    Row(None, r#"{"error":{"message":"something"}}"#, Retry),
+];
+
 #[test]
 fn errors_are_classified_by_what_to_do() {
-    use Action::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
-    let rows = [
-        // W-10: the two errors that the original got wrong.
-        Row(
-            Some(429),
-            r#"{"error":{"code":"429","message":"Requests have exceeded token rate limit of your pricing tier."}}"#,
-            Retry,
-        ),
-        Row(
-            Some(400),
-            r#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#,
-            ShrinkContext,
-        ),
-        Row(Some(400), r#"{"error":{"message":"token rate limit exceeded"}}"#, Retry),
-        Row(None, r#"{"error":{"message":"exceeded token rate limit"}}"#, Retry),
-        // Pages of proxies.
-        Row(
-            Some(413),
-            "<html>\r\n<head><title>413 Request Entity Too Large</title></head></html>",
-            ShrinkContext,
-        ),
-        Row(Some(502), "<html><head><title>502 Bad Gateway</title></head></html>", Retry),
-        Row(Some(520), "<!DOCTYPE html><title>Web server is returning an unknown error</title>", Retry),
-        Row(Some(403), "<!doctype html><title>Attention Required!</title>", NextModel),
-        Row(Some(404), "<html><title>404 Not Found</title></html>", NextModel),
-        Row(Some(503), "upstream connect error or disconnect/reset before headers", Retry),
-        Row(Some(504), "", Retry),
-        Row(Some(400), "", GiveUp),
-        Row(Some(302), "", NextModel),
-        Row(Some(407), "", GiveUp),
-        // One request above the limit of a minute, against a minute that is used up.
-        Row(
-            Some(429),
-            r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 10000, Requested 17000.","type":"tokens","code":"rate_limit_exceeded"}}"#,
-            ShrinkContext,
-        ),
-        Row(
-            Some(429),
-            r#"{"error":{"message":"Rate limit reached for m on tokens per min (TPM): Limit 10000, Used 9000, Requested 2000. Please try again in 6s.","code":"rate_limit_exceeded"}}"#,
-            Retry,
-        ),
-        // Errors inside errors.
-        Row(
-            Some(400),
-            r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"error\":{\"code\":\"context_length_exceeded\",\"message\":\"too long\"}}"}}}"#,
-            ShrinkContext,
-        ),
-        Row(
-            Some(502),
-            r#"{"error":{"message":"{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}"}}"#,
-            Retry,
-        ),
-        Row(
-            None,
-            r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"slow"}}}"#,
-            Retry,
-        ),
-        Row(None, r#"{"type":"error","code":"context_length_exceeded","message":"x"}"#, ShrinkContext),
-        Row(None, r#"{"error":{"message":"x","status_code":401}}"#, Reauthenticate),
-        Row(
-            Some(400),
-            r#"{"error":{"code":"content_filter","innererror":{"code":"ResponsibleAIPolicyViolation"},"message":"filtered"}}"#,
-            NextModel,
-        ),
-        Row(
-            Some(400),
-            r#"{"__type":"com.amazon.coral#ThrottlingException","message":"Too many tokens, please wait before trying again."}"#,
-            Retry,
-        ),
-        Row(Some(422), r#"{"detail":[{"type":"missing","msg":"Field required"}]}"#, GiveUp),
-        Row(Some(401), r#""no""#, Reauthenticate),
-        // The account, not the key; the model, not the request.
-        Row(
-            Some(400),
-            r#"{"error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the API."}}"#,
-            NextModel,
-        ),
-        Row(Some(402), r#"{"error":{"message":"Insufficient Balance"}}"#, NextModel),
-        Row(
-            Some(403),
-            r#"{"error":{"message":"Country, region, or territory not supported","code":"unsupported_country_region_territory"}}"#,
-            NextModel,
-        ),
-        Row(
-            Some(429),
-            r#"{"error":{"message":"Resource exhausted","status":"RESOURCE_EXHAUSTED","details":[{"violations":[{"quotaId":"GenerateRequestsPerDayPerProject"}]}]}}"#,
-            NextModel,
-        ),
-        Row(Some(404), r#"{"error":"model 'llama9' not found, try pulling it first"}"#, NextModel),
-        // Overflows in the words of other servers.
-        Row(
-            Some(400),
-            r#"{"message":"Requested tokens (5000) exceed context window of 2048"}"#,
-            ShrinkContext,
-        ),
-        Row(
-            Some(400),
-            r#"{"object":"error","message":"Prompt contains 34987 tokens, too large for model with 32768 maximum context length"}"#,
-            ShrinkContext,
-        ),
-        Row(
-            Some(400),
-            r#"{"error":{"message":"Invalid request: Your request exceeded model token limit: 8192"}}"#,
-            ShrinkContext,
-        ),
-        Row(
-            Some(413),
-            r#"{"error":{"code":"tokens_limit_reached","message":"Request body too large. Max size: 8000 tokens."}}"#,
-            ShrinkContext,
-        ),
-        Row(Some(500), r#"{"error":"the input length exceeds the context length"}"#, ShrinkContext),
-        // Limits of the answer are not overflows of the conversation.
-        Row(
-            Some(400),
-            r#"{"error":{"message":"max_tokens is too large: 100000. This model supports at most 16384 completion tokens"}}"#,
-            GiveUp,
-        ),
-        Row(None, r#"{"error":{"message":"something"}}"#, Retry),
-    ];
-    for Row(status, body, action) in rows {
+    for &Row(status, body, action) in ROWS {
         let error = classify(status, None, body.as_bytes(), Wire::ChatCompletions);
         assert_eq!(error.action, action, "{status:?} {body} → {error:?}");
         assert!(!error.message.contains(['<', '\n']), "{error}");
@@ -169,7 +163,7 @@ fn waiting_times_come_from_the_header_then_the_body() {
 fn bodies_of_any_size_and_depth_are_survived() {
     let deep = "[".repeat(10_000) + &"]".repeat(10_000);
     let nested = (0..8).fold("x".to_owned(), |inner, _| serde_json::json!({"error": inner}).to_string());
-    for body in [deep.as_bytes(), nested.as_bytes(), &[0xff; 100_000], b"{", b"null", b"\"\""] {
+    for body in [deep.as_bytes(), nested.as_bytes(), &vec![0xff; 100_000], b"{", b"null", b"\"\""] {
         let error = classify(Some(500), None, body, Wire::ChatCompletions);
         assert!(error.message.chars().count() <= 500);
     }

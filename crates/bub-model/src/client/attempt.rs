@@ -34,7 +34,8 @@ pub(crate) struct Attempt {
     /// The silence that is borne now.
     patience: Duration,
     idle_timeout: Duration,
-    last_event: Instant,
+    /// Time spent waiting since the last event; that of a slow reader does not count.
+    waited: Duration,
 }
 
 /// What reading brought.
@@ -72,7 +73,7 @@ impl Attempt {
             decoded: Vec::new(),
             patience,
             idle_timeout: options.idle_timeout,
-            last_event: Instant::now(),
+            waited: Duration::ZERO,
         })
     }
 
@@ -80,7 +81,7 @@ impl Attempt {
     pub(crate) async fn read(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<Progress, ModelError> {
         let result = self.read_chunk().await;
         if !self.decoded.is_empty() {
-            self.last_event = Instant::now();
+            self.waited = Duration::ZERO;
             self.patience = self.idle_timeout;
         }
         events.extend(self.decoded.drain(..));
@@ -94,7 +95,10 @@ impl Attempt {
         }
         let finished = self.decoder.has_finish();
         let patience = if finished { AFTER_FINISH.min(self.patience) } else { self.patience };
-        match timeout(patience, self.response.chunk()).await {
+        let started = Instant::now();
+        let read = timeout(patience, self.response.chunk()).await;
+        self.waited += started.elapsed();
+        match read {
             Ok(Ok(Some(chunk))) => {
                 self.decoder.push(&chunk, &mut self.decoded)?;
                 self.check_comments()
@@ -115,7 +119,7 @@ impl Attempt {
     /// Keep-alive comments show that somebody is there, not that an answer will come.
     fn check_comments(&self) -> Result<Progress, ModelError> {
         let bearable = self.patience.saturating_mul(COMMENTS_ONLY);
-        if self.decoded.is_empty() && self.last_event.elapsed() > bearable {
+        if self.decoded.is_empty() && self.waited > bearable {
             return Err(silent(bearable));
         }
         Ok(Progress::More)

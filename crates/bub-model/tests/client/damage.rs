@@ -1,0 +1,206 @@
+//! Answers that are cut, empty, wrong or huge: a typed error, no hang, no panic, no half tool call.
+
+use bub_model::{Action, CallOptions, ErrorKind, ModelEvent, Wire};
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::json;
+
+use crate::support::{client, collect, endpoint, quick, request, text, whole};
+
+fn once() -> CallOptions {
+    CallOptions { attempts: 1, ..quick() }
+}
+
+fn calling() -> Reply {
+    Reply::text("I will").split_call("call_1", "rm", ["{\"path\":", "\"/tmp/x\"", "}"])
+}
+
+/// A stream cut in the middle, by FIN, by RST and by a proper end of the body, at every event.
+#[tokio::test]
+async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
+    for wire in Wire::ALL {
+        for cut in [Reply::cut_after, Reply::reset_after, Reply::end_after] {
+            for events in 0..=4 {
+                let server = ModelServer::start();
+                server.script(cut(calling(), events));
+                let (events, error) =
+                    collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+                // The last format has no end mark and gives calls whole: cut after its finish it is whole.
+                if let Some(error) = error {
+                    assert_eq!(error.action, Action::Retry, "{wire:?} {error:?}");
+                    assert!(matches!(error.kind, ErrorKind::Truncated | ErrorKind::Transport), "{error:?}");
+                    assert!(!error.message.is_empty());
+                    assert!(!events.iter().any(|event| matches!(event, ModelEvent::Finish(_))), "{wire:?}");
+                    assert!(whole(events).is_err());
+                } else {
+                    assert!(whole(events).is_ok(), "{wire:?}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_error_event_inside_a_200_is_the_error_it_names() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        let overloaded =
+            json!({"type": "overloaded_error", "code": "overloaded_error", "message": "Overloaded"});
+        let overflow = json!({"code": "context_length_exceeded", "type": "invalid_request_error", "message": "too long"});
+        server
+            .script(Reply::text("part").error_event(overloaded))
+            .script(Reply::text("part").error_event(overflow));
+        let client = client();
+        let (events, error) = collect(client.stream(endpoint(&server, wire), request(true), once())).await;
+        let error = error.unwrap();
+        assert_eq!(
+            (error.action, error.kind, error.message.as_str()),
+            (Action::Retry, ErrorKind::Provider, "Overloaded"),
+            "{wire:?}"
+        );
+        assert!(whole(events).is_err());
+        let (_, error) = collect(client.stream(endpoint(&server, wire), request(true), once())).await;
+        assert_eq!(error.unwrap().action, Action::ShrinkContext, "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn empty_and_foreign_bodies_are_typed_errors() {
+    let bodies = [
+        (Reply::empty(), ErrorKind::Truncated),
+        (Reply::raw("\r\n\r\n"), ErrorKind::Truncated),
+        (Reply::raw(": only a comment\n\n"), ErrorKind::Truncated),
+        (Reply::html(200, "Sign in"), ErrorKind::Malformed),
+        (Reply::json(&json!([])), ErrorKind::Malformed),
+        (Reply::json(&json!(null)), ErrorKind::Malformed),
+        (Reply::raw("{\"half\": "), ErrorKind::Malformed),
+        (Reply::raw(vec![0xff; 2000]), ErrorKind::Truncated),
+    ];
+    for wire in Wire::ALL {
+        for stream in [true, false] {
+            for (reply, kind) in &bodies {
+                let server = ModelServer::start();
+                server.script(reply.clone());
+                let (events, error) =
+                    collect(client().stream(endpoint(&server, wire), request(stream), once())).await;
+                let error = error.unwrap_or_else(|| panic!("{wire:?} {reply:?} gave {events:?}"));
+                assert!(
+                    matches!(error.kind, ErrorKind::Truncated | ErrorKind::Malformed),
+                    "{kind:?} {error:?}"
+                );
+                assert!(!error.message.contains(['<', '\n']), "{error}");
+                assert!(events.is_empty());
+            }
+        }
+    }
+}
+
+/// A JSON array is a body of one format (its stream without SSE); elsewhere it is an error.
+#[tokio::test]
+async fn a_json_array_is_an_error_or_an_answer_but_never_nothing() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        server.script(Reply::json(&json!([{"error": {"code": 400, "message": "input token count (9) exceeds the maximum number of tokens allowed (1)", "status": "INVALID_ARGUMENT"}}])));
+        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        let error = error.unwrap();
+        let told = if wire == Wire::GenerateContent {
+            error.action == Action::ShrinkContext
+        } else {
+            error.kind == ErrorKind::Malformed
+        };
+        assert!(told, "{wire:?} {error:?}");
+        assert!(events.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn json_where_a_stream_was_asked_for_and_a_stream_where_not_are_read() {
+    let whole_body =
+        json!({"choices": [{"message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}]});
+    let sse = "data: {\"choices\":[{\"delta\":{\"content\":\"streamed\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    let server = ModelServer::start();
+    server.script(Reply::json(&whole_body)).script(Reply::raw(sse));
+    let client = client();
+    for (stream, expected) in [(true, "whole"), (false, "streamed")] {
+        let (events, error) =
+            collect(client.stream(endpoint(&server, Wire::ChatCompletions), request(stream), once())).await;
+        assert_eq!((error, text(&events).as_str()), (None, expected));
+        whole(events).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn crlf_comments_and_tiny_pieces_make_no_difference() {
+    for wire in Wire::ALL {
+        for bytes in [1, 7, 1000] {
+            let server = ModelServer::start();
+            server
+                .script(Reply::deltas(["grüße ", "🎉"]).call("c", "t", "{}").crlf().comments().split(bytes));
+            let (events, error) =
+                collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+            assert_eq!(error, None, "{wire:?}");
+            let answer = whole(events).unwrap();
+            assert_eq!((answer.text.as_str(), answer.tool_calls.len()), ("grüße 🎉", 1), "{wire:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn garbage_between_events_is_an_error_not_an_answer() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        server.script(Reply::text("a").garbage("{not json").say("b"));
+        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        let error = error.unwrap();
+        assert_eq!(error.kind, ErrorKind::Malformed, "{wire:?} {error:?}");
+        assert_eq!(text(&events), "a", "{wire:?}");
+        assert!(whole(events).is_err());
+    }
+}
+
+#[tokio::test]
+async fn invalid_utf8_is_an_error_and_never_patched_into_arguments() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        server.script(Reply::raw(
+            b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\xfe\"}}],\"type\":\"x\xff\"}\n\n".to_vec(),
+        ));
+        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        assert_eq!(error.unwrap().kind, ErrorKind::Malformed, "{wire:?}");
+        assert!(events.is_empty());
+    }
+}
+
+/// A 10 MB event is an answer; one above the limit is refused while it arrives. All formats share what cuts
+/// bytes into events, so the other three are shown with less.
+#[tokio::test]
+async fn a_single_event_of_ten_megabytes_is_read_and_a_larger_one_refused() {
+    let megabyte = "x".repeat(1024 * 1024);
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        let big = if wire == Wire::ChatCompletions { megabyte.repeat(10) } else { megabyte.clone() };
+        server.script(Reply::text(big.as_str()));
+        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        assert_eq!(error, None, "{wire:?}");
+        assert_eq!(text(&events).len(), big.len(), "{wire:?}");
+    }
+    let big = megabyte.repeat(20);
+    let server = ModelServer::start();
+    let large = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{big}\"}}}}]}}\n\n");
+    server.script(Reply::raw(large));
+    let (events, error) =
+        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once())).await;
+    assert_eq!(error.unwrap().kind, ErrorKind::TooLarge);
+    assert!(text(&events).is_empty());
+}
+
+#[tokio::test]
+async fn an_endless_error_body_is_not_read_to_its_end() {
+    let server = ModelServer::start();
+    let body = format!("{{\"error\":{{\"message\":\"{}\"}}}}", "long ".repeat(1_000_000));
+    server.script(Reply::status(400).with_json(&json!(body)));
+    let (_, error) =
+        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once())).await;
+    let error = error.unwrap();
+    assert_eq!(error.status, Some(400));
+    assert!(error.message.chars().count() < 500);
+}

@@ -1,0 +1,253 @@
+//! Several models: order, laziness, the error that is reported.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bub_model::{
+    Action, CallOptions, Candidates, Endpoint, EndpointSource, ErrorKind, ModelError, ModelEvent, ModelId,
+    Wire,
+};
+use bub_settings::Secret;
+use bub_testkit::model::{ModelServer, Reply};
+use futures_util::future::BoxFuture;
+use serde_json::json;
+
+use crate::support::{check, client, collect, named_endpoint, quick, request, text, whole};
+
+/// Endpoints by name; what is not there has no key. Remembers what was looked up.
+#[derive(Default)]
+struct Source {
+    endpoints: HashMap<String, Endpoint>,
+    renewed: Mutex<Option<Endpoint>>,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Source {
+    fn with(pairs: &[(&str, &ModelServer, Wire)]) -> Self {
+        let endpoints =
+            pairs.iter().map(|(id, server, wire)| ((*id).to_owned(), named_endpoint(server, *wire, id)));
+        Self { endpoints: endpoints.collect(), ..Self::default() }
+    }
+
+    fn candidates(self: &Arc<Self>, ids: &[&str]) -> Candidates {
+        let ids: Vec<ModelId> = ids.iter().map(|id| id.parse().unwrap()).collect();
+        Candidates::new(Arc::clone(self) as Arc<dyn EndpointSource>, ids)
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+impl EndpointSource for Source {
+    fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>> {
+        self.asked.lock().unwrap().push(id.to_string());
+        let found = self.endpoints.get(&id.to_string()).cloned();
+        let missing =
+            || ModelError::new(ErrorKind::Setup, Action::Reauthenticate, "no API key: set X_API_KEY");
+        Box::pin(async move { found.ok_or_else(missing) })
+    }
+
+    fn renew<'a>(&'a self, _: &'a Endpoint) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
+        let renewed = self.renewed.lock().unwrap().take();
+        Box::pin(async move { Ok(renewed) })
+    }
+}
+
+/// H-80: in order, before the first byte, each with its own model name and format.
+#[tokio::test]
+async fn candidates_are_tried_in_order() {
+    let (first, second, third) = (ModelServer::start(), ModelServer::start(), ModelServer::start());
+    first.otherwise(Reply::status(503));
+    second.otherwise(Reply::status(404));
+    third.script(Reply::text("here"));
+    let source = Arc::new(Source::with(&[
+        ("a:one", &first, Wire::ChatCompletions),
+        ("b:two", &second, Wire::Messages),
+        ("c:three", &third, Wire::Responses),
+    ]));
+    let stream =
+        client().stream_first(source.candidates(&["a:one", "b:two", "c:three"]), request(true), quick());
+    let (events, error) = collect(stream).await;
+    assert_eq!((error, text(&events).as_str()), (None, "here"));
+    assert!(!events.contains(&ModelEvent::Restart));
+    assert_eq!((first.requests().len(), second.requests().len(), third.requests().len()), (3, 1, 1));
+    assert_eq!(first.requests()[0].json()["model"], "one");
+    assert_eq!(third.requests()[0].json()["model"], "three");
+}
+
+/// W-46: a fallback without a key does not break a healthy first model, and is not even looked up.
+#[tokio::test]
+async fn a_healthy_model_is_not_harmed_by_a_broken_fallback() {
+    let server = ModelServer::start();
+    server.script(Reply::text("fine"));
+    let source = Arc::new(Source::with(&[("a:one", &server, Wire::ChatCompletions)]));
+    let stream = client().stream_first(source.candidates(&["a:one", "nokey:x"]), request(true), quick());
+    let (_, error) = collect(stream).await;
+    assert_eq!(error, None);
+    assert_eq!(source.asked(), ["a:one"]);
+}
+
+#[tokio::test]
+async fn a_first_model_without_a_key_leaves_the_turn_to_the_next() {
+    let server = ModelServer::start();
+    server.script(Reply::text("fine"));
+    let source = Arc::new(Source::with(&[("b:two", &server, Wire::ChatCompletions)]));
+    let mut stream = client().stream_first(source.candidates(&["nokey:x", "b:two"]), request(true), quick());
+    let mut events = Vec::new();
+    while let Some(event) = futures_util::StreamExt::next(&mut stream).await {
+        events.push(event.unwrap());
+    }
+    assert_eq!(text(&events), "fine");
+    assert_eq!(stream.model().unwrap().to_string(), "b:two");
+}
+
+/// H-80: the first error is the one reported; the others are named in it.
+#[tokio::test]
+async fn the_error_names_the_first_cause_and_what_was_tried() {
+    let (first, second) = (ModelServer::start(), ModelServer::start());
+    first.otherwise(Reply::status(429).message("slow down"));
+    second.otherwise(Reply::html(502, "Bad Gateway"));
+    let source = Arc::new(Source::with(&[
+        ("a:one", &first, Wire::ChatCompletions),
+        ("b:two", &second, Wire::ChatCompletions),
+    ]));
+    let stream =
+        client().stream_first(source.candidates(&["a:one", "b:two", "nokey:x"]), request(true), quick());
+    let (_, error) = collect(stream).await;
+    let error = error.unwrap();
+    assert_eq!(
+        (error.action, error.status, error.provider.as_deref()),
+        (Action::Retry, Some(429), Some("a:one"))
+    );
+    assert_eq!(
+        error.message,
+        "slow down; then b:two: a web page instead of an answer: Bad Gateway (HTTP 502); \
+         then nokey:x: no API key: set X_API_KEY"
+    );
+}
+
+#[tokio::test]
+async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
+    let (first, second) = (ModelServer::start(), ModelServer::start());
+    first.otherwise(Reply::status(413));
+    let source = Arc::new(Source::with(&[
+        ("a:one", &first, Wire::ChatCompletions),
+        ("b:two", &second, Wire::ChatCompletions),
+    ]));
+    let stream = client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), quick());
+    assert_eq!(collect(stream).await.1.unwrap().action, Action::ShrinkContext);
+    assert_eq!(second.connections(), 0);
+}
+
+#[tokio::test]
+async fn after_the_first_byte_no_other_model_is_asked_unless_the_output_is_discarded() {
+    for restartable in [false, true] {
+        let (first, second) = (ModelServer::start(), ModelServer::start());
+        first.otherwise(
+            Reply::deltas(["half", "way"]).error_event(json!({"code": "model_not_found", "message": "gone"})),
+        );
+        second.otherwise(Reply::text("other"));
+        let source = Arc::new(Source::with(&[
+            ("a:one", &first, Wire::ChatCompletions),
+            ("b:two", &second, Wire::ChatCompletions),
+        ]));
+        let options = CallOptions { restartable, ..quick() };
+        let stream = client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), options);
+        let (events, error) = collect(stream).await;
+        if restartable {
+            assert_eq!(error, None);
+            assert_eq!(whole(events).unwrap().text, "other");
+        } else {
+            assert_eq!((error.unwrap().action, text(&events).as_str()), (Action::NextModel, "halfway"));
+            assert_eq!(second.connections(), 0);
+        }
+    }
+}
+
+/// A server that asks for a long wait loses its turn when another one is there.
+#[tokio::test]
+async fn a_long_wait_is_not_spent_when_another_model_is_there() {
+    let (first, second) = (ModelServer::start(), ModelServer::start());
+    first.otherwise(Reply::status(429).header("retry-after", "45"));
+    second.otherwise(Reply::text("at once"));
+    let source = Arc::new(Source::with(&[
+        ("a:one", &first, Wire::ChatCompletions),
+        ("b:two", &second, Wire::ChatCompletions),
+    ]));
+    let stream =
+        client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), CallOptions::default());
+    assert_eq!(text(&collect(stream).await.0), "at once");
+    assert_eq!(first.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn refused_credentials_are_renewed_once() {
+    let server = ModelServer::start();
+    server.script(Reply::status(401)).script(Reply::text("in")).otherwise(Reply::status(401));
+    let source = Source::with(&[("a:one", &server, Wire::ChatCompletions)]);
+    let mut fresh = named_endpoint(&server, Wire::ChatCompletions, "a:one");
+    fresh.headers = vec![("authorization".into(), Secret::from("Bearer fresh-token-123456"))];
+    *source.renewed.lock().unwrap() = Some(fresh);
+    let source = Arc::new(source);
+    let stream = client().stream_first(source.candidates(&["a:one"]), request(true), quick());
+    assert_eq!(text(&collect(stream).await.0), "in");
+    assert_eq!(server.requests()[1].header("authorization"), Some("Bearer fresh-token-123456"));
+    let stream = client().stream_first(source.candidates(&["a:one"]), request(true), quick());
+    assert_eq!(collect(stream).await.1.unwrap().action, Action::Reauthenticate);
+    assert_eq!(server.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn no_candidates_is_an_error_not_a_hang() {
+    let source = Arc::new(Source::default());
+    let stream = client().stream_first(source.candidates(&[]), request(true), quick());
+    let (events, error) = collect(stream).await;
+    assert_eq!(error.unwrap().kind, ErrorKind::Setup);
+    assert!(events.is_empty());
+}
+
+/// W-39: each server sees its own key and no other.
+#[tokio::test]
+async fn a_key_goes_only_to_the_provider_it_belongs_to() {
+    let (first, second) = (ModelServer::start(), ModelServer::start());
+    first.otherwise(Reply::status(500));
+    second.otherwise(Reply::text("x"));
+    let mut source =
+        Source::with(&[("a:one", &first, Wire::ChatCompletions), ("b:two", &second, Wire::Messages)]);
+    for (id, key) in [("a:one", "key-of-the-first"), ("b:two", "key-of-the-second")] {
+        let endpoint = source.endpoints.get_mut(id).unwrap();
+        endpoint.headers.clear();
+        *endpoint = endpoint.clone().with_key(&Secret::from(key));
+    }
+    let source = Arc::new(source);
+    let stream = client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), quick());
+    collect(stream).await;
+    for (server, own, other) in [
+        (&first, "key-of-the-first", "key-of-the-second"),
+        (&second, "key-of-the-second", "key-of-the-first"),
+    ] {
+        for request in server.requests() {
+            let sent = format!("{request:?}");
+            assert!(sent.contains(own) && !sent.contains(other));
+        }
+    }
+}
+
+/// No redirect is followed: neither to another host nor on the same one.
+#[tokio::test]
+async fn redirects_never_carry_the_key_anywhere() {
+    for status in [301, 302, 303, 307, 308] {
+        let (server, thief) = (ModelServer::start(), ModelServer::start());
+        server.script(
+            Reply::status(status).header("location", &format!("{}/v1/chat/completions", thief.url())),
+        );
+        let endpoint = named_endpoint(&server, Wire::ChatCompletions, "a:one");
+        let (_, error) = collect(client().stream(endpoint, request(true), quick())).await;
+        let error = error.unwrap();
+        assert_eq!((error.status, error.action), (Some(status), Action::NextModel));
+        assert!(error.message.contains("redirect"), "{error}");
+        check(&error.to_string());
+        assert_eq!((server.requests().len(), thief.connections()), (1, 0));
+    }
+}

@@ -1,0 +1,67 @@
+//! Every recorded error body gets the class that its manifest row asks for.
+
+use std::path::Path;
+
+use bub_model::classify::classify;
+use bub_model::{Action, Wire};
+use serde_json::Value;
+
+/// What a label of the manifest demands; labels that say nothing about the class are not here.
+fn demanded(label: &str) -> Option<&'static [Action]> {
+    use Action::{GiveUp, NextModel, Reauthenticate, Retry, ShrinkContext};
+    Some(match label {
+        "context_overflow" | "request_too_large_for_tpm" => &[ShrinkContext],
+        "not_context_overflow" => &[GiveUp, NextModel],
+        "auth" => &[Reauthenticate],
+        "rate_limit" | "overloaded" => &[Retry],
+        "quota" | "not_retryable" | "model_not_found" => &[NextModel],
+        "orphan_tool_use" => &[GiveUp],
+        _ => return None,
+    })
+}
+
+#[test]
+fn every_recorded_error_has_the_right_class() {
+    let Some(root) = std::env::var_os("BUB_FIXTURES") else {
+        eprintln!("skipped: set BUB_FIXTURES to the directory that holds wire/manifest.jsonl");
+        return;
+    };
+    let root = Path::new(&root).join("wire");
+    let manifest = std::fs::read_to_string(root.join("manifest.jsonl")).unwrap();
+    let rows: Vec<Value> = manifest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut wrong = Vec::new();
+    let mut checked = 0;
+    for row in rows.iter().filter(|row| row["file"].as_str().unwrap().starts_with("errors/")) {
+        let file = row["file"].as_str().unwrap();
+        let body = std::fs::read(root.join(file)).unwrap();
+        let status = row["status"].as_u64().map(|status| u16::try_from(status).unwrap());
+        let wire = Wire::from_name(row["api"].as_str().unwrap()).unwrap_or(Wire::ChatCompletions);
+        let error = classify(status, None, &body, wire);
+        let labels: Vec<&str> = row["shows"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        println!(
+            "{:>4} {:<15} {:<50} {}",
+            status.unwrap_or(0),
+            format!("{:?}", error.action),
+            labels.join(","),
+            error.message
+        );
+        checked += 1;
+        assert!(
+            !error.message.is_empty() && !error.message.contains('\n') && !error.message.contains("</"),
+            "{file}: {error}"
+        );
+        // A row without a telling label is a request that was refused for what it is.
+        let unlabelled: &[Action] =
+            &[Action::GiveUp, Action::NextModel, Action::Reauthenticate, Action::Retry];
+        let mut demands: Vec<&[Action]> = labels.iter().filter_map(|label| demanded(label)).collect();
+        if demands.is_empty() {
+            demands.push(unlabelled);
+        }
+        if demands.iter().any(|allowed| !allowed.contains(&error.action)) {
+            wrong.push(format!("{file} {labels:?} → {:?}", error.action));
+        }
+    }
+    println!("{checked} recorded errors");
+    assert!(checked > 0);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

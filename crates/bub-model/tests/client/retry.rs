@@ -1,0 +1,176 @@
+//! What is tried again, how often, and when.
+
+use std::time::Duration;
+
+use bub_model::{Action, CallOptions, ErrorKind, ModelEvent, Wire};
+use bub_testkit::model::{ManualClock, ModelServer, Reply};
+use futures_util::StreamExt;
+use serde_json::json;
+
+use crate::support::{client, collect, drain, endpoint, quick, request, text, whole};
+
+#[tokio::test]
+async fn errors_that_pass_are_tried_again_up_to_the_limit() {
+    for reply in [
+        Reply::status(500),
+        Reply::status(503),
+        Reply::status(529),
+        Reply::status(429),
+        Reply::html(502, "Bad Gateway"),
+        Reply::empty(),
+        Reply::text("never seen").reset_after(0),
+        Reply::text("never seen").cut_after(0),
+    ] {
+        let server = ModelServer::start();
+        server.script(reply.clone()).script(reply.clone()).script(Reply::text("at last"));
+        let (events, error) =
+            collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+        assert_eq!((error, text(&events).as_str()), (None, "at last"), "{reply:?}");
+        let server = ModelServer::start();
+        server.otherwise(reply.clone());
+        let (_, error) =
+            collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+        assert_eq!(error.unwrap().action, Action::Retry, "{reply:?}");
+        assert_eq!(server.requests().len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn errors_that_stay_are_not_tried_again() {
+    for (status, action) in [
+        (400, Action::GiveUp),
+        (401, Action::Reauthenticate),
+        (402, Action::NextModel),
+        (404, Action::NextModel),
+        (413, Action::ShrinkContext),
+        (422, Action::GiveUp),
+    ] {
+        let server = ModelServer::start();
+        server.otherwise(Reply::status(status));
+        let (_, error) =
+            collect(client().stream(endpoint(&server, Wire::Messages), request(true), quick())).await;
+        let error = error.unwrap();
+        assert_eq!((error.action, error.status), (action, Some(status)));
+        assert_eq!(server.requests().len(), 1, "{status}");
+    }
+}
+
+/// W-10: a rate limit that is counted in tokens does not shrink the context, it waits.
+#[tokio::test]
+async fn a_token_rate_limit_waits_and_an_overflow_does_not() {
+    let server = ModelServer::start();
+    let limit = json!({"error": {"code": "429", "message": "Requests have exceeded token rate limit of your current pricing tier."}});
+    let overflow = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "exceed context limit: 199000 + 16384 > 200000"}});
+    server.script(Reply::status(429).with_json(&limit)).script(Reply::text("fine"));
+    server.script(Reply::status(400).with_json(&overflow));
+    let client = client();
+    let answer =
+        client.complete(endpoint(&server, Wire::ChatCompletions), request(true), quick()).await.unwrap();
+    assert_eq!(answer.text, "fine");
+    let error = client.complete(endpoint(&server, Wire::Messages), request(true), quick()).await.unwrap_err();
+    assert_eq!(error.action, Action::ShrinkContext);
+}
+
+/// The clock moves only here, so the second request proves how long the client waited.
+async fn waited(server: &ModelServer, reply: Reply, options: CallOptions) -> Duration {
+    server.script(reply).script(Reply::text("ok"));
+    let clock = ManualClock::pause();
+    let call =
+        tokio::spawn(drain(client().stream(endpoint(server, Wire::ChatCompletions), request(true), options)));
+    server.request(0).await;
+    let mut passed = Duration::ZERO;
+    let step = Duration::from_millis(100);
+    while !call.is_finished() {
+        clock.advance(step).await;
+        passed += step;
+        // Lets the sockets speak between two steps of the clock.
+        tokio::task::spawn_blocking(std::thread::yield_now).await.unwrap();
+        if server.requests().len() > 1 {
+            break;
+        }
+        assert!(passed < Duration::from_mins(3), "no second request");
+    }
+    drop(clock);
+    assert_eq!(call.await.unwrap().1, None);
+    passed
+}
+
+#[tokio::test]
+async fn retry_after_is_honoured_in_seconds_and_as_a_date() {
+    let seconds = Reply::status(429).header("retry-after", "7");
+    let server = ModelServer::start();
+    assert!(waited(&server, seconds, CallOptions::default()).await >= Duration::from_secs(7));
+    let date = Reply::status(503)
+        .header("date", "Sun, 06 Nov 1994 08:49:37 GMT")
+        .header("retry-after", "Sun, 06 Nov 1994 08:49:57 GMT");
+    let server = ModelServer::start();
+    assert!(waited(&server, date, CallOptions::default()).await >= Duration::from_secs(20));
+}
+
+#[tokio::test]
+async fn without_retry_after_the_wait_is_the_backoff() {
+    let server = ModelServer::start();
+    assert!(waited(&server, Reply::status(500), CallOptions::default()).await >= Duration::from_millis(250));
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_too_long_is_not_waited_for() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::status(429).header("retry-after", "3600"));
+    let (_, error) =
+        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+    let error = error.unwrap();
+    assert_eq!((error.action, error.retry_after), (Action::Retry, Some(Duration::from_hours(1))));
+    assert_eq!(server.requests().len(), 1);
+}
+
+/// H-80: after output began nothing is repeated, because somebody may have acted on it.
+#[tokio::test]
+async fn after_the_first_event_a_broken_stream_is_not_repeated() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        server.script(
+            Reply::deltas(["one ", "two"])
+                .error_event(json!({"type": "overloaded_error", "message": "Overloaded"})),
+        );
+        server.otherwise(Reply::text("again"));
+        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
+        assert_eq!(text(&events), "one two", "{wire:?}");
+        assert_eq!(error.unwrap().action, Action::Retry, "{wire:?}");
+        assert_eq!(server.requests().len(), 1, "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_caller_that_discards_gets_a_restart_and_a_new_answer() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        server
+            .script(Reply::deltas(["a", "b", "c", "d", "e", "f"]).call("c", "t", "{}").cut_after(5))
+            .script(Reply::text("fresh"));
+        let options = CallOptions { restartable: true, ..quick() };
+        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), options)).await;
+        assert_eq!(error, None, "{wire:?}");
+        assert!(events.contains(&ModelEvent::Restart), "{wire:?} {events:?}");
+        let answer = whole(events).unwrap();
+        assert_eq!((answer.text.as_str(), answer.tool_calls.len()), ("fresh", 0), "{wire:?}");
+        // Waiting for the whole answer always discards.
+        let server = ModelServer::start();
+        server
+            .script(Reply::deltas(["a", "b", "c", "d", "e", "f"]).cut_after(5))
+            .script(Reply::text("fresh"));
+        let answer = client().complete(endpoint(&server, wire), request(true), quick()).await.unwrap();
+        assert_eq!(answer.text, "fresh", "{wire:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_listens_is_said_at_once() {
+    let server = ModelServer::start();
+    let endpoint = endpoint(&server, Wire::ChatCompletions);
+    drop(server);
+    let mut stream = client().stream(endpoint, request(true), CallOptions::default());
+    let error = stream.next().await.unwrap().unwrap_err();
+    assert_eq!((error.kind, error.action), (ErrorKind::Transport, Action::NextModel));
+    assert!(error.message.contains("is the server running?"), "{error}");
+}

@@ -1,0 +1,91 @@
+//! No key in any log at any level, in any error text, in any debug output.
+
+use bub_model::{Candidates, HttpOptions, ModelClient, Proxies, Wire};
+use bub_settings::{Environment, Redactor};
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::json;
+
+use crate::support::{KEY, check, client, collect, endpoint, logged, quick, request};
+
+/// Every record of every test in this binary goes through the same ear, which stops the test that says the key;
+/// this test makes the servers say it.
+#[tokio::test]
+async fn a_server_that_repeats_the_key_does_not_get_it_into_errors_or_logs() {
+    for wire in Wire::ALL {
+        let spoken = format!("Incorrect API key provided: {KEY}");
+        let server = ModelServer::start();
+        server
+            .script(Reply::status(401).message(&spoken))
+            .script(Reply::status(500).with_json(&json!({"error": {"code": KEY, "message": spoken}})))
+            .script(Reply::html(503, &spoken))
+            .script(Reply::status(400).with_json(&json!(format!("Bearer {KEY}"))))
+            .script(Reply::text("x").error_event(json!({"code": KEY, "message": spoken})))
+            .script(Reply::text("x").garbage(&spoken))
+            .script(Reply::raw(spoken.clone()))
+            .otherwise(Reply::status(503).message(&spoken));
+        let client = client();
+        for _ in 0..9 {
+            let endpoint = endpoint(&server, wire);
+            check(&format!("{endpoint:?} {client:?} {:?}", quick()));
+            let (_, error) = collect(client.stream(endpoint, request(true), quick())).await;
+            let error = error.unwrap();
+            check(&format!("{error} {error:?} {error:#?}"));
+        }
+    }
+    let logged = logged();
+    assert!(logged.iter().any(|line| line.contains("model.retry")), "the ear hears nothing");
+    assert!(
+        logged.iter().any(|line| line.contains("reqwest") || line.contains("hyper")),
+        "nothing from below"
+    );
+    for line in logged {
+        check(&line);
+    }
+}
+
+#[test]
+fn proxies_come_from_the_environment_and_are_not_printed() {
+    let environment = Environment::from_pairs([
+        ("https_proxy", "http://user:hunter2hunter2@proxy:3128"),
+        ("HTTP_PROXY", " "),
+        ("NO_PROXY", "internal,10.0.0.0/8"),
+    ]);
+    let proxies = Proxies::from_environment(&environment);
+    assert!(proxies.https.is_some() && proxies.http.is_none() && proxies.all.is_none());
+    assert_eq!(proxies.direct, "internal,10.0.0.0/8");
+    let redactor = Redactor::new();
+    let options = HttpOptions::from_environment(&environment);
+    assert!(!format!("{options:?}").contains("hunter2"));
+    let client = ModelClient::new(options, redactor.clone());
+    assert!(!format!("{client:?}").contains("hunter2"));
+    assert!(!redactor.redact("http://user:hunter2hunter2@proxy:3128").contains("hunter2"));
+}
+
+#[tokio::test]
+async fn a_proxy_is_used_for_other_hosts_and_never_for_this_computer() {
+    let (proxy, local) = (ModelServer::start(), ModelServer::start());
+    proxy.otherwise(Reply::text("through the proxy"));
+    local.otherwise(Reply::text("directly"));
+    let mut options = HttpOptions::default();
+    options.proxies.http = Some(proxy.url().as_str().into());
+    let client = ModelClient::new(options, Redactor::new());
+    let answer =
+        client.complete(endpoint(&local, Wire::ChatCompletions), request(true), quick()).await.unwrap();
+    assert_eq!((answer.text.as_str(), proxy.connections()), ("directly", 0));
+    let mut far = endpoint(&local, Wire::ChatCompletions);
+    far.base_url = bub_model::BaseUrl::parse("http://models.invalid/v1").unwrap();
+    let answer = client.complete_first(Candidates::one(far), request(true), quick()).await.unwrap();
+    assert_eq!(answer.text, "through the proxy");
+    assert_eq!(proxy.request(0).await.path, "http://models.invalid/v1/chat/completions");
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_no_url_is_named_but_not_shown() {
+    let server = ModelServer::start();
+    let mut options = HttpOptions::default();
+    options.proxies.all = Some("http://[secret-proxy".into());
+    let client = ModelClient::new(options, Redactor::new());
+    let error =
+        client.complete(endpoint(&server, Wire::ChatCompletions), request(true), quick()).await.unwrap_err();
+    assert_eq!(error.message, "the proxy in ALL_PROXY is not a URL");
+}

@@ -1,0 +1,192 @@
+//! Silence, deadlines, cancellation.
+
+use std::time::Duration;
+
+use bub_model::{Action, CallOptions, ErrorKind, ModelError, ModelEvent, ModelStream, Wire};
+use bub_testkit::model::{ManualClock, ModelServer, Pace, Reply};
+use futures_util::StreamExt;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::support::{PATIENCE, client, endpoint, quick, request};
+
+fn once() -> CallOptions {
+    CallOptions { attempts: 1, ..quick() }
+}
+
+/// Reads until text comes, so that the connection is known to stand.
+async fn until_text(stream: &mut ModelStream) {
+    while !matches!(stream.next().await.unwrap().unwrap(), ModelEvent::Text(_)) {}
+}
+
+/// Moves the clock until the stream speaks, and tells how far.
+async fn silence(clock: &ManualClock, mut stream: ModelStream, step: Duration) -> (ModelError, Duration) {
+    let started = Instant::now();
+    let mut reading = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
+    loop {
+        tokio::select! {
+            biased;
+            error = &mut reading => return (error.unwrap(), started.elapsed()),
+            () = clock.advance(step) => {}
+        }
+        assert!(started.elapsed() < Duration::from_hours(2), "no timeout");
+    }
+}
+
+#[tokio::test]
+async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        let pace = Pace::stopped();
+        server.script(Reply::deltas(["a"; 20]).paced(&pace));
+        pace.allow(5);
+        let clock = ManualClock::pause();
+        let mut stream = client().stream(endpoint(&server, wire), request(true), once());
+        until_text(&mut stream).await;
+        // How many events of a format are text differs; all that were allowed are read.
+        let (error, passed) = loop {
+            let (item, passed) = tick(&clock, &mut stream).await;
+            if let Err(error) = item {
+                break (error, passed);
+            }
+        };
+        assert_eq!((error.kind, error.action), (ErrorKind::Timeout, Action::Retry), "{wire:?}");
+        assert!(error.message.contains("120 s"), "{error}");
+        assert!(passed >= Duration::from_secs(119), "{passed:?}");
+        server.closed(0).await;
+    }
+}
+
+/// One item of the stream, while the clock moves in steps of a second.
+async fn tick(clock: &ManualClock, stream: &mut ModelStream) -> (Result<ModelEvent, ModelError>, Duration) {
+    let started = Instant::now();
+    loop {
+        tokio::select! {
+            biased;
+            item = stream.next() => return (item.unwrap(), started.elapsed()),
+            () = clock.advance(Duration::from_secs(1)) => {}
+        }
+        assert!(started.elapsed() < Duration::from_mins(10), "no timeout");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_never_begins_is_given_up() {
+    let server = ModelServer::start();
+    let pace = Pace::stopped();
+    server.script(Reply::text("x").paced(&pace));
+    let clock = ManualClock::pause();
+    let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+    let (error, passed) = silence(&clock, stream, Duration::from_secs(5)).await;
+    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert!(passed >= Duration::from_secs(295), "{passed:?}");
+}
+
+/// W-43: the time of a slow reader is not the server's.
+#[tokio::test]
+async fn a_reader_that_takes_its_time_is_not_cut_off() {
+    let server = ModelServer::start();
+    server.script(Reply::deltas(["a", "b", "c"]));
+    let clock = ManualClock::pause();
+    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+    let mut seen = 0;
+    while let Some(event) = stream.next().await {
+        event.unwrap();
+        seen += 1;
+        clock.advance(Duration::from_hours(1)).await;
+    }
+    assert!(seen >= 4);
+}
+
+/// W-32, W-43: the overall limit has a message, and the socket is closed.
+#[tokio::test]
+async fn the_overall_timeout_ends_a_call_that_drips() {
+    let server = ModelServer::start();
+    let pace = Pace::stopped();
+    server.script(Reply::deltas(["a"; 50]).paced(&pace));
+    let clock = ManualClock::pause();
+    let options = CallOptions { timeout: Some(Duration::from_secs(30)), ..once() };
+    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+    pace.allow(2);
+    until_text(&mut stream).await;
+    let error = loop {
+        let (item, _) = tick(&clock, &mut stream).await;
+        match item {
+            Ok(_) => pace.allow(1),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.kind, error.action), (ErrorKind::Timeout, Action::NextModel));
+    assert!(error.message.contains("longer than 30 s"), "{error}");
+    server.closed(0).await;
+}
+
+#[tokio::test]
+async fn dropping_the_stream_closes_the_socket_at_once() {
+    for wire in Wire::ALL {
+        let server = ModelServer::start();
+        let pace = Pace::stopped();
+        server.script(Reply::deltas(["a", "b", "c"]).paced(&pace));
+        pace.allow(4);
+        let mut stream = client().stream(endpoint(&server, wire), request(true), once());
+        until_text(&mut stream).await;
+        drop(stream);
+        timeout(PATIENCE, server.closed(0)).await.expect("the server still waits");
+    }
+}
+
+#[tokio::test]
+async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
+    for events in [0, 4] {
+        let server = ModelServer::start();
+        let pace = Pace::stopped();
+        server.script(Reply::deltas(["a", "b", "c"]).paced(&pace));
+        pace.allow(events);
+        let cancel = CancellationToken::new();
+        let options = CallOptions { cancel: cancel.clone(), ..quick() };
+        let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+        let reading = tokio::spawn(async move {
+            loop {
+                match stream.next().await {
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return (error, stream),
+                    None => panic!("the answer ended"),
+                }
+            }
+        });
+        server.request(0).await;
+        cancel.cancel();
+        let (error, _still_held) = timeout(PATIENCE, reading).await.unwrap().unwrap();
+        assert_eq!((error.kind, error.action), (ErrorKind::Cancelled, Action::GiveUp));
+        // The stream is still held: it is the token that closed the socket.
+        timeout(PATIENCE, server.closed(0)).await.expect("the server still waits");
+        assert_eq!(server.requests().len(), 1, "a cancelled call is not tried again");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_cancelled_already_sends_nothing() {
+    let server = ModelServer::start();
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let options = CallOptions { cancel, ..quick() };
+    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+    assert_eq!(stream.next().await.unwrap().unwrap_err().kind, ErrorKind::Cancelled);
+    assert!(stream.next().await.is_none());
+    assert_eq!(server.connections(), 0);
+}
+
+/// A server that says why it stopped, and then holds the connection, is not waited for.
+#[tokio::test]
+async fn after_the_finish_reason_the_end_mark_is_not_needed() {
+    let server = ModelServer::start();
+    let pace = Pace::stopped();
+    server.script(Reply::text("all").paced(&pace));
+    pace.allow(3);
+    let clock = ManualClock::pause();
+    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+    until_text(&mut stream).await;
+    let (item, passed) = tick(&clock, &mut stream).await;
+    assert!(matches!(item, Ok(ModelEvent::Finish(_) | ModelEvent::Usage(_))), "{item:?}");
+    assert!(passed <= Duration::from_secs(10), "{passed:?}");
+}
