@@ -13,6 +13,7 @@ pub(super) const MIN_CHARS: usize = 3;
 #[derive(Debug)]
 pub(super) struct Pattern {
     length: usize,
+    word: Vec<char>,
     ascii: Box<[u64; 128]>,
     others: Vec<(char, u64)>,
 }
@@ -31,7 +32,7 @@ impl Pattern {
                 others.push((*character, bit));
             }
         }
-        Self { length: word.len(), ascii, others }
+        Self { length: word.len(), word: word.to_vec(), ascii, others }
     }
 
     /// How many characters it has.
@@ -48,6 +49,11 @@ impl Pattern {
         }
         if other * 2 < own * 3 {
             return self.common(word, &letter) * 5 >= (own + other) * 2;
+        }
+        // Eight ninths of a short word are all of it, and telling whether two words are equal is quick.
+        if own < 9 {
+            let same = |part: &[T]| part.iter().zip(&self.word).all(|(unit, own)| letter(*unit) == *own);
+            return word.windows(own).any(same);
         }
         word.windows(own).any(|part| self.common(part, &letter) * 9 >= own * 8)
     }
