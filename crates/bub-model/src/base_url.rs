@@ -61,6 +61,11 @@ impl BaseUrl {
         &self.0
     }
 
+    /// Whether what is sent there is encrypted.
+    pub fn is_secure(&self) -> bool {
+        self.0.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+    }
+
     /// Whether it is this computer.
     pub fn is_loopback(&self) -> bool {
         let (host, _) = split_port(self.authority());

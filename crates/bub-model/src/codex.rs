@@ -30,17 +30,12 @@ use crate::fetch::Fetch;
 pub const PROVIDER: &str = "openai";
 
 /// The model used when a login is all there is.
-pub const DEFAULT_MODEL: &str = "gpt-5-codex";
+pub const DEFAULT_MODEL: &str = "gpt-6-sol";
 
 /// What every call of the service must carry, as quirks of the wire.
 pub(crate) const QUIRKS: &str = r#"{
-    "max_tokens_field": "",
     "default_instructions": "You are Codex.",
-    "extra_body": {
-        "store": false,
-        "include": ["reasoning.encrypted_content"],
-        "text": {"verbosity": "medium"}
-    },
+    "extra_body": {"text": {"verbosity": "medium"}},
     "refused_fields": ["max_tokens", "max_output_tokens", "max_completion_tokens", "temperature", "top_p"]
 }"#;
 

@@ -198,6 +198,13 @@ impl Keys {
         Ok(key)
     }
 
+    /// The providers that have values of their own, with the setting that has them.
+    pub(crate) fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let keys = self.key.providers().map(|name| ("api_key", name));
+        let commands = self.command.providers().map(|name| ("api_key_command", name));
+        keys.chain(commands).chain(self.base.providers().map(|name| ("api_base", name)))
+    }
+
     /// Where a value can be written down.
     pub(crate) fn config_file(&self) -> &Path {
         self.settings.config_file()

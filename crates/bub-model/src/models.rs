@@ -15,6 +15,26 @@ use crate::{AccessError, Catalogue, Endpoint, KeySource, ModelId, Provider, Quir
 /// The models that can be used with these settings: catalogue, keys and logins.
 ///
 /// Making one reads nothing but the settings. Keys are looked up when a model is called.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use bub_model::{CallOptions, Candidates, ChatRequest, HttpOptions, ModelClient, Models};
+/// use bub_settings::{Environment, Loader};
+///
+/// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
+/// let settings = Arc::new(Loader::new(Environment::process()).load()?);
+/// let http = HttpOptions::from_environment(settings.environment());
+/// let client = ModelClient::new(http, settings.redactor().clone());
+/// let models = Arc::new(Models::new(settings, Arc::new(client.clone()))?);
+///
+/// let choice = models.choose().await?;
+/// println!("{}", choice.why);
+/// let candidates = Candidates::new(models, choice.candidates());
+/// let answer = client.stream_first(candidates, ChatRequest::default(), CallOptions::default());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Models {
     pub(crate) settings: Arc<Settings>,
     pub(crate) catalogue: Catalogue,
@@ -149,6 +169,28 @@ impl Models {
 
     pub(crate) fn base_url_of(&self, provider: &Provider) -> Option<String> {
         self.keys.base_url(provider).ok().map(|base_url| base_url.to_string())
+    }
+
+    /// What is configured for providers that do not exist, and keys that travel in the open.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let unknown = self.keys.names().filter(|(_, name)| self.catalogue.get(name).is_none());
+        let unknown = unknown.map(|(setting, name)| {
+            let hint = self.catalogue.similar(name).map(|known| format!(", did you mean `{known}`?"));
+            format!("`{setting}.{name}` is for no known provider{}", hint.unwrap_or_default())
+        });
+        let open = self.catalogue.iter().filter_map(|provider| {
+            let base_url = self.keys.base_url(provider).ok()?;
+            let open = !base_url.is_secure() && !base_url.is_loopback() && self.find_key(provider).is_some();
+            open.then(|| format!("the key of `{}` goes to {base_url} without encryption", provider.name))
+        });
+        unknown.chain(open).collect()
+    }
+
+    /// Where the key of a provider comes from, without getting it.
+    pub fn key_source(&self, provider: &str) -> Option<KeySource> {
+        let provider = self.catalogue.get(provider)?;
+        let login = || self.has_login(provider).then(|| KeySource::Login(self.codex.file()));
+        self.find_key(provider).map(|found| found.source().clone()).or_else(login)
     }
 
     fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {

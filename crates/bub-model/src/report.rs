@@ -20,6 +20,8 @@ pub struct Report {
     pub providers: Vec<ProviderReport>,
     /// The servers on this computer that answer.
     pub local_servers: Vec<LocalServer>,
+    /// What looks like a mistake.
+    pub notes: Vec<String>,
     /// Where keys and addresses can be written down.
     pub config_file: PathBuf,
 }
@@ -62,7 +64,8 @@ impl Report {
         let providers = models.catalogue.iter().map(|provider| of(models, provider, &local_servers));
         let config_file = models.settings.config_file().to_owned();
         let (fallbacks, providers) = (fallbacks.collect(), providers.collect());
-        Self { choice, problem, fallbacks, providers, local_servers, config_file }
+        let notes = models.notes();
+        Self { choice, problem, fallbacks, providers, local_servers, notes, config_file }
     }
 }
 
@@ -74,8 +77,7 @@ fn fallback_problem(models: &Models, text: &str) -> Option<String> {
 }
 
 fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> ProviderReport {
-    let login = models.has_login(provider).then(|| KeySource::Login(models.codex.file()));
-    let key = models.find_key(provider).map(|found| found.source().clone()).or(login);
+    let key = models.key_source(&provider.name);
     let base_url = models.base_url_of(provider);
     let server = servers.iter().find(|server| Some(server.base_url.as_str()) == base_url.as_deref());
     let problem = models.problem(provider).map(|error| error.hint());

@@ -29,6 +29,7 @@ pub struct Row {
     /// How its keys begin, where that tells them from everybody else's.
     pub key_prefix: &'static str,
     /// The model used when a key is all there is. Without one the provider is never chosen by itself.
+    /// Models are retired within months: prefer a name that the provider moves on by itself.
     pub default_model: &'static str,
     /// Differences from the wire, as JSON.
     pub quirks: &'static str,
@@ -86,14 +87,14 @@ pub static ROWS: &[Row] = &[
         base_variable: "ANTHROPIC_BASE_URL",
         wire: Wire::Messages,
         key_prefix: "sk-ant-",
-        default_model: "claude-sonnet-4-5",
+        default_model: "claude-sonnet-5-5",
         quirks: "",
         ..row("anthropic", "https://api.anthropic.com", &["ANTHROPIC_API_KEY"])
     },
     Row {
         base_variable: "OPENAI_BASE_URL",
         key_prefix: "sk-proj-",
-        default_model: "gpt-5-mini",
+        default_model: "gpt-6-luna",
         quirks: "",
         login: Some(Login::Codex),
         ..row("openai", "https://api.openai.com/v1", &["OPENAI_API_KEY"])
@@ -112,14 +113,14 @@ pub static ROWS: &[Row] = &[
         )
     },
     Row {
-        default_model: "deepseek-chat",
-        quirks: r#"{"max_tokens_field": "max_tokens", "replay_reasoning": false}"#,
+        default_model: "deepseek-flash",
+        quirks: r#"{"max_tokens_field": "max_tokens", "replay_reasoning": true}"#,
         ..row("deepseek", "https://api.deepseek.com", &["DEEPSEEK_API_KEY"])
     },
     Row {
         aliases: &["grok"],
         key_prefix: "xai-",
-        default_model: "grok-4",
+        default_model: "grok-4.7",
         ..row("xai", "https://api.x.ai/v1", &["XAI_API_KEY"])
     },
     Row {
@@ -134,14 +135,13 @@ pub static ROWS: &[Row] = &[
         ..row("groq", "https://api.groq.com/openai/v1", &["GROQ_API_KEY"])
     },
     Row {
-        aliases: &["kimi"],
-        default_model: "kimi-k2-0905-preview",
+        default_model: "kimi-k2.6",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "omit", "replay_reasoning": true}"#,
         ..row("moonshot", "https://api.moonshot.ai/v1", &["MOONSHOT_API_KEY"])
     },
     Row {
         aliases: &["z_ai", "glm"],
-        default_model: "glm-4.6",
+        default_model: "glm-5.3",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "thinking_switch"}"#,
         ..row("zai", "https://api.z.ai/api/paas/v4", &["ZAI_API_KEY"])
     },
@@ -150,7 +150,7 @@ pub static ROWS: &[Row] = &[
         default_model: "qwen-plus",
         ..row("dashscope", "https://dashscope.aliyuncs.com/compatible-mode/v1", &["DASHSCOPE_API_KEY"])
     },
-    Row { default_model: "MiniMax-M2", ..row("minimax", "https://api.minimax.io/v1", &["MINIMAX_API_KEY"]) },
+    Row { default_model: "MiniMax-M3", ..row("minimax", "https://api.minimax.io/v1", &["MINIMAX_API_KEY"]) },
     Row {
         key_prefix: "csk-",
         default_model: "gpt-oss-120b",

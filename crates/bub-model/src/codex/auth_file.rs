@@ -1,7 +1,7 @@
 //! `auth.json`: read leniently, written atomically, for the owner alone.
 
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -86,12 +86,16 @@ impl AuthFile {
         };
         let file = open().map_err(|error| self.problem("cannot be locked", &error))?;
         let wait = async {
-            while file.try_lock().is_err() {
-                tokio::time::sleep(LOCK_POLL).await;
+            loop {
+                match file.try_lock() {
+                    Ok(()) => return Ok(()),
+                    Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_POLL).await,
+                    Err(TryLockError::Error(error)) => return Err(self.problem("cannot be locked", &error)),
+                }
             }
         };
         let waited = tokio::time::timeout(patience, wait).await;
-        waited.map_err(|_| format!("{} is locked by another process", self.path.display()))?;
+        waited.map_err(|_| format!("{} is locked by another process", self.path.display()))??;
         Ok(Lock { _file: file })
     }
 

@@ -40,8 +40,8 @@ async fn a_key_in_the_environment_decides_in_a_fixed_order() {
     for (variable, expected) in [
         ("GROQ_API_KEY", "groq:openai/gpt-oss-120b"),
         ("GEMINI_API_KEY", "gemini:gemini-flash-latest"),
-        ("OPENAI_API_KEY", "openai:gpt-5-mini"),
-        ("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-4-5"),
+        ("OPENAI_API_KEY", "openai:gpt-6-luna"),
+        ("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-5-5"),
         ("OPENROUTER_API_KEY", "openrouter:openrouter/free"),
     ] {
         given = given.env(variable, "some-key-123");
@@ -60,7 +60,7 @@ async fn a_plain_key_decides_too() {
     let given = Given::new().env("BUB_API_KEY", "0123456789");
     assert_eq!(model(&given.choice().await), "openrouter:openrouter/free");
     let given = Given::new().env("BUB_API_KEY", "sk-ant-0123456789");
-    assert_eq!(model(&given.choice().await), "anthropic:claude-sonnet-4-5");
+    assert_eq!(model(&given.choice().await), "anthropic:claude-sonnet-5-5");
 }
 
 // People have this token for other reasons.

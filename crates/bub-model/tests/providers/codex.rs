@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bub_model::{KeySource, Wire};
+use bub_model::{ChatRequest, KeySource, Wire};
 use serde_json::{Value, json};
 
 use crate::given::{Given, header};
@@ -41,15 +42,32 @@ fn auth(given: &Given) -> Value {
 #[tokio::test]
 async fn a_login_is_used_when_there_is_no_key() {
     let given = logged_in(Given::new(), FUTURE);
-    let endpoint = given.endpoint("openai:gpt-5-codex").await.unwrap();
+    let endpoint = given.endpoint("openai:gpt-6-sol").await.unwrap();
     assert_eq!(endpoint.base_url.as_str(), "https://chatgpt.com/backend-api/codex");
     assert_eq!(endpoint.wire, Wire::Responses);
     assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-1");
     assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-1");
     assert_eq!(header(&endpoint, "openai-beta").unwrap(), "responses=experimental");
     assert_eq!(header(&endpoint, "originator").unwrap(), "bub");
-    assert_eq!(endpoint.quirks.default_instructions.as_deref(), Some("You are Codex."));
-    assert_eq!(endpoint.quirks.extra_body["store"], json!(false));
+    let request = ChatRequest {
+        model: "gpt-6-sol".into(),
+        messages: Arc::new(vec![json!({"role": "user", "content": "hi"})]),
+        max_tokens: Some(99),
+        reasoning_effort: Some("low".into()),
+        stream: true,
+        extra: json!({"temperature": 1, "max_tokens": 5}).as_object().unwrap().clone(),
+        ..ChatRequest::default()
+    };
+    let sent = endpoint.wire.encode(&request, &endpoint.quirks);
+    assert_eq!(sent.path, "/responses");
+    assert_eq!(
+        serde_json::from_slice::<Value>(&sent.body).unwrap(),
+        json!({
+            "model": "gpt-6-sol", "instructions": "You are Codex.", "input": [{"role": "user", "content": "hi"}],
+            "store": false, "stream": true, "include": ["reasoning.encrypted_content"],
+            "text": {"verbosity": "medium"}, "reasoning": {"effort": "low"},
+        })
+    );
     assert_eq!(endpoint.key, Some(KeySource::Login(given.path("user/.codex/auth.json"))));
     assert!(given.network.asked().is_empty());
     assert_eq!(given.redactor.redact("access-token-1 refresh-token-1"), "*** ***");
@@ -103,7 +121,7 @@ async fn a_login_never_goes_to_another_address() {
 async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
     let given = logged_in(Given::new(), PAST);
     let choice = given.choice().await;
-    assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-5-codex");
+    assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-6-sol");
     assert_eq!(given.shorten(choice.why), "no model is configured; login in user/.codex/auth.json");
     assert!(given.network.asked().is_empty());
     let given = given.env("GROQ_API_KEY", "groq-key-1");

@@ -37,6 +37,21 @@ async fn what_is_usable_is_told_from_what_is_not() {
     assert_eq!(report.choice.unwrap().model.unwrap().provider(), "groq");
 }
 
+#[tokio::test]
+async fn what_looks_like_a_mistake_is_noted() {
+    let given = Given::new().env("BUB_OPNAI_API_KEY", "some-key-1").env("GROQ_API_KEY", "some-key-2").config(
+        "api_base: {nobody: 'https://x.example', groq: 'http://x.example', vllm: 'http://127.0.0.1:1'}\n",
+    );
+    assert_eq!(
+        given.models().report().await.notes,
+        [
+            "`api_key.opnai` is for no known provider, did you mean `openai`?",
+            "`api_base.nobody` is for no known provider",
+            "the key of `groq` goes to http://x.example without encryption",
+        ]
+    );
+}
+
 // W-46: a broken fallback is told of, and breaks nothing
 #[tokio::test]
 async fn broken_models_are_named_with_what_is_wrong() {

@@ -10,7 +10,7 @@ use std::{
 
 use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_model::{
-    ModelId,
+    KeySource, ModelId, Models,
     codex::{self, Codex, Endpoints, LoggedIn, Login, LoginError},
 };
 use bub_settings::{Settings, core};
@@ -71,12 +71,23 @@ async fn run(context: CliContext) -> Result<ExitCode> {
     let outcome =
         if manual { by_hand(&codex, patience).await } else { by_browser(&codex, &settings, patience).await };
     match outcome {
-        Ok(logged_in) => output::print(&summary(&logged_in)),
+        Ok(logged_in) => {
+            if let Some(source) = outranked_by(&settings) {
+                say(&format!("note: the key from {source} is used before this login\n"));
+            }
+            output::print(&summary(&logged_in))
+        }
         Err(error) => {
             say(&settings.redactor().redact(&format!("error: Codex login failed: {error}\n")));
             Ok(ExitCode::from(FAILED))
         }
     }
+}
+
+/// The key that keeps the login from being used.
+fn outranked_by(settings: &Arc<Settings>) -> Option<KeySource> {
+    let models = Models::new(Arc::clone(settings), Arc::new(super::client(settings))).ok()?;
+    models.key_source(codex::PROVIDER).filter(|source| !matches!(source, KeySource::Login(_)))
 }
 
 fn codex(settings: &Settings, matches: &ArgMatches) -> Codex {

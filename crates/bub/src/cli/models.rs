@@ -41,6 +41,9 @@ fn as_text(report: &Report) -> String {
         let problem = problem.as_ref().map(|problem| format!(" cannot be used: {problem}"));
         let _ = writeln!(text, "fallback: {model}{}", problem.unwrap_or_default());
     }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
     let (usable, others): (Vec<_>, Vec<_>) = report.providers.iter().partition(|provider| provider.usable);
     let width = report.providers.iter().map(|provider| provider.name.len()).max().unwrap_or_default();
     if !usable.is_empty() {
@@ -76,7 +79,8 @@ fn model_line(report: &Report) -> String {
 }
 
 fn how(provider: &ProviderReport, servers: &[LocalServer]) -> String {
-    let server = servers.iter().find(|server| server.provider == provider.name);
+    let address = provider.base_url.as_deref();
+    let server = servers.iter().find(|server| Some(server.base_url.as_str()) == address);
     let server = server.map(|server| format!("server at {}: {}", server.base_url, server.models.join(", ")));
     let key = provider.key.as_ref().map(|source| format!("key {MASK} from {source}"));
     server.or(key).unwrap_or_else(|| "no key needed".to_owned())
@@ -96,6 +100,7 @@ fn as_json(report: &Report) -> Value {
         "fallback_models": fallbacks.collect::<Vec<_>>(),
         "providers": report.providers.iter().map(provider_json).collect::<Vec<_>>(),
         "local_servers": servers.collect::<Vec<_>>(),
+        "notes": report.notes,
     })
 }
 

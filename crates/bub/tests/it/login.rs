@@ -81,11 +81,11 @@ fn a_login_by_hand_is_kept_and_used() {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[..2], ["login: ok", "account_id: -"]);
     assert!(lines[2].starts_with("auth_file: ") && lines[2].ends_with("/.codex/auth.json"), "{text}");
-    assert_eq!(lines[3], "usage: BUB_MODEL=openai:gpt-5-codex bub run \"hello\"");
+    assert_eq!(lines[3], "usage: BUB_MODEL=openai:gpt-6-sol bub run \"hello\"");
     assert!(asked.recv().unwrap().contains("grant_type=authorization_code&code=the-code&"));
 
     let models = sandbox.bub(["models"]).ok();
-    assert!(models.starts_with("model: openai:gpt-5-codex (no model is configured; login in "), "{models}");
+    assert!(models.starts_with("model: openai:gpt-6-sol (no model is configured; login in "), "{models}");
     assert!(!models.contains("top-secret"), "{models}");
 }
 
