@@ -1,6 +1,6 @@
 //! Finding a tape by what a person typed.
 
-use bub_tape::{Listing, Result, TapeError, TapeName};
+use bub_tape::{Listing, Result, SessionInfo, TapeError, TapeName};
 
 use super::{
     tapes::{Listed, Tapes},
@@ -18,7 +18,12 @@ impl Tapes {
         let as_session = TapeName::for_session(&self.workspace, given);
         // Names alone answer most questions; reading every index does not have to happen.
         if let Some(name) = names.iter().find(|name| **name == as_session || name.as_str() == given) {
-            let summary = self.store.summary(name).await?;
+            let mut summary = self.store.summary(name).await?;
+            if *name == as_session {
+                // Tapes of the original do not say whose they are; whoever asked knew.
+                let workspace = Some(self.workspace.clone());
+                summary.session.get_or_insert(SessionInfo { workspace, ..SessionInfo::new(given) });
+            }
             return Ok(Listed { name: name.clone(), summary });
         }
         let all = self.sessions().await?;

@@ -14,23 +14,29 @@ pub(super) struct Progress {
     what: &'static str,
     total: usize,
     done: usize,
-    shown: Option<Instant>,
+    /// Until when the line stays as it is.
+    next: Instant,
+    shown: bool,
     wanted: bool,
 }
 
 impl Progress {
+    /// For work that may be long from its first piece on.
     pub(super) fn new(what: &'static str, total: usize) -> Self {
-        // Work that is over at once needs no line.
         let wanted = std::io::stderr().is_terminal();
-        Self { what, total, done: 0, shown: None, wanted }
+        Self { what, total, done: 0, next: Instant::now(), shown: false, wanted }
+    }
+
+    /// For work that is mostly over at once, and then needs no line.
+    pub(super) fn patient(what: &'static str, total: usize) -> Self {
+        Self { next: Instant::now() + PAUSE, ..Self::new(what, total) }
     }
 
     /// Says that the next piece of work begins.
     pub(super) fn next(&mut self, name: &str) {
         self.done += 1;
-        let recently = self.shown.is_some_and(|shown| shown.elapsed() < PAUSE);
-        if self.wanted && !recently {
-            self.shown = Some(Instant::now());
+        if self.wanted && Instant::now() >= self.next {
+            (self.next, self.shown) = (Instant::now() + PAUSE, true);
             let line =
                 format!("{} {} of {}: {}", self.what, self.done, self.total, super::text::cut(name, 40));
             let mut stderr = std::io::stderr();
@@ -41,7 +47,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        if self.shown.is_some() {
+        if self.shown {
             let mut stderr = std::io::stderr();
             let _ = write!(stderr, "\r\x1b[K").and_then(|()| stderr.flush());
         }

@@ -64,7 +64,7 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
 }
 
 async fn remove(files: &Files, leftovers: &[Leftover]) -> Result<ExitCode> {
-    let mut progress = Progress::new("removing", leftovers.len());
+    let mut progress = Progress::patient("removing", leftovers.len());
     let (mut removed, mut bytes) = (0, 0);
     for leftover in leftovers {
         progress.next(&leftover.path.display().to_string());

@@ -20,17 +20,25 @@ pub(super) fn command() -> Command {
 pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
     let names = check::named(files, matches).await?;
     let mut progress = Progress::new("indexing", names.len());
-    let mut report = String::new();
+    let (mut report, mut failed) = (String::new(), false);
     for name in &names {
-        progress.next(name.as_str());
-        let summary = files.store.reindex(name).await?;
-        let entries = text::count(summary.entries, "entry", "entries");
-        let anchors = text::count(summary.anchors, "anchor", "anchors");
-        let _ = writeln!(report, "{}: {entries}, {anchors}", check::label(files, name).await);
+        let label = check::label(files, name).await;
+        progress.next(&label);
+        match files.store.reindex(name).await {
+            Ok(summary) => {
+                let entries = text::count(summary.entries, "entry", "entries");
+                let anchors = text::count(summary.anchors, "anchor", "anchors");
+                let _ = writeln!(report, "{label}: {entries}, {anchors}");
+            }
+            Err(error) => {
+                failed = true;
+                let _ = writeln!(report, "{label}: not indexed: {}", text::line(&error.to_string()));
+            }
+        }
     }
     drop(progress);
     let mut out = Out::plain(&files.tapes.settings);
     out.write(if names.is_empty() { "(no tapes)\n" } else { &report })?;
     out.finish()?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -104,7 +104,7 @@ async fn search_all<'a>(
     sessions: &'a [Listed],
     search: &Search,
 ) -> Result<(Vec<(&'a Listed, Hit)>, u64)> {
-    let mut progress = Progress::new("searching", sessions.len());
+    let mut progress = Progress::patient("searching", sessions.len());
     let (mut hits, mut filtered) = (Vec::new(), 0);
     for session in sessions {
         progress.next(session.label());

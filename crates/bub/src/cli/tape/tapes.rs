@@ -6,6 +6,8 @@ use bub_kernel::{Error, Framework};
 use bub_settings::{Settings, core};
 use bub_tape::{Durability, FileStore, Listing, Result, Summary, Tape, TapeName, TapeStore};
 
+use super::progress::Progress;
+
 /// The store of the running program, seen from a workspace.
 pub(super) struct Tapes {
     pub(super) store: Arc<dyn TapeStore>,
@@ -36,8 +38,11 @@ impl Tapes {
 
     /// All sessions, the latest first. One that cannot be read does not hide the others.
     pub(super) async fn sessions(&self) -> Result<Vec<Listed>> {
+        let names = self.store.list(Listing::Sessions).await?;
+        let mut progress = Progress::patient("reading", names.len());
         let mut listed = Vec::new();
-        for name in self.store.list(Listing::Sessions).await? {
+        for name in names {
+            progress.next(name.as_str());
             match self.store.summary(&name).await {
                 Ok(summary) => listed.push(Listed { name, summary }),
                 Err(error) => super::note(&format!("left out: {error}")),

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt::Write as _};
 use bub_tape::Entry;
 
 /// Text in which control sequences are visible instead of obeyed. Line ends and tabs stay.
-pub(super) fn harmless(text: &str) -> Cow<'_, str> {
+pub(in crate::cli) fn harmless(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|character| is_harmful(character) && !matches!(character, '\n' | '\t')) {
         return Cow::Borrowed(text);
     }
@@ -22,7 +22,7 @@ pub(super) fn harmless(text: &str) -> Cow<'_, str> {
 }
 
 /// The same on one line.
-pub(super) fn line(text: &str) -> String {
+pub(in crate::cli) fn line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     harmless(&words.join(" ")).into_owned()
 }

@@ -1,8 +1,8 @@
 //! What people type, what they cannot read, and what must not reach their terminal.
 
-use std::{fs, process::Stdio};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Stdio};
 
-use super::{add, file_of, json, refused, scene, tape};
+use super::{add, file_of, json, refused, scene, tape, tapes};
 use crate::sandbox::{Run, Sandbox, bub};
 
 #[test]
@@ -109,6 +109,39 @@ fn a_directory_that_cannot_be_read_is_a_failure() {
         assert_eq!(run.code, Some(1), "{args:?} {run:?}");
         assert!(run.stderr.starts_with("error: cannot list `"), "{args:?} {run:?}");
     }
+}
+
+#[test]
+fn a_directory_without_permission_is_named() {
+    let sandbox = scene();
+    let home = tapes(&sandbox);
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o000)).unwrap();
+    // Nothing is forbidden to the superuser.
+    if fs::read_dir(&home).is_err() {
+        for args in [&["list"][..], &["show", "cli"], &["check"], &["prune"]] {
+            let run = tape(&sandbox, args);
+            assert_eq!(run.code, Some(1), "{args:?} {run:?}");
+            assert!(run.stderr.starts_with("error: no permission for `"), "{args:?} {run:?}");
+        }
+    }
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+// One tape that cannot be read does not hide the others.
+#[test]
+fn an_unreadable_tape_is_reported_and_the_others_are_read() {
+    let sandbox = scene();
+    fs::create_dir(tapes(&sandbox).join("a__b.jsonl")).unwrap();
+    let list = tape(&sandbox, &["list"]);
+    assert!(list.stderr.starts_with("left out: ") && list.stderr.contains("a__b.jsonl"), "{list:?}");
+    assert_eq!(list.ok().lines().count(), 4);
+    let check = tape(&sandbox, &["check"]);
+    assert_eq!((check.code, check.stderr.as_str()), (Some(1), "1 tape could not be checked\n"), "{check:?}");
+    assert!(
+        check.stdout.contains("a__b: not checked: ") && check.stdout.contains("cli:local: ok"),
+        "{check:?}"
+    );
+    assert_eq!(tape(&sandbox, &["reindex"]).code, Some(1));
 }
 
 #[test]
