@@ -8,6 +8,7 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod calls;
 mod catalogue;
 mod choice;
 mod codex;
