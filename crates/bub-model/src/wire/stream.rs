@@ -13,6 +13,9 @@ pub(super) trait FrameDecoder: Send {
     /// One event of the stream.
     fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError>;
 
+    /// `[DONE]` came. Most formats have a better end mark and need not know.
+    fn end_mark(&mut self) {}
+
     /// A whole answer in one JSON text.
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError>;
 
@@ -41,7 +44,12 @@ pub(super) enum Flow {
 pub struct StreamDecoder {
     frames: Box<dyn FrameDecoder>,
     mode: Mode,
+    received: usize,
 }
+
+/// Bytes of one answer beyond which a server is out of its mind: many times the longest
+/// answer any model gives.
+const STREAM_LIMIT: usize = 256 * 1024 * 1024;
 
 enum Mode {
     /// Nothing but white space so far.
@@ -53,12 +61,17 @@ enum Mode {
 
 impl StreamDecoder {
     pub(super) fn new(frames: Box<dyn FrameDecoder>) -> Self {
-        Self { frames, mode: Mode::Start }
+        Self { frames, mode: Mode::Start, received: 0 }
     }
 
     /// Takes a chunk in and appends what it means to `out`, also when it ends in an error.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        let result = self.take(chunk, out);
+        self.received = self.received.saturating_add(chunk.len());
+        let result = if self.received > STREAM_LIMIT {
+            Err(ModelError::too_large("the stream does not end"))
+        } else {
+            self.take(chunk, out)
+        };
         if result.is_err() {
             self.mode = Mode::Over;
         }
@@ -143,7 +156,12 @@ fn step(
     if *flow == Flow::Done {
         return Ok(());
     }
-    *flow = frames.frame(event, out)?;
+    *flow = if event.data.trim_ascii() == b"[DONE]" {
+        frames.end_mark();
+        Flow::Done
+    } else {
+        frames.frame(event, out)?
+    };
     if *flow == Flow::Done { frames.end(out) } else { Ok(()) }
 }
 

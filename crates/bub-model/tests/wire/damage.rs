@@ -141,6 +141,34 @@ fn an_error_beside_choices_or_in_a_choice_is_seen() {
     assert_eq!(complete(Wire::ChatCompletions, &sse(&[fine])).unwrap().text, "a");
 }
 
+#[test]
+fn errors_in_the_shapes_of_compatible_servers_are_seen() {
+    for body in [
+        json!({"object": "error", "message": "boom", "code": 500}),
+        json!({"message": "boom", "code": "InternalError"}),
+        json!({"detail": "boom"}),
+        json!({"choices": null, "base_resp": {"status_code": 1000, "status_msg": "boom"}}),
+        json!({"error": "boom"}),
+    ] {
+        let text = body.to_string();
+        for found in [
+            complete(Wire::ChatCompletions, &sse(&[body])),
+            Wire::ChatCompletions.decode(text.as_bytes(), &Quirks::default()),
+        ] {
+            let error = found.expect_err(&text);
+            assert_eq!(
+                (error.kind, error.message.contains("boom")),
+                (ErrorKind::Provider, true),
+                "{text}: {error:?}"
+            );
+        }
+    }
+    let fine = json!({"choices": [{"delta": {"content": ""}, "message": {"content": "a"}, "finish_reason": "stop"}],
+        "base_resp": {"status_code": 0}});
+    let found = Wire::ChatCompletions.decode(fine.to_string().as_bytes(), &Quirks::default()).unwrap();
+    assert_eq!(found.text, "a", "the message, not the empty delta beside it");
+}
+
 /// W-6: malformed arguments do not end the turn and are never run.
 #[test]
 fn malformed_arguments_are_marked() {
@@ -223,6 +251,19 @@ fn an_answer_that_begins_anew_voids_what_came_before() {
     let (events, error) = stream(Wire::Messages, [&*sse(&frames)]);
     assert_eq!((error, events.contains(&ModelEvent::Restart)), (None, true));
     assert_eq!(fold(events).unwrap().text, "new");
+}
+
+#[test]
+fn a_done_mark_ends_every_format() {
+    let frames = [
+        json!({"type": "message_start", "message": {"id": "m"}}),
+        json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
+    ];
+    let stream = [sse(&frames), b"data: [DONE]\n\n".to_vec()].concat();
+    assert_eq!(complete(Wire::Messages, &stream).unwrap().finish, FinishReason::Stop);
+    for wire in [Wire::Responses, Wire::Messages, Wire::GenerateContent] {
+        assert_eq!(kind(wire, b"data: [DONE]\n\n"), ErrorKind::Truncated, "nothing said why it stopped");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub(crate) struct Recording {
     pub(crate) status: Option<u16>,
     pub(crate) shows: Vec<String>,
     pub(crate) bytes: Vec<u8>,
+    request: Option<Value>,
 }
 
 /// All recordings, or nothing when the variable is not set.
@@ -31,6 +32,9 @@ pub(crate) fn all() -> Option<Vec<Recording>> {
             status: row["status"].as_u64().map(|status| u16::try_from(status).unwrap()),
             shows: shows.collect(),
             bytes: std::fs::read(root.join(text("file"))).unwrap(),
+            request: row["request"]
+                .as_str()
+                .and_then(|file| serde_json::from_slice(&std::fs::read(root.join(file)).ok()?).ok()),
         }
     };
     Some(manifest.lines().filter(|line| !line.is_empty()).map(row).collect())
@@ -43,6 +47,11 @@ impl Recording {
         let wire = Wire::from_name(&self.api);
         assert!(wire.is_some() || NOT_OURS.contains(&self.api.as_str()), "undeclared interface {}", self.api);
         wire
+    }
+
+    /// What was asked, where that was recorded, and the name of the recording.
+    pub(crate) fn request(&self) -> Option<(&str, &Value)> {
+        Some((&self.file, self.request.as_ref()?))
     }
 
     pub(crate) fn is_stream(&self) -> bool {

@@ -14,5 +14,6 @@ mod properties;
 mod recordings;
 mod reference;
 mod replay;
+mod requests;
 mod scenarios;
 mod support;

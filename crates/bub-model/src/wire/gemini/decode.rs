@@ -34,7 +34,7 @@ impl Decoder {
             return Err(error_in(chunk));
         }
         // Early chunks of some endpoints carry a usage object without any count.
-        let usage = chunk.value("usageMetadata").filter(|usage| usage.get("totalTokenCount").is_some());
+        let usage = chunk.value("usageMetadata").filter(has_counts);
         self.usage = usage.map(read_usage).or(self.usage.take());
         let blocked =
             chunk.object("promptFeedback").is_some_and(|feedback| feedback.text("blockReason").is_some());
@@ -130,9 +130,6 @@ impl Decoder {
 
 impl FrameDecoder for Decoder {
     fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
-        if event.data.trim_ascii() == b"[DONE]" {
-            return Ok(Flow::Done);
-        }
         self.chunk(&RawObject::frame(event)?, out)?;
         Ok(Flow::More)
     }
@@ -194,6 +191,10 @@ fn finish_reason(word: &str) -> FinishReason {
         | "IMAGE_RECITATION" => FinishReason::ContentFilter,
         other => FinishReason::Other(other.to_owned()),
     }
+}
+
+fn has_counts(usage: &Value) -> bool {
+    usage.get("totalTokenCount").is_some() || usage.get("promptTokenCount").is_some()
 }
 
 fn read_usage(raw: Value) -> Usage {

@@ -39,8 +39,13 @@ impl Decoder {
         }
     }
 
-    /// A chunk or a whole answer: they differ only in the name of `delta`.
-    fn chunk(&mut self, chunk: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    /// A chunk or a whole answer: they differ only in where the content is.
+    fn chunk(
+        &mut self,
+        chunk: &RawObject<'_>,
+        places: [&str; 2],
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
         if let Some(error) = error_in(chunk) {
             return Err(error);
         }
@@ -55,7 +60,7 @@ impl Decoder {
         if let Some(error) = error_in(choice) {
             return Err(error);
         }
-        if let Some(delta) = choice.object("delta").or_else(|| choice.object("message")) {
+        if let Some(delta) = places.iter().find_map(|place| choice.object(place)) {
             self.delta(&delta, out)?;
         }
         match choice.text("finish_reason") {
@@ -135,16 +140,16 @@ impl Decoder {
 
 impl FrameDecoder for Decoder {
     fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
-        if event.data.trim_ascii() == b"[DONE]" {
-            self.done = true;
-            return Ok(Flow::Done);
-        }
         let chunk = RawObject::frame(event)?;
         if event.event == b"error" && chunk.raw("error").is_none() {
             return Err(classify(error_status(&chunk), None, event.data, Wire::ChatCompletions));
         }
-        self.chunk(&chunk, out)?;
+        self.chunk(&chunk, ["delta", "message"], out)?;
         Ok(Flow::More)
+    }
+
+    fn end_mark(&mut self) {
+        self.done = true;
     }
 
     fn body(&mut self, body: &str, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
@@ -154,7 +159,8 @@ impl FrameDecoder for Decoder {
                 ModelError::malformed("the answer has no `choices`: not a chat completion")
             }));
         }
-        self.chunk(&answer, out)?;
+        // There are servers that add an empty delta to the whole message.
+        self.chunk(&answer, ["message", "delta"], out)?;
         // Whole answers without a reason come from servers that never give one.
         self.done = true;
         Ok(())
@@ -237,14 +243,23 @@ fn append(fields: &mut Map<String, Value>, key: &str, more: &str) {
     }
 }
 
-/// An error object where an answer should be.
+/// An error where an answer should be, in one of the shapes servers have for it.
 fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
-    let raw = object.raw("error")?;
-    if matches!(raw, "false" | "\"\"" | "{}") {
-        return None;
-    }
+    let nested = object.raw("error").is_some_and(|raw| !matches!(raw, "false" | "\"\"" | "{}"));
+    let has_content = object.raw("choices").is_some() || object.raw("delta").is_some();
+    let is_content = has_content || object.raw("message").is_some_and(|raw| raw.starts_with('{'));
+    let bare = !is_content && ["message", "detail"].iter().any(|key| object.raw(key).is_some());
+    let base = object.object("base_resp");
+    let failed = base.as_ref().and_then(|base| base.u64("status_code")).filter(|code| *code != 0);
+    let body = match (failed, base) {
+        (Some(code), Some(base)) => {
+            json!({"error": {"code": code.to_string(), "message": base.str("status_msg")}})
+        }
+        _ if nested || bare => object.to_value(),
+        _ => return None,
+    };
     let status = object.object("error").as_ref().and_then(error_status).or_else(|| error_status(object));
-    Some(classify(status, None, object.to_value().to_string().as_bytes(), Wire::ChatCompletions))
+    Some(classify(status, None, body.to_string().as_bytes(), Wire::ChatCompletions))
 }
 
 fn finish_reason(word: &str) -> FinishReason {

@@ -178,9 +178,6 @@ impl Decoder {
 
 impl FrameDecoder for Decoder {
     fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
-        if event.data.trim_ascii() == b"[DONE]" {
-            return Ok(Flow::Done);
-        }
         let frame = RawObject::frame(event)?;
         let index = frame.u64("output_index");
         let item = || frame.object("item").unwrap_or_default();
