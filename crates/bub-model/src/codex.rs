@@ -87,6 +87,10 @@ impl Endpoints {
 
 /// The login as a model call uses it.
 pub struct Codex {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     file: AuthFile,
     endpoints: Endpoints,
     fetch: Arc<dyn Fetch>,
@@ -99,40 +103,50 @@ impl Codex {
     /// The login kept in `home` (`$CODEX_HOME`). Nothing is read yet.
     pub fn new(home: &Path, endpoints: Endpoints, fetch: Arc<dyn Fetch>, redactor: Redactor) -> Self {
         let file = AuthFile::in_directory(home);
-        Self { file, endpoints, fetch, redactor, refreshing: Mutex::default() }
+        Self { shared: Arc::new(Shared { file, endpoints, fetch, redactor, refreshing: Mutex::default() }) }
     }
 
     /// The file of the login.
     pub fn file(&self) -> PathBuf {
-        self.file.path().to_owned()
+        self.shared.file.path().to_owned()
     }
 
     /// Where the services are.
     pub fn endpoints(&self) -> &Endpoints {
-        &self.endpoints
+        &self.shared.endpoints
     }
 
     /// Whether there is a login at all, expired or not.
     pub fn is_logged_in(&self) -> bool {
-        self.read().is_ok_and(|tokens| tokens.is_some())
+        self.shared.read().is_ok_and(|tokens| tokens.is_some())
     }
 
     /// Tokens that are valid for a while; `None` without a login.
     pub async fn tokens(&self) -> Result<Option<Tokens>, String> {
-        match self.read()? {
-            Some(tokens) if tokens.expires_at <= now() + EARLY => self.refresh(&tokens).await.map(Some),
+        match self.shared.read()? {
+            Some(tokens) if tokens.expires_at <= now() + EARLY => self.refresh(tokens).await.map(Some),
             tokens => Ok(tokens),
         }
     }
 
     /// New tokens, because these were refused.
     pub async fn renew(&self, refused: &Secret) -> Result<Option<Tokens>, String> {
-        match self.read()? {
-            Some(tokens) if tokens.access_token == *refused => self.refresh(&tokens).await.map(Some),
+        match self.shared.read()? {
+            Some(tokens) if tokens.access_token == *refused => self.refresh(tokens).await.map(Some),
             tokens => Ok(tokens),
         }
     }
 
+    /// A refresh runs to its end in a task of its own, even if the call that wanted it is cancelled: the
+    /// server may have taken back the old refresh token already, and the new one must not be lost.
+    async fn refresh(&self, old: Tokens) -> Result<Tokens, String> {
+        let shared = Arc::clone(&self.shared);
+        let task = tokio::spawn(async move { shared.refresh(&old).await });
+        task.await.unwrap_or_else(|_| Err("the refresh was cut off".to_owned()))
+    }
+}
+
+impl Shared {
     /// Refreshes unless another task or process has just done so. When that fails, the old token
     /// serves as long as it is valid.
     async fn refresh(&self, old: &Tokens) -> Result<Tokens, String> {
@@ -147,12 +161,11 @@ impl Codex {
             None => Err("it has expired and holds no refresh token".to_owned()),
         };
         match outcome {
-            Ok(fresh) => Ok(fresh),
             Err(problem) if current.expires_at > now() => {
                 tracing::warn!("the login could not be refreshed, the old token is still valid: {problem}");
                 Ok(current)
             }
-            Err(problem) => Err(problem),
+            outcome => outcome,
         }
     }
 

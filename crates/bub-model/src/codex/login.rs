@@ -8,7 +8,7 @@ use form_urlencoded::Serializer;
 
 use super::callback::{self, Listener};
 use super::pkce::Pkce;
-use super::{Codex, LOCK_TIMEOUT, exchange, now, pasted};
+use super::{Codex, LOCK_TIMEOUT, Shared, exchange, now, pasted};
 
 /// Why a login did not come about.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub struct LoggedIn {
 
 /// One attempt to log in.
 pub struct Login<'a> {
-    codex: &'a Codex,
+    codex: &'a Shared,
     pkce: Pkce,
     redirect: String,
     listener: Option<Listener>,
@@ -59,7 +59,7 @@ pub struct Login<'a> {
 impl<'a> Login<'a> {
     /// An attempt whose code a browser on this computer brings back.
     pub async fn with_listener(codex: &'a Codex) -> Result<Self, LoginError> {
-        let port = codex.endpoints.callback_port;
+        let port = codex.endpoints().callback_port;
         let taken = |source| LoginError::Port { port, source };
         let listener = Listener::bind(port).await.map_err(taken)?;
         let port = listener.port().map_err(taken)?;
@@ -68,11 +68,12 @@ impl<'a> Login<'a> {
 
     /// An attempt whose code the user pastes.
     pub fn manual(codex: &'a Codex) -> Result<Self, LoginError> {
-        Self::new(codex, codex.endpoints.callback_port, None)
+        Self::new(codex, codex.endpoints().callback_port, None)
     }
 
     fn new(codex: &'a Codex, port: u16, listener: Option<Listener>) -> Result<Self, LoginError> {
         let pkce = Pkce::new().map_err(LoginError::Failed)?;
+        let codex = &*codex.shared;
         codex.redactor.register(&pkce.verifier);
         let redirect = format!("http://localhost:{port}{}", callback::PATH);
         Ok(Self { codex, pkce, redirect, listener })
@@ -119,6 +120,6 @@ impl<'a> Login<'a> {
         granted.register(&codex.redactor);
         let _across_processes = codex.file.lock(LOCK_TIMEOUT).await.map_err(LoginError::Failed)?;
         codex.file.store(&granted, now()).map_err(LoginError::Failed)?;
-        Ok(LoggedIn { account_id: granted.account_id(), file: codex.file() })
+        Ok(LoggedIn { account_id: granted.account_id(), file: codex.file.path().to_owned() })
     }
 }

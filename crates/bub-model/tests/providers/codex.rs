@@ -1,8 +1,10 @@
 //! The Codex login as model calls use it: `auth.json`, refresh, and when it counts.
 
 use std::fs;
+use std::future::poll_fn;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::task::Poll;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -208,6 +210,34 @@ async fn many_calls_at_once_refresh_once() {
     assert_eq!(given.network.asked().len(), 1);
 }
 
+// A turn may be cancelled at any moment; a refresh token that was rotated must not be lost with it.
+#[tokio::test]
+async fn a_cancelled_call_does_not_lose_the_rotated_token() {
+    let given = logged_in(Given::new(), PAST);
+    let gate = Arc::new(tokio::sync::Notify::new());
+    given.network.hold(&gate);
+    let given = given.answers(
+        TOKEN_URL,
+        200,
+        r#"{"access_token": "access-token-2", "refresh_token": "r2-token", "expires_in": 3600}"#,
+    );
+    let models = given.models();
+    let id = models.resolve("openai:x").unwrap();
+    let mut call = Box::pin(models.endpoint(&id));
+    while given.network.asked().is_empty() {
+        let pending = poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await;
+        assert!(pending);
+        tokio::task::yield_now().await;
+    }
+    drop(call);
+    gate.notify_one();
+    // The lock is free once the refresh has ended; a second call then finds what it left.
+    let endpoint = models.endpoint(&id).await.unwrap();
+    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-2");
+    assert_eq!(auth(&given)["tokens"]["refresh_token"], "r2-token");
+    assert_eq!(given.network.asked().len(), 1);
+}
+
 #[tokio::test]
 async fn a_refused_token_is_renewed_unless_somebody_did_so_already() {
     let given = logged_in(Given::new(), FUTURE);
@@ -228,7 +258,7 @@ async fn the_expiry_is_read_in_every_form() {
     let token = |exp: i64| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(json!({"exp": exp}).to_string()));
     for (auth, fresh) in [
         (json!({"tokens": {"access_token": "t-123456", "expires_at": now + 600}}), true),
-        (json!({"tokens": {"access_token": "t-123456", "expires_at": now as f64 + 600.5}}), true),
+        (json!({"tokens": {"access_token": "t-123456", "expires_at": 4_070_908_800.5}}), true),
         (json!({"tokens": {"access_token": "t-123456", "expires_at": now - 600}}), false),
         (json!({"tokens": {"access_token": "t-123456", "expires_at": "2099-01-01T01:00:00+01:00"}}), true),
         (json!({"tokens": {"access_token": token(now + 600)}, "last_refresh": PAST}), true),

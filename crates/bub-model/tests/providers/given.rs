@@ -9,8 +9,9 @@ use bub_model::codex::Endpoints;
 use bub_model::fetch::{Answer, Ask, Fetch, FetchError};
 use bub_model::{AccessError, Choice, Endpoint, Models};
 use bub_settings::{Environment, Loader, Redactor, Settings, SettingsError, Trust};
-use futures_util::future::{self, BoxFuture};
+use futures_util::future::BoxFuture;
 use tempfile::TempDir;
+use tokio::sync::Notify;
 
 pub(crate) struct Given {
     directory: TempDir,
@@ -114,12 +115,18 @@ pub(crate) fn header(endpoint: &Endpoint, name: &str) -> Option<String> {
 pub(crate) struct Network {
     answers: Mutex<HashMap<String, Answer>>,
     asked: Mutex<Vec<String>>,
+    gate: Mutex<Option<Arc<Notify>>>,
 }
 
 impl Network {
     pub(crate) fn set(&self, url: &str, status: u16, body: &str) {
         let answer = Answer { status, body: body.as_bytes().to_vec() };
         self.answers.lock().unwrap().insert(url.to_owned(), answer);
+    }
+
+    /// Keeps every answer back until it is notified.
+    pub(crate) fn hold(&self, gate: &Arc<Notify>) {
+        *self.gate.lock().unwrap() = Some(Arc::clone(gate));
     }
 
     /// What was asked: the address, and the form after a space.
@@ -133,6 +140,12 @@ impl Fetch for Network {
         let line = [Some(ask.url), ask.form].into_iter().flatten().collect::<Vec<_>>().join(" ");
         self.asked.lock().unwrap().push(line);
         let answer = self.answers.lock().unwrap().get(ask.url).cloned();
-        Box::pin(future::ready(answer.ok_or_else(|| FetchError("connection refused".into()))))
+        let gate = self.gate.lock().unwrap().clone();
+        Box::pin(async move {
+            if let Some(gate) = gate {
+                gate.notified().await;
+            }
+            answer.ok_or_else(|| FetchError("connection refused".into()))
+        })
     }
 }

@@ -75,9 +75,9 @@ async fn a_plain_key_without_a_model_belongs_to_whom_it_looks_like() {
 async fn no_provider_ever_gets_the_key_of_another() {
     let catalogue = Given::new().models();
     let names: Vec<String> = catalogue.catalogue().iter().map(|provider| provider.name.clone()).collect();
-    let yaml: String = names.iter().map(|name| format!("  {name}: {name}-secret\n")).collect();
+    let yaml: Vec<String> = names.iter().map(|name| format!("  {name}: {name}-secret\n")).collect();
     let given = Given::new()
-        .config(&format!("api_key:\n{yaml}"))
+        .config(&format!("api_key:\n{}", yaml.concat()))
         .env("AZURE_OPENAI_ENDPOINT", "https://a.example")
         .env("DATABRICKS_HOST", "https://d.example");
     for name in &names {
