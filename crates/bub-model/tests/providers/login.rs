@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use crate::codex::{TOKEN_URL, jwt};
 use crate::given::Given;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn query(url: &str) -> HashMap<String, String> {
     let (_, query) = url.split_once('?').unwrap();
