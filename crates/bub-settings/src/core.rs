@@ -24,18 +24,18 @@ pub static FALLBACK_MODELS: Key<Option<Vec<String>>> =
 
 /// Keys of the providers.
 pub static API_KEY: Key<PerProvider<Secret>> =
-    Key::new("api_key", (), "API key, one for all providers or one each (`BUB_<PROVIDER>_API_KEY`).");
+    Key::new("api_key", (), "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).");
 
 /// Addresses of the providers. Trusted, because it decides who receives the key.
 pub static API_BASE: Key<PerProvider<String>> =
-    Key::new("api_base", (), "Base URL, one for all providers or one each (`BUB_<PROVIDER>_API_BASE`).")
+    Key::new("api_base", (), "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).")
         .trusted();
 
 /// Programs that print keys. Trusted, because they are run.
 pub static API_KEY_COMMAND: Key<PerProvider<String>> = Key::new(
     "api_key_command",
     (),
-    "Command that prints the API key, one or one each (`BUB_<PROVIDER>_API_KEY_COMMAND`); run without a shell.",
+    "Command that prints the API key, for the provider of `model` or one for each; run without a shell.",
 )
 .trusted();
 
