@@ -23,13 +23,19 @@ pub static FALLBACK_MODELS: Key<Option<Vec<String>>> =
     Key::new("fallback_models", None, "Models to try, in this order, when the first one fails.");
 
 /// Keys of the providers.
-pub static API_KEY: Key<PerProvider<Secret>> =
-    Key::new("api_key", (), "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).");
+pub static API_KEY: Key<PerProvider<Secret>> = Key::new(
+    "api_key",
+    (),
+    "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).",
+);
 
 /// Addresses of the providers. Trusted, because it decides who receives the key.
-pub static API_BASE: Key<PerProvider<String>> =
-    Key::new("api_base", (), "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).")
-        .trusted();
+pub static API_BASE: Key<PerProvider<String>> = Key::new(
+    "api_base",
+    (),
+    "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).",
+)
+.trusted();
 
 /// Programs that print keys. Trusted, because they are run.
 pub static API_KEY_COMMAND: Key<PerProvider<String>> = Key::new(
