@@ -73,7 +73,7 @@ fn by_code(status: Option<u16>, shape: &Shape) -> Option<Action> {
     match (status, action) {
         // "Too large" with the code of a rate limit: smaller, not later.
         (Some(413), Action::Retry) => None,
-        // A server that is down reports all sorts of codes.
+        // 401 means one thing; what else the body claims comes second.
         (Some(401), Action::NextModel | Action::Retry) => Some(Action::Reauthenticate),
         _ => Some(action),
     }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bub_settings::Redactor;
+use bub_settings::{Redactor, Settings, core};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
@@ -82,6 +82,11 @@ impl Default for CallOptions {
 }
 
 impl CallOptions {
+    /// The defaults, with the limit of the setting `model_timeout_seconds`.
+    pub fn from_settings(settings: &Settings) -> Self {
+        Self { timeout: settings.get(&core::MODEL_TIMEOUT), ..Self::default() }
+    }
+
     /// The silence that is borne before the first event.
     pub(crate) fn patience(&self, request: &ChatRequest) -> Duration {
         // A whole answer comes when the model has finished thinking it.
@@ -96,6 +101,11 @@ impl ModelClient {
             redactor.register(url);
         }
         Self { inner: Arc::new(Inner { http: Http::new(options), redactor }) }
+    }
+
+    /// A client with the redactor of these settings, and the proxies of their environment.
+    pub fn from_settings(settings: &Settings) -> Self {
+        Self::new(HttpOptions::from_environment(settings.environment()), settings.redactor().clone())
     }
 
     /// Calls one model.

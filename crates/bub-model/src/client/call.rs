@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bub_settings::Redactor;
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Progress};
@@ -211,15 +212,18 @@ impl Call {
 
     /// The error with the model's name and without anything secret.
     fn cleaned(&self, error: ModelError) -> ModelError {
-        let Some(turn) = &self.turn else { return error.redacted(&self.inner.redactor) };
-        // The settings have registered their keys, but an endpoint may come from elsewhere.
+        let error = error.redacted(&self.inner.redactor);
+        let Some(turn) = &self.turn else { return error };
+        // The settings have registered their keys, but an endpoint may come from elsewhere. Not every header is
+        // a secret, so they are masked in this error only.
+        let own = Redactor::new();
         for (_, value) in &turn.endpoint.headers {
-            self.inner.redactor.register(value);
+            own.register(value);
             if let Some((_, token)) = value.expose().split_once(' ') {
-                self.inner.redactor.register(&token.into());
+                own.register(&token.into());
             }
         }
-        named(error.redacted(&self.inner.redactor), &turn.endpoint.id)
+        named(error.redacted(&own), &turn.endpoint.id)
     }
 
     /// The first error, with what became of the other candidates.

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use bub_model::{
-    Action, CallOptions, Candidates, Endpoint, EndpointSource, ErrorKind, ModelError, ModelEvent, ModelId,
-    Wire,
+    Action, CallOptions, Candidates, Endpoint, EndpointSource, ErrorKind, ModelClient, ModelError,
+    ModelEvent, ModelId, Models, Wire,
 };
-use bub_settings::Secret;
+use bub_settings::{Environment, Loader, Secret};
 use bub_testkit::model::{ModelServer, Reply};
 use futures_util::future::BoxFuture;
 use serde_json::json;
@@ -250,4 +250,36 @@ async fn redirects_never_carry_the_key_anywhere() {
         check(&error.to_string());
         assert_eq!((server.requests().len(), thief.connections()), (1, 0));
     }
+}
+
+/// From settings to an answer: a broken first provider, a fallback with its own key, and nothing else sent.
+#[tokio::test]
+async fn configured_models_are_called_with_their_own_keys() {
+    let (first, second) = (ModelServer::start(), ModelServer::start());
+    first.otherwise(Reply::status(404));
+    second.otherwise(Reply::text("from the second"));
+    let home = tempfile::tempdir().unwrap();
+    let config = format!(
+        "model: one:a\nmodel_timeout_seconds: 60\nproviders:\n  one: {{base_url: '{}/v1'}}\n  two: {{base_url: '{}/v1'}}\n",
+        first.url(),
+        second.url()
+    );
+    std::fs::create_dir(home.path().join(".bub")).unwrap();
+    std::fs::write(home.path().join(".bub/config.yml"), config).unwrap();
+    let environment = Environment::from_pairs([
+        ("HOME", home.path().as_os_str()),
+        ("BUB_ONE_API_KEY", "key-of-the-first".as_ref()),
+        ("BUB_TWO_API_KEY", "key-of-the-second".as_ref()),
+    ]);
+    let settings = Arc::new(Loader::new(environment).load().unwrap());
+    let client = ModelClient::from_settings(&settings);
+    let models = Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone())).unwrap());
+    let ids = ["one:a", "two:b"].map(|id| models.resolve(id).unwrap());
+    let options = CallOptions::from_settings(&settings);
+    assert_eq!(options.timeout, Some(std::time::Duration::from_mins(1)));
+    let stream = client.stream_first(Candidates::new(models, ids), request(true), options);
+    let (events, error) = collect(stream).await;
+    assert_eq!((error, text(&events).as_str()), (None, "from the second"));
+    assert_eq!(first.requests()[0].header("authorization"), Some("Bearer key-of-the-first"));
+    assert_eq!(second.requests()[0].header("authorization"), Some("Bearer key-of-the-second"));
 }
