@@ -11,24 +11,11 @@ use bub_settings::{Redactor, Settings, core};
 use bub_tape::{Durability, FileStore, TapeStore};
 
 use crate::{
-    offline::OfflineGuide,
+    agent::Agent,
     prompt,
-    record::{Ending, TurnTape},
+    record::{Ending, OpenTurns, TurnTape},
     system_prompt,
 };
-
-/// What answers prompts when no plugin does: the typed slot `load_state` seeds.
-#[derive(Debug, Default)]
-pub struct Agent {
-    guide: OfflineGuide,
-}
-
-impl Agent {
-    /// Answers a prompt.
-    pub fn run_stream(&self, prompt: &Prompt) -> ModelStream {
-        self.guide.answer(prompt)
-    }
-}
 
 /// Defaults for every stage of a turn. Registered first, so everything else comes before it.
 #[derive(Debug)]
@@ -36,6 +23,7 @@ pub struct Builtin {
     framework: FrameworkRef,
     redactor: Redactor,
     agent: Arc<Agent>,
+    open_turns: OpenTurns,
     tapes: PathBuf,
     durability: Durability,
 }
@@ -49,13 +37,34 @@ impl Builtin {
         Ok(Self {
             framework: context.framework.clone(),
             redactor: settings.redactor().clone(),
-            agent: Arc::default(),
+            agent: Arc::new(Agent::new(Arc::clone(&settings))?),
+            open_turns: OpenTurns::default(),
             tapes: settings.get(&core::HOME).join("tapes"),
             durability: match settings.get(&core::TAPE_DURABILITY) {
                 core::Durability::Os => Durability::Os,
                 core::Durability::Always => Durability::Always,
             },
         })
+    }
+
+    /// A turn that failed before its model stage has no `save_state`: it is recorded, and its session set free, here.
+    async fn record_failure(&self, error: &Error, message: Option<&Envelope>) -> Result<()> {
+        let Some((message, session_id)) = message.and_then(|message| Some((message, message.session_id()?)))
+        else {
+            return Ok(());
+        };
+        let tape = match self.open_turns.take(&session_id) {
+            Some(tape) => Some(tape),
+            // Another plugin's `load_state` failed before this one's was asked.
+            None if error.origin().is_some_and(|origin| origin.hook == "load_state") => {
+                let open = TurnTape::open(&self.framework()?, &self.redactor, message, &session_id).await?;
+                open.map(Arc::new)
+            }
+            None => None,
+        };
+        let Some(tape) = tape else { return Ok(()) };
+        let prompt = Prompt::from(message.content().as_ref());
+        tape.finish(Ending { prompt: &prompt, output: "", error: Some(error) }).await
     }
 
     fn framework(&self) -> Result<Framework> {
@@ -77,7 +86,9 @@ impl Builtin {
         let mut patch =
             StatePatch::with_capacity(4).with("session_id", session_id).with_slot(Arc::clone(&self.agent));
         if let Some(tape) = TurnTape::open(&self.framework()?, &self.redactor, message, session_id).await? {
-            patch = patch.with_slot(Arc::new(tape));
+            let tape = Arc::new(tape);
+            self.open_turns.add(session_id, &tape);
+            patch = patch.with_slot(tape);
         }
         let context = message.context_str();
         if !context.is_empty() {
@@ -95,20 +106,20 @@ impl Builtin {
         prompt::build(message).await
     }
 
-    fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
-        self.agent.run_stream(prompt)
+    async fn run_model_stream(&self, prompt: &Prompt, state: &State) -> Result<ModelStream> {
+        self.agent.run_stream(&self.framework()?, prompt, state).await
     }
 
     async fn save_state(
         &self,
-        state: &State,
+        session_id: &str,
         message: &Envelope,
         prompt: &Prompt,
-        model_output: &str,
+        partial_output: &str,
         error: Option<&Error>,
     ) -> Result<()> {
-        let recorded = match state.slot::<TurnTape>() {
-            Some(tape) => tape.finish(Ending { prompt, model_output, error }).await,
+        let recorded = match self.open_turns.take(session_id) {
+            Some(tape) => tape.finish(Ending { prompt, output: partial_output, error }).await,
             None => Ok(()),
         };
         // The lifespan ends here whether the record could be written or not.
@@ -123,13 +134,18 @@ impl Builtin {
     }
 
     async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        match self.framework()?.router() {
-            Some(router) => router.dispatch(message).await,
-            None => Ok(false),
+        let Some(router) = self.framework()?.router() else { return Ok(false) };
+        // Whoever rendered it: a secret does not leave the house.
+        match self.redactor.redact(&message.content()) {
+            Cow::Borrowed(_) => router.dispatch(message).await,
+            Cow::Owned(clean) => router.dispatch(&message.clone().with("content", clean)).await,
         }
     }
 
     async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) -> Result<()> {
+        if stage == "turn" {
+            self.record_failure(error, message).await?;
+        }
         // Whoever cancelled a turn knows.
         let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else { return Ok(()) };
         let session_id = message.session_id().unwrap_or("unknown".into());

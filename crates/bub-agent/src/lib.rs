@@ -1,16 +1,18 @@
 //! The builtin plugin: sensible defaults for every stage of a turn.
 //!
 //! * [`Builtin`]: the hooks; any of them is replaced by a plugin that is registered later.
+//! * [`Agent`]: asks the model that is there; `offline` has the answer when there is none.
 //! * `prompt`: what a message looks like to the model.
 //! * `system_prompt`: the default instructions and the workspace's `AGENTS.md`.
 //! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
-//! * [`OfflineGuide`]: the answer when no model is configured.
 
+mod agent;
 mod builtin;
 mod offline;
 mod prompt;
 mod record;
 mod system_prompt;
 
-pub use builtin::{Agent, Builtin};
-pub use offline::OfflineGuide;
+pub use agent::Agent;
+pub use builtin::Builtin;
+pub use record::wait_for_session;

@@ -1,29 +1,16 @@
-//! The answer when no model is configured: honest, and of use.
-
-use bub_kernel::{ModelStream, Prompt};
-
-use crate::prompt::COMMAND_PREFIX;
+//! The answers when no model is configured: honest, and of use.
 
 /// Says that there is no model, and what to do about it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OfflineGuide;
-
-impl OfflineGuide {
-    /// The guide's answer to any prompt.
-    pub fn answer(self, prompt: &Prompt) -> ModelStream {
-        let is_command = prompt.as_text().is_some_and(|text| text.starts_with(COMMAND_PREFIX));
-        ModelStream::text(if is_command { COMMANDS } else { GUIDE })
-    }
-}
-
-const GUIDE: &str = "\
+pub(crate) const GUIDE: &str = "\
 No model is configured, so nobody has read your message; it is on the session's tape all the same.
 
-This version of bub runs the whole turn (session, state, prompt, model stage, rendering, delivery) but brings no \
-model of its own yet. What works today:
-  - a plugin that implements `run_model` or `run_model_stream` answers in place of this text: see examples/
-  - `bub hooks` shows which plugin implements which stage
-  - `bub tape list` and `bub tape show` show what was recorded";
+To get an answer, do one of these and send it again:
+  - set the key of a provider in the environment: `bub models` names the variables
+  - start a model server on this computer: on its usual port it is found by itself
+  - name the model you want with BUB_MODEL=provider:model
 
-const COMMANDS: &str = "\
+Everything else works: `bub tape list` shows what was recorded, `bub hooks` who does what in a turn.";
+
+/// Says that a command was not run.
+pub(crate) const COMMANDS: &str = "\
 Commands that start with a comma are not available in this version, so nothing was run.";

@@ -1,20 +1,26 @@
 //! Every turn leaves entries on its tape, one turn of a session at a time.
 //!
-//! What the model stage recorded itself is left alone; when a plugin ran the model, nothing is on the
-//! tape yet, and the turn is recorded here: the prompt, the output, and a `run` event.
+//! The builtin agent records as things happen: the message before the model is called, the answer
+//! after. When a plugin ran the model, or the turn failed before there was one, nothing is on the
+//! tape yet, and the turn is recorded when it ends.
 
 use std::{
     borrow::Cow,
-    sync::{Mutex, PoisonError},
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
-use bub_kernel::{Envelope, Error, Framework, Prompt, Result};
+use bub_kernel::{Envelope, Error, ErrorKind, Framework, Prompt, Result};
 use bub_settings::Redactor;
-use bub_tape::{ChatStep, Entry, Lease, SessionInfo, Tape, TapeError, TapeName, Wait, run_id};
-use serde_json::{Map, Value};
+use bub_tape::{
+    ChatStep, Entry, EntryId, Lease, SessionInfo, Tape, TapeError, TapeName, View, ViewOptions, Wait,
+    recover, run_id,
+};
+use serde_json::Value;
 
-/// How long to wait for another turn of the session: less than a hook may take, so that the error says who holds it.
+/// How long a turn waits for another one of its session: less than a hook may take, so that the
+/// error says who holds it.
 const PATIENCE: Duration = Duration::from_mins(4);
 
 /// The tape of a turn, with the session's lease while the turn runs: a slot of the state.
@@ -23,72 +29,131 @@ pub(crate) struct TurnTape {
     tape: Tape,
     session: SessionInfo,
     redactor: Redactor,
+    run_id: String,
     lease: Mutex<Option<Lease>>,
+    phase: Mutex<Phase>,
+}
+
+/// What is on the tape of the turn so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Nothing,
+    Question,
+    Answer,
 }
 
 /// What is known of a turn when it ends.
 pub(crate) struct Ending<'a> {
     pub(crate) prompt: &'a Prompt,
-    pub(crate) model_output: &'a str,
+    /// The answer, or what there is of it.
+    pub(crate) output: &'a str,
     pub(crate) error: Option<&'a Error>,
+}
+
+/// The tape of a session.
+pub(crate) fn session_tape(framework: &Framework, session_id: &str) -> Result<Option<Tape>> {
+    let Some(store) = framework.tape_store() else { return Ok(None) };
+    let name = TapeName::for_session(framework.workspace_text(), session_id);
+    let context = framework.tape_context()?.unwrap_or_default();
+    Ok(Some(Tape::new(store, name).with_sidecars(framework.tape_sidecars()?).with_context(context)))
+}
+
+/// Waits, as long as it takes, until no turn of the session runs, and says so. For callers with one turn to run.
+pub async fn wait_for_session(framework: &Framework, session_id: &str) -> Result<()> {
+    let Some(tape) = session_tape(framework, session_id)? else { return Ok(()) };
+    match tape.lease(Wait::No).await {
+        Err(TapeError::Busy { holder, .. }) => {
+            tracing::warn!("waiting for session {session_id}: a turn of it runs in {holder}");
+            drop(tape.lease(Wait::Forever).await.map_err(tape_error)?);
+            Ok(())
+        }
+        other => other.map(drop).map_err(tape_error),
+    }
 }
 
 impl TurnTape {
     /// Opens the session's tape and takes its lease; `None` when there is no store.
-    ///
-    /// Another process may be in the middle of a turn of this session: then this waits, and says so.
     pub(crate) async fn open(
         framework: &Framework,
         redactor: &Redactor,
         message: &Envelope,
         session_id: &str,
     ) -> Result<Option<Self>> {
-        let Some(store) = framework.tape_store() else { return Ok(None) };
-        let workspace = framework.workspace().to_string_lossy().into_owned();
-        let tape = Tape::new(store, TapeName::for_session(&workspace, session_id))
-            .with_sidecars(framework.tape_sidecars()?)
-            .with_context(framework.tape_context()?.unwrap_or_default());
-        let lease = match tape.lease(Wait::No).await {
-            Err(TapeError::Busy { .. }) => {
-                tracing::warn!("waiting for session {session_id}: another turn of it is running");
-                tape.lease(Wait::For(PATIENCE)).await
-            }
-            other => other,
-        };
+        let Some(tape) = session_tape(framework, session_id)? else { return Ok(None) };
+        let lease = tape.lease(Wait::For(PATIENCE)).await.map_err(tape_error)?;
+        for recovered in recover(&**tape.store(), tape.name()).await.map_err(tape_error)? {
+            tracing::warn!("tape.recovered session={session_id} {recovered:?}");
+        }
+        let clean = |text: &str| redactor.redact(text).into_owned();
         let session = SessionInfo {
-            session_id: session_id.to_owned(),
-            workspace: Some(workspace),
-            channel: message.channel().map(Cow::into_owned),
+            session_id: clean(session_id),
+            workspace: Some(clean(framework.workspace_text())),
+            channel: message.channel().map(|channel| clean(&channel)),
         };
-        let lease = lease.map_err(tape_error)?;
-        Ok(Some(Self { tape, session, redactor: redactor.clone(), lease: Mutex::new(Some(lease)) }))
+        Ok(Some(Self {
+            tape,
+            session,
+            redactor: redactor.clone(),
+            run_id: run_id(),
+            lease: Mutex::new(Some(lease)),
+            phase: Mutex::new(Phase::Nothing),
+        }))
     }
 
-    /// Records how the turn ended and lets the next turn of the session begin.
+    /// Records the question, before anybody is asked, and returns what the model is to see.
+    pub(crate) async fn begin(&self, prompt: &Prompt, model: &str) -> Result<View> {
+        let asked = self.question(prompt).await?;
+        let options = ViewOptions::new().for_model(model).in_turn(asked).opened_by_user();
+        self.tape.view(&options).await.map_err(tape_error)
+    }
+
+    async fn question(&self, prompt: &Prompt) -> Result<EntryId> {
+        self.tape.ensure_bootstrap(&self.session).await.map_err(tape_error)?;
+        let mut content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
+        self.redact(&mut content);
+        let entry = Entry::message("user", content).with_meta("run_id", self.run_id.as_str());
+        let id = self.tape.append(entry).await.map_err(tape_error)?;
+        *lock(&self.phase) = Phase::Question;
+        Ok(id)
+    }
+
+    /// A step of this turn, to be filled in and recorded with [`Self::answer`].
+    pub(crate) fn step(&self) -> ChatStep {
+        ChatStep::new(self.run_id.as_str())
+    }
+
+    /// Records what came back.
+    pub(crate) async fn answer(&self, mut step: ChatStep) -> Result<()> {
+        step.text = step.text.map(|text| self.redactor.redact(&text).into_owned());
+        step.system = step.system.map(|text| self.redactor.redact(&text).into_owned());
+        self.tape.record_chat(step).await.map_err(tape_error)?;
+        *lock(&self.phase) = Phase::Answer;
+        Ok(())
+    }
+
+    /// Records what of the turn is not on the tape yet, and lets the next turn of the session begin.
     pub(crate) async fn finish(&self, ending: Ending<'_>) -> Result<()> {
-        let recorded = self.record(ending).await;
-        let lease = self.lease.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let recorded = self.complete(ending).await;
+        let lease = lock(&self.lease).take();
         drop(lease);
         recorded
     }
 
-    async fn record(&self, ending: Ending<'_>) -> Result<()> {
-        self.tape.ensure_bootstrap(&self.session).await.map_err(tape_error)?;
-        let mut step = ChatStep::new(run_id());
-        step.messages = vec![self.user_message(ending.prompt)];
-        step.text = Some(self.redactor.redact(ending.model_output).into_owned());
+    async fn complete(&self, ending: Ending<'_>) -> Result<()> {
+        let phase = *lock(&self.phase);
+        if phase == Phase::Answer {
+            return Ok(());
+        }
+        if phase == Phase::Nothing {
+            self.question(ending.prompt).await?;
+        }
+        let mut step = self.step();
+        step.text = Some(ending.output.to_owned());
         step.error = ending.error.map(|error| self.error_entry(error));
-        self.tape.record_chat(step).await.map_err(tape_error)?;
-        Ok(())
+        self.answer(step).await
     }
 
-    fn user_message(&self, prompt: &Prompt) -> Map<String, Value> {
-        let mut content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
-        self.redact(&mut content);
-        Map::from_iter([("role".to_owned(), "user".into()), ("content".to_owned(), content)])
-    }
-
-    fn error_entry(&self, error: &Error) -> Entry {
+    pub(crate) fn error_entry(&self, error: &Error) -> Entry {
         let mut details = Value::Object(error.details().clone());
         self.redact(&mut details);
         let details = (!error.details().is_empty()).then_some(details);
@@ -110,7 +175,38 @@ impl TurnTape {
     }
 }
 
+/// The turns that run, by session: how the end of a failed turn finds its tape.
+#[derive(Debug, Default)]
+pub(crate) struct OpenTurns(Mutex<HashMap<String, Weak<TurnTape>>>);
+
+impl OpenTurns {
+    /// So many turns are seldom open at once; then those whose future was dropped are forgotten.
+    const MANY: usize = 1024;
+
+    pub(crate) fn add(&self, session_id: &str, tape: &Arc<TurnTape>) {
+        let mut open = lock(&self.0);
+        if open.len() >= Self::MANY {
+            open.retain(|_, turn| turn.strong_count() > 0);
+        }
+        open.insert(session_id.to_owned(), Arc::downgrade(tape));
+    }
+
+    pub(crate) fn take(&self, session_id: &str) -> Option<Arc<TurnTape>> {
+        lock(&self.0).remove(session_id)?.upgrade()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A store's error as the runtime's: what the caller can do stays the same.
 pub(crate) fn tape_error(error: TapeError) -> Error {
-    Error::from_boxed(error.into())
+    let kind = match error.kind() {
+        bub_tape::ErrorKind::NotFound => ErrorKind::NotFound,
+        bub_tape::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
+        bub_tape::ErrorKind::Busy | bub_tape::ErrorKind::Retry => ErrorKind::Temporary,
+        _ => ErrorKind::Config,
+    };
+    Error::from(error).with_kind(kind)
 }

@@ -1,12 +1,15 @@
 //! The builtin part of the system prompt: default instructions, then the workspace's `AGENTS.md`.
 
-use std::path::Path;
+use std::{fs::File, io::Read, path::Path};
 
 use bub_kernel::State;
 use serde_json::Value;
 
 /// The file in which a workspace tells agents about itself.
 const WORKSPACE_FILE: &str = "AGENTS.md";
+
+/// More than this is no note but a mistake.
+const MOST_BYTES: u64 = 256 * 1024;
 
 const INSTRUCTIONS: &str = "\
 <general_instruction>
@@ -33,6 +36,17 @@ pub(crate) fn build(state: &State) -> String {
 }
 
 fn workspace_notes(workspace: &Path) -> String {
-    let Ok(bytes) = std::fs::read(workspace.join(WORKSPACE_FILE)) else { return String::new() };
-    String::from_utf8_lossy(&bytes).trim().to_owned()
+    let mut bytes = Vec::new();
+    match open_notes(&workspace.join(WORKSPACE_FILE))
+        .map(|file| file.take(MOST_BYTES).read_to_end(&mut bytes))
+    {
+        Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().to_owned(),
+        Some(Err(_)) | None => String::new(),
+    }
+}
+
+/// Opens the file if it is one: a workspace may come from anywhere, and a pipe or a device has no end.
+fn open_notes(path: &Path) -> Option<File> {
+    let is_file = std::fs::metadata(path).is_ok_and(|found| found.is_file());
+    if is_file { File::open(path).ok() } else { None }
 }

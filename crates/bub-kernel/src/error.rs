@@ -7,7 +7,7 @@ use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use serde_json::{Map, Value, json};
 
-use crate::envelope::stringify;
+use crate::{envelope::stringify, hooks::guard};
 
 /// Any error a plugin may return from a hook.
 pub type BoxError = Box<dyn StdError + Send + Sync + 'static>;
@@ -118,15 +118,23 @@ impl Error {
         Self::new(ErrorKind::Unknown, message)
     }
 
-    /// Wraps any error; one that is already an [`Error`] is returned as it is.
+    /// Wraps any error; one that was an [`Error`] before is that one again.
     pub fn from_boxed(error: BoxError) -> Self {
-        match error.downcast::<Self>() {
-            Ok(own) => *own,
+        match error.downcast::<Boxed>() {
+            Ok(own) => own.0,
             Err(foreign) => {
-                let message = foreign.to_string();
+                // It is somebody else's code that puts the error into words.
+                let message = guard::catch(|| foreign.to_string());
+                let message = message.unwrap_or_else(|_| "an error that cannot be put into words".to_owned());
                 Self::new(ErrorKind::Unknown, message).edit(|inner| inner.source = Some(Arc::from(foreign)))
             }
         }
+    }
+
+    /// The same error, with something else to do about it.
+    #[must_use]
+    pub fn with_kind(self, kind: ErrorKind) -> Self {
+        self.edit(|inner| inner.kind = kind)
     }
 
     /// Reads the map form `{kind, message, details?}`; whatever is missing or odd is tolerated.
@@ -238,8 +246,37 @@ impl fmt::Debug for Error {
     }
 }
 
-impl StdError for Error {
+/// Every error type becomes an [`Error`] with `?`. That is why [`Error`] itself is none in the sense of the standard
+/// library; where one is wanted, `BoxError::from` makes it one.
+impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+    fn from(error: E) -> Self {
+        Self::from_boxed(Box::new(error))
+    }
+}
+
+/// An [`Error`] on its way through code that knows only boxed errors.
+struct Boxed(Error);
+
+impl From<Error> for BoxError {
+    fn from(error: Error) -> Self {
+        Box::new(Boxed(error))
+    }
+}
+
+impl fmt::Display for Boxed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for Boxed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for Boxed {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().and_then(StdError::source)
+        self.0.0.source.as_deref().and_then(StdError::source)
     }
 }

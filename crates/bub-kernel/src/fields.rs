@@ -4,13 +4,16 @@
 //! order, needs one allocation for all of them and none for a static name, which is measurably
 //! cheaper in a turn than a tree or a hash map of owned strings.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashMap};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value};
 
 /// The name of a field: static where the code knows it.
 pub type Name = Cow<'static, str>;
+
+/// From here on, looking for each name costs more than an index of all names.
+const MANY: usize = 64;
 
 /// Named values in insertion order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,8 +68,23 @@ impl Fields {
             *self = incoming;
             return;
         }
+        if self.len().saturating_add(incoming.len()) > MANY {
+            return self.merge_many(incoming);
+        }
         for (name, value) in incoming.0 {
             self.set(name, value);
+        }
+    }
+
+    fn merge_many(&mut self, incoming: Self) {
+        let mut places: HashMap<Name, usize> =
+            self.0.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
+        for (name, value) in incoming.0 {
+            let place = *places.entry(name.clone()).or_insert(self.0.len());
+            match self.0.get_mut(place) {
+                Some((_, old)) => *old = value,
+                None => self.0.push((name, value)),
+            }
         }
     }
 
@@ -88,10 +106,10 @@ impl Fields {
 
 impl<N: Into<Name>, V: Into<Value>> FromIterator<(N, V)> for Fields {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(items: I) -> Self {
+        let pairs = items.into_iter().map(|(name, value)| (name.into(), value.into()));
         let mut fields = Self::new();
-        for (name, value) in items {
-            fields.set(name, value);
-        }
+        // Names may repeat: the later one counts.
+        fields.merge_many(Self(pairs.collect()));
         fields
     }
 }

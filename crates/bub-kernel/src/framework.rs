@@ -42,7 +42,8 @@ impl Framework {
         &self.0.workspace
     }
 
-    pub(crate) fn workspace_text(&self) -> &str {
+    /// The workspace as text: what names its tapes.
+    pub fn workspace_text(&self) -> &str {
         &self.0.workspace_text
     }
 
@@ -83,6 +84,12 @@ impl Framework {
         let mut scopes = self.0.scopes.write().unwrap_or_else(PoisonError::into_inner);
         scopes.retain(|open| !Arc::ptr_eq(open, scope));
     }
+}
+
+/// A path that is not UTF-8 is spelled out byte by byte, so that two of them never read alike.
+fn text_of(path: &Path) -> String {
+    let escaped = || path.as_os_str().as_encoded_bytes().escape_ascii().to_string();
+    path.to_str().map_or_else(escaped, str::to_owned)
 }
 
 impl fmt::Debug for Framework {
@@ -155,14 +162,18 @@ impl FrameworkBuilder {
     /// Makes the plugins and the framework.
     pub fn build(self) -> Framework {
         let workspace = self.workspace.unwrap_or_else(|| PathBuf::from("."));
-        let workspace = std::path::absolute(&workspace).unwrap_or(workspace);
+        // One directory is one workspace, however it was named: tapes are found by this path.
+        let resolved = workspace.canonicalize().or_else(|_| std::path::absolute(&workspace));
+        let workspace = resolved.unwrap_or(workspace);
         let framework = FrameworkRef::default();
         let context =
             PluginContext { framework: framework.clone(), workspace: &workspace, services: &self.services };
         let mut hooks = HookSet::default();
         let mut plugins = Vec::with_capacity(self.plugins.len());
         for (index, (name, factory)) in self.plugins.into_iter().enumerate() {
-            let is_taken = plugins.iter().any(|known: &PluginStatus| known.name == name);
+            let is_taken = plugins
+                .iter()
+                .any(|known: &PluginStatus| known.name == name && known.state == PluginState::Active);
             let loaded = if is_taken {
                 Err(Error::config("a plugin of this name is registered already"))
             } else {
@@ -182,7 +193,7 @@ impl FrameworkBuilder {
             plugins.push(PluginStatus { name, state });
         }
         let inner = Arc::new(Inner {
-            workspace_text: workspace.to_string_lossy().into_owned(),
+            workspace_text: text_of(&workspace),
             workspace,
             hooks,
             plugins,

@@ -75,6 +75,7 @@ pub use slots::Slots;
 pub use state::{RUNTIME_PREFIX, State, StatePatch};
 pub use steering::{SteeringHandle, SteeringInbox};
 pub use stream::{ModelStream, StreamEvent};
+pub use tokio_util::sync::CancellationToken;
 pub use tool::{Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec};
 
 /// A boxed future that can move between threads: how traits here return what takes time.

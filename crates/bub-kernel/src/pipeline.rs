@@ -4,7 +4,6 @@
 //! resolve_session → load_state → build_prompt → run_model → save_state → render → dispatch
 //! ```
 
-use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -18,7 +17,6 @@ use crate::{
     prompt::Prompt,
     state::{State, StatePatch},
     steering::SteeringHandle,
-    stream::{ModelStream, StreamEvent},
 };
 
 /// How a turn is run.
@@ -26,11 +24,20 @@ use crate::{
 pub struct TurnOptions {
     /// Whether channels see the output grow. The turn itself always streams.
     pub stream_output: bool,
-    /// Ends the model stage when it fires; `save_state` still runs.
+    /// Ends the turn when it fires, in any stage up to the model's; after the model stage has begun, `save_state`
+    /// still runs.
     pub cancel: Option<CancellationToken>,
 }
 
 impl TurnOptions {
+    /// Waits until the turn is cancelled: for ever, when nobody can.
+    pub async fn cancelled(&self) {
+        match &self.cancel {
+            Some(cancel) => cancel.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// A turn whose output channels see grow.
     pub fn streaming() -> Self {
         Self { stream_output: true, ..Self::default() }
@@ -59,11 +66,13 @@ impl Framework {
     pub async fn process_inbound(&self, mut inbound: Envelope, options: TurnOptions) -> Result<TurnResult> {
         let outcome = self.turn(&mut inbound, &options).await;
         let failure = outcome.as_ref().err();
-        if let Some(error) = failure {
-            tracing::error!(
-                "turn.failed session={:?} error={error}",
-                inbound.session_id().unwrap_or_default()
-            );
+        match failure {
+            Some(error) if error.kind() == ErrorKind::Cancelled => tracing::info!("turn.cancelled"),
+            Some(error) => {
+                let session = inbound.session_id().unwrap_or_default();
+                tracing::error!("turn.failed session={session:?} error={error}");
+            }
+            None => {}
         }
         // A lifespan that no `save_state` closed, because the turn never got there, ends here.
         close_lifespan(&inbound, failure).await;
@@ -74,18 +83,21 @@ impl Framework {
     }
 
     async fn turn(&self, inbound: &mut Envelope, options: &TurnOptions) -> Result<TurnResult> {
-        let session_id = self.resolve_session(inbound).await?;
+        let cancel = options.cancel.as_ref();
+        let session_id = until(cancel, self.resolve_session(inbound)).await?;
         inbound.set("session_id", session_id.as_str());
         let inbound = &*inbound;
 
-        let state = self.build_state(inbound, &session_id).await?;
-        let prompt = self.build_prompt(inbound, &session_id, &state).await?;
+        let state = until(cancel, self.build_state(inbound, &session_id)).await?;
+        let prompt = until(cancel, self.build_prompt(inbound, &session_id, &state)).await?;
 
         let turn = Turn { framework: self, message: inbound, session_id: &session_id, state: &state };
-        let output = turn.run_model(&prompt, options).await;
-        let saved = turn.save_state(&prompt, &output).await;
-        let model_output = output?;
+        let mut output = String::new();
+        let answered = until(cancel, turn.run_model(&prompt, options.stream_output, &mut output)).await;
+        let saved = turn.save_state(&prompt, &output, answered.as_ref().err()).await;
+        answered?;
         saved?;
+        let model_output = output;
 
         let outbounds = turn.render(&model_output).await?;
         for outbound in &outbounds {
@@ -133,62 +145,40 @@ struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    async fn run_model(&self, prompt: &Prompt, options: &TurnOptions) -> Result<String> {
-        let Some(cancel) = &options.cancel else { return self.answer(prompt, options.stream_output).await };
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => Err(Error::new(ErrorKind::Cancelled, "the turn was cancelled")),
-            output = self.answer(prompt, options.stream_output) => output,
-        }
-    }
-
-    async fn answer(&self, prompt: &Prompt, stream_output: bool) -> Result<String> {
+    /// Collects the answer in `output`, which holds what there is of it when the stage fails or is cancelled.
+    async fn run_model(&self, prompt: &Prompt, stream_output: bool, output: &mut String) -> Result<()> {
         let args = args::RunModel { prompt, session_id: self.session_id, state: self.state };
         let Some(mut stream) = self.framework.hooks().run_model_stage(args).await? else {
-            return Ok(self.echo(prompt).await);
+            *output = self.echo(prompt).await;
+            return Ok(());
         };
         if stream_output && let Some(router) = self.framework.router() {
             stream = guard::catch(|| router.wrap_stream(self.message, stream))?;
         }
-        self.collect(stream).await
+        self.framework.hooks().collect_text(stream, output, Some(self.message)).await
     }
 
     /// Nobody answered: that is reported, and the prompt stands in for the answer.
     async fn echo(&self, prompt: &Prompt) -> String {
-        self.report(&Error::unknown("no model skill returned output")).await;
+        let error = Error::unknown("no model skill returned output");
+        self.framework.hooks().report_model_error(&error, Some(self.message)).await;
         match prompt {
             Prompt::Text(text) => text.clone(),
             Prompt::Parts(_) => self.message.content().into_owned(),
         }
     }
 
-    async fn collect(&self, mut stream: ModelStream) -> Result<String> {
-        let mut output = String::new();
-        while let Some(event) = stream.next().await {
-            match event? {
-                StreamEvent::Text(delta) if output.is_empty() => output = delta,
-                StreamEvent::Text(delta) => output.push_str(&delta),
-                StreamEvent::Error(error) => self.report(&error).await,
-                _ => {}
-            }
-        }
-        Ok(output)
-    }
-
-    async fn report(&self, error: &Error) {
-        self.framework.hooks().notify_error("run_model", error, Some(self.message)).await;
-    }
-
     /// Lets every plugin save, also when one of them fails. The first failure is returned.
-    async fn save_state(&self, prompt: &Prompt, output: &Result<String>) -> Result<()> {
+    async fn save_state(&self, prompt: &Prompt, output: &str, error: Option<&Error>) -> Result<()> {
         let hooks = self.framework.hooks();
         let args = args::SaveState {
             session_id: self.session_id,
             state: self.state,
             message: self.message,
             prompt,
-            model_output: output.as_ref().map_or("", String::as_str),
-            error: output.as_ref().err(),
+            model_output: if error.is_some() { "" } else { output },
+            partial_output: output,
+            error,
         };
         let mut outcome = Ok(());
         for found in SaveState::implementations(hooks).iter().rev() {
@@ -221,6 +211,16 @@ impl Turn<'_> {
             }
         }
         reply
+    }
+}
+
+/// Runs a stage, unless or until the turn is cancelled.
+async fn until<T>(cancel: Option<&CancellationToken>, stage: impl Future<Output = Result<T>>) -> Result<T> {
+    let Some(cancel) = cancel else { return stage.await };
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => Err(Error::new(ErrorKind::Cancelled, "the turn was cancelled")),
+        outcome = stage => outcome,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     framework::Framework,
     hooks::{
-        HookPoint, args,
+        HookPoint, args, guard,
         point::{
             AdmitMessage, BuildTapeContext, ContinuePrompt, OnboardConfig, ProvideChannels,
             ProvideModelOptions, ProvideTapeSidecar, RegisterCliCommands, SystemPrompt,
@@ -39,7 +39,7 @@ impl Framework {
     /// Puts a message into the steering inbox; `false` when there is none or it is full.
     pub async fn steer_message(&self, session_id: &str, message: Envelope) -> Result<bool> {
         match self.steering_inbox() {
-            Some(inbox) => inbox.enqueue(session_id, message).await,
+            Some(inbox) => guard::run(|| inbox.enqueue(session_id, message)).await?,
             None => Ok(false),
         }
     }
@@ -108,11 +108,16 @@ impl Framework {
         Ok(all)
     }
 
-    /// The commands of the command line.
-    pub fn cli_commands(&self) -> Result<Vec<CliCommand>> {
+    /// The commands of the command line. A plugin that cannot name its own loses them, and nobody else does.
+    pub fn cli_commands(&self) -> Vec<CliCommand> {
         let app = CliApp::default();
-        self.hooks().call_many_sync::<RegisterCliCommands>(args::RegisterCliCommands { app: &app })?;
-        Ok(app.into_commands())
+        for found in RegisterCliCommands::implementations(self.hooks()).iter().rev() {
+            let args = args::RegisterCliCommands { app: &app };
+            if let Some(Err(error)) = found.call_sync(self.hooks(), args) {
+                tracing::warn!("hook.register_cli_commands_failed adapter={} error={error}", found.plugin());
+            }
+        }
+        app.into_commands()
     }
 
     /// Asks every plugin for its part of the configuration, in registration order. Each sees what is
@@ -122,8 +127,8 @@ impl Framework {
             let args = args::OnboardConfig { current_config: &config };
             let Some(fragment) = found.call_sync(self.hooks(), args).transpose()?.flatten() else { continue };
             if !fragment.is_object() {
-                let message =
-                    format!("onboard_config of `{}` returned {fragment}, expected a map", found.plugin());
+                // The value itself may be a key somebody typed.
+                let message = format!("onboard_config of `{}` returned no map", found.plugin());
                 return Err(Error::invalid_input(message));
             }
             merge_maps(&mut config, fragment);
@@ -135,7 +140,8 @@ impl Framework {
 /// Keeps the first item of every name.
 fn first_of_each<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
     let mut seen = std::collections::HashSet::new();
-    items.filter(|item| seen.insert(name(item))).collect()
+    // One that fails to say its name cannot be addressed.
+    items.filter(|item| guard::catch(|| name(item)).is_ok_and(|name| seen.insert(name))).collect()
 }
 
 /// Merges maps within maps; everywhere else the incoming value wins.

@@ -7,8 +7,8 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token, parse::Parser, parse2,
-    spanned::Spanned,
+    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token, ext::IdentExt,
+    parse::Parser, parse2, spanned::Spanned,
 };
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
@@ -95,7 +95,7 @@ fn register(
     }
     let arguments = arguments(kernel, method)?;
     let conditions = method.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-    let point = format_ident!("{}", camel_case(&name.to_string()), span = name.span());
+    let point = format_ident!("{}", camel_case(&name.unraw().to_string()), span = name.span());
     let at = name.span();
     // A word of the generated code, wherever the author's words come from: a plugin may itself be
     // written by a macro, whose words have a scope of their own.
@@ -114,7 +114,7 @@ fn register(
         let body = quote_spanned!(at=> #convert(#call.await));
         let hook_impl = quote! {
             impl #impl_generics #kernel::hooks::AsyncHook<#kernel::hooks::point::#point>
-                for Adapter #type_generics #bounds
+                for __BubHookAdapter #type_generics #bounds
             {
                 fn call<'call>(
                     &'call self,
@@ -132,7 +132,7 @@ fn register(
         let body = quote_spanned!(at=> #convert(#call));
         let hook_impl = quote! {
             impl #impl_generics #kernel::hooks::SyncHook<#kernel::hooks::point::#point>
-                for Adapter #type_generics #bounds
+                for __BubHookAdapter #type_generics #bounds
             {
                 fn call(
                     &self,
@@ -149,9 +149,9 @@ fn register(
     };
     let observe = observe_only.map(|_| quote!(hooks.observe_only();));
     let registration = quote! {
-        struct Adapter #impl_generics (::std::sync::Arc<#plugin>) #bounds;
+        struct __BubHookAdapter #impl_generics (::std::sync::Arc<#plugin>) #bounds;
         #hook_impl
-        hooks.#add::<#kernel::hooks::point::#point>(Adapter(::std::sync::Arc::clone(&self)));
+        hooks.#add::<#kernel::hooks::point::#point>(__BubHookAdapter(::std::sync::Arc::clone(&self)));
         #observe
     };
     let kernel = placed(kernel, at);

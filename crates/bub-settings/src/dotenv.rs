@@ -12,6 +12,9 @@
 use std::iter::Peekable;
 use std::str::Chars;
 
+/// No key, address or list is longer.
+const MOST_VALUE_BYTES: usize = 64 * 1024;
+
 /// One assignment.
 pub(crate) struct Binding {
     pub(crate) name: String,
@@ -43,6 +46,11 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
                         known.map(|binding| binding.value.clone()).or_else(|| lookup(name, line))
                     }),
                 };
+                // Values made of values double with every line; nobody means that.
+                if value.len() > MOST_VALUE_BYTES {
+                    file.bad_lines.push(line);
+                    continue;
+                }
                 file.bindings.push(Binding { name, value, line });
             }
             Some(Statement { value: None, .. }) => {}
@@ -194,7 +202,7 @@ impl Cursor<'_> {
 fn expand(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some((before, after)) = rest.split_once("${") {
+    while let Some((before, after)) = rest.split_once("${").filter(|_| expanded.len() <= MOST_VALUE_BYTES) {
         let Some((inside, tail)) = after.split_once('}') else { break };
         let (name, fallback) = inside.split_once(":-").unwrap_or((inside, ""));
         expanded.push_str(before);

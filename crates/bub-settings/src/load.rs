@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::declare::{Declared, Section};
 use crate::node::{Data, Map, Node};
-use crate::secret::is_sensitive_name;
 use crate::settings::Settings;
 use crate::sources::{DotEnvFile, Flag, Sources};
 use crate::{Environment, Origin, Redactor, SettingsError, Warning, check, core, dotenv, files, yaml};
@@ -132,7 +131,7 @@ fn read_dotenv(
     let origin = |line, name: &str| Origin::DotEnv { file: file.clone(), line, name: name.into() };
     let mut lookup = |name: &str, line| {
         // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would send the key away.
-        if trust == Trust::Untrusted && is_sensitive_name(name) {
+        if trust == Trust::Untrusted && !is_harmless(name) {
             warnings.push(Warning::SecretReference { origin: origin(line, ""), name: name.to_owned() });
             return None;
         }
@@ -142,6 +141,13 @@ fn read_dotenv(
     let bad = parsed.bad_lines.iter().map(|line| Warning::DotEnvSyntax { origin: origin(*line, "") });
     warnings.extend(bad);
     Ok(Some(DotEnvFile { bindings: parsed.bindings, trust, file }))
+}
+
+/// Names whose value anybody may know. What else is in an environment cannot be told from its name.
+fn is_harmless(name: &str) -> bool {
+    const NAMES: [&str; 11] =
+        ["HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ", "EDITOR"];
+    NAMES.contains(&name) || name.starts_with("XDG_") || name.starts_with("LC_")
 }
 
 /// The home directory; it is needed to find the config file and cannot stand in it.

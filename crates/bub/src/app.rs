@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     io::Write,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -73,7 +74,8 @@ impl App {
         let redactor = Redactor::new();
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
             // Nothing sensible is left to do when standard error is gone as well.
-            let _ = writeln!(std::io::stderr(), "error: {}", redactor.redact(&failure.text));
+            let line = cli::one_line(&redactor.redact(&failure.text));
+            let _ = writeln!(std::io::stderr(), "error: {line}");
             ExitCode::from(failure.code)
         })
     }
@@ -87,8 +89,10 @@ impl App {
             tracing::warn!("{warning}");
         }
         let framework = self.compose(&workspace, settings);
-        let commands = framework.cli_commands()?;
-        let (name, matches) = match arguments::parse(args, &commands) {
+        let commands = framework.cli_commands();
+        let parsed = catch_unwind(AssertUnwindSafe(|| arguments::parse(args, &commands)));
+        let parsed = parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
+        let (name, matches) = match parsed {
             Parsed::Command(name, matches) => (name, matches),
             Parsed::Print(text) => return Ok(cli::print(&text)?),
             Parsed::Wrong(line) => return Err(Failure::usage(line)),
@@ -126,11 +130,19 @@ fn check_providers(framework: &Framework) -> Result<(), SettingsError> {
 }
 
 fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    // The worker beside the main thread hears signals also while a plugin blocks the command.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
         .enable_all()
         .build()
         .map_err(|error| Error::unknown(format!("cannot start the runtime: {error}")))?;
-    Ok(runtime.block_on((command.run)(context))?)
+    let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on((command.run)(context))));
+    // What still runs in the background must not keep the program from ending.
+    runtime.shutdown_background();
+    match outcome {
+        Ok(outcome) => Ok(outcome?),
+        Err(_) => Err(Error::unknown("the command panicked; the log says where").into()),
+    }
 }
 
 /// What ends the program, in one line, with its exit code.

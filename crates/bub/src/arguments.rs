@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
 };
 
@@ -61,7 +62,6 @@ fn root() -> Command {
                 .value_parser(value_parser!(PathBuf))
                 .help("The directory the agent works in [default: the current one]"),
         )
-        .disable_help_subcommand(true)
 }
 
 /// The workspace, read before plugins exist: they want to know it when they are made.
@@ -85,15 +85,14 @@ pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
 }
 
 fn attached_value(arg: &OsStr) -> Option<PathBuf> {
-    // Only the ASCII prefix is looked at as text; the value keeps whatever bytes it has.
-    let text = arg.to_str()?;
-    let value = text.strip_prefix("--workspace=").or_else(|| text.strip_prefix("-w"))?;
-    Some(PathBuf::from(value.strip_prefix('=').unwrap_or(value)))
+    let bytes = arg.as_bytes();
+    let value = bytes.strip_prefix(b"--workspace=").or_else(|| bytes.strip_prefix(b"-w"))?;
+    Some(PathBuf::from(OsStr::from_bytes(value.strip_prefix(b"=").unwrap_or(value))))
 }
 
 /// Says why a directory cannot be the workspace.
 pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
-    match std::fs::metadata(workspace) {
+    match workspace.canonicalize().and_then(std::fs::metadata) {
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(format!("workspace `{}` is not a directory; name another", workspace.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -106,7 +105,7 @@ pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
 /// An error of the parser in one line: what is wrong, what was probably meant, where to look.
 fn one_line(error: &clap::Error, help: &str) -> String {
     if error.kind() == ErrorKind::InvalidUtf8 {
-        return "an argument is not valid UTF-8; give the message as UTF-8 text".to_owned();
+        return "an argument is not valid UTF-8; give it as UTF-8 text".to_owned();
     }
     let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(flatten);

@@ -10,7 +10,7 @@ mod tape;
 use bub_kernel::CliApp;
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
-pub(crate) use output::print;
+pub(crate) use output::{one_line, print};
 
 /// The HTTP client of a command. Costs nothing until the first request.
 fn client(settings: &Settings) -> ModelClient {

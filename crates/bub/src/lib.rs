@@ -37,14 +37,16 @@ pub use bub_kernel::{BoxFuture, Plugin, hooks};
 pub use bub_settings as settings;
 pub use bub_tape as tape;
 pub use clap;
+pub use futures_util as futures;
 
 /// Everything a plugin needs.
 pub mod prelude {
     pub use bub_kernel::{
-        Admission, BoxError, BoxFuture, Channel, ChannelMessage, ChannelRouter, CliApp, CliCommand,
-        CliContext, Decision, Envelope, Error, ErrorKind, Fields, Framework, LlmDecision, LlmRequest,
-        LlmResult, MessageHandler, ModelOptions, ModelStream, Plugin, PluginContext, Prompt, Provided,
-        Result, State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolCall, ToolContext, ToolDecision,
+        Admission, BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRouter, CliApp,
+        CliCommand, CliContext, Decision, Envelope, Error, ErrorKind, Fields, Framework, FrameworkRef,
+        Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler,
+        ModelOption, ModelOptions, ModelStream, Plugin, PluginContext, Prompt, Provided, Result, ScopeGuard,
+        State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolCall, ToolContext, ToolDecision,
         ToolOutcome, ToolSpec, TurnOptions, TurnResult, TurnSnapshot,
         hooks::{Next, args, point},
     };

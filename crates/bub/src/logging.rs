@@ -27,7 +27,8 @@ pub(crate) fn start(settings: &Settings) {
 
 fn wants_colour(settings: &Settings) -> bool {
     let refused = settings.environment().get("NO_COLOR").is_some_and(|value| !value.is_empty());
-    !refused && std::io::stderr().is_terminal()
+    let dumb = settings.environment().get("TERM").is_some_and(|name| name == "dumb");
+    !refused && !dumb && std::io::stderr().is_terminal()
 }
 
 /// A panic is logged in one redacted line. Plugin panics are caught and become errors, so this is

@@ -49,7 +49,9 @@ fn settings(dir: &TempDir) -> Settings {
     let env = Environment::from_pairs([
         ("BUB_HOME", dir.path().join("home").into_os_string()),
         ("HOME", dir.path().to_owned().into_os_string()),
-        ("BUB_API_KEY", "correct-horse-battery".into()),
+        ("BUB_TELEGRAM_TOKEN", "correct-horse-battery".into()),
+        // Nobody is asked but the plugins of the test.
+        ("BUB_LOCAL_MODELS", "false".into()),
     ]);
     Loader::new(env).load().unwrap()
 }

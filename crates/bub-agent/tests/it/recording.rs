@@ -120,11 +120,85 @@ async fn secrets_are_not_recorded() {
     let world = World::with_plugin("leaky", Leaky);
     let running = world.framework.running().await.unwrap();
     for session_id in ["fails", "answers"] {
-        let _ = world.turn(ChannelMessage::new(session_id, "lab", "is correct-horse-battery right?")).await;
+        let channel = "lab of correct-horse-battery";
+        let _ = world.turn(ChannelMessage::new(session_id, channel, "is correct-horse-battery right?")).await;
         let entries = tape_of(&world, session_id).entries(Span::ALL).await.unwrap();
         assert!(entries.len() > 4);
         let text = format!("{entries:?}");
         assert!(text.contains("***") && !text.contains("correct-horse"), "{text}");
     }
     running.close().await.unwrap();
+}
+
+struct Failing(&'static str);
+
+#[hooks(crate = bub_kernel)]
+impl Failing {
+    fn load_state(&self) -> Result<Option<bub_kernel::StatePatch>> {
+        if self.0 == "load_state" { Err(Error::config("cannot load")) } else { Ok(None) }
+    }
+
+    fn build_prompt(&self, state: &bub_kernel::State) -> Result<Option<bub_kernel::Prompt>> {
+        // A clone of the state that outlives the turn must not keep the session locked.
+        std::mem::forget(state.clone());
+        if self.0 == "build_prompt" { Err(Error::config("cannot build")) } else { Ok(None) }
+    }
+}
+
+// S-1, L1: a turn that fails before its model stage leaves the message and the error, and sets its session free.
+#[tokio::test]
+async fn a_turn_that_fails_early_is_recorded_and_lets_go_of_its_session() {
+    for (hook, text) in [("load_state", "cannot load"), ("build_prompt", "cannot build")] {
+        let world = World::with_plugin("failing", Failing(hook));
+        let running = world.framework.running().await.unwrap();
+        world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+        let tape = tape_of(&world, "s");
+        let entries = tape.entries(Span::ALL).await.unwrap();
+        assert!(
+            entries.iter().any(|entry| entry.payload.get("content").is_some_and(|text| text == "hi")),
+            "{hook}"
+        );
+        assert!(
+            entries.iter().any(|entry| entry.payload.get("message").is_some_and(|found| found == text)),
+            "{hook}"
+        );
+        drop(tape.lease(Wait::No).await.unwrap());
+        running.close().await.unwrap();
+    }
+}
+
+// What there was of an answer is on the tape when the turn fails.
+#[tokio::test]
+async fn half_an_answer_is_recorded() {
+    struct Breaking;
+
+    #[hooks(crate = bub_kernel)]
+    impl Breaking {
+        fn run_model_stream(&self) -> bub_kernel::ModelStream {
+            let events =
+                [Ok(bub_kernel::StreamEvent::Text("half an answer".into())), Err(Error::unknown("cut"))];
+            bub_kernel::ModelStream::new(futures_util::stream::iter(events))
+        }
+    }
+
+    let world = World::with_plugin("breaking", Breaking);
+    let running = world.framework.running().await.unwrap();
+    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+    let entries = tape_of(&world, "s").entries(Span::ALL).await.unwrap();
+    assert!(format!("{entries:?}").contains("half an answer"));
+    running.close().await.unwrap();
+}
+
+// S-59: one directory is one workspace, however it is spelled.
+#[tokio::test]
+async fn a_workspace_has_one_name() {
+    let dir = tempfile::TempDir::new().unwrap();
+    std::fs::create_dir_all(dir.path().join("real/sub")).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("real"), dir.path().join("link")).unwrap();
+    let text = |path: &str| {
+        bub_kernel::Framework::builder().workspace(dir.path().join(path)).build().workspace_text().to_owned()
+    };
+    for spelling in ["real/", "real/sub/..", "link", "./real"] {
+        assert_eq!(text(spelling), text("real"), "{spelling}");
+    }
 }

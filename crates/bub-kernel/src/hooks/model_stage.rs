@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     BoxFuture,
-    error::Result,
+    envelope::Envelope,
+    error::{Error, Result},
     stream::{ModelStream, StreamEvent},
 };
 
@@ -66,21 +67,44 @@ impl Chained for RunModel {
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<String>>> {
         let Call { args, set, plugin } = next.0;
         Box::pin(async move {
-            match set.model_stage_below(args, plugin).await? {
-                Some(stream) => drain_text(stream).await.map(Some),
-                None => Ok(None),
-            }
+            let Some(stream) = set.model_stage_below(args, plugin).await? else { return Ok(None) };
+            let mut text = String::new();
+            set.collect_text(stream, &mut text, None).await?;
+            Ok(Some(text))
         })
     }
 }
 
-/// Reads a stream to its end and keeps only the text.
-async fn drain_text(mut stream: ModelStream) -> Result<String> {
-    let mut text = String::new();
-    while let Some(event) = stream.next().await {
-        if let StreamEvent::Text(delta) = event? {
-            text.push_str(&delta);
+/// No answer is this long; a stream that goes on has lost its way, and memory is not endless.
+const MOST_TEXT: usize = 64 * 1024 * 1024;
+
+impl HookSet {
+    /// Reads a stream to its end and keeps the text; errors on the way are reported.
+    pub(crate) async fn collect_text(
+        &self,
+        mut stream: ModelStream,
+        text: &mut String,
+        message: Option<&Envelope>,
+    ) -> Result<()> {
+        while let Some(event) = stream.next().await {
+            match event? {
+                StreamEvent::Text(delta) if text.is_empty() => *text = delta,
+                StreamEvent::Text(delta) => text.push_str(&delta),
+                StreamEvent::Error(error) => self.report_model_error(&error, message).await,
+                _ => {}
+            }
+            if text.len() > MOST_TEXT {
+                return Err(Error::unknown(format!("the answer is longer than {MOST_TEXT} bytes")));
+            }
+            // A stream that is always ready must not keep the turn from being cancelled.
+            tokio::task::consume_budget().await;
         }
+        Ok(())
     }
-    Ok(text)
+
+    /// Logs an error of the model stage that does not end it, and tells the observers.
+    pub(crate) async fn report_model_error(&self, error: &Error, message: Option<&Envelope>) {
+        tracing::warn!("run_model.error error={error}");
+        self.notify_error("run_model", error, message).await;
+    }
 }

@@ -74,6 +74,7 @@ also_accept! {
     &'static str => String: str::to_owned;
     &'static str => Prompt: Prompt::from;
     String => Prompt: Prompt::from;
+    Vec<Value> => Prompt: Prompt::from;
     Envelope => Vec<Envelope>: |single| vec![single];
     Fields => StatePatch: StatePatch::from;
     Value => StatePatch: StatePatch::from;

@@ -193,7 +193,7 @@ hook_table! {
     /// Runs after the model stage, whether that succeeded or not: keep what is worth keeping, close what was opened.
     save_state SaveState: broadcast (
         session_id: &'a str, state: &'a State, message: &'a Envelope, prompt: &'a Prompt, model_output: &'a str,
-        error: Option<&'a Error>
+        partial_output: &'a str,        error: Option<&'a Error>
     ) -> ();
 
     /// Turns the output into messages. Fallback: one message with the output.

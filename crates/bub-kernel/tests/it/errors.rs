@@ -1,6 +1,6 @@
 //! The error type: kinds, text and map forms.
 
-use std::{error::Error as _, time::Duration};
+use std::time::Duration;
 
 use bub_kernel::{BoxError, Error, ErrorKind};
 use serde_json::json;
@@ -50,12 +50,13 @@ fn an_error_of_another_type_keeps_its_text_its_type_and_its_cause() {
     assert_eq!(error.to_string(), "request failed");
     assert_eq!(error.kind(), ErrorKind::Unknown);
     assert!(error.downcast_ref::<Outer>().is_some());
-    assert_eq!(error.source().unwrap().to_string(), "cable is loose");
+    let boxed = BoxError::from(error);
+    assert_eq!(boxed.source().unwrap().to_string(), "cable is loose");
 }
 
 #[test]
 fn an_own_error_is_not_wrapped_again() {
-    let boxed: BoxError = Box::new(Error::not_found("gone"));
+    let boxed = BoxError::from(Error::not_found("gone"));
     assert_eq!(Error::from_boxed(boxed).to_string(), "[not_found] gone");
 }
 
@@ -66,4 +67,30 @@ fn editing_a_clone_leaves_the_original_alone() {
     assert!(original.details().is_empty());
     assert_eq!(original.retry_after(), None);
     assert_eq!(edited.retry_after(), Some(Duration::from_secs(2)));
+}
+
+#[test]
+fn any_error_type_becomes_one_with_a_question_mark() {
+    fn read() -> bub_kernel::Result<u32> {
+        Ok("seven".parse::<u32>()?)
+    }
+    let error = read().unwrap_err();
+    assert_eq!(error.to_string(), "invalid digit found in string");
+    assert!(error.downcast_ref::<std::num::ParseIntError>().is_some());
+}
+
+#[test]
+fn an_error_that_cannot_be_put_into_words_is_still_one() {
+    #[derive(Debug)]
+    struct Mute;
+
+    impl std::fmt::Display for Mute {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            panic!("no words")
+        }
+    }
+
+    impl std::error::Error for Mute {}
+
+    assert_eq!(Error::from(Mute).to_string(), "an error that cannot be put into words");
 }

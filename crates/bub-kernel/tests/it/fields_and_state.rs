@@ -85,3 +85,18 @@ fn a_slot_value_may_use_its_state_while_it_is_dropped() {
     state.put_slot(Arc::new(Nosy(State::new())));
     assert_eq!(state.get("dropped"), Some(json!(true)));
 }
+
+// Merging many names costs what their number does: each is looked up in an index.
+#[test]
+fn many_fields_merge_like_few() {
+    let numbered = |range: std::ops::Range<u32>, value: &str| -> Fields {
+        range.map(|number| (format!("name {number}"), value.to_owned())).collect()
+    };
+    let mut fields = numbered(0..50_000, "old");
+    fields.merge(numbered(25_000..75_000, "new"));
+    assert_eq!(fields.len(), 75_000);
+    assert_eq!(fields.get_str("name 24999"), Some("old"));
+    assert_eq!(fields.get_str("name 25000"), Some("new"));
+    let order: Vec<_> = fields.iter().map(|(name, _)| name.to_owned()).take(2).collect();
+    assert_eq!(order, ["name 0", "name 1"]);
+}

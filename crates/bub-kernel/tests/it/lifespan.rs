@@ -8,7 +8,7 @@ use bub_kernel::{
     },
 };
 
-use crate::support::{Fake, Log, Trace, fail, none};
+use crate::support::{Fake, Log, Trace, fail, none, some};
 
 /// Notes when it is entered and left; a name that ends in `?` fails there.
 struct Scope(Trace, &'static str);
@@ -126,7 +126,7 @@ async fn one_that_cannot_be_left_is_logged_and_changes_nothing_else() {
         [("exit?", "[unknown] door is stuck"), ("exit!", "[unknown] plugin code panicked: door fell")]
     {
         let (trace, log) = (Trace::default(), Log::capture());
-        run(&trace, scope, Fake::new()).await.unwrap();
+        run(&trace, scope, Fake::new().on::<RunModel>(|_| some("fine"))).await.unwrap();
         assert_eq!(log.lines(), [format!("ERROR lifespan.exit_failed error={reason}")]);
 
         let seen = trace.clone();

@@ -164,7 +164,7 @@ fn onboarding_that_returns_no_map_is_an_error() {
     for odd in [json!([1]), json!("x"), json!(null)] {
         let error = framework([onboarding(odd.clone())]).collect_onboard_config(json!({})).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert_eq!(error.message(), format!("onboard_config of `p0` returned {odd}, expected a map"));
+        assert_eq!(error.message(), "onboard_config of `p0` returned no map");
     }
 }
 
@@ -195,9 +195,20 @@ fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
     let set = framework([adding("run", "builtin"), adding("chat", "builtin"), adding("run", "user")]);
     let commands: Vec<_> = set
         .cli_commands()
-        .unwrap()
         .iter()
         .map(|command| format!("{} {}", command.command.get_name(), command.command.get_about().unwrap()))
         .collect();
     assert_eq!(commands, ["run user", "chat builtin"]);
+}
+
+// L8: a plugin that cannot name its commands loses them, and nobody else does.
+#[test]
+fn a_plugin_that_fails_to_register_commands_costs_only_its_own() {
+    let good = Fake::new().on::<RegisterCliCommands>(|call| {
+        call.args.app.add(CliCommand::new(clap::Command::new("run"), |_| async { Ok(ExitCode::SUCCESS) }));
+        none()
+    });
+    let failing = Fake::new().on::<RegisterCliCommands>(|_| crate::support::fail("no"));
+    let panicking = Fake::new().on::<RegisterCliCommands>(|_| panic!("no"));
+    assert_eq!(framework([good, failing, panicking]).cli_commands().len(), 1);
 }

@@ -110,3 +110,29 @@ async fn saving_sees_what_the_model_stage_put_into_the_state() {
     turn(&framework([plugin])).await.unwrap();
     assert_eq!(trace.lines(), ["7"]);
 }
+
+// What there was of an answer is not lost with it.
+#[tokio::test]
+async fn save_state_is_given_what_there_is_of_a_broken_answer() {
+    struct Breaking(Trace);
+
+    #[bub_kernel::hooks(crate = bub_kernel)]
+    impl Breaking {
+        fn run_model_stream(&self) -> bub_kernel::ModelStream {
+            let events = [
+                Ok(bub_kernel::StreamEvent::Text("half an ".into())),
+                Err(bub_kernel::Error::unknown("cut")),
+            ];
+            bub_kernel::ModelStream::new(futures_util::stream::iter(events))
+        }
+
+        fn save_state(&self, model_output: &str, partial_output: &str) {
+            self.0.note(format!("{model_output:?} {partial_output:?}"));
+        }
+    }
+
+    let trace = Trace::default();
+    let framework = bub_kernel::Framework::builder().plugin("breaking", Breaking(trace.clone())).build();
+    crate::support::failing_turn(&framework).await;
+    assert_eq!(trace.lines(), ["\"\" \"half an \""]);
+}

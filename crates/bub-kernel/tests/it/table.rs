@@ -22,7 +22,7 @@ fn the_table_is_the_one_of_the_specification() {
             "run_model_stream first-result (prompt, session_id, state)",
             // Ours also has the prompt, for whoever records a turn, and the error, which the original
             // read from the interpreter.
-            "save_state broadcast (session_id, state, message, prompt, model_output, error)",
+            "save_state broadcast (session_id, state, message, prompt, model_output, partial_output, error)",
             "render_outbound broadcast (message, session_id, state, model_output)",
             "dispatch_outbound broadcast (message)",
             "register_cli_commands broadcast sync (app)",

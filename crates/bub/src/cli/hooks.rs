@@ -47,7 +47,11 @@ fn table() -> String {
         String::from("| hook | kind | arguments | result | what it is for |\n|---|---|---|---|---|\n");
     for spec in HOOKS {
         let kind = format!("{}{}", spec.kind.name(), if spec.sync_only { ", synchronous" } else { "" });
-        let args: Vec<_> = spec.args.iter().map(|arg| format!("`{}`", arg.name)).collect();
+        let args: Vec<_> = spec
+            .args
+            .iter()
+            .map(|arg| format!("`{}: {}`", arg.name, arg.type_name.replace("'a ", "")))
+            .collect();
         let result = if spec.result == "()" { "–".to_owned() } else { format!("`{}`", spec.result) };
         let _ = writeln!(
             text,

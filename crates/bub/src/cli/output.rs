@@ -1,8 +1,23 @@
 //! Writing results to standard output.
 
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::{IsTerminal, Write},
+    process::ExitCode,
+};
 
 use bub_kernel::{Error, ErrorKind, Result};
+
+use super::tape::text;
+
+/// Prints text that somebody else wrote: on a terminal it cannot move the cursor or worse.
+pub(crate) fn print_text(text: &str) -> Result<ExitCode> {
+    if std::io::stdout().is_terminal() { print(&text::harmless(text)) } else { print(text) }
+}
+
+/// Any text as one line that is safe to show.
+pub(crate) fn one_line(text: &str) -> String {
+    text::line(text)
+}
 
 /// Prints a result. A reader that has gone away (`bub … | head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<ExitCode> {

@@ -1,19 +1,32 @@
 //! `bub run`: one message, one turn.
 
-use std::{fmt::Write, process::ExitCode};
+use std::{fmt::Write, io::Read, process::ExitCode};
 
-use bub_kernel::{ChannelMessage, CliCommand, CliContext, Envelope, ErrorKind, Result, TurnOptions};
+use bub_kernel::{
+    ChannelMessage, CliCommand, CliContext, Envelope, Error, ErrorKind, Framework, Result, TurnOptions,
+    TurnResult,
+};
+use bub_settings::Settings;
 use clap::{Arg, ArgMatches, Command};
 
 use super::output;
-use crate::signals;
+use crate::signals::{self, Stop};
+
+/// No message is this long.
+const MOST_INPUT: u64 = 16 * 1024 * 1024;
 
 pub(super) fn command() -> CliCommand {
     let option =
         |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("ID").help(help);
     let command = Command::new("run")
         .about("Send one message, run one turn, print the replies")
-        .arg(Arg::new("message").value_name("MESSAGE").required(true).help("The message"))
+        .arg(
+            Arg::new("message")
+                .value_name("MESSAGE")
+                .required(true)
+                .value_parser(not_blank)
+                .help("The message; `-` reads it from standard input"),
+        )
         .arg(option("channel", "The channel the message comes from").value_name("NAME").default_value("cli"))
         .arg(option("chat-id", "The chat within the channel").default_value("local"))
         .arg(option("sender-id", "Who sends it").default_value("human"))
@@ -21,24 +34,63 @@ pub(super) fn command() -> CliCommand {
     CliCommand::new(command, run)
 }
 
+fn not_blank(message: &str) -> Result<String, String> {
+    if message.trim().is_empty() { Err("it is empty".to_owned()) } else { Ok(message.to_owned()) }
+}
+
 async fn run(context: CliContext) -> Result<ExitCode> {
     let CliContext { framework, matches } = context;
+    let inbound = inbound(&matches, message(&matches)?);
     let stop = signals::listen();
-    let options = TurnOptions { cancel: Some(stop.token()), ..TurnOptions::default() };
-    let turn = framework.run_scoped(framework.process_inbound(inbound(&matches), options)).await;
-    match turn {
-        Ok(result) => output::print(&replies(&result.outbounds)),
-        Err(error) if error.kind() == ErrorKind::Cancelled => Ok(stop.exit_code()),
+    match framework.run_scoped(turn(&framework, inbound, &stop)).await {
+        Ok(result) => output::print_text(&redacted(&framework, replies(&result.outbounds))),
+        Err(error) if error.kind() == ErrorKind::Cancelled && stop.token().is_cancelled() => {
+            Ok(stop.exit_code())
+        }
         Err(error) => Err(error),
     }
 }
 
-fn inbound(matches: &ArgMatches) -> Envelope {
+/// Runs the turn, as soon as no other one of its session runs.
+async fn turn(framework: &Framework, inbound: Envelope, stop: &Stop) -> Result<TurnResult> {
+    let options = TurnOptions { cancel: Some(stop.token()), ..TurnOptions::default() };
+    let session_id = framework.resolve_session(&inbound).await?;
+    tokio::select! {
+        waited = bub_agent::wait_for_session(framework, &session_id) => waited?,
+        () = options.cancelled() => {}
+    }
+    framework.process_inbound(inbound, options).await
+}
+
+/// The message that was typed, or else what comes in.
+fn message(matches: &ArgMatches) -> Result<String> {
+    let typed = matches.get_one::<String>("message").cloned().unwrap_or_default();
+    if typed != "-" {
+        return Ok(typed);
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().take(MOST_INPUT + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MOST_INPUT {
+        return Err(Error::invalid_input(format!("the message is longer than {MOST_INPUT} bytes")));
+    }
+    let text =
+        String::from_utf8(bytes).map_err(|_| Error::invalid_input("the message is not valid UTF-8"))?;
+    not_blank(&text).map_err(|_| Error::invalid_input("standard input has no message"))
+}
+
+fn redacted(framework: &Framework, text: String) -> String {
+    match framework.service::<Settings>() {
+        Some(settings) => settings.redactor().redact(&text).into_owned(),
+        None => text,
+    }
+}
+
+fn inbound(matches: &ArgMatches, content: String) -> Envelope {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let (channel, chat_id) = (text("channel"), text("chat-id"));
     let session = matches.get_one::<String>("session-id").cloned();
     let session = session.unwrap_or_else(|| format!("{channel}:{chat_id}"));
-    ChannelMessage::new(session, channel, text("message"))
+    ChannelMessage::new(session, channel, content)
         .chat_id(chat_id)
         .context("sender_id", text("sender-id"))
         .into()

@@ -17,7 +17,7 @@ mod search;
 mod show;
 mod style;
 mod tapes;
-mod text;
+pub(super) mod text;
 
 use std::{io::Write, process::ExitCode};
 

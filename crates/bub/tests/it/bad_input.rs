@@ -69,7 +69,23 @@ fn a_workspace_that_is_a_file_is_refused() {
 }
 
 #[test]
+fn a_workspace_that_is_not_utf8_is_not_mistaken_for_the_current_directory() {
+    for start in [&b"--workspace=/no/such/"[..], b"-w/no/such/"] {
+        let workspace = OsString::from_vec([start, b"\xff"].concat());
+        check_raw(
+            vec![workspace, "run".into(), "hi".into()],
+            "workspace `/no/such/\u{fffd}` does not exist; create it or name another",
+        );
+    }
+}
+
+#[test]
+fn an_empty_message_is_refused() {
+    check(&["run", " "], "invalid value ' ' for '<MESSAGE>': it is empty; see `bub run --help`");
+}
+
+#[test]
 fn a_message_that_is_not_utf8_is_refused() {
     let message = OsString::from_vec(vec![b'h', 0xff]);
-    check_raw(vec!["run".into(), message], "an argument is not valid UTF-8; give the message as UTF-8 text");
+    check_raw(vec!["run".into(), message], "an argument is not valid UTF-8; give it as UTF-8 text");
 }

@@ -92,3 +92,14 @@ fn what_is_recorded_belongs_to_the_owner_alone() {
         assert_eq!(mode(&path), if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
     }
 }
+
+#[test]
+fn run_reads_a_long_message_from_standard_input() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&crate::sandbox::example("echo_model"));
+    let mut child = command.args(["run", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let message = "word ".repeat(100_000);
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), message.as_bytes()).unwrap();
+    let reply = crate::sandbox::Run::of(child.wait_with_output().unwrap()).ok();
+    assert_eq!(reply, format!("[cli:local]\ncli:local said: {message}\n"));
+}

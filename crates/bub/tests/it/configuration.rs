@@ -51,3 +51,14 @@ fn the_env_file_is_that_of_the_workspace() {
     let run = sandbox.example("custom_binary", ["-w", "../elsewhere", "greet"]);
     assert_eq!(run.ok(), "Ahoy, world!\n");
 }
+
+// L5, L7: the .env of a workspace that came from anywhere cannot fill the memory.
+#[test]
+fn values_made_of_values_do_not_grow_without_end() {
+    let sandbox = Sandbox::new();
+    let lines: Vec<_> = (1..60).map(|n| format!("V{n}=${{V{}}}${{V{}}}", n - 1, n - 1)).collect();
+    sandbox.write("workspace/.env", &format!("V0=aaaaaaaaaaaaaaaa\n{}\n", lines.join("\n")));
+    sandbox.bub(["--help"]).ok();
+    let run = sandbox.bub(["run", "hi"]);
+    assert_eq!(run.code, Some(0), "{run:?}");
+}

@@ -80,6 +80,17 @@ fn a_signal_ends_the_turn_and_is_the_exit_code() {
     }
 }
 
+// L8: a plugin that blocks cannot be stopped in order, so the second signal ends the program.
+#[test]
+fn a_second_signal_ends_a_blocked_program() {
+    let sandbox = Sandbox::new();
+    let (mut child, _stderr) = start_until(&sandbox, "block", "blocking");
+    signal(&child, "INT");
+    signal(&child, "TERM");
+    let code = child.wait().unwrap().code();
+    assert!(matches!(code, Some(130 | 143)), "{code:?}");
+}
+
 // L4: one turn of a session at a time, across processes; a dead process holds nothing.
 #[test]
 fn a_second_turn_of_a_session_waits_and_says_so() {

@@ -29,6 +29,12 @@ impl Faulty {
                 tracing::warn!("the key is {}", self.secret());
                 Ok("logged".into())
             }
+            "block" => {
+                let _ = writeln!(std::io::stderr(), "blocking");
+                loop {
+                    std::thread::park();
+                }
+            }
             "hang" => {
                 let _ = writeln!(std::io::stderr(), "hanging");
                 std::future::pending().await
