@@ -279,7 +279,7 @@ async fn the_manual_clock_stands_still_while_a_socket_is_waited_for() {
     let clock = ManualClock::pause();
     let started = tokio::time::Instant::now();
     let address = server.address();
-    let mut timer = tokio::spawn(tokio::time::sleep(Duration::from_secs(60)));
+    let mut timer = tokio::spawn(tokio::time::sleep(Duration::from_mins(1)));
     let client = tokio::task::spawn_blocking(move || {
         let mut socket = TcpStream::connect(address).unwrap();
         send(&mut socket, target(Format::Chat), &json!({"stream": true}));
