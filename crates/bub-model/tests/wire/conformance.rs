@@ -16,20 +16,19 @@ fn every_format_plays_every_scenario() {
     let scenarios = scenarios();
     println!("{:28} {}", "", Wire::ALL.map(|wire| format!("{:20}", wire.name())).join(""));
     for name in NAMES {
-        let mut row = Vec::new();
-        for wire in Wire::ALL {
+        let row = Wire::ALL.map(|wire| {
             let declared = CANNOT.iter().find(|(format, scenario, _)| (*format, *scenario) == (wire, name));
             let played = scenarios.iter().find(|scenario| (scenario.wire, scenario.name) == (wire, name));
-            row.push(match (played, declared) {
+            match (played, declared) {
                 (Some(scenario), None) => {
                     play(scenario);
                     "ok"
                 }
                 (None, Some(_)) => "cannot",
                 (played, _) => panic!("{name} in {}: played {}", wire.name(), played.is_some()),
-            });
-        }
-        println!("{name:28} {}", row.iter().map(|cell| format!("{cell:20}")).collect::<String>());
+            }
+        });
+        println!("{name:28} {}", row.map(|cell| format!("{cell:20}")).join(""));
     }
     for (wire, name, reason) in CANNOT {
         println!("cannot: {name} in {}: {reason}", wire.name());
@@ -84,7 +83,7 @@ fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
             assert_eq!((names, arguments, broken), (vec!["f"], vec!["{}"], vec![]), "{context}");
         }
         "length" => {
-            assert_eq!((&*found.text, &found.finish), ("half of", &FinishReason::Length), "{context}")
+            assert_eq!((&*found.text, &found.finish), ("half of", &FinishReason::Length), "{context}");
         }
         // W-6: marked, so that the model gets an error result instead of the turn ending.
         "cut arguments" => {

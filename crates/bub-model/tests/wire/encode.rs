@@ -25,7 +25,8 @@ pub(crate) fn plain(wire: Wire, messages: Value) -> Value {
 }
 
 fn object(value: Value) -> Map<String, Value> {
-    value.as_object().unwrap().clone()
+    let Value::Object(fields) = value else { panic!("an object") };
+    fields
 }
 
 fn weather_tool() -> Value {

@@ -77,6 +77,6 @@ impl Recording {
         }
         let text = std::str::from_utf8(&self.bytes).unwrap();
         let frames = text.lines().filter(|line| !line.trim().is_empty());
-        frames.map(|line| format!("data: {line}\n\n")).collect::<String>().into_bytes()
+        frames.flat_map(|line| format!("data: {line}\n\n").into_bytes()).collect()
     }
 }

@@ -173,7 +173,7 @@ fn messages(frames: &[Value]) -> Expected {
             "message_start" if frame["message"]["id"] != message_id => {
                 message_id = frame["message"]["id"].clone();
                 blocks.clear();
-                usage = frame["message"]["usage"].as_object().unwrap().clone();
+                usage.clone_from(frame["message"]["usage"].as_object().unwrap());
             }
             "content_block_start" => {
                 blocks.insert(index, (frame["content_block"].clone(), String::new()));
@@ -200,7 +200,7 @@ fn messages(frames: &[Value]) -> Expected {
                     blocks.insert(index as u64, (block.clone(), whole));
                 }
                 expected.finish = text(&frame["stop_reason"]).into();
-                usage = frame["usage"].as_object().unwrap().clone();
+                usage.clone_from(frame["usage"].as_object().unwrap());
             }
             "error" => expected.error = true,
             _ => {}

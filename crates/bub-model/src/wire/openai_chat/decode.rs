@@ -249,11 +249,11 @@ fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
     let has_content = object.raw("choices").is_some() || object.raw("delta").is_some();
     let is_content = has_content || object.raw("message").is_some_and(|raw| raw.starts_with('{'));
     let bare = !is_content && ["message", "detail"].iter().any(|key| object.raw(key).is_some());
-    let base = object.object("base_resp");
-    let failed = base.as_ref().and_then(|base| base.u64("status_code")).filter(|code| *code != 0);
-    let body = match (failed, base) {
-        (Some(code), Some(base)) => {
-            json!({"error": {"code": code.to_string(), "message": base.str("status_msg")}})
+    let verdict = object.object("base_resp");
+    let failed = verdict.as_ref().and_then(|verdict| verdict.u64("status_code")).filter(|code| *code != 0);
+    let body = match (failed, verdict) {
+        (Some(code), Some(verdict)) => {
+            json!({"error": {"code": code.to_string(), "message": verdict.str("status_msg")}})
         }
         _ if nested || bare => object.to_value(),
         _ => return None,
