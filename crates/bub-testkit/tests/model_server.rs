@@ -233,6 +233,27 @@ fn the_test_sets_the_pace() {
     assert!(rest.contains(r#""content":"b""#));
 }
 
+#[test]
+fn an_answer_may_fall_silent_without_an_end() {
+    for (reply, expected) in [(Reply::deltas(["a", "b"]).hang_after(2), 2), (Reply::text("a").then_hold(), 5)]
+    {
+        let server = ModelServer::start();
+        server.script(reply);
+        let mut socket = TcpStream::connect(server.address()).unwrap();
+        send(&mut socket, target(Format::Chat), &json!({"stream": true}));
+        let mut seen = String::new();
+        let mut buffer = [0; 512];
+        while seen.matches("data: ").count() < expected {
+            let count = socket.read(&mut buffer).unwrap();
+            seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+        socket.set_nonblocking(true).unwrap();
+        let rest = socket.read(&mut buffer);
+        assert!(!matches!(rest, Ok(0)), "the connection was closed");
+        assert!(!seen.ends_with("0\r\n\r\n"));
+    }
+}
+
 #[tokio::test]
 async fn requests_are_logged_and_leaving_is_seen() {
     let server = ModelServer::start();

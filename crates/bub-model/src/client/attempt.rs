@@ -17,8 +17,11 @@ use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder};
 /// Of an error body no more than this is read: what it says stands at its beginning.
 const ERROR_BODY_LIMIT: usize = 64 * 1024;
 
-/// How long the rest of an error body, or of a finished answer, is waited for.
+/// How long the rest of an error body is waited for.
 const TAIL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a finished answer is waited for to free its connection.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// After the finish reason only usage and an end mark follow; a server that holds them back is not waited for.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
@@ -89,10 +92,6 @@ impl Attempt {
     }
 
     async fn read_chunk(&mut self) -> Result<Progress, ModelError> {
-        if self.decoder.is_done() {
-            self.drain().await;
-            return Ok(Progress::Done);
-        }
         let finished = self.decoder.has_finish();
         let patience = if finished { AFTER_FINISH.min(self.patience) } else { self.patience };
         let started = Instant::now();
@@ -101,7 +100,7 @@ impl Attempt {
         match read {
             Ok(Ok(Some(chunk))) => {
                 self.decoder.push(&chunk, &mut self.decoded)?;
-                self.check_comments()
+                if self.decoder.is_done() { Ok(Progress::Done) } else { self.check_comments() }
             }
             Ok(Ok(None)) => self.end(),
             // The answer is whole, whatever became of the connection.
@@ -126,7 +125,7 @@ impl Attempt {
     }
 
     /// Reads what follows the end mark, because only a connection that was read to its end is used again.
-    async fn drain(&mut self) {
+    pub(crate) async fn close(mut self) {
         let rest = async {
             let mut budget = ERROR_BODY_LIMIT;
             while let Ok(Some(chunk)) = self.response.chunk().await {
@@ -136,7 +135,7 @@ impl Attempt {
                 }
             }
         };
-        let _ = timeout(Duration::from_millis(200), rest).await;
+        let _ = timeout(CLOSE_TIMEOUT, rest).await;
     }
 }
 

@@ -35,7 +35,8 @@ pub(crate) struct Call {
     emitted: bool,
     /// The error that ends the call, once what came before it is handed out.
     last: Option<ModelError>,
-    over: bool,
+    /// The answer is read to its end, or the call has failed.
+    done: bool,
 }
 
 struct Turn {
@@ -64,7 +65,7 @@ impl Call {
             failures: Vec::new(),
             emitted: false,
             last: None,
-            over: false,
+            done: false,
         }
     }
 
@@ -73,16 +74,21 @@ impl Call {
         let cancel = self.options.cancel.clone();
         let item = tokio::select! {
             biased;
-            () = cancel.cancelled(), if !self.over => Some(Err(cancelled())),
+            () = cancel.cancelled(), if !self.delivered() => Some(Err(cancelled())),
             item = self.advance() => item,
         };
         if let Some(Err(_)) = &item {
             // The connection is closed now, not when the caller gets round to dropping the stream.
             self.attempt = None;
             self.pending.clear();
-            self.over = true;
+            self.done = true;
         }
         item
+    }
+
+    /// Whether the caller has the whole answer: nothing can go wrong with it any more.
+    fn delivered(&self) -> bool {
+        self.done && self.pending.is_empty()
     }
 
     async fn advance(&mut self) -> Option<Result<ModelEvent, ModelError>> {
@@ -94,19 +100,17 @@ impl Call {
             if let Some(error) = self.last.take() {
                 return Some(Err(error));
             }
-            if self.over {
+            if self.done {
+                if let Some(attempt) = self.attempt.take() {
+                    attempt.close().await;
+                }
                 return None;
             }
-            let error = match self.step().await {
-                Ok(Progress::More) => continue,
-                Ok(Progress::Done) => {
-                    self.attempt = None;
-                    self.over = true;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            self.last = self.recover(error).await.err();
+            match self.step().await {
+                Ok(Progress::More) => {}
+                Ok(Progress::Done) => self.done = true,
+                Err(error) => self.last = self.recover(error).await.err(),
+            }
         }
     }
 
@@ -157,12 +161,16 @@ impl Call {
         if std::mem::take(&mut self.emitted) {
             self.pending.push_back(ModelEvent::Restart);
         }
-        if self.try_again(&error).await? {
+        if self.try_again(&error).await {
             return Ok(());
         }
-        let ends = error.action == Action::ShrinkContext || error.kind == ErrorKind::Cancelled;
         self.turn = None;
-        if ends || !self.candidates.more() {
+        if error.action == Action::ShrinkContext {
+            // The caller can do something about this one, so it comes before what happened to others.
+            self.failures.insert(0, error);
+            return Err(self.first_failure());
+        }
+        if !self.candidates.more() {
             self.failures.push(error);
             return Err(self.first_failure());
         }
@@ -172,27 +180,27 @@ impl Call {
     }
 
     /// Whether the same model gets another try; waits for it.
-    async fn try_again(&mut self, error: &ModelError) -> Result<bool, ModelError> {
-        let Some(turn) = &mut self.turn else { return Ok(false) };
+    async fn try_again(&mut self, error: &ModelError) -> bool {
+        let Some(turn) = &mut self.turn else { return false };
         if error.action == Action::Reauthenticate && !turn.renewed {
             turn.renewed = true;
-            return Ok(self.renew().await);
+            return self.renew().await;
         }
         if error.action != Action::Retry || turn.tries >= self.options.attempts {
-            return Ok(false);
+            return false;
         }
         let mut backoff = self.options.backoff;
         if self.candidates.more() {
             backoff.patience = backoff.patience.min(PATIENCE_WITH_OTHERS);
         }
-        let Some(wait) = backoff.wait(turn.tries, error.retry_after) else { return Ok(false) };
+        let Some(wait) = backoff.wait(turn.tries, error.retry_after) else { return false };
         let until = Instant::now() + wait;
         if turn.deadline.is_some_and(|deadline| until >= deadline) {
-            return Ok(false);
+            return false;
         }
         tracing::warn!("model.retry: {error}; trying again in {:.1} s", wait.as_secs_f64());
         tokio::time::sleep_until(until).await;
-        Ok(true)
+        true
     }
 
     async fn renew(&mut self) -> bool {
@@ -231,7 +239,7 @@ impl Call {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else { return cancelled() };
         for other in failures {
-            first.message.push_str("; then ");
+            first.message.push_str("; also ");
             first.message.push_str(&other.to_string());
         }
         first

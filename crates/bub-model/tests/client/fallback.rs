@@ -122,8 +122,8 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
     );
     assert_eq!(
         error.message,
-        "slow down; then b:two: a web page instead of an answer: Bad Gateway (HTTP 502); \
-         then nokey:x: no API key: set X_API_KEY"
+        "slow down; also b:two: a web page instead of an answer: Bad Gateway (HTTP 502); \
+         also nokey:x: no API key: set X_API_KEY"
     );
 }
 
@@ -138,6 +138,12 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
     let stream = client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), quick());
     assert_eq!(collect(stream).await.1.unwrap().action, Action::ShrinkContext);
     assert_eq!(second.connections(), 0);
+    // Also when it is the second that says so: that is what the caller can act on.
+    second.otherwise(Reply::status(404));
+    let stream = client().stream_first(source.candidates(&["b:two", "a:one"]), request(true), quick());
+    let error = collect(stream).await.1.unwrap();
+    assert_eq!((error.action, error.provider.as_deref()), (Action::ShrinkContext, Some("a:one")));
+    assert!(error.message.contains("; also b:two: scripted error 404"), "{error}");
 }
 
 #[tokio::test]

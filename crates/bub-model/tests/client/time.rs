@@ -190,3 +190,39 @@ async fn after_the_finish_reason_the_end_mark_is_not_needed() {
     assert!(matches!(item, Ok(ModelEvent::Finish(_) | ModelEvent::Usage(_))), "{item:?}");
     assert!(passed <= Duration::from_secs(10), "{passed:?}");
 }
+
+#[tokio::test]
+async fn a_token_ends_the_wait_before_another_try() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::status(503).header("retry-after", "50"));
+    let cancel = CancellationToken::new();
+    let options = CallOptions { cancel: cancel.clone(), ..CallOptions::default() };
+    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+    let waiting = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
+    server.request(0).await;
+    cancel.cancel();
+    assert_eq!(timeout(PATIENCE, waiting).await.unwrap().unwrap().kind, ErrorKind::Cancelled);
+}
+
+/// Once the end of the answer is delivered, neither a deadline nor a token makes an error of it.
+#[tokio::test]
+async fn nothing_goes_wrong_after_the_finish() {
+    let clock = ManualClock::pause();
+    let cancel = CancellationToken::new();
+    let server = ModelServer::start();
+    let body = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+    server.script(Reply::raw(body).then_hold());
+    let options = CallOptions { cancel: cancel.clone(), timeout: Some(Duration::from_secs(30)), ..once() };
+    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+    while !matches!(stream.next().await.unwrap().unwrap(), ModelEvent::Finish(_)) {}
+    clock.advance(Duration::from_mins(5)).await;
+    cancel.cancel();
+    let mut end = tokio::spawn(async move { stream.next().await.is_none() });
+    loop {
+        tokio::select! {
+            biased;
+            ended = &mut end => { assert!(ended.unwrap()); break; }
+            () = clock.advance(Duration::from_millis(50)) => {}
+        }
+    }
+}

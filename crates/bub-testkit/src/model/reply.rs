@@ -66,6 +66,8 @@ pub(super) enum Cut {
     Reset,
     /// The HTTP body ends properly, but the events stop half way.
     End,
+    /// Nothing more comes, but the connection stays.
+    Hold,
 }
 
 /// Tokens used, as the formats count them.
@@ -275,6 +277,18 @@ impl Reply {
     #[must_use]
     pub fn end_after(self, events: usize) -> Self {
         self.cut(events, Cut::End)
+    }
+
+    /// Sends everything, but neither ends the body nor closes the connection.
+    #[must_use]
+    pub fn then_hold(self) -> Self {
+        self.cut(usize::MAX, Cut::Hold)
+    }
+
+    /// Falls silent after this many events, without closing anything.
+    #[must_use]
+    pub fn hang_after(self, events: usize) -> Self {
+        self.cut(events, Cut::Hold)
     }
 
     fn cut(mut self, events: usize, cut: Cut) -> Self {

@@ -49,10 +49,8 @@ async fn connection(mut socket: TcpStream, shared: &Shared, number: usize) -> io
                 cut = answer(&mut output, &request, &reply) => cut?,
                 () = left(&input) => return Ok(()),
             };
-            match cut {
-                None => {}
-                Some(Cut::Reset) => break true,
-                Some(Cut::Fin | Cut::End) => break false,
+            if let Some(cut) = cut {
+                break cut == Cut::Reset;
             }
         }
     };
@@ -93,10 +91,11 @@ async fn answer(output: &mut WriteHalf<'_>, request: &Request, reply: &Reply) ->
 }
 
 async fn finish(output: &mut WriteHalf<'_>, how: Cut) -> io::Result<Option<Cut>> {
-    if how == Cut::End {
-        return write_end(output).await.map(|()| None);
+    match how {
+        Cut::End => write_end(output).await.map(|()| None),
+        Cut::Hold => std::future::pending().await,
+        Cut::Fin | Cut::Reset => Ok(Some(how)),
     }
-    Ok(Some(how))
 }
 
 /// The body in the pieces in which it is paced and cut: one for each event.
