@@ -29,10 +29,23 @@ impl World {
         Self::with(|builder| builder.plugin(name, plugin))
     }
 
+    /// A world whose model is the one that server has.
+    pub(crate) fn asking(url: &str) -> Self {
+        Self::make(&model_at(url), |builder| builder)
+    }
+
+    pub(crate) fn asking_with(url: &str, name: &str, plugin: impl Plugin) -> Self {
+        Self::make(&model_at(url), |builder| builder.plugin(name, plugin))
+    }
+
     fn with(add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder) -> Self {
+        Self::make(&[], add)
+    }
+
+    fn make(variables: &[(&str, String)], add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder) -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("workspace")).unwrap();
-        let settings = settings(&dir);
+        let settings = settings(&dir, variables);
         let builder = Framework::builder()
             .workspace(dir.path().join("workspace"))
             .service(Arc::new(settings))
@@ -45,15 +58,20 @@ impl World {
     }
 }
 
-fn settings(dir: &TempDir) -> Settings {
-    let env = Environment::from_pairs([
+fn model_at(url: &str) -> Vec<(&'static str, String)> {
+    vec![("BUB_MODEL", "llamacpp:test".to_owned()), ("BUB_LLAMACPP_API_BASE", format!("{url}/v1"))]
+}
+
+fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
+    let fixed = [
         ("BUB_HOME", dir.path().join("home").into_os_string()),
         ("HOME", dir.path().to_owned().into_os_string()),
         ("BUB_TELEGRAM_TOKEN", "correct-horse-battery".into()),
-        // Nobody is asked but the plugins of the test.
+        // Nobody is asked but who the test names.
         ("BUB_LOCAL_MODELS", "false".into()),
-    ]);
-    Loader::new(env).load().unwrap()
+    ];
+    let more = variables.iter().map(|(name, value)| (*name, value.into()));
+    Loader::new(Environment::from_pairs(fixed.into_iter().chain(more))).load().unwrap()
 }
 
 pub(crate) struct Echo;

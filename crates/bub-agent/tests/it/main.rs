@@ -10,5 +10,6 @@
 
 mod defaults;
 mod harness;
+mod model;
 mod prompt;
 mod recording;

@@ -5,7 +5,7 @@ use bub_tape::{Kind, Span, Tape, TapeName, Wait};
 
 use crate::harness::World;
 
-fn tape_of(world: &World, session_id: &str) -> Tape {
+pub(crate) fn tape_of(world: &World, session_id: &str) -> Tape {
     let workspace = world.framework.workspace().to_string_lossy().into_owned();
     Tape::new(world.framework.tape_store().unwrap(), TapeName::for_session(&workspace, session_id))
 }

@@ -1,0 +1,81 @@
+//! The builtin agent with a real model server behind it.
+
+use bub_kernel::{ChannelMessage, ErrorKind};
+use bub_tape::{Kind, Span};
+use bub_testkit::model::{Finish, ModelServer, Reply, Usage};
+
+use crate::{harness::World, recording::tape_of};
+
+fn world(server: &ModelServer) -> World {
+    World::asking(&server.url())
+}
+
+// S-31, W-8: the question is on the tape before the answer, and the next turn sees both.
+#[tokio::test]
+async fn a_model_answers_and_remembers() {
+    let server = ModelServer::start();
+    server.script(Reply::deltas(["Hel", "lo"]).usage(Usage { input: 10, output: 2, ..Usage::default() }));
+    server.script(Reply::text("Again"));
+    let world = world(&server);
+    let running = world.framework.running().await.unwrap();
+    let first = world.turn(ChannelMessage::new("s", "lab", "first question")).await.unwrap();
+    assert_eq!(first.model_output, "Hello");
+    world.turn(ChannelMessage::new("s", "lab", "second question")).await.unwrap();
+
+    let asked = server.requests().last().unwrap().json();
+    let roles: Vec<_> = asked["messages"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["role"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant", "user"], "{asked:#}");
+    assert!(asked["messages"][3]["content"].as_str().unwrap().ends_with("first question"));
+    assert_eq!(asked["messages"][4]["content"], "Hello");
+    assert!(asked["messages"][5]["content"].as_str().unwrap().ends_with("second question"));
+
+    let summary = tape_of(&world, "s").summary().await.unwrap();
+    assert_eq!(summary.prompts.len(), 1, "the system prompt is stored once");
+    running.close().await.unwrap();
+}
+
+// W-8, W-10: a failed call leaves the question and the error; the server's words are told in one line.
+#[tokio::test]
+async fn a_refused_call_fails_the_turn_and_is_recorded() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::status(401).message("no such key"));
+    let world = world(&server);
+    let running = world.framework.running().await.unwrap();
+    let error = world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Provider);
+    assert!(error.to_string().contains("no such key"), "{error}");
+    let entries = tape_of(&world, "s").entries(Span::ALL).await.unwrap();
+    let kinds: Vec<_> = entries.iter().skip(2).map(|entry| entry.kind.clone()).collect();
+    assert_eq!(kinds, [Kind::Message, Kind::Error, Kind::Event]);
+    running.close().await.unwrap();
+}
+
+// W-6: an answer that was cut off is never taken for a whole one.
+#[tokio::test]
+async fn an_answer_cut_off_by_its_limit_is_told() {
+    struct Watching(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+    #[bub_kernel::hooks(crate = bub_kernel)]
+    impl Watching {
+        fn on_error(&self, stage: &str, error: &bub_kernel::Error) {
+            self.0.lock().unwrap().push(format!("{stage}: {error}"));
+        }
+    }
+
+    let server = ModelServer::start();
+    server.script(Reply::text("The answer is").finish(Finish::Length));
+    let seen = std::sync::Arc::default();
+    let world = World::asking_with(&server.url(), "watching", Watching(std::sync::Arc::clone(&seen)));
+    let result = world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
+    assert_eq!(result.model_output, "The answer is");
+    let seen = seen.lock().unwrap();
+    assert_eq!(
+        *seen,
+        ["run_model: [provider] the answer is not complete: it reached the limit of `max_tokens`"]
+    );
+}
