@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -56,7 +56,7 @@ impl<'a> RawObject<'a> {
 
     /// An object.
     pub(super) fn object(&self, key: &str) -> Option<RawObject<'a>> {
-        serde_json::from_str(self.raw(key)?).ok()
+        serde_json::from_str(self.raw(key).filter(|raw| raw.starts_with('{'))?).ok()
     }
 
     /// The objects of an array; anything else in it is skipped.
@@ -80,8 +80,11 @@ impl<'a> RawObject<'a> {
 
 /// The objects in the text of an array.
 pub(super) fn objects(raw: &str) -> Vec<RawObject<'_>> {
-    let items: Vec<&RawValue> = serde_json::from_str(raw).unwrap_or_default();
-    items.into_iter().filter_map(|item| serde_json::from_str(item.get()).ok()).collect()
+    if !raw.starts_with('[') {
+        return Vec::new();
+    }
+    let items: Vec<MaybeObject<'_>> = serde_json::from_str(raw).unwrap_or_default();
+    items.into_iter().filter_map(|item| item.0).collect()
 }
 
 /// A JSON string, without copying when nothing in it is escaped.
@@ -120,11 +123,66 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Vec::with_capacity(8);
+        let mut fields = Vec::with_capacity(FIELDS);
         while let Some(Key(key)) = map.next_key()? {
             fields.push((key, map.next_value()?));
         }
         Ok(RawObject(fields))
+    }
+}
+
+/// More fields than most frames have.
+const FIELDS: usize = 12;
+
+/// An item of a list, if it is an object.
+struct MaybeObject<'a>(Option<RawObject<'a>>);
+
+impl<'de> Deserialize<'de> for MaybeObject<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ItemVisitor)
+    }
+}
+
+struct ItemVisitor;
+
+impl<'de> Visitor<'de> for ItemVisitor {
+    type Value = MaybeObject<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        ObjectVisitor.visit_map(map).map(|object| MaybeObject(Some(object)))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(MaybeObject(None))
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(MaybeObject(None))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(MaybeObject(None))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(MaybeObject(None))
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(MaybeObject(None))
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(MaybeObject(None))
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+        Ok(MaybeObject(None))
     }
 }
 

@@ -19,9 +19,10 @@ impl Layout {
         if mark.is_none()
             && let Some(Value::Object(last)) = self.steps.last_mut()
             && last.len() == 1
-            && let Some(so_far) = last.get("text").and_then(Value::as_u64)
+            && let Some(count) = last.get_mut("text")
+            && let Some(so_far) = count.as_u64()
         {
-            last.insert("text".into(), (so_far + length as u64).into());
+            *count = (so_far + length as u64).into();
             return;
         }
         self.step(json!({"text": length}), mark);
