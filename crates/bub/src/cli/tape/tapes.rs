@@ -33,7 +33,7 @@ impl Tapes {
     /// The store that plugins provide; only inside a running scope.
     pub(super) fn open(framework: &Framework, settings: &Arc<Settings>) -> bub_kernel::Result<Self> {
         let store = framework.tape_store().ok_or_else(|| Error::config("no plugin provides a tape store"))?;
-        Ok(Self { store, workspace: workspace(framework), settings: Arc::clone(settings) })
+        Ok(Self { store, workspace: framework.workspace_text().to_owned(), settings: Arc::clone(settings) })
     }
 
     /// All sessions, the latest first. One that cannot be read does not hide the others.
@@ -81,7 +81,7 @@ impl Files {
         let store = FileStore::new(&directory, durability);
         let tapes = Tapes {
             store: Arc::new(store.clone()),
-            workspace: workspace(framework),
+            workspace: framework.workspace_text().to_owned(),
             settings: Arc::clone(settings),
         };
         Self { store, directory, tapes }
@@ -135,9 +135,4 @@ impl Listed {
     fn last_moment(&self) -> impl Ord + use<> {
         super::text::moment(self.summary.last_date.as_deref().unwrap_or_default())
     }
-}
-
-/// Spelled as it is where tapes get their names.
-fn workspace(framework: &Framework) -> String {
-    framework.workspace().to_string_lossy().into_owned()
 }
