@@ -75,8 +75,8 @@ impl Wire {
             Self::ChatCompletions | Self::Responses => {
                 ("authorization", Secret::from(format!("Bearer {}", key.expose())))
             }
-            Self::Messages => ("x-api-key", key.clone()),
-            Self::GenerateContent => ("x-goog-api-key", key.clone()),
+            Self::Messages => (anthropic::KEY_HEADER, key.clone()),
+            Self::GenerateContent => (gemini::KEY_HEADER, key.clone()),
         }
     }
 

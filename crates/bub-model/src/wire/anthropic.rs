@@ -7,4 +7,5 @@ mod usage;
 pub(super) use decode::Decoder;
 pub(super) use encode::encode;
 
+pub(super) const KEY_HEADER: &str = "x-api-key";
 pub(super) const NAME: &str = "anthropic-messages";

@@ -7,4 +7,5 @@ mod partial;
 pub(super) use decode::Decoder;
 pub(super) use encode::encode;
 
+pub(super) const KEY_HEADER: &str = "x-goog-api-key";
 pub(super) const NAME: &str = "gemini";
