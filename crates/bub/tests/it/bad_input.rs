@@ -5,12 +5,12 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 use crate::sandbox::Sandbox;
 
 fn check(args: &[&str], expected: &str) {
-    check_raw(args.iter().map(OsString::from).collect(), expected);
+    check_raw(&args.iter().map(OsString::from).collect::<Vec<_>>(), expected);
 }
 
-fn check_raw(args: Vec<OsString>, expected: &str) {
+fn check_raw(args: &[OsString], expected: &str) {
     let sandbox = Sandbox::new();
-    let run = sandbox.bub(&args);
+    let run = sandbox.bub(args);
     assert_eq!(run.code, Some(2), "{args:?} {run:?}");
     assert_eq!(run.stdout, "", "{args:?}");
     assert_eq!(run.stderr, format!("error: {expected}\n"), "{args:?}");
@@ -73,7 +73,7 @@ fn a_workspace_that_is_not_utf8_is_not_mistaken_for_the_current_directory() {
     for start in [&b"--workspace=/no/such/"[..], b"-w/no/such/"] {
         let workspace = OsString::from_vec([start, b"\xff"].concat());
         check_raw(
-            vec![workspace, "run".into(), "hi".into()],
+            &[workspace, "run".into(), "hi".into()],
             "workspace `/no/such/\u{fffd}` does not exist; create it or name another",
         );
     }
@@ -87,5 +87,5 @@ fn an_empty_message_is_refused() {
 #[test]
 fn a_message_that_is_not_utf8_is_refused() {
     let message = OsString::from_vec(vec![b'h', 0xff]);
-    check_raw(vec!["run".into(), message], "an argument is not valid UTF-8; give it as UTF-8 text");
+    check_raw(&["run".into(), message], "an argument is not valid UTF-8; give it as UTF-8 text");
 }
