@@ -49,7 +49,7 @@ impl Agent {
         let mut seen = Vec::new();
         match &tape {
             Some(tape) => {
-                let view = tape.begin(prompt, &first.to_string()).await?;
+                let view = tape.view(prompt, &first.to_string()).await?;
                 messages.extend(view.messages.into_iter().map(Value::Object));
                 seen = view.entries;
             }

@@ -4,7 +4,7 @@ use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 use bub_kernel::{
     ChannelMessage, Envelope, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext, Prompt,
-    Provided, Result, State, StatePatch, hooks,
+    Provided, RecorderHandle, Result, State, StatePatch, hooks,
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
@@ -88,7 +88,7 @@ impl Builtin {
         if let Some(tape) = TurnTape::open(&self.framework()?, &self.redactor, message, session_id).await? {
             let tape = Arc::new(tape);
             self.open_turns.add(session_id, &tape);
-            patch = patch.with_slot(tape);
+            patch = patch.with_slot(Arc::new(RecorderHandle(Arc::clone(&tape) as _))).with_slot(tape);
         }
         let context = message.context_str();
         if !context.is_empty() {

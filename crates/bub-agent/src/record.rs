@@ -1,8 +1,7 @@
 //! Every turn leaves entries on its tape, one turn of a session at a time.
 //!
-//! The builtin agent records as things happen: the message before the model is called, the answer
-//! after. When a plugin ran the model, or the turn failed before there was one, nothing is on the
-//! tape yet, and the turn is recorded when it ends.
+//! The question is recorded before the model stage, whoever runs it, and the answer after: by the builtin
+//! agent as soon as it has it, otherwise when the turn ends.
 
 use std::{
     borrow::Cow,
@@ -11,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{Envelope, Error, ErrorKind, Framework, Prompt, Result};
+use bub_kernel::{BoxFuture, Envelope, Error, ErrorKind, Framework, Prompt, Result, TurnRecorder};
 use bub_settings::Redactor;
 use bub_tape::{
     ChatStep, Entry, EntryId, Lease, SessionInfo, Tape, TapeError, TapeName, View, ViewOptions, Wait,
@@ -32,6 +31,7 @@ pub(crate) struct TurnTape {
     run_id: String,
     lease: Mutex<Option<Lease>>,
     phase: Mutex<Phase>,
+    asked: Mutex<Option<EntryId>>,
 }
 
 /// What is on the tape of the turn so far.
@@ -97,24 +97,31 @@ impl TurnTape {
             run_id: run_id(),
             lease: Mutex::new(Some(lease)),
             phase: Mutex::new(Phase::Nothing),
+            asked: Mutex::new(None),
         }))
     }
 
-    /// Records the question, before anybody is asked, and returns what the model is to see.
-    pub(crate) async fn begin(&self, prompt: &Prompt, model: &str) -> Result<View> {
-        let asked = self.question(prompt).await?;
+    /// What the model is to see: the question, which is on the tape by now, and what came before it.
+    pub(crate) async fn view(&self, prompt: &Prompt, model: &str) -> Result<View> {
+        self.ask(prompt).await?;
+        let asked = lock(&self.asked).unwrap_or_default();
         let options = ViewOptions::new().for_model(model).in_turn(asked).opened_by_user();
         self.tape.view(&options).await.map_err(tape_error)
     }
 
-    async fn question(&self, prompt: &Prompt) -> Result<EntryId> {
+    /// Records the question, unless that has been done.
+    async fn ask(&self, prompt: &Prompt) -> Result<()> {
+        if *lock(&self.phase) != Phase::Nothing {
+            return Ok(());
+        }
         self.tape.ensure_bootstrap(&self.session).await.map_err(tape_error)?;
         let mut content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
         self.redact(&mut content);
         let entry = Entry::message("user", content).with_meta("run_id", self.run_id.as_str());
         let id = self.tape.append(entry).await.map_err(tape_error)?;
+        *lock(&self.asked) = Some(id);
         *lock(&self.phase) = Phase::Question;
-        Ok(id)
+        Ok(())
     }
 
     /// A step of this turn, to be filled in and recorded with [`Self::answer`].
@@ -140,13 +147,10 @@ impl TurnTape {
     }
 
     async fn complete(&self, ending: Ending<'_>) -> Result<()> {
-        let phase = *lock(&self.phase);
-        if phase == Phase::Answer {
+        if *lock(&self.phase) == Phase::Answer {
             return Ok(());
         }
-        if phase == Phase::Nothing {
-            self.question(ending.prompt).await?;
-        }
+        self.ask(ending.prompt).await?;
         let mut step = self.step();
         step.text = Some(ending.output.to_owned());
         step.error = ending.error.map(|error| self.error_entry(error));
@@ -172,6 +176,12 @@ impl TurnTape {
             Value::Object(map) => map.values_mut().for_each(|item| self.redact(item)),
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
+    }
+}
+
+impl TurnRecorder for TurnTape {
+    fn question<'a>(&'a self, prompt: &'a Prompt) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.ask(prompt))
     }
 }
 

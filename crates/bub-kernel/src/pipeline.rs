@@ -15,6 +15,7 @@ use crate::{
         point::{BuildPrompt, DispatchOutbound, LoadState, RenderOutbound, ResolveSession, SaveState},
     },
     prompt::Prompt,
+    recorder::RecorderHandle,
     state::{State, StatePatch},
     steering::SteeringHandle,
 };
@@ -90,6 +91,10 @@ impl Framework {
 
         let state = until(cancel, self.build_state(inbound, &session_id)).await?;
         let prompt = until(cancel, self.build_prompt(inbound, &session_id, &state)).await?;
+
+        if let Some(recorder) = state.slot::<RecorderHandle>() {
+            until(cancel, recorder.0.question(&prompt)).await?;
+        }
 
         let turn = Turn { framework: self, message: inbound, session_id: &session_id, state: &state };
         let mut output = String::new();

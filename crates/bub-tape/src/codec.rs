@@ -48,7 +48,8 @@ pub(crate) fn push_id(out: &mut Vec<u8>, id: EntryId, body: &[u8]) {
 /// Reads one line, with or without its newline. `None` for what is no entry: blank, not JSON, not UTF-8,
 /// without an integer id, a text kind and an object payload.
 pub fn decode(line: &[u8]) -> Option<Entry> {
-    let text = std::str::from_utf8(line).ok()?.trim();
+    // An editor may have put a byte order mark before the first line.
+    let text = std::str::from_utf8(line).ok()?.trim_start_matches('\u{feff}').trim();
     if text.is_empty() {
         return None;
     }

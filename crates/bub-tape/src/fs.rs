@@ -116,6 +116,20 @@ impl dyn FsFile + '_ {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RealFs;
 
+/// A pipe has no end, and a link to nowhere would put a file outside the store.
+fn refuse_odd_file(path: &Path) -> io::Result<()> {
+    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    let is_fine = match fs::metadata(path) {
+        Ok(target) => target.is_file() || target.is_dir(),
+        Err(_) => !found.is_symlink(),
+    };
+    if is_fine {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+    }
+}
+
 impl Fs for RealFs {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
         // Tapes are private: what is new belongs to the owner alone; what is there keeps its mode.
@@ -123,6 +137,7 @@ impl Fs for RealFs {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
+        refuse_odd_file(path)?;
         let mut options = OpenOptions::new();
         options.mode(0o600);
         match mode {

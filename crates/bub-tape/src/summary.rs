@@ -8,6 +8,8 @@ use crate::{AnchorMark, Entry, EntryId, Kind, Position};
 /// Enough distinct system prompts to recognise a session's own; an older one is merely stored again.
 const MAX_PROMPTS: usize = 32;
 const MAX_TITLE_CHARS: usize = 80;
+/// No tape gets this long, and every reader of JSON keeps such a number exact.
+const HIGHEST_SANE_ID: i64 = 1 << 53;
 
 /// Figures and facts about a tape, folded from its entries one by one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -150,7 +152,10 @@ impl Summary {
     pub(crate) fn count(&mut self, id: EntryId, date: &str) {
         self.entries += 1;
         self.entries_since_last_anchor += 1;
-        self.max_id = self.max_id.max(id);
+        // One absurd id, written by somebody else, must not leave us without numbers.
+        if id.get() <= HIGHEST_SANE_ID {
+            self.max_id = self.max_id.max(id);
+        }
         if self.first_date.is_none() {
             self.first_date = Some(date.to_owned());
         }

@@ -299,3 +299,11 @@ async fn a_damaged_blob_is_refused() {
     scene.store.blobs().put(b"picture".to_vec()).await.unwrap();
     assert_eq!(scene.store.blobs().get(&id).await.unwrap(), b"picture");
 }
+
+// A byte order mark before the first line, put there by an editor, hides nothing.
+#[test]
+fn a_byte_order_mark_is_no_damage() {
+    let line = r#"{"id": 1, "kind": "message", "payload": {"role": "user", "content": "hi"}, "meta": {}, "date": "2026-01-01T00:00:00Z"}"#;
+    let entry = bub_tape::codec::decode(format!("\u{feff}{line}").as_bytes()).unwrap();
+    assert_eq!(entry.payload["content"], "hi");
+}

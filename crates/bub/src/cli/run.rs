@@ -30,7 +30,10 @@ pub(super) fn command() -> CliCommand {
         .arg(option("channel", "The channel the message comes from").value_name("NAME").default_value("cli"))
         .arg(option("chat-id", "The chat within the channel").default_value("local"))
         .arg(option("sender-id", "Who sends it").default_value("human"))
-        .arg(option("session-id", "The session it belongs to [default: CHANNEL:CHAT-ID]"));
+        .arg(
+            option("session-id", "The session it belongs to [default: CHANNEL:CHAT-ID]")
+                .value_parser(not_blank),
+        );
     CliCommand::new(command, run)
 }
 

@@ -91,6 +91,17 @@ fn a_second_signal_ends_a_blocked_program() {
     assert!(matches!(code, Some(130 | 143)), "{code:?}");
 }
 
+// L1, W-1: the message is on the tape before anybody is asked, also when a plugin runs the model.
+#[test]
+fn a_killed_turn_leaves_the_message() {
+    let sandbox = Sandbox::new();
+    let (mut child, _stderr) = start_until(&sandbox, "hang", "hanging");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let tape = sandbox.only_tape();
+    assert!(tape.contains("\"role\": \"user\"") && tape.contains("hang"), "{tape}");
+}
+
 // L4: one turn of a session at a time, across processes; a dead process holds nothing.
 #[test]
 fn a_second_turn_of_a_session_waits_and_says_so() {

@@ -58,7 +58,8 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
     out.write(if names.is_empty() { "(no tapes)\n" } else { &report })?;
     out.finish()?;
     if damaged > 0 {
-        let next = if repair { "what is missing can only come from a copy" } else { REPAIR };
+        let next =
+            if repair { "the lines above say why; what is missing comes from a copy only" } else { REPAIR };
         super::note(&format!("{} damaged; {next}", text::count(damaged, "tape is", "tapes are")));
     }
     if unread > 0 {

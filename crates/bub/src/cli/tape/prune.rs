@@ -65,17 +65,24 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
 
 async fn remove(files: &Files, leftovers: &[Leftover]) -> Result<ExitCode> {
     let mut progress = Progress::patient("removing", leftovers.len());
-    let (mut removed, mut bytes) = (0, 0);
+    let (mut removed, mut bytes, mut kept) = (0, 0, Vec::new());
     for leftover in leftovers {
         progress.next(&leftover.path.display().to_string());
-        if files.store.remove_leftover(leftover).await? {
-            removed += 1;
-            bytes += leftover.bytes;
+        match files.store.remove_leftover(leftover).await {
+            Ok(true) => {
+                removed += 1;
+                bytes += leftover.bytes;
+            }
+            Ok(false) => {}
+            Err(error) => kept.push(error.to_string()),
         }
     }
     drop(progress);
+    for problem in &kept {
+        super::note(&format!("not removed: {}", text::line(problem)));
+    }
     super::note(&format!("removed {} ({})", text::count(removed, "file", "files"), text::bytes(bytes)));
-    Ok(ExitCode::SUCCESS)
+    Ok(if kept.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn describe(files: &Files, leftovers: &[Leftover]) -> String {

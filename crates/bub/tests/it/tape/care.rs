@@ -73,7 +73,7 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
     // What cannot come back remains, and the exit code says so.
     let repaired = tape(&sandbox, &["check", "--repair"]);
     assert_eq!(repaired.code, Some(1), "{repaired:?}");
-    assert!(repaired.stderr.contains("what is missing can only come from a copy"), "{repaired:?}");
+    assert!(repaired.stderr.contains("what is missing comes from a copy only"), "{repaired:?}");
     let left = tape(&sandbox, &["check"]).stdout;
     assert_eq!(left.lines().count(), 2, "{left}");
     assert!(fs::read_to_string(tapes(&sandbox).join("a__b.jsonl")).unwrap().starts_with(&tape_text.concat()));
