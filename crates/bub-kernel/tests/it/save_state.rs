@@ -136,3 +136,35 @@ async fn save_state_is_given_what_there_is_of_a_broken_answer() {
     crate::support::failing_turn(&framework).await;
     assert_eq!(trace.lines(), ["\"\" \"half an \""]);
 }
+
+// L1: the question is recorded before the model stage, whoever runs it; when that fails, nobody is asked.
+#[tokio::test]
+async fn nobody_is_asked_a_question_that_cannot_be_recorded() {
+    struct FullDisk;
+
+    impl bub_kernel::TurnRecorder for FullDisk {
+        fn question<'a>(
+            &'a self,
+            _prompt: &'a bub_kernel::Prompt,
+        ) -> bub_kernel::BoxFuture<'a, bub_kernel::Result<()>> {
+            Box::pin(std::future::ready(Err(bub_kernel::Error::unknown("no space left"))))
+        }
+    }
+
+    struct Recording;
+
+    #[bub_kernel::hooks(crate = bub_kernel)]
+    impl Recording {
+        fn load_state(&self) -> bub_kernel::StatePatch {
+            let handle = bub_kernel::RecorderHandle(std::sync::Arc::new(FullDisk));
+            bub_kernel::StatePatch::new().with_slot(std::sync::Arc::new(handle))
+        }
+
+        fn run_model(&self) -> String {
+            panic!("asked")
+        }
+    }
+
+    let framework = bub_kernel::Framework::builder().plugin("recording", Recording).build();
+    assert_eq!(crate::support::failing_turn(&framework).await.message(), "no space left");
+}
