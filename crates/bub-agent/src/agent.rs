@@ -17,18 +17,20 @@ use crate::{offline, prompt::COMMAND_PREFIX, record::TurnTape};
 
 /// What answers prompts when no plugin does: the typed slot that `load_state` seeds.
 pub struct Agent {
-    models: Arc<Models>,
+    /// Or what is wrong with the providers of the settings, for whoever asks.
+    models: Result<Arc<Models>>,
     client: ModelClient,
     settings: Arc<Settings>,
 }
 
 impl Agent {
     /// The agent of these settings. Nothing is looked up or connected before the first prompt.
-    pub(crate) fn new(settings: Arc<Settings>) -> Result<Self> {
+    pub(crate) fn new(settings: Arc<Settings>) -> Self {
         let options = HttpOptions::from_environment(settings.environment());
         let client = ModelClient::new(options, settings.redactor().clone());
-        let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()))?;
-        Ok(Self { models: Arc::new(models), client, settings })
+        let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
+        let models = models.map(Arc::new).map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
+        Self { models, client, settings }
     }
 
     /// Answers a prompt.
@@ -41,7 +43,8 @@ impl Agent {
         if prompt.as_text().is_some_and(|text| text.starts_with(COMMAND_PREFIX)) {
             return Ok(ModelStream::text(offline::COMMANDS));
         }
-        let candidates = self.candidates(state).await?;
+        let models = self.models.clone()?;
+        let candidates = candidates(&models, state).await?;
         let Some(first) = candidates.first() else { return Ok(ModelStream::text(offline::GUIDE)) };
         let tape = state.slot::<TurnTape>();
         let system = framework.system_prompt(prompt, state)?;
@@ -55,7 +58,7 @@ impl Agent {
             }
             None => messages.push(json!({"role": "user", "content": prompt})),
         }
-        let candidates = Candidates::new(Arc::clone(&self.models) as _, candidates);
+        let candidates = Candidates::new(models, candidates);
         let events = self.client.stream_first(candidates, self.request(messages, state), self.options());
         let answer = Answer {
             events,
@@ -67,14 +70,6 @@ impl Agent {
             is_over: false,
         };
         Ok(ModelStream::new(stream::try_unfold(answer, Answer::next)))
-    }
-
-    /// The models to try: that of the turn, or else the chosen one and its fallbacks.
-    async fn candidates(&self, state: &State) -> Result<Vec<ModelId>> {
-        if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
-            return Ok(vec![self.models.resolve(&model).map_err(access_error)?]);
-        }
-        Ok(self.models.choose().await.map_err(access_error)?.candidates())
     }
 
     fn request(&self, messages: Vec<Value>, state: &State) -> ChatRequest {
@@ -97,6 +92,14 @@ impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Agent")
     }
+}
+
+/// The models to try: that of the turn, or else the chosen one and its fallbacks.
+async fn candidates(models: &Models, state: &State) -> Result<Vec<ModelId>> {
+    if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
+        return Ok(vec![models.resolve(&model).map_err(access_error)?]);
+    }
+    Ok(models.choose().await.map_err(access_error)?.candidates())
 }
 
 /// An answer while it arrives.

@@ -37,7 +37,7 @@ impl Builtin {
         Ok(Self {
             framework: context.framework.clone(),
             redactor: settings.redactor().clone(),
-            agent: Arc::new(Agent::new(Arc::clone(&settings))?),
+            agent: Arc::new(Agent::new(Arc::clone(&settings))),
             open_turns: OpenTurns::default(),
             tapes: settings.get(&core::HOME).join("tapes"),
             durability: match settings.get(&core::TAPE_DURABILITY) {

@@ -3,11 +3,13 @@
 //! For one provider, the first of these that is there:
 //!
 //! 1. its entry of `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry of `api_key_command`,
-//! 3. a plain `api_key`, 4. a plain `api_key_command`, 5. its own variable, 6. its login.
+//! 3. its own variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
 //!
 //! Plain values and a plain `api_base` belong to one provider only, the *main* one: that of the
 //! configured `model`; without a model the one whose keys look like this one, else the provider of
-//! the original's default model. So a key never goes to a fallback of another vendor.
+//! the original's default model. So a key never goes to a fallback of another vendor. When the `.env` of
+//! a workspace chose the model, plain values from elsewhere belong to nobody: a cloned repository must
+//! not decide who gets the user's key.
 
 mod command;
 mod words;
@@ -100,8 +102,10 @@ impl Keys {
             || self.key.any().filter(|_| self.is_main(provider)).map(|key| self.configured("*", key));
         let plain_command =
             || self.command.any().filter(|_| self.is_main(provider)).map(|line| self.by_command("*", line));
-        let set = own_key.or_else(own_command).or_else(plain_key).or_else(plain_command);
-        set.map_or_else(|| self.own_variable(provider), |found| Ok(Some(found)))
+        if let Some(found) = own_key.or_else(own_command) {
+            return Ok(Some(found));
+        }
+        Ok(self.own_variable(provider)?.or_else(plain_key).or_else(plain_command))
     }
 
     /// The key itself. A command is run at most once for each provider, until it is [forgotten](Self::forget).
@@ -217,6 +221,15 @@ fn own<'a, 'p, T>(values: &'a PerProvider<T>, provider: &'p Provider) -> Option<
 }
 
 fn main_provider(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> Option<String> {
+    let is_from_workspace = |path: &str| matches!(settings.origin(path), Some(Origin::DotEnv { .. }));
+    if is_from_workspace("model") && !is_from_workspace("api_key.*") && !is_from_workspace("api_key") {
+        if key.is_some() {
+            tracing::warn!(
+                "the plain `api_key` is not used: the workspace's .env chose the model, and it may not choose who gets the key"
+            );
+        }
+        return None;
+    }
     let provider = match settings.get(&core::MODEL) {
         Some(model) => catalogue.get(model.parse::<ModelId>().ok()?.provider()),
         None => key.and_then(|key| catalogue.by_key(key.expose())).or_else(|| catalogue.first()),

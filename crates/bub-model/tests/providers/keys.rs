@@ -13,13 +13,13 @@ async fn key_for(given: &Given, model: &str) -> Option<String> {
     given.endpoint(model).await.ok().and_then(|endpoint| key(&endpoint))
 }
 
-// H-81, H-23: provider's entry, plain one, provider's own variable
+// H-81, H-23: provider's entry, provider's own variable, plain one
 #[tokio::test]
 async fn the_more_specific_key_wins() {
-    let given = Given::new().config("model: groq:x\n").env("GROQ_API_KEY", "own-variable");
-    assert_eq!(key_for(&given, "groq:x").await.unwrap(), "own-variable");
-    let given = given.env("BUB_API_KEY", "plain-key");
+    let given = Given::new().config("model: groq:x\n").env("BUB_API_KEY", "plain-key");
     assert_eq!(key_for(&given, "groq:x").await.unwrap(), "plain-key");
+    let given = given.env("GROQ_API_KEY", "own-variable");
+    assert_eq!(key_for(&given, "groq:x").await.unwrap(), "own-variable");
     let given = given.env("BUB_GROQ_API_KEY", "entry-key");
     assert_eq!(key_for(&given, "groq:x").await.unwrap(), "entry-key");
 }
@@ -36,6 +36,20 @@ async fn keys_come_from_environment_dotenv_and_config() {
     assert_eq!(found("xai:x").await, "bub-dotenv work/.env:2 (BUB_XAI_API_KEY)");
     assert_eq!(found("mistral:x").await, "from-config user/.bub/config.yml:1");
     assert_eq!(found("deepseek:x").await, "from-env environment variable DEEPSEEK_API_KEY");
+}
+
+// L7: a cloned repository chooses a model, but not who gets the user's key
+#[tokio::test]
+async fn a_model_from_the_workspace_does_not_get_a_plain_key() {
+    let user = || Given::new().config("model: openai:gpt-5\napi_key: plain-key-1\n");
+    assert_eq!(key_for(&user(), "openai:gpt-5").await.unwrap(), "plain-key-1");
+    let cloned = user().dotenv("BUB_MODEL=deepseek:x\n");
+    assert_eq!(key_for(&cloned, "deepseek:x").await, None);
+    let environment = Given::new().env("BUB_API_KEY", "plain-key-1").dotenv("BUB_MODEL=deepseek:x\n");
+    assert_eq!(key_for(&environment, "deepseek:x").await, None);
+    // What the workspace brings itself is its own.
+    let own = Given::new().dotenv("BUB_MODEL=deepseek:x\nBUB_API_KEY=workspace-key\n");
+    assert_eq!(key_for(&own, "deepseek:x").await.unwrap(), "workspace-key");
 }
 
 // W-39: a plain key and base belong to the provider of the configured model, not to fallbacks of others

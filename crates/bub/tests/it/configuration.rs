@@ -62,3 +62,17 @@ fn values_made_of_values_do_not_grow_without_end() {
     let run = sandbox.bub(["run", "hi"]);
     assert_eq!(run.code, Some(0), "{run:?}");
 }
+
+// A mistake among the providers is one line for a command, and no obstacle to help.
+#[test]
+fn a_wrong_provider_names_its_place() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "providers:\n  lab: {}\n");
+    for command in [&["run", "hi"][..], &["models"]] {
+        let run = sandbox.bub(command);
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.starts_with("error: ") && run.stderr.lines().count() == 1, "{run:?}");
+        assert!(run.stderr.contains("config.yml:2") && run.stderr.contains("providers.lab"), "{run:?}");
+    }
+    sandbox.bub(["--help"]).ok();
+}

@@ -1,5 +1,7 @@
 //! A request in the `generateContent` format.
 
+use std::fmt::Write as _;
+
 use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
@@ -40,7 +42,7 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     }
     let model = request.model.strip_prefix("models/").unwrap_or(&request.model);
     let method = if request.stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
-    let path = format!("/models/{model}:{method}");
+    let path = format!("/models/{}:{method}", escaped(model));
     HttpRequest { path, headers: Vec::new(), body: body.into_bytes(quirks) }
 }
 
@@ -202,4 +204,20 @@ fn part(part: Part<'_>) -> Value {
         Part::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
         Part::Unknown(kind) => json!({"text": omitted(kind)}),
     }
+}
+
+/// The model as one segment of a path: its name cannot lead anywhere else.
+fn escaped(model: &str) -> String {
+    let mut segment = String::with_capacity(model.len());
+    for byte in model.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'@' => {
+                segment.push(char::from(byte))
+            }
+            other => {
+                let _ = write!(segment, "%{other:02X}");
+            }
+        }
+    }
+    segment
 }
