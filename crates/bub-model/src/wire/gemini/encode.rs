@@ -212,7 +212,7 @@ fn escaped(model: &str) -> String {
     for byte in model.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'@' => {
-                segment.push(char::from(byte))
+                segment.push(char::from(byte));
             }
             other => {
                 let _ = write!(segment, "%{other:02X}");

@@ -22,7 +22,9 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
     let everywhere = matches.get_flag("all-workspaces");
-    let listed = if everywhere { tapes.sessions().await? } else { tapes.sessions_here().await? };
+    let mut listed = if everywhere { tapes.sessions().await? } else { tapes.sessions_here().await? };
+    // What a full disk left of a first turn is a file without entries: nobody's session.
+    listed.retain(|listed| listed.summary.entries > 0);
     let mut out = Out::plain(&tapes.settings);
     if matches.get_flag("json") {
         for listed in &listed {
@@ -36,6 +38,9 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     out.finish()?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// A longer session id would push everything else off the screen.
+const LONGEST_NAME: usize = 60;
 
 /// The title stands last: it is the only column whose length nobody can foresee.
 fn table(listed: &[Listed], everywhere: bool) -> String {
@@ -56,7 +61,7 @@ fn row(listed: &Listed) -> [String; 6] {
     let summary = &listed.summary;
     let shown = |text: Option<&str>| text.map_or_else(|| "-".to_owned(), text::line);
     [
-        text::line(listed.label()),
+        text::cut(listed.label(), LONGEST_NAME),
         shown(listed.channel()),
         summary.entries.to_string(),
         summary.last_date.as_deref().map_or_else(|| "-".to_owned(), text::date),

@@ -36,7 +36,7 @@ fn control_sequences_on_a_tape_are_not_obeyed() {
 fn a_tape_is_named_by_session_tape_name_or_a_beginning() {
     let sandbox = scene();
     let name = json(tape(&sandbox, &["info", "cli:local", "--json"]))[0]["name"].as_str().unwrap().to_owned();
-    for given in ["cli:local", "cli", "c", &name, &name[..22]] {
+    for given in ["cli:local", "cli", "cl", &name, &name[..22]] {
         let info = tape(&sandbox, &["info", given]).ok();
         assert!(info.starts_with(&format!("name: {name}\n")), "{given}: {info}");
     }
