@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    cell::RefCell,
     fmt,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
@@ -14,6 +15,7 @@ use crate::{
     router::ChannelRouter,
     running::Scope,
     slots::Slots,
+    tool::{self, Tool},
 };
 
 /// Runs turns with a fixed set of plugins. A handle: clones are the same framework.
@@ -25,6 +27,7 @@ struct Inner {
     workspace_text: String,
     hooks: HookSet,
     plugins: Vec<PluginStatus>,
+    tools: Vec<Arc<dyn Tool>>,
     services: Slots,
     router: RwLock<Option<Arc<dyn ChannelRouter>>>,
     /// The open running scopes; the last one is in use.
@@ -55,6 +58,11 @@ impl Framework {
     /// Every plugin that was asked for, in order, with what became of it.
     pub fn plugins(&self) -> &[PluginStatus] {
         &self.0.plugins
+    }
+
+    /// The tools of all plugins, in the order of registration.
+    pub fn tools(&self) -> &[Arc<dyn Tool>] {
+        &self.0.tools
     }
 
     /// Something the program offers to its plugins.
@@ -128,6 +136,7 @@ pub struct FrameworkBuilder {
     workspace: Option<PathBuf>,
     services: Slots,
     plugins: Vec<(Arc<str>, Factory)>,
+    tools: Vec<Arc<dyn Tool>>,
 }
 
 impl FrameworkBuilder {
@@ -159,6 +168,12 @@ impl FrameworkBuilder {
         self
     }
 
+    /// Adds a tool after those of the plugins; a tool of the same name is replaced, in its place.
+    pub fn tool(mut self, tool: impl Tool) -> Self {
+        self.tools.push(Arc::new(tool));
+        self
+    }
+
     /// Makes the plugins and the framework.
     pub fn build(self) -> Framework {
         let workspace = self.workspace.unwrap_or_else(|| PathBuf::from("."));
@@ -166,9 +181,14 @@ impl FrameworkBuilder {
         let resolved = workspace.canonicalize().or_else(|_| std::path::absolute(&workspace));
         let workspace = resolved.unwrap_or(workspace);
         let framework = FrameworkRef::default();
-        let context =
-            PluginContext { framework: framework.clone(), workspace: &workspace, services: &self.services };
+        let context = PluginContext {
+            framework: framework.clone(),
+            workspace: &workspace,
+            services: &self.services,
+            tools: RefCell::default(),
+        };
         let mut hooks = HookSet::default();
+        let mut tools = Vec::new();
         let mut plugins = Vec::with_capacity(self.plugins.len());
         for (index, (name, factory)) in self.plugins.into_iter().enumerate() {
             let is_taken = plugins
@@ -179,10 +199,12 @@ impl FrameworkBuilder {
             } else {
                 plugin::load(factory, &context)
             };
+            let own_tools = context.tools.take();
             let state = match loaded {
                 Ok(mut own) => {
                     own.assign(index, &name);
                     hooks.absorb(own);
+                    tool::register(&mut tools, own_tools);
                     PluginState::Active
                 }
                 Err(error) => {
@@ -192,11 +214,13 @@ impl FrameworkBuilder {
             };
             plugins.push(PluginStatus { name, state });
         }
+        tool::register(&mut tools, self.tools);
         let inner = Arc::new(Inner {
             workspace_text: text_of(&workspace),
             workspace,
             hooks,
             plugins,
+            tools,
             services: self.services,
             router: RwLock::default(),
             scopes: RwLock::default(),

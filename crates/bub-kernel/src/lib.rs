@@ -5,6 +5,7 @@
 //! * [`Plugin`]: a set of hook implementations; write one with [`hooks`](macro@hooks) on an `impl` block.
 //! * [`Framework`]: registers plugins, opens the [`Running`] scope, and
 //!   [runs turns](Framework::process_inbound).
+//! * [`tool`](mod@tool): what the model can call; write one with [`tool`](macro@tool) on a function.
 //! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: contracts that others implement.
 //!
 //! ```
@@ -53,10 +54,10 @@ mod slots;
 mod state;
 mod steering;
 mod stream;
-mod tool;
+pub mod tool;
 
 pub use admission::{Admission, Decision, TurnSnapshot};
-pub use bub_macros::hooks;
+pub use bub_macros::{hooks, tool};
 pub use channel::{Channel, ChannelRole, MessageHandler};
 pub use channel_message::ChannelMessage;
 pub use cli::{CliApp, CliCommand, CliContext, CliHandler};
@@ -78,7 +79,7 @@ pub use state::{RUNTIME_PREFIX, State, StatePatch};
 pub use steering::{SteeringHandle, SteeringInbox};
 pub use stream::{ModelStream, StreamEvent};
 pub use tokio_util::sync::CancellationToken;
-pub use tool::{Tool, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec};
+pub use tool::{Tool, ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec};
 
 /// A boxed future that can move between threads: how traits here return what takes time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -1,12 +1,13 @@
 //! Plugins: named sets of hook implementations.
 
-use std::{any::Any, path::Path, sync::Arc};
+use std::{any::Any, cell::RefCell, path::Path, sync::Arc};
 
 use crate::{
     error::{BoxError, Error},
     framework::FrameworkRef,
     hooks::{HookSet, guard},
     slots::Slots,
+    tool::Tool,
 };
 
 /// A set of hook implementations. [`hooks`](macro@crate::hooks) writes this impl.
@@ -22,12 +23,18 @@ pub struct PluginContext<'a> {
     /// The workspace, absolute.
     pub workspace: &'a Path,
     pub(crate) services: &'a Slots,
+    pub(crate) tools: RefCell<Vec<Arc<dyn Tool>>>,
 }
 
 impl PluginContext<'_> {
     /// Something the program offers to its plugins, such as its settings.
     pub fn service<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.services.get()
+    }
+
+    /// Adds a tool. A plugin that cannot be made leaves none; a tool of the same name is replaced, in its place.
+    pub fn add_tool(&self, tool: impl Tool) {
+        self.tools.borrow_mut().push(Arc::new(tool));
     }
 }
 

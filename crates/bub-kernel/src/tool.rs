@@ -1,4 +1,7 @@
 //! The contract of a tool, and what the hooks around a tool call see.
+//!
+//! [`tool`](macro@crate::tool) makes one of a function; `argument` has the types its arguments may have, `function` what
+//! the attribute builds on, `registry` the tools of a framework.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,6 +10,14 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::{BoxFuture, error::Error, error::Result, state::State};
+
+mod argument;
+mod function;
+mod registry;
+
+pub use argument::ToolArgument;
+pub use function::{Arguments, FunctionTool, Parameter, ToolResult, blocking, failure, schema, value};
+pub(crate) use registry::register;
 
 /// What a tool tells the model and the user about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,12 +30,22 @@ pub struct ToolSpec {
     pub parameters: Value,
     /// Whether the model may call it; a tool that may not is a command for people.
     pub agent_use: bool,
+    /// Whether it changes nothing: calls of such tools may run side by side.
+    pub read_only: bool,
 }
 
 impl ToolSpec {
     /// The name as the model sees it: providers refuse dots.
     pub fn model_name(&self) -> String {
         self.name.replace('.', "_")
+    }
+
+    /// The names of its arguments in order, each with whether a call must have it.
+    pub fn parameters(&self) -> Vec<(&str, bool)> {
+        let required = self.parameters.get("required").and_then(Value::as_array);
+        let is_required = |name: &str| required.is_some_and(|list| list.iter().any(|item| item == name));
+        let properties = self.parameters.get("properties").and_then(Value::as_object);
+        properties.into_iter().flatten().map(|(name, _)| (name.as_str(), is_required(name))).collect()
     }
 }
 

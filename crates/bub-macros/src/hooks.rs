@@ -67,12 +67,14 @@ fn parse_options(options: TokenStream) -> Result<Path> {
     if options.is_empty() {
         return parse2(quote!(::bub));
     }
-    let parser = |input: syn::parse::ParseStream<'_>| {
-        input.parse::<Token![crate]>()?;
-        input.parse::<Token![=]>()?;
-        input.call(Path::parse_mod_style)
-    };
-    let path = parser.parse2(options)?;
+    crate_path.parse2(options)
+}
+
+/// `crate = path`.
+pub(crate) fn crate_path(input: syn::parse::ParseStream<'_>) -> Result<Path> {
+    input.parse::<Token![crate]>()?;
+    input.parse::<Token![=]>()?;
+    let path = input.call(Path::parse_mod_style)?;
     if path.segments.first().is_some_and(|first| first.ident == "crate") || path.leading_colon.is_some() {
         return Ok(path);
     }
@@ -200,7 +202,7 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
         .collect()
 }
 
-fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {
+pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {
     let at = attributes.iter().position(|attribute| attribute.path().is_ident(name))?;
     Some(attributes.remove(at))
 }

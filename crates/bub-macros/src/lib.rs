@@ -1,6 +1,7 @@
 //! Attributes of bub. Use them through the `bub` crate.
 
 mod hooks;
+mod tool;
 
 use proc_macro::TokenStream;
 
@@ -15,4 +16,22 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn hooks(options: TokenStream, block: TokenStream) -> TokenStream {
     hooks::expand(options.into(), &block.into()).into()
+}
+
+/// Makes a tool of a function: its name, description and JSON Schema come from the code.
+///
+/// * The doc comment is what the model is told; so is the doc comment of each argument.
+/// * A first argument `context: &ToolContext` is the call's surroundings; every other one is an argument of the
+///   tool, of a type that implements `ToolArgument`. An `Option` may be left out, and so may one with
+///   `#[default(value)]`.
+/// * It returns anything that serializes, or a `Result` of it; a string reaches the model as it is.
+/// * An `async` function waits; a plain one runs on a thread where it may block.
+/// * Options: `name = "fs.read"` (else the function's name), `read_only` (it changes nothing, so calls may run side
+///   by side), `command_only` (for people, not for the model), `crate = some_path` when the kernel is not
+///   reached as `::bub`.
+///
+/// The function then takes nothing and returns the tool: `App::new().tool(weather())`.
+#[proc_macro_attribute]
+pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
+    tool::expand(options.into(), &function.into()).into()
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxError, CliCommand, CliContext, Error, Framework, FrameworkBuilder, Plugin, PluginContext, Result,
+    BoxError, CliCommand, CliContext, Error, Framework, FrameworkBuilder, Plugin, PluginContext, Result, Tool,
 };
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
 
@@ -54,6 +54,12 @@ impl App {
         make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
     ) -> Self {
         self.add_plugins.push(Box::new(move |builder| builder.plugin_with(name, make)));
+        self
+    }
+
+    /// Adds a tool; see [`FrameworkBuilder::tool`].
+    pub fn tool(mut self, tool: impl Tool) -> Self {
+        self.add_plugins.push(Box::new(move |builder| builder.tool(tool)));
         self
     }
 

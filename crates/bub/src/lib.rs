@@ -33,7 +33,7 @@ pub use bub_agent as agent;
 pub use bub_kernel as kernel;
 #[doc(hidden)]
 pub use bub_kernel::{__hook, __hook_arg};
-pub use bub_kernel::{BoxFuture, Plugin, hooks};
+pub use bub_kernel::{BoxFuture, Plugin, hooks, tool};
 pub use bub_settings as settings;
 pub use bub_tape as tape;
 pub use clap;
@@ -46,11 +46,11 @@ pub mod prelude {
         CliCommand, CliContext, Decision, Envelope, Error, ErrorKind, Fields, Framework, FrameworkRef,
         Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler,
         ModelOption, ModelOptions, ModelStream, Plugin, PluginContext, Prompt, Provided, Result, ScopeGuard,
-        State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolCall, ToolContext, ToolDecision,
-        ToolOutcome, ToolSpec, TurnOptions, TurnResult, TurnSnapshot,
+        State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
+        ToolDecision, ToolOutcome, ToolSpec, TurnOptions, TurnResult, TurnSnapshot,
         hooks::{Next, args, point},
     };
-    pub use bub_macros::hooks;
+    pub use bub_macros::{hooks, tool};
     pub use bub_settings::{Secret, Settings};
     pub use bub_tape::{Entry, Sidecar, Tape, TapeContext, TapeStore};
 

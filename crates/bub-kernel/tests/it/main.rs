@@ -43,5 +43,6 @@ mod streaming;
 mod support;
 mod table;
 mod ten_thousand;
+mod tools_contract;
 mod turn_errors;
 mod turn_order;
