@@ -3,8 +3,8 @@
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
 
 use bub_kernel::{
-    ChannelMessage, Envelope, Error, ErrorKind, Framework, FrameworkRef, ModelStream, PluginContext, Prompt,
-    Provided, RecorderHandle, Result, State, StatePatch, hooks,
+    ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, ErrorKind, Framework, FrameworkRef,
+    ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, State, StatePatch, hooks,
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
@@ -12,6 +12,7 @@ use bub_tape::{Durability, FileStore, TapeStore};
 
 use crate::{
     agent::Agent,
+    policy::{Approvals, Policy},
     prompt,
     record::{Ending, OpenTurns, TurnTape},
     system_prompt,
@@ -24,6 +25,8 @@ pub struct Builtin {
     redactor: Redactor,
     agent: Arc<Agent>,
     open_turns: OpenTurns,
+    policy: Arc<Policy>,
+    approvals: Arc<Approvals>,
     tapes: PathBuf,
     durability: Durability,
 }
@@ -39,6 +42,8 @@ impl Builtin {
             redactor: settings.redactor().clone(),
             agent: Arc::new(Agent::new(Arc::clone(&settings))),
             open_turns: OpenTurns::default(),
+            policy: Arc::new(Policy::new(&settings)),
+            approvals: Arc::default(),
             tapes: settings.get(&core::HOME).join("tapes"),
             durability: match settings.get(&core::TAPE_DURABILITY) {
                 core::Durability::Os => Durability::Os,
@@ -83,8 +88,12 @@ impl Builtin {
         if let Some(lifespan) = message.lifespan() {
             lifespan.enter().await?;
         }
-        let mut patch =
-            StatePatch::with_capacity(4).with("session_id", session_id).with_slot(Arc::clone(&self.agent));
+        let mut patch = StatePatch::with_capacity(4)
+            .with("session_id", session_id)
+            .with_slot(Arc::clone(&self.agent))
+            .with_slot(message.sender())
+            .with_slot(Arc::clone(&self.policy))
+            .with_slot(Arc::clone(&self.approvals));
         if let Some(tape) = TurnTape::open(&self.framework()?, &self.redactor, message, session_id).await? {
             let tape = Arc::new(tape);
             self.open_turns.add(session_id, &tape);
@@ -161,6 +170,10 @@ impl Builtin {
 
     fn system_prompt(&self, state: &State) -> String {
         system_prompt::build(state)
+    }
+
+    async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
+        self.approvals.wait(&request.id).await
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {

@@ -4,11 +4,14 @@
 //! * [`Agent`]: asks the model that is there; `offline` has the answer when there is none.
 //! * `prompt`: what a message looks like to the model.
 //! * `system_prompt`: the default instructions and the workspace's `AGENTS.md`.
+//! * [`policy`]: who may use which tool, and who is asked. [`command`]: what people type after a comma.
 //! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
 
 mod agent;
 mod builtin;
+pub mod command;
 mod offline;
+pub mod policy;
 mod prompt;
 mod record;
 mod system_prompt;

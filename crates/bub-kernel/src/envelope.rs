@@ -174,10 +174,11 @@ impl Envelope {
     }
 
     /// Merges messages that arrived together: the last one is the template, content is joined by
-    /// newlines, media are collected from all.
+    /// newlines, media are collected from all. It can do no more than the least of the senders.
     pub fn merge_batch(batch: Vec<Self>) -> Result<Self> {
         let contents: Vec<_> = batch.iter().map(|message| message.content().into_owned()).collect();
         let media: Vec<_> = batch.iter().flat_map(Self::media).collect();
+        let least = batch.iter().rev().map(Self::sender).min_by_key(|sender| sender.role);
         let mut merged = batch
             .into_iter()
             .next_back()
@@ -185,6 +186,9 @@ impl Envelope {
         merged.set("content", contents.join("\n"));
         if !media.is_empty() {
             merged.set_media(media);
+        }
+        if let Some(least) = least.filter(|least| least.role < merged.sender().role) {
+            merged.put_slot(least);
         }
         Ok(merged)
     }

@@ -32,6 +32,7 @@
 use std::{future::Future, pin::Pin};
 
 mod admission;
+mod approval;
 mod channel;
 mod channel_message;
 mod cli;
@@ -50,6 +51,7 @@ mod providers;
 mod recorder;
 mod router;
 mod running;
+mod sender;
 mod slots;
 mod state;
 mod steering;
@@ -57,6 +59,7 @@ mod stream;
 pub mod tool;
 
 pub use admission::{Admission, Decision, TurnSnapshot};
+pub use approval::{ApprovalAnswer, ApprovalRequest};
 pub use bub_macros::{hooks, tool};
 pub use channel::{Channel, ChannelRole, MessageHandler};
 pub use channel_message::ChannelMessage;
@@ -74,6 +77,7 @@ pub use prompt::Prompt;
 pub use recorder::{RecorderHandle, TurnRecorder};
 pub use router::ChannelRouter;
 pub use running::{Provided, Running, ScopeGuard};
+pub use sender::{Role, Sender};
 pub use slots::Slots;
 pub use state::{RUNTIME_PREFIX, State, StatePatch};
 pub use steering::{SteeringHandle, SteeringInbox};

@@ -45,7 +45,7 @@ pub(crate) fn for_provider(provider: String, text: &str, origin: Origin) -> Node
 fn lift(kind: Kind, text: &str, origin: &Origin) -> Option<Node> {
     let trimmed = text.trim();
     let json = match kind {
-        Kind::List => trimmed.starts_with('['),
+        Kind::List | Kind::Maps => trimmed.starts_with('['),
         Kind::Map => trimmed.starts_with('{'),
         // Only what cannot be a key or an address is taken for JSON: an all-digit key stays text.
         Kind::PerProvider => trimmed.starts_with('{') || (trimmed.len() > 1 && trimmed.starts_with('"')),
@@ -94,6 +94,14 @@ pub(crate) fn canonical(
         (Kind::Map, Data::Map(map)) => Ok(Some(Node { data: Data::Map(map), origin: node.origin })),
         (Kind::PerProvider, Data::Map(map)) => providers(setting, map, node.origin).map(Some),
         (Kind::List, Data::List(items)) => list(setting, items, node.origin).map(Some),
+        (Kind::Maps, Data::List(items)) => match items.iter().find(|item| !matches!(item.data, Data::Map(_)))
+        {
+            Some(item) => {
+                let found = "a list with other things than maps".to_owned();
+                Err(mismatch(setting, item.origin.clone(), found))
+            }
+            None => Ok(Some(Node { data: Data::List(items), origin: node.origin })),
+        },
         (_, Data::Scalar(scalar)) => from_scalar(setting, &scalar, node.origin, user_home),
         (_, Data::List(_)) => Err(mismatch(setting, node.origin, "a list".to_owned())),
         (_, Data::Map(_)) => Err(mismatch(setting, node.origin, "a map".to_owned())),
@@ -105,7 +113,7 @@ fn absent(setting: &Setting, origin: Origin) -> Option<Node> {
     match setting.kind() {
         Kind::Map | Kind::PerProvider => Some(Node { data: Data::Map(Map::replacing(Vec::new())), origin }),
         _ if setting.is_nullable() => Some(Node::null(origin)),
-        Kind::List => Some(Node { data: Data::List(Vec::new()), origin }),
+        Kind::List | Kind::Maps => Some(Node { data: Data::List(Vec::new()), origin }),
         _ => None,
     }
 }
@@ -139,7 +147,7 @@ fn from_scalar(
             let all = vec![(ANY_PROVIDER.to_owned(), Node::text(text, origin.clone()))];
             Some(Node { data: Data::Map(Map::replacing(all)), origin: origin.clone() })
         }
-        Kind::Map => None,
+        Kind::Map | Kind::Maps => None,
     };
     node.map(Some).ok_or_else(|| invalid(setting, origin, &scalar.text))
 }
@@ -228,7 +236,9 @@ pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
 /// A wrong text, quoted in the error unless it may be a secret.
 fn invalid(setting: &Setting, origin: Origin, text: &str) -> SettingsError {
     const LONGEST: usize = 60;
-    let hidden = setting.is_secret() || is_sensitive_name(setting.key()) || setting.kind() == Kind::Map;
+    let hidden = setting.is_secret()
+        || is_sensitive_name(setting.key())
+        || matches!(setting.kind(), Kind::Map | Kind::Maps);
     let found = if hidden {
         "a text that is not shown".to_owned()
     } else if text.chars().count() > LONGEST || text.chars().any(char::is_control) {

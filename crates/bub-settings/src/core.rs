@@ -126,6 +126,11 @@ pub static CODEX_HOME: Key<PathBuf> = Key::new("codex_home", "~/.codex", "Direct
     .trusted()
     .not_in_file();
 
+/// Whose computer it is, seen from a channel. Trusted: it is policy.
+pub static OWNERS: Key<Vec<String>> =
+    Key::new("owners", "", "Who is the owner in a channel: `channel:id`, several with commas between them.")
+        .trusted();
+
 /// The bot's token.
 pub static TELEGRAM_TOKEN: Key<Option<Secret>> =
     Key::new("telegram.token", None, "Token of the Telegram bot; without one the channel is off.");
@@ -152,6 +157,26 @@ pub static TAPE_DURABILITY: Key<Durability> = Key::new(
     Durability::Os,
     "`os`: survives the end of the process; `always`: also the loss of power.",
 );
+
+/// What people may do. Trusted: it is policy.
+pub static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
+    "policy.rules",
+    (),
+    "Rules for tool calls, the first that fits decides: a list of maps with roles, channels, tools, arguments, action, reason.",
+)
+.trusted();
+
+/// How long an answer is waited for. Trusted: it is policy.
+pub static POLICY_APPROVAL_TIMEOUT: Key<Duration> = Key::new(
+    "policy.approval_timeout_seconds",
+    Duration::from_mins(5),
+    "Time in seconds after which a tool call that nobody approved is denied.",
+)
+.trusted();
+
+/// Whether files outside the workspace are out of reach. Trusted: it is policy.
+pub static FS_CONFINE: Key<bool> =
+    Key::new("fs.confine", false, "Keep the fs tools inside the workspace, for owners too.").trusted();
 
 /// Variables that child processes get although bub read them as secrets. Trusted: it is policy.
 pub static ENV_PASS: Key<Vec<String>> =
@@ -217,20 +242,25 @@ static ROOT: &[&dyn Declared] = &[
     &STREAM_OUTPUT,
     &PROJECT,
     &CODEX_HOME,
+    &OWNERS,
 ];
 static TELEGRAM: &[&dyn Declared] =
     &[&TELEGRAM_TOKEN, &TELEGRAM_ALLOW_USERS, &TELEGRAM_ALLOW_CHATS, &TELEGRAM_PROXY];
 static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
 static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
+static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
+static FS: &[&dyn Declared] = &[&FS_CONFINE];
 static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];
 
 /// The sections that are always there, the root first.
-pub(crate) fn sections() -> [Section; 5] {
+pub(crate) fn sections() -> [Section; 7] {
     [
         Section::new("", ROOT),
         Section::new("telegram", TELEGRAM),
         Section::new("spill", SPILL),
         Section::new("tape", TAPE),
+        Section::new("policy", POLICY),
+        Section::new("fs", FS),
         Section::new("env", ENV),
     ]
 }

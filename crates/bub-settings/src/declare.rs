@@ -28,6 +28,8 @@ pub enum Kind {
     List,
     /// A free-form map.
     Map,
+    /// A list of free-form maps.
+    Maps,
     /// One text for all providers, or a map of provider to text.
     PerProvider,
     /// One of a few words.
@@ -180,6 +182,7 @@ impl Setting {
             Kind::Number => "a number".to_owned(),
             Kind::List => "a list, or texts with commas between them".to_owned(),
             Kind::Map => "a map".to_owned(),
+            Kind::Maps => "a list of maps".to_owned(),
             Kind::PerProvider => "text, or a map of provider to text".to_owned(),
             Kind::Choice(words) => format!("one of {}", words.join(", ")),
         };

@@ -70,11 +70,12 @@ impl Node {
         matches!(&self.data, Data::Scalar(Scalar { atom: Atom::Null, .. }))
     }
 
-    /// Follows map keys downwards.
+    /// Follows map keys, and positions in lists, downwards.
     pub(crate) fn descend<'a>(&self, mut path: impl Iterator<Item = &'a str>) -> Option<&Self> {
         path.try_fold(self, |node, key| match &node.data {
             Data::Map(map) => map.get(key),
-            Data::Scalar(_) | Data::List(_) => None,
+            Data::List(items) => items.get(key.parse::<usize>().ok()?),
+            Data::Scalar(_) => None,
         })
     }
 

@@ -23,7 +23,7 @@ pub(crate) fn masked(setting: &Setting, node: &Node) -> Value {
 /// Whether the leaf under `key` is a secret: because the setting is, or because a free-form map
 /// has an entry of that name.
 pub(crate) fn is_secret(setting: &Setting, key: &str) -> bool {
-    setting.is_secret() || (setting.kind() == Kind::Map && is_sensitive_name(key))
+    setting.is_secret() || (matches!(setting.kind(), Kind::Map | Kind::Maps) && is_sensitive_name(key))
 }
 
 /// The password in `scheme://user:password@host`.

@@ -148,6 +148,24 @@ impl SettingType for Map<String, Value> {
     }
 }
 
+impl SettingType for Vec<Map<String, Value>> {
+    type Default = ();
+    const KIND: Kind = Kind::Maps;
+
+    fn from_default((): ()) -> Self {
+        Self::new()
+    }
+
+    fn default_value((): ()) -> Value {
+        Value::Array(Vec::new())
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        let Value::Array(items) = value else { return None };
+        items.into_iter().map(Map::from_value).collect()
+    }
+}
+
 impl<T: SettingType> SettingType for Option<T> {
     type Default = Option<T::Default>;
     const KIND: Kind = T::KIND;

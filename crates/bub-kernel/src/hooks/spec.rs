@@ -47,7 +47,7 @@ pub struct HookSpec {
     pub kind: HookKind,
     /// Whether asynchronous implementations are skipped with a warning.
     pub sync_only: bool,
-    /// How long an asynchronous implementation may take; `None` for those that run a model.
+    /// How long an asynchronous implementation may take; `None` for those that run a model or ask a person.
     pub time_limit: Option<Duration>,
     /// The arguments an implementation may ask for.
     pub args: &'static [HookArg],

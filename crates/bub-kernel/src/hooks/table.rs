@@ -16,6 +16,7 @@ use super::{
 use crate::{
     BoxFuture,
     admission::{Admission, TurnSnapshot},
+    approval::{ApprovalAnswer, ApprovalRequest},
     channel::{Channel, MessageHandler},
     cli::CliApp,
     envelope::Envelope,
@@ -149,12 +150,15 @@ macro_rules! hook_table {
 
     (@kind first) => { HookKind::First };
     (@kind model) => { HookKind::First };
+    (@kind person) => { HookKind::First };
     (@kind broadcast) => { HookKind::Broadcast };
     (@kind observer) => { HookKind::Observer };
     (@kind chain) => { HookKind::Chain };
 
     // A model may take as long as it needs; cancelling the turn ends it.
     (@limit model) => { None };
+    // A person has as long as the request says.
+    (@limit person) => { None };
     (@limit $kind:ident) => { Some(HOOK_TIME_LIMIT) };
 
     (@sync) => { false };
@@ -169,6 +173,7 @@ macro_rules! hook_table {
 
         impl ChainedSync for point::$point {}
     };
+    (@chained person $point:ident) => { hook_table!(@chained first $point); };
     (@chained $kind:ident $point:ident) => {};
 }
 
@@ -251,4 +256,7 @@ hook_table! {
 
     /// Provides the inbox for messages that steer a running turn, once for a running scope.
     provide_steering_inbox ProvideSteeringInbox: first sync () -> Provided<dyn SteeringInbox>;
+
+    /// Asks a person whether a tool call may be made. No answer before the request expires is a no, and so is a failure.
+    request_approval RequestApproval: person (request: &'a ApprovalRequest, state: &'a State) -> ApprovalAnswer;
 }

@@ -41,6 +41,8 @@ fn the_table_is_the_one_of_the_specification() {
             "provide_tape_sidecar broadcast sync ()",
             "admit_message first-result (session_id, message, turn)",
             "provide_steering_inbox first-result sync ()",
+            // Ours alone.
+            "request_approval first-result (request, state)",
         ]
     );
 }

@@ -14,6 +14,7 @@ fn sample(setting: &Setting, n: u8) -> (String, Value) {
         Kind::Number => (format!("{n}.5"), json!(f64::from(n) + 0.5)),
         Kind::List => (format!("a{n}, b{n}"), json!([format!("a{n}"), format!("b{n}")])),
         Kind::Map => (format!("{{\"k\": \"v{n}\"}}"), json!({"k": format!("v{n}")})),
+        Kind::Maps => (format!("[{{\"k\": \"v{n}\"}}]"), json!([{"k": format!("v{n}")}])),
         Kind::Choice(words) => {
             let word = words[usize::from(n) % words.len()];
             (word.into(), json!(word))
@@ -98,12 +99,16 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "stream_output BUB_STREAM_OUTPUT false",
             "project BUB_PROJECT null",
             r#"codex_home CODEX_HOME "~/.codex""#,
+            "owners BUB_OWNERS []",
             "telegram.token BUB_TELEGRAM_TOKEN null",
             "telegram.allow_users BUB_TELEGRAM_ALLOW_USERS null",
             "telegram.allow_chats BUB_TELEGRAM_ALLOW_CHATS null",
             "telegram.proxy BUB_TELEGRAM_PROXY null",
             "spill.threshold BUB_SPILL_THRESHOLD 4096",
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
+            "policy.rules BUB_POLICY_RULES []",
+            "policy.approval_timeout_seconds BUB_POLICY_APPROVAL_TIMEOUT_SECONDS 300.0",
+            "fs.confine BUB_FS_CONFINE false",
             "env.pass BUB_ENV_PASS []",
             "env.drop BUB_ENV_DROP []",
         ]

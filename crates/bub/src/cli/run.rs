@@ -3,8 +3,8 @@
 use std::{fmt::Write, io::Read, process::ExitCode};
 
 use bub_kernel::{
-    ChannelMessage, CliCommand, CliContext, Envelope, Error, ErrorKind, Framework, Result, TurnOptions,
-    TurnResult,
+    ChannelMessage, CliCommand, CliContext, Envelope, Error, ErrorKind, Framework, Result, Sender,
+    TurnOptions, TurnResult,
 };
 use bub_settings::Settings;
 use clap::{Arg, ArgMatches, Command};
@@ -93,10 +93,11 @@ fn inbound(matches: &ArgMatches, content: String) -> Envelope {
     let (channel, chat_id) = (text("channel"), text("chat-id"));
     let session = matches.get_one::<String>("session-id").cloned();
     let session = session.unwrap_or_else(|| format!("{channel}:{chat_id}"));
-    ChannelMessage::new(session, channel, content)
+    let message = ChannelMessage::new(session, channel, content)
         .chat_id(chat_id)
-        .context("sender_id", text("sender-id"))
-        .into()
+        .context("sender_id", text("sender-id"));
+    // Whatever the message says about itself: it was typed here.
+    Envelope::from(message).with_sender(Sender::terminal())
 }
 
 fn replies(outbounds: &[Envelope]) -> String {

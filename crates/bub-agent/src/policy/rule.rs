@@ -1,0 +1,179 @@
+//! One rule of the configuration.
+
+use std::fmt::Write;
+
+use bub_kernel::{Role, Sender};
+use bub_settings::Origin;
+use serde_json::{Map, Value};
+
+use super::glob;
+
+/// What is to happen to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is made.
+    Allow,
+    /// A person is asked.
+    Ask,
+    /// It is not made.
+    Deny,
+}
+
+impl Action {
+    const ALL: [Self; 3] = [Self::Allow, Self::Ask, Self::Deny];
+
+    /// The name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Ask => "ask",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// For whom, which calls, and what is to happen to them. A part that is not written fits everything.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rule {
+    /// Its position, counted from 1.
+    pub number: usize,
+    /// Where it is written.
+    pub origin: Origin,
+    /// The roles it is about.
+    pub roles: Option<Vec<Role>>,
+    /// The channels it is about, as patterns.
+    pub channels: Option<Vec<String>>,
+    /// The tools it is about, as patterns.
+    pub tools: Option<Vec<String>>,
+    /// Arguments the call must have, each with the pattern it must fit.
+    pub arguments: Vec<(String, String)>,
+    /// What is to happen.
+    pub action: Action,
+    /// Why; people and models are told.
+    pub reason: Option<String>,
+}
+
+impl Rule {
+    pub(super) fn read(mut map: Map<String, Value>, number: usize, origin: Origin) -> Result<Self, String> {
+        const KEYS: &str = "roles, channels, tools, arguments, action, reason";
+        let mut take = |key: &str| map.shift_remove(key).filter(|value| !value.is_null());
+        let roles = take("roles").map(|value| list("roles", value)).transpose()?;
+        let roles = roles.map(|names| names.iter().map(|name| role(name)).collect()).transpose()?;
+        let channels = take("channels").map(|value| list("channels", value)).transpose()?;
+        let tools = take("tools").map(|value| list("tools", value)).transpose()?;
+        let tools = tools.map(|tools| tools.iter().map(|tool| plain(tool)).collect());
+        let arguments = match take("arguments") {
+            None => Vec::new(),
+            Some(Value::Object(patterns)) => {
+                let pattern = |(name, pattern): (String, Value)| match text(&pattern) {
+                    Some(pattern) => Ok((name, pattern)),
+                    None => Err(format!("the pattern of argument `{name}` must be text")),
+                };
+                patterns.into_iter().map(pattern).collect::<Result<_, _>>()?
+            }
+            Some(_) => return Err("`arguments` must be a map of name to pattern".to_owned()),
+        };
+        let action = take("action").as_ref().and_then(text);
+        let action = action.and_then(|name| Action::ALL.into_iter().find(|action| action.name() == name));
+        let action = action.ok_or("`action` must be one of allow, ask, deny")?;
+        let reason = take("reason").map(|value| text(&value).ok_or("`reason` must be text")).transpose()?;
+        match map.keys().next() {
+            Some(unknown) => Err(format!("there is no `{unknown}`; a rule has {KEYS}")),
+            None => Ok(Self { number, origin, roles, channels, tools, arguments, action, reason }),
+        }
+    }
+
+    /// Whether it is about that call.
+    pub(super) fn fits(&self, sender: &Sender, tool: &str, arguments: &Map<String, Value>) -> bool {
+        let any = |patterns: &Option<Vec<String>>, text: &str| {
+            patterns
+                .as_ref()
+                .is_none_or(|all| all.iter().any(|pattern| glob::matches(pattern, text, |_| true)))
+        };
+        self.roles.as_ref().is_none_or(|roles| roles.contains(&sender.role))
+            && any(&self.channels, &sender.channel)
+            && any(&self.tools, &plain(tool))
+            && self.arguments.iter().all(|(name, pattern)| {
+                arguments.get(name).is_some_and(|value| self.argument_fits(name, pattern, value))
+            })
+    }
+
+    /// A rule that allows must be sure of all it lets through, one that restricts need only suspect.
+    fn argument_fits(&self, name: &str, pattern: &str, value: &Value) -> bool {
+        if self.action != Action::Allow {
+            return suspects(pattern, value);
+        }
+        let Some(text) = text(value) else { return false };
+        let climbs = text.contains("..") && !pattern.contains("..");
+        let is_shell = matches!(name, "cmd" | "command");
+        !climbs && glob::matches(pattern, &text, |c| !is_shell || is_harmless_in_shell(c))
+    }
+
+    /// The rule in one line.
+    pub fn summary(&self) -> String {
+        let list = |all: &Option<Vec<String>>, none: &str| {
+            all.as_ref().map_or(none.to_owned(), |all| all.join(", "))
+        };
+        let roles =
+            self.roles.as_ref().map(|roles| roles.iter().map(|role| role.name().to_owned()).collect());
+        let mut line = format!("{} {}", self.action.name(), list(&self.tools, "*"));
+        if !self.arguments.is_empty() {
+            let pairs: Vec<_> =
+                self.arguments.iter().map(|(name, pattern)| format!("{name}={pattern}")).collect();
+            let _ = write!(line, " ({})", pairs.join(", "));
+        }
+        let _ = write!(line, " for {}", list(&roles, "everybody"));
+        if self.channels.is_some() {
+            let _ = write!(line, " in {}", list(&self.channels, ""));
+        }
+        match &self.reason {
+            Some(reason) => format!("{line}: {reason}"),
+            None => line,
+        }
+    }
+}
+
+/// Whether the pattern fits the value, or any text within it.
+fn suspects(pattern: &str, value: &Value) -> bool {
+    let inside = match value {
+        Value::Array(items) => items.iter().any(|item| suspects(pattern, item)),
+        Value::Object(map) => map.values().any(|item| suspects(pattern, item)),
+        _ => false,
+    };
+    let whole = || text(value).unwrap_or_else(|| value.to_string());
+    inside || glob::matches(pattern, &whole(), |_| true)
+}
+
+/// What a wildcard may stand for in an allowed shell command: nothing that could start another one.
+fn is_harmless_in_shell(c: char) -> bool {
+    c.is_alphanumeric() || " _-./:=@,+%".contains(c)
+}
+
+/// A tool name without its spelling: the model writes `fs_read` for `fs.read`.
+fn plain(tool: &str) -> String {
+    tool.to_lowercase().replace('_', ".")
+}
+
+fn role(name: &str) -> Result<Role, String> {
+    Role::from_name(name).ok_or_else(|| format!("there is no role `{name}`; roles are owner, member, guest"))
+}
+
+/// One text or several.
+fn list(key: &str, value: Value) -> Result<Vec<String>, String> {
+    let items = match value {
+        Value::Array(items) => items,
+        single => vec![single],
+    };
+    let texts: Option<Vec<_>> = items.iter().map(text).collect();
+    texts
+        .filter(|texts| !texts.is_empty() && texts.iter().all(|text| !text.trim().is_empty()))
+        .ok_or_else(|| format!("`{key}` must be a list of texts with at least one"))
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+        Value::Null | Value::Array(_) | Value::Object(_) => None,
+    }
+}
