@@ -14,6 +14,7 @@ mod offline;
 pub mod policy;
 mod prompt;
 mod record;
+pub mod shell;
 mod system_prompt;
 
 pub use agent::Agent;

@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use bub_agent::shell::{self, Launcher};
 use bub_kernel::{
     BoxError, CliCommand, CliContext, Error, Framework, FrameworkBuilder, Plugin, PluginContext, Result, Tool,
 };
@@ -33,6 +34,7 @@ const USAGE: u8 = 2;
 pub struct App {
     add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
     sections: Vec<Section>,
+    launcher: Option<Launcher>,
 }
 
 impl App {
@@ -70,13 +72,21 @@ impl App {
     }
 
     /// Runs the program with the arguments of the process.
-    pub fn main(self) -> ExitCode {
+    pub fn main(mut self) -> ExitCode {
+        // Here, and not in `run`: only a program that comes here with its own arguments can be its own helper.
+        self.launcher = Launcher::this_program();
         self.run(std::env::args_os())
     }
 
     /// Runs the program with these arguments; the first is the program's name.
     pub fn run(self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        // Before anything else: every command of the agent starts this way.
+        if let [_, subcommand, rest @ ..] = args.as_slice()
+            && subcommand == shell::SUBCOMMAND
+        {
+            return shell::supervise(rest);
+        }
         let redactor = Redactor::new();
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
             // Nothing sensible is left to do when standard error is gone as well.
@@ -121,10 +131,11 @@ impl App {
     }
 
     fn compose(self, workspace: &Path, settings: Settings) -> Framework {
-        let builder = Framework::builder()
-            .workspace(workspace)
-            .service(Arc::new(settings))
-            .plugin_with("builtin", Builtin::new);
+        let mut builder = Framework::builder().workspace(workspace).service(Arc::new(settings));
+        if let Some(launcher) = self.launcher {
+            builder = builder.service(Arc::new(launcher));
+        }
+        let builder = builder.plugin_with("builtin", Builtin::new);
         self.add_plugins.into_iter().fold(builder, |builder, add| add(builder)).build()
     }
 }

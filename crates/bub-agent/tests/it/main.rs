@@ -13,3 +13,4 @@ mod harness;
 mod model;
 mod prompt;
 mod recording;
+mod shell;

@@ -1,0 +1,195 @@
+//! Starting a command, watching it, ending it: under the supervisor, or directly where there is none.
+
+use std::{
+    ffi::OsString,
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader, Lines},
+    net::{
+        UnixStream,
+        unix::{
+            OwnedReadHalf, OwnedWriteHalf,
+            pipe::Receiver,
+        },
+    },
+    process::{Child, Command},
+};
+
+use super::supervisor::{KILL, NAME, SUBCOMMAND, TERMINATE};
+
+/// How often a group without a supervisor is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// How a command's shell ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// With this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// One number for both: a signal is negative.
+    pub fn code(self) -> i32 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => -signal,
+        }
+    }
+}
+
+/// What is started, and how.
+pub(super) struct Start<'a> {
+    pub(super) launcher: Option<&'a Path>,
+    pub(super) shell: PathBuf,
+    pub(super) command: &'a str,
+    pub(super) directory: Option<&'a Path>,
+    pub(super) environment: Vec<(OsString, OsString)>,
+}
+
+/// A command that runs: its end, the means to end it, its output.
+pub(super) struct Process {
+    pub(super) watch: Watch,
+    pub(super) reins: Reins,
+    pub(super) output: Receiver,
+}
+
+/// Learns what becomes of a command.
+pub(super) struct Watch {
+    child: Child,
+    group: Pid,
+    reports: Option<Lines<BufReader<OwnedReadHalf>>>,
+}
+
+/// Ends a command. Dropped, it ends it at once: so does the closed socket.
+pub(super) enum Reins {
+    Supervised(OwnedWriteHalf),
+    Direct(Option<Pid>),
+}
+
+impl Start<'_> {
+    pub(super) async fn start(self) -> io::Result<Process> {
+        let (reader, writer) = io::pipe()?;
+        let output = Receiver::from_owned_fd(OwnedFd::from(reader))?;
+        let mut command = match self.launcher {
+            Some(launcher) => Command::new(launcher),
+            None => Command::new(&self.shell),
+        };
+        command.env_clear().envs(self.environment).stdout(writer.try_clone()?).stderr(writer);
+        if let Some(directory) = self.directory {
+            command.current_dir(directory);
+        }
+        if self.launcher.is_none() {
+            let child = command.arg("-c").arg(self.command).stdin(Stdio::null()).process_group(0).spawn()?;
+            let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+            let group = group.ok_or_else(|| io::Error::other("the system gave the process no number"))?;
+            let watch = Watch { child, group, reports: None };
+            return Ok(Process { watch, reins: Reins::Direct(Some(group)), output });
+        }
+        let (own, theirs) = StdStream::pair()?;
+        own.set_nonblocking(true)?;
+        command.arg0(NAME).arg(SUBCOMMAND).arg(self.shell).arg(self.command).stdin(OwnedFd::from(theirs));
+        let child = command.spawn()?;
+        // Its copies of the other ends would keep them open.
+        drop(command);
+        let (reports, orders) = UnixStream::from_std(own)?.into_split();
+        let mut reports = BufReader::new(reports).lines();
+        let first = reports.next_line().await?.unwrap_or_default();
+        let group = first.strip_prefix("started ").and_then(|group| Pid::from_raw(group.parse().ok()?));
+        let group = group.ok_or_else(|| {
+            io::Error::other(first.strip_prefix("failed ").unwrap_or("its supervisor ended").to_owned())
+        })?;
+        let watch = Watch { child, group, reports: Some(reports) };
+        Ok(Process { watch, reins: Reins::Supervised(orders), output })
+    }
+}
+
+impl Watch {
+    /// Waits for the shell's end.
+    pub(super) async fn exited(&mut self) -> Exit {
+        let Some(reports) = &mut self.reports else {
+            return self.child.wait().await.map_or(Exit::Signal(Signal::KILL.as_raw()), Exit::from);
+        };
+        let report = reports.next_line().await.ok().flatten();
+        report.as_deref().and_then(Exit::from_report).unwrap_or_else(|| {
+            // Somebody killed the supervisor. What it watched is not to run unwatched.
+            let _ = rustix::process::kill_process_group(self.group, Signal::KILL);
+            Exit::Signal(Signal::KILL.as_raw())
+        })
+    }
+
+    /// Waits until no process of the command is left.
+    pub(super) async fn gone(&mut self) {
+        match &mut self.reports {
+            Some(reports) => {
+                while let Ok(Some(_)) = reports.next_line().await {}
+                let _ = self.child.wait().await;
+            }
+            None => {
+                while rustix::process::test_kill_process_group(self.group).is_ok() {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+            }
+        }
+    }
+}
+
+impl Reins {
+    pub(super) fn terminate(&self) {
+        self.send(TERMINATE, Signal::TERM);
+    }
+
+    pub(super) fn kill(&self) {
+        self.send(KILL, Signal::KILL);
+    }
+
+    /// No process is left, and the number of the group is free for others.
+    pub(super) fn let_go(mut self) {
+        if let Self::Direct(group) = &mut self {
+            *group = None;
+        }
+    }
+
+    fn send(&self, order: u8, signal: Signal) {
+        // An order that cannot be given is for a supervisor that is gone.
+        match self {
+            Self::Supervised(orders) => drop(orders.try_write(&[order])),
+            Self::Direct(Some(group)) => {
+                let _ = rustix::process::kill_process_group(*group, signal);
+                let _ = rustix::process::kill_process_group(*group, Signal::CONT);
+            }
+            Self::Direct(None) => {}
+        }
+    }
+}
+
+impl Drop for Reins {
+    fn drop(&mut self) {
+        if matches!(self, Self::Direct(_)) {
+            self.kill();
+        }
+    }
+}
+
+impl Exit {
+    fn from_report(report: &str) -> Option<Self> {
+        let (what, number) = report.split_once(' ')?;
+        let number = number.parse().ok()?;
+        Some(if what == "signalled" { Self::Signal(number) } else { Self::Code(number) })
+    }
+}
+
+impl From<std::process::ExitStatus> for Exit {
+    fn from(status: std::process::ExitStatus) -> Self {
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        signal.map_or_else(|| Self::Code(status.code().unwrap_or_default()), Self::Signal)
+    }
+}

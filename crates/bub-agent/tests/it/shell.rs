@@ -1,0 +1,482 @@
+//! Commands as real processes, under the supervisor and without one.
+
+use std::{
+    ffi::OsString,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bub_agent::shell::{Exit, Launcher, Outcome, Request, Shells};
+use bub_kernel::{CancellationToken, ErrorKind, Result};
+use bub_settings::{Environment, Loader};
+use tempfile::TempDir;
+
+const LONG: Duration = Duration::from_secs(30);
+
+/// A directory to work in and the shells of a fresh program.
+struct World {
+    dir: TempDir,
+    shells: Arc<Shells>,
+}
+
+impl World {
+    fn supervised() -> Self {
+        Self::new(Some(Launcher(supervised_program())), &[])
+    }
+
+    fn direct() -> Self {
+        Self::new(None, &[])
+    }
+
+    /// What holds with and without a supervisor is tried with both.
+    fn both() -> [Self; 2] {
+        [Self::supervised(), Self::direct()]
+    }
+
+    fn new(launcher: Option<Launcher>, variables: &[(&str, &str)]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let fixed = [("BUB_HOME", dir.path().join("home").into_os_string()), ("PATH", path)];
+        let more = variables.iter().map(|(name, value)| (*name, OsString::from(value)));
+        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more))).load().unwrap();
+        Self { shells: Arc::new(Shells::new(Arc::new(settings), launcher)), dir }
+    }
+
+    fn request(&self, command: &str) -> Request {
+        Request {
+            command: command.to_owned(),
+            session: "s".to_owned(),
+            directory: Some(self.dir.path().to_owned()),
+            granted: Vec::new(),
+        }
+    }
+
+    async fn run(&self, command: &str) -> Outcome {
+        self.run_for(command, LONG).await.unwrap()
+    }
+
+    async fn run_for(&self, command: &str, limit: Duration) -> Result<Outcome> {
+        self.shells.run(self.request(command), limit, &CancellationToken::new()).await
+    }
+
+    /// The process whose number a command wrote into a file.
+    async fn pid(&self, file: &str) -> u32 {
+        let path = self.dir.path().join(file);
+        let read = || std::fs::read_to_string(&path).ok()?.trim().parse().ok();
+        eventually(|| read().is_some()).await;
+        read().unwrap()
+    }
+}
+
+fn supervised_program() -> PathBuf {
+    let target = std::env::current_exe().unwrap();
+    let path = target.parent().unwrap().parent().unwrap().join("examples/supervised");
+    assert!(path.exists(), "{} is not built; run the tests with `cargo test`", path.display());
+    path
+}
+
+/// Whether a process runs; one that only waits to be noticed does not.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+}
+
+async fn eventually(is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(10), "it did not happen");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+// H-112
+#[tokio::test]
+async fn a_command_comes_to_its_exit_and_its_output() {
+    let cases = [
+        ("echo out; echo err >&2; echo out", Exit::Code(0), "out\nerr\nout\n"),
+        ("printf x; exit 7", Exit::Code(7), "x"),
+        ("true", Exit::Code(0), ""),
+        ("kill -9 $$", Exit::Signal(9), ""),
+        ("no-such-command-at-all 2>/dev/null", Exit::Code(127), ""),
+        ("yes | head -n 1", Exit::Code(0), "y\n"),
+    ];
+    for world in World::both() {
+        for (command, exit, output) in cases {
+            let expected = Outcome { exit: Some(exit), output: output.to_owned(), left_running: None };
+            assert_eq!(world.run(command).await, expected, "{command}");
+        }
+    }
+}
+
+// H-112
+#[tokio::test]
+async fn a_command_runs_in_its_directory_with_bash() {
+    for world in World::both() {
+        let output = world.run("pwd; [[ -n $BASH_VERSION ]] && echo bash").await.output;
+        let directory = world.dir.path().canonicalize().unwrap();
+        assert_eq!(output, format!("{}\nbash\n", directory.display()));
+    }
+}
+
+// W-24
+#[tokio::test]
+async fn a_command_that_takes_too_long_is_ended_with_all_it_started() {
+    for world in World::both() {
+        let started = Instant::now();
+        let command = "echo before; sleep 99 & echo $! > child; echo $$ > shell; sleep 99; true";
+        let outcome = world.run_for(command, Duration::from_secs(1)).await.unwrap();
+        assert!(started.elapsed() < Duration::from_millis(1500), "{:?}", started.elapsed());
+        assert_eq!(outcome, Outcome { exit: None, output: "before\n".into(), left_running: None });
+        for file in ["child", "shell"] {
+            assert!(!is_alive(world.pid(file).await), "{file}");
+        }
+    }
+}
+
+// W-24
+#[tokio::test]
+async fn a_command_that_will_not_hear_is_killed_after_the_grace_period() {
+    for world in World::both() {
+        let command = "trap '' TERM; echo $$ > shell; while true; do sleep 0.05; done";
+        let started = Instant::now();
+        world.run_for(command, Duration::from_millis(300)).await.unwrap();
+        let took = started.elapsed();
+        assert!(took > Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
+        assert!(!is_alive(world.pid("shell").await));
+    }
+}
+
+// W-24
+#[tokio::test]
+async fn a_stopped_command_is_ended_too() {
+    for world in World::both() {
+        let started = Instant::now();
+        world.run_for("echo $$ > shell; kill -STOP $$", Duration::from_millis(500)).await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        assert!(!is_alive(world.pid("shell").await));
+    }
+}
+
+// W-24
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn processes_that_left_the_group_are_ended_as_well() {
+    let commands = [
+        "timeout 99 sh -c 'echo $$ > pid; sleep 99'; true",
+        "setsid sh -c 'echo $$ > pid; sleep 99' & wait",
+        "set -m; sh -c 'echo $$ > pid; sleep 99' & wait",
+        // A daemon: the shell and the parent have long ended.
+        "(setsid sh -c 'echo $$ > pid; exec sleep 99' >/dev/null 2>&1 &); sleep 99",
+    ];
+    for command in commands {
+        let world = World::supervised();
+        let started = Instant::now();
+        world.run_for(command, Duration::from_millis(500)).await.unwrap();
+        assert!(started.elapsed() < Duration::from_millis(1500), "{command}: {:?}", started.elapsed());
+        assert!(!is_alive(world.pid("pid").await), "{command}");
+    }
+}
+
+// W-24
+#[tokio::test]
+async fn what_a_command_leaves_in_the_background_goes_on_and_ends_with_the_session() {
+    for world in World::both() {
+        let started = Instant::now();
+        let outcome = world.run("sleep 99 & echo $! > pid; echo started").await;
+        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+        assert_eq!((outcome.exit, outcome.output.as_str()), (Some(Exit::Code(0)), "started\n"));
+        let pid = world.pid("pid").await;
+        assert!(is_alive(pid));
+        let shell = world.shells.find("s", &outcome.left_running.unwrap()).unwrap();
+        assert!(!shell.is_over());
+        world.shells.stop_session("s").await;
+        assert!(!is_alive(pid) && shell.is_over());
+    }
+}
+
+// W-24
+#[tokio::test]
+async fn later_output_of_what_was_left_in_the_background_can_be_read() {
+    let world = World::supervised();
+    let outcome = world.run("(while [ ! -e go ]; do sleep 0.02; done; echo later) & echo now").await;
+    let shell = world.shells.find("s", &outcome.left_running.unwrap()).unwrap();
+    std::fs::write(world.dir.path().join("go"), "").unwrap();
+    shell.over().await;
+    assert_eq!(shell.read(0, None).0, "now\nlater\n");
+}
+
+// W-24
+#[tokio::test]
+async fn a_cancelled_command_is_ended() {
+    for world in World::both() {
+        let cancel = CancellationToken::new();
+        let request = world.request("echo $$ > shell; sleep 99; true");
+        let call = world.shells.run(request, LONG, &cancel);
+        let cancelling = async {
+            let pid = world.pid("shell").await;
+            cancel.cancel();
+            pid
+        };
+        let (result, pid) = tokio::join!(call, cancelling);
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert!(!is_alive(pid));
+    }
+}
+
+// W-24
+#[tokio::test]
+async fn a_command_nobody_waits_for_is_ended() {
+    for world in World::both() {
+        let shells = Arc::clone(&world.shells);
+        let request = world.request("echo $$ > shell; sleep 99; true");
+        let call = tokio::spawn(async move { shells.run(request, LONG, &CancellationToken::new()).await });
+        let pid = world.pid("shell").await;
+        call.abort();
+        eventually(|| !is_alive(pid)).await;
+    }
+}
+
+#[test]
+fn a_runtime_that_ends_takes_its_commands_along() {
+    for world in World::both() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let pid = runtime.block_on(async {
+            world.shells.start(world.request("echo $$ > shell; sleep 99; true")).await.unwrap();
+            world.pid("shell").await
+        });
+        runtime.shutdown_background();
+        let fresh = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        fresh.block_on(eventually(|| !is_alive(pid)));
+    }
+}
+
+// L7
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn nothing_survives_a_program_that_is_killed() {
+    let dir = TempDir::new().unwrap();
+    let files = ["shell", "child", "away", "deaf"];
+    let command = "echo $$ > shell; sleep 99 & echo $! > child; \
+                   setsid sh -c 'echo $$ > away; sleep 99; true' & \
+                   (trap '' TERM; echo $BASHPID > deaf; while true; do sleep 0.05; done) & sleep 99; true";
+    let mut program = std::process::Command::new(supervised_program())
+        .arg(command)
+        .current_dir(dir.path())
+        .env("BUB_HOME", dir.path().join("home"))
+        .spawn()
+        .unwrap();
+    let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).ok()?.trim().parse::<u32>().ok();
+    eventually(|| files.iter().all(|file| read(file).is_some())).await;
+    program.kill().unwrap();
+    program.wait().unwrap();
+    for file in files {
+        eventually(|| !is_alive(read(file).unwrap())).await;
+    }
+}
+
+// L7
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_supervisor_that_is_killed_takes_the_command_along() {
+    let world = World::supervised();
+    let shell = world.shells.start(world.request("echo $PPID > guard; sleep 99; true")).await.unwrap();
+    let guard = world.pid("guard").await;
+    let name = std::fs::read_to_string(format!("/proc/{guard}/comm")).unwrap();
+    assert_eq!(name.trim(), "shell-guard");
+    let cmdline = std::fs::read(format!("/proc/{guard}/cmdline")).unwrap();
+    assert!(cmdline.starts_with(b"shell-guard\0"));
+    std::process::Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap();
+    shell.over().await;
+    assert_eq!(shell.exit(), Some(Exit::Signal(9)));
+}
+
+// W-25
+#[tokio::test]
+async fn text_is_decoded_across_blocks() {
+    let world = World::supervised();
+    let line = "汉字与表情😀";
+    let command = format!("for i in $(seq 5000); do printf '%s' '{line}'; done");
+    let output = world.run(&command).await.output;
+    assert_eq!(output, line.repeat(5000));
+    let output = world.run(r"printf 'a\xffb\xe6\xb1'").await.output;
+    assert_eq!(output, "a\u{FFFD}b\u{FFFD}");
+}
+
+// W-25
+#[tokio::test(flavor = "multi_thread")]
+async fn endless_output_is_bounded_and_keeps_its_ends() {
+    let world = World::supervised();
+    let before = peak_memory();
+    let outcome = world.run_for("echo first; yes; ", Duration::from_secs(2)).await.unwrap();
+    assert!(peak_memory() - before < 30_000, "{} kB more", peak_memory() - before);
+    assert!(outcome.output.len() < 1_200_000, "{}", outcome.output.len());
+    assert!(outcome.output.starts_with("first\ny\n"));
+    assert!(outcome.output.contains(" bytes left out …\n"));
+
+    let outcome = world.run("seq 1 300000; exit 1").await;
+    assert!(outcome.output.starts_with("1\n2\n") && outcome.output.ends_with("\n299999\n300000\n"));
+    let bytes: usize = (1..=300_000).map(|n: u32| n.to_string().len() + 1).sum();
+    let (head, tail) = outcome.output.split_once("\n… ").unwrap();
+    let (left_out, tail) = tail.split_once(" bytes left out …\n").unwrap();
+    assert_eq!(head.len() + tail.len() + left_out.parse::<usize>().unwrap(), bytes);
+}
+
+fn peak_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+// H-113
+#[tokio::test]
+async fn output_is_read_by_characters_also_where_some_is_left_out() {
+    let world = World::supervised();
+    let shell = world.shells.start(world.request("printf 'aé汉😀z'")).await.unwrap();
+    shell.over().await;
+    for (offset, limit, text, next) in
+        [(0, None, "aé汉😀z", 5), (1, Some(2), "é汉", 3), (3, Some(9), "😀z", 5), (99, None, "", 5)]
+    {
+        assert_eq!(shell.read(offset, limit), (text.to_owned(), next), "{offset} {limit:?}");
+    }
+    let shell = world.shells.start(world.request("seq -w 1 400000")).await.unwrap();
+    shell.over().await;
+    assert_eq!(shell.read(0, Some(7)), ("000001\n".to_owned(), 7));
+    assert_eq!(shell.read(399_999 * 7, None), ("400000\n".to_owned(), 400_000 * 7));
+    assert!(shell.read(1_000_000, Some(7)).0.contains("bytes left out"));
+}
+
+// W-26
+#[tokio::test]
+async fn a_command_has_no_input_and_no_terminal() {
+    for world in World::both() {
+        assert_eq!(world.run("cat; read x; echo \"<$x>\"").await.output, "<>\n");
+    }
+    let output = World::supervised().run("(: < /dev/tty) 2>/dev/null || echo none").await.output;
+    assert_eq!(output, "none\n");
+}
+
+// W-37
+#[tokio::test]
+async fn the_environment_has_no_secrets_but_what_was_granted() {
+    let secrets = [("BUB_API_KEY", "sk-secret-1"), ("BUB_TELEGRAM_TOKEN", "secret-2"), ("HARMLESS", "yes")];
+    for launcher in [None, Some(Launcher(supervised_program()))] {
+        let world = World::new(launcher, &secrets);
+        let mut request = world.request("env");
+        request.granted = vec![("GRANTED".to_owned(), "this".into())];
+        let outcome = world.shells.run(request, LONG, &CancellationToken::new()).await.unwrap();
+        assert!(!outcome.output.contains("secret"), "{}", outcome.output);
+        assert!(outcome.output.contains("HARMLESS=yes\n") && outcome.output.contains("GRANTED=this\n"));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_inherits_no_files() {
+    for world in World::both() {
+        let listing = "ls /proc/$$/fd";
+        // What whoever runs the tests left open, every child has; 255 is what bash keeps for itself.
+        let usual = std::process::Command::new("bash").args(["-c", listing]).output().unwrap().stdout;
+        assert_eq!(world.run(listing).await.output, String::from_utf8(usual).unwrap());
+    }
+}
+
+// L7, W-38
+#[tokio::test]
+async fn a_shell_belongs_to_its_session() {
+    let world = World::supervised();
+    let shell = world.shells.start(world.request("sleep 99")).await.unwrap();
+    assert!(world.shells.find("s", shell.id()).is_ok());
+    let error = world.shells.find("other", shell.id()).unwrap_err();
+    assert_eq!(error.message(), format!("unknown shell id: {}", shell.id()));
+    world.shells.stop_session("other").await;
+    assert!(!shell.is_over());
+    world.shells.stop_all(LONG).await;
+    assert!(shell.is_over());
+}
+
+// W-27
+#[tokio::test]
+async fn shells_that_ended_are_kept_but_not_for_ever() {
+    let world = World::direct();
+    let mut ids = Vec::new();
+    for number in 0..40 {
+        let shell = world.shells.start(world.request(&format!("echo {number}"))).await.unwrap();
+        shell.over().await;
+        ids.push(shell.id().to_owned());
+    }
+    let kept: Vec<_> = ids.iter().filter(|id| world.shells.find("s", id).is_ok()).collect();
+    assert_eq!(kept, ids[8..].iter().collect::<Vec<_>>());
+    assert_eq!(world.shells.find("s", &ids[39]).unwrap().read(0, None).0, "39\n");
+    // One in the foreground that left nothing behind takes no place.
+    world.run("true").await;
+    assert!(world.shells.find("s", &ids[9]).is_ok());
+}
+
+#[tokio::test]
+async fn there_is_a_limit_to_what_runs_at_a_time() {
+    let world = World::direct();
+    for _ in 0..64 {
+        world.shells.start(world.request("sleep 99")).await.unwrap();
+    }
+    let error = world.run_for("true", LONG).await.unwrap_err();
+    assert_eq!(error.message(), "64 commands are running already; end one with bash.kill");
+    world.shells.stop_all(LONG).await;
+    assert_eq!(world.run("echo again").await.output, "again\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_commands_at_once_lose_nothing() {
+    for world in World::both() {
+        let runs = (0..50).map(|number| {
+            let request = world.request(&format!("seq {number} 2000; exit {number}"));
+            let shells = Arc::clone(&world.shells);
+            tokio::spawn(async move { shells.run(request, LONG, &CancellationToken::new()).await.unwrap() })
+        });
+        for (number, run) in runs.collect::<Vec<_>>().into_iter().enumerate() {
+            let outcome = run.await.unwrap();
+            let expected: String = (number..=2000).map(|line| format!("{line}\n")).collect();
+            assert_eq!(outcome.exit, Some(Exit::Code(i32::try_from(number).unwrap())));
+            assert_eq!(outcome.output, expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_started_says_why() {
+    let missing = |request: &mut Request| request.directory = Some("/no/such/place".into());
+    let file = |request: &mut Request| request.directory = Some("/dev/null".into());
+    let null = |request: &mut Request| "echo \0".clone_into(&mut request.command);
+    let long = |request: &mut Request| request.command = format!("echo {}", "x".repeat(300_000));
+    let no_shell = |request: &mut Request| request.granted = vec![("PATH".into(), "/no/such/place".into())];
+    let cases: [(&dyn Fn(&mut Request), &str); 5] = [
+        (&missing, "the working directory '/no/such/place' does not exist"),
+        (&file, "the working directory '/dev/null' does not exist"),
+        (&null, "the command contains a NUL byte, which no program can be given"),
+        (&long, "the command is too long for the system (300005 bytes); write it to a file and run that"),
+        (&no_shell, "neither bash nor sh was found in PATH; install one"),
+    ];
+    for world in World::both() {
+        for (spoil, expected) in cases {
+            let mut request = world.request("true");
+            spoil(&mut request);
+            let error = world.shells.run(request, LONG, &CancellationToken::new()).await.unwrap_err();
+            assert_eq!((error.message(), error.kind()), (expected, ErrorKind::Tool));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_launcher_that_is_none_is_an_error() {
+    let world = World::new(Some(Launcher("/bin/true".into())), &[]);
+    let error = world.run_for("true", LONG).await.unwrap_err();
+    assert_eq!(error.message(), "the command could not be started: its supervisor ended");
+}
+
+#[test]
+fn the_supervisor_started_by_hand_does_nothing() {
+    let mut command = std::process::Command::new(supervised_program());
+    let command = command.args(["__exec", "/bin/sh", "echo no"]).stdin(std::process::Stdio::null());
+    let output = command.output().unwrap();
+    assert_eq!((output.status.code(), output.stdout), (Some(2), Vec::new()));
+}
