@@ -28,13 +28,13 @@ fn supervised(bencher: Bencher<'_, '_>) {
 
 fn run(bencher: Bencher<'_, '_>, launcher: Option<Launcher>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let settings = Loader::new(Environment::from_pairs([("PATH", "/bin:/usr/bin")])).load().expect("defaults");
+    let settings =
+        Loader::new(Environment::from_pairs([("PATH", "/bin:/usr/bin")])).load().expect("defaults");
     let shells = Shells::new(Arc::new(settings), launcher);
     let request = Request { command: "true".to_owned(), ..Request::default() };
     bencher.bench_local(|| {
-        let run = async {
-            shells.run(request.clone(), Duration::from_secs(5), &CancellationToken::new()).await
-        };
+        let run =
+            async { shells.run(request.clone(), Duration::from_secs(5), &CancellationToken::new()).await };
         runtime.block_on(run).expect("an outcome")
     });
 }

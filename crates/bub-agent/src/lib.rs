@@ -6,6 +6,8 @@
 //! * `system_prompt`: the default instructions and the workspace's `AGENTS.md`.
 //! * [`policy`]: who may use which tool, and who is asked. [`command`]: what people type after a comma.
 //! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
+//! * [`shell`]: the commands of the tool `bash`, their processes and output.
+//! * [`tools`]: what the model and people can call.
 
 mod agent;
 mod builtin;
@@ -16,6 +18,7 @@ mod prompt;
 mod record;
 pub mod shell;
 mod system_prompt;
+pub mod tools;
 
 pub use agent::Agent;
 pub use builtin::Builtin;

@@ -14,10 +14,7 @@ use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
     net::{
         UnixStream,
-        unix::{
-            OwnedReadHalf, OwnedWriteHalf,
-            pipe::Receiver,
-        },
+        unix::{OwnedReadHalf, OwnedWriteHalf, pipe::Receiver},
     },
     process::{Child, Command},
 };

@@ -8,6 +8,7 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod bash;
 mod defaults;
 mod harness;
 mod model;
