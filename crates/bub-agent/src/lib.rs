@@ -5,6 +5,7 @@
 //! * `prompt`: what a message looks like to the model.
 //! * `system_prompt`: the default instructions and the workspace's `AGENTS.md`.
 //! * [`policy`]: who may use which tool, and who is asked. [`command`]: what people type after a comma.
+//! * [`tools`]: what the model and people can call.
 //! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
 //! * [`shell`]: the commands of the tool `bash`, their processes and output.
 //! * [`tools`]: what the model and people can call.

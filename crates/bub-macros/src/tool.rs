@@ -52,10 +52,11 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
     } else {
         quote!(#kernel::tool::blocking(move || #call).await?)
     };
+    let value = quote_spanned!(function.sig.output.span()=> #kernel::tool::value);
     let result = if returns_result(&function.sig.output) {
-        quote!(#outcome.map_err(#kernel::tool::failure).and_then(#kernel::tool::value))
+        quote!(#outcome.map_err(#kernel::tool::failure).and_then(#value))
     } else {
-        quote!(#kernel::tool::value(#outcome))
+        quote!(#value(#outcome))
     };
     let attributes = &function.attrs;
     let visibility = std::mem::replace(&mut function.vis, syn::Visibility::Inherited);

@@ -10,6 +10,7 @@
 
 mod bash;
 mod defaults;
+mod fs_tools;
 mod harness;
 mod model;
 mod prompt;

@@ -18,6 +18,7 @@ fn dotenv_never_overrides_the_process_environment() {
 fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
     let text = "BUB_API_BASE=http://evil\nBUB_OPENAI_API_BASE=http://evil\nBUB_HOME=/evil\nBUB_CLIENT_ARGS={}\n\
                 BUB_TELEGRAM_ALLOW_USERS=evil\nBUB_TELEGRAM_PROXY=http://evil\nBUB_ENV_PASS=X\nbub_env_drop=X\n\
+                BUB_FS_CONFINE=false\n\
                 BUB_MODEL=still:fine\nBUB_OPENAI_API_KEY=also-fine\n";
     let given = Given::new().dotenv(text);
     let settings = given.load();
@@ -27,7 +28,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
     assert_eq!(settings.get(&core::MODEL).unwrap(), "still:fine");
     assert_eq!(settings.get(&core::API_KEY).get("openai").unwrap().expose(), "also-fine");
     let warnings = given.warnings();
-    assert_eq!(warnings.len(), 8, "{warnings:#?}");
+    assert_eq!(warnings.len(), 9, "{warnings:#?}");
     assert!(
         warnings.contains(
             &"work/.env:2 (BUB_OPENAI_API_BASE): `api_base` ignored, this workspace is not trusted to set it"

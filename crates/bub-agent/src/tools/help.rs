@@ -1,0 +1,38 @@
+//! `help`: which commands there are.
+
+use std::{fmt::Write, sync::Arc};
+
+use bub_kernel::{Error, FrameworkRef, Result, Tool, ToolContext, tool};
+
+use super::names::signature;
+
+/// Shows the commands.
+#[tool(crate = bub_kernel, command_only, read_only)]
+pub async fn help(context: &ToolContext) -> Result<String> {
+    let framework = context.state.slot::<FrameworkRef>().and_then(|framework| framework.get());
+    let framework = framework.ok_or_else(|| Error::unknown("the commands are not known here"))?;
+    Ok(usage(framework.tools()))
+}
+
+/// What a person can type, from the tools there are.
+pub fn usage(tools: &[Arc<dyn Tool>]) -> String {
+    let mut text = "A line that starts with a comma is a command: `,name value key=value`. \
+                    What is no command runs in the shell: `,ls -la`.\n"
+        .to_owned();
+    for (title, agent_use) in [("Commands", false), ("Tools, which the model uses too", true)] {
+        let mut specs =
+            tools.iter().map(|tool| tool.spec()).filter(|spec| spec.agent_use == agent_use).peekable();
+        if specs.peek().is_some() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\n{title}:\n");
+        }
+        for spec in specs {
+            let arguments = signature(spec);
+            let arguments = if arguments.is_empty() { arguments } else { format!("({arguments})") };
+            let first = spec.description.lines().next().unwrap_or_default();
+            let first = first.split_once(". ").map_or(first, |(sentence, _)| sentence).trim_end_matches('.');
+            let _ = writeln!(text, "  ,{}{arguments}  {first}", spec.name);
+        }
+    }
+    text.trim_end().to_owned()
+}
