@@ -6,8 +6,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use bub_kernel::{Error, ErrorKind, Framework, ModelStream, Prompt, Result, State, StreamEvent};
 use bub_model::{
-    Accumulator, CallOptions, Candidates, ChatRequest, Completion, FinishReason, HttpOptions, ModelClient,
-    ModelError, ModelEvent, ModelId, Models,
+    Accumulator, CallOptions, Candidates, ChatRequest, Completion, FinishReason, ModelClient, ModelError,
+    ModelEvent, ModelId, Models,
 };
 use bub_settings::{Settings, core};
 use futures_util::{StreamExt, stream};
@@ -26,8 +26,7 @@ pub struct Agent {
 impl Agent {
     /// The agent of these settings. Nothing is looked up or connected before the first prompt.
     pub(crate) fn new(settings: Arc<Settings>) -> Self {
-        let options = HttpOptions::from_environment(settings.environment());
-        let client = ModelClient::new(options, settings.redactor().clone());
+        let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
         let models = models.map(Arc::new).map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
         Self { models, client, settings }
@@ -84,7 +83,7 @@ impl Agent {
     }
 
     fn options(&self) -> CallOptions {
-        CallOptions { timeout: self.settings.get(&core::MODEL_TIMEOUT), ..CallOptions::default() }
+        CallOptions::from_settings(&self.settings)
     }
 }
 
@@ -159,6 +158,15 @@ fn passed_on(event: &ModelEvent) -> Option<StreamEvent> {
     match event {
         ModelEvent::Text(delta) => Some(StreamEvent::Text(delta.clone())),
         ModelEvent::Reasoning(delta) => Some(StreamEvent::Reasoning(delta.clone())),
+        // For whoever watches: "waiting 8 s, rate limited".
+        ModelEvent::Retry(retry) => Some(StreamEvent::Other {
+            kind: "retry".to_owned(),
+            data: json!({
+                "attempt": retry.attempt,
+                "wait_seconds": retry.wait.as_secs_f64(),
+                "reason": retry.error.to_string(),
+            }),
+        }),
         _ => None,
     }
 }

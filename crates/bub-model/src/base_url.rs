@@ -90,7 +90,8 @@ impl BaseUrl {
         split_port(self.authority()).1
     }
 
-    fn authority(&self) -> &str {
+    /// Host and port, as they are shown.
+    pub(crate) fn authority(&self) -> &str {
         self.after_scheme().split('/').next().unwrap_or_default()
     }
 

@@ -6,22 +6,25 @@
 //! | limit | default | what happens |
 //! |---|---|---|
 //! | connection | 15 s | another try |
-//! | first event | 300 s (600 s for an answer in one piece) | another try |
-//! | silence between events | 120 s | another try, if nothing was handed out yet |
+//! | silence before and between events | 120 s, the setting `model_idle_timeout_seconds` | one more try, if nothing was handed out yet |
+//! | nothing but comments and pings; an answer in one piece | five times that | the same |
 //! | the whole call of one model | the setting `model_timeout_seconds` | next model |
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bub_settings::{Redactor, Settings, core};
+use bub_settings::{Origin, Redactor, Settings, core};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
+use crate::client_args::ClientArgs;
 use crate::http::{Http, HttpOptions};
 use crate::{Accumulator, ChatRequest, Completion, Endpoint, ModelError};
 
+mod advice;
 mod attempt;
 mod backoff;
+mod body;
 mod call;
 mod endpoint;
 mod fetch;
@@ -52,9 +55,7 @@ pub struct CallOptions {
     pub attempts: u32,
     /// The waits between those.
     pub backoff: Backoff,
-    /// The longest silence before the first event of a stream.
-    pub first_event_timeout: Duration,
-    /// The longest silence between events of a stream.
+    /// The longest silence before the first and between any two events of a stream.
     pub idle_timeout: Duration,
     /// The longest time for one model, retries included.
     pub timeout: Option<Duration>,
@@ -72,7 +73,6 @@ impl Default for CallOptions {
         Self {
             attempts: 3,
             backoff: Backoff::default(),
-            first_event_timeout: Duration::from_mins(5),
             idle_timeout: Duration::from_mins(2),
             timeout: None,
             cancel: CancellationToken::new(),
@@ -82,15 +82,26 @@ impl Default for CallOptions {
 }
 
 impl CallOptions {
-    /// The defaults, with the limit of the setting `model_timeout_seconds`.
+    /// The defaults, with the limits of the settings `model_timeout_seconds` and `model_idle_timeout_seconds`, and
+    /// what `client_args` says about them.
     pub fn from_settings(settings: &Settings) -> Self {
-        Self { timeout: settings.get(&core::MODEL_TIMEOUT), ..Self::default() }
+        let (usual, args) = (Self::default(), ClientArgs::from_settings(settings));
+        // A value that somebody set beats `client_args`, which came with another client.
+        let set =
+            settings.origin("model_idle_timeout_seconds").is_some_and(|origin| origin != Origin::Default);
+        let idle = settings.get(&core::MODEL_IDLE_TIMEOUT);
+        Self {
+            attempts: args.attempts.unwrap_or(usual.attempts),
+            idle_timeout: args.timeout.filter(|_| !set).unwrap_or(idle),
+            timeout: settings.get(&core::MODEL_TIMEOUT),
+            ..usual
+        }
     }
 
     /// The silence that is borne before the first event.
     pub(crate) fn patience(&self, request: &ChatRequest) -> Duration {
         // A whole answer comes when the model has finished thinking it.
-        if request.stream { self.first_event_timeout } else { self.first_event_timeout.saturating_mul(2) }
+        if request.stream { self.idle_timeout } else { self.idle_timeout.saturating_mul(5) }
     }
 }
 

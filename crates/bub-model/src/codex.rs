@@ -35,7 +35,7 @@ pub const DEFAULT_MODEL: &str = "gpt-6-sol";
 /// What every call of the service must carry, as quirks of the wire.
 pub(crate) const QUIRKS: &str = r#"{
     "default_instructions": "You are Codex.",
-    "extra_body": {"text": {"verbosity": "medium"}},
+    "default_body": {"text": {"verbosity": "medium"}},
     "refused_fields": ["max_tokens", "max_output_tokens", "max_completion_tokens", "temperature", "top_p"]
 }"#;
 

@@ -86,6 +86,7 @@ impl Accumulator {
             ModelEvent::Reasoning(text) => append(&mut self.reasoning, text),
             ModelEvent::ToolCall(delta) => self.push_call(delta),
             ModelEvent::Restart => *self = Self::default(),
+            ModelEvent::Retry(_) => {}
             ModelEvent::Usage(usage) => self.usage = Some(usage),
             ModelEvent::ProviderState(state) => self.provider_state = Some(state),
             ModelEvent::Finish(reason) => self.finish = Some(reason),

@@ -33,6 +33,8 @@ pub enum ErrorKind {
     Timeout,
     /// The stream ended before the answer did.
     Truncated,
+    /// The answer ended properly and has nothing in it: no choice, no word about why.
+    Empty,
     /// What came is not what this wire format promises.
     Malformed,
     /// More came than a limit allows.
@@ -63,18 +65,34 @@ pub struct ModelError {
     pub retry_after: Option<Duration>,
     /// `provider:model` of the call, once known.
     pub provider: Option<String>,
+    /// What became of the other models that were asked.
+    pub others: Vec<ModelError>,
 }
 
 impl ModelError {
     /// An error with a cleaned message and nothing else known.
     pub fn new(kind: ErrorKind, action: Action, message: impl AsRef<str>) -> Self {
         let message = short_message(message.as_ref());
-        Self { action, kind, status: None, code: None, message, retry_after: None, provider: None }
+        Self {
+            action,
+            kind,
+            status: None,
+            code: None,
+            message,
+            retry_after: None,
+            provider: None,
+            others: Vec::new(),
+        }
     }
 
     /// The stream ended early: worth another try, as long as nothing was acted on.
     pub fn truncated(message: impl AsRef<str>) -> Self {
         Self::new(ErrorKind::Truncated, Action::Retry, message)
+    }
+
+    /// An answer with nothing in it.
+    pub fn empty() -> Self {
+        Self::new(ErrorKind::Empty, Action::Retry, "the model answered nothing")
     }
 
     /// Not the promised format. Retried, because a proxy's hiccup looks like this.
@@ -124,11 +142,12 @@ impl fmt::Display for ModelError {
         }
         f.write_str(&self.message)?;
         match (self.status, &self.code) {
-            (Some(status), Some(code)) => write!(f, " (HTTP {status}, {code})"),
-            (Some(status), None) => write!(f, " (HTTP {status})"),
-            (None, Some(code)) => write!(f, " ({code})"),
-            (None, None) => Ok(()),
+            (Some(status), Some(code)) => write!(f, " (HTTP {status}, {code})")?,
+            (Some(status), None) => write!(f, " (HTTP {status})")?,
+            (None, Some(code)) => write!(f, " ({code})")?,
+            (None, None) => {}
         }
+        self.others.iter().try_for_each(|other| write!(f, "; also {other}"))
     }
 }
 
@@ -164,17 +183,18 @@ pub fn short_message(text: &str) -> String {
 pub fn looks_like_html(text: &str) -> bool {
     let head = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
     let head: String = head.chars().take(15).collect::<String>().to_ascii_lowercase();
-    ["<!doctype html", "<html", "<head", "<body", "<center", "<h1", "<title"]
+    ["<!doctype", "<html", "<head", "<body", "<center", "<h1", "<title", "<!--", "<?xml", "<error", "<meta"]
         .iter()
         .any(|start| head.starts_with(start))
 }
 
 fn html_title(text: &str) -> &str {
     let lower = text.to_ascii_lowercase();
-    let title = lower.find("<title>").and_then(|start| {
-        let start = start + "<title>".len();
-        let end = start + lower.get(start..)?.find("</title>")?;
-        text.get(start..end)
+    // Storage services and gateways write XML, which has a message where a page has its title.
+    let title = ["title>", "h1>", "message>"].iter().find_map(|tag| {
+        let start = lower.find(tag)? + tag.len();
+        let end = start + lower.get(start..)?.find('<')?;
+        text.get(start..end).map(str::trim).filter(|title| !title.is_empty())
     });
-    title.map(str::trim).filter(|title| !title.is_empty()).unwrap_or("an HTML page instead of an answer")
+    title.unwrap_or("a page without a title")
 }

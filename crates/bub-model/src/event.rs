@@ -1,8 +1,10 @@
 //! What comes out of a running model call.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
-use crate::{FinishReason, Usage};
+use crate::{FinishReason, ModelError, Usage};
 
 /// One thing a model did. A stream is any number of these, ended by [`ModelEvent::Finish`].
 #[derive(Clone, Debug, PartialEq)]
@@ -16,12 +18,27 @@ pub enum ModelEvent {
     ToolCall(ToolCallDelta),
     /// The server began its answer anew: whatever came before is void.
     Restart,
+    /// The call failed and is made again, after a wait or with another model. Not part of the answer: it is for
+    /// whoever watches.
+    Retry(Retry),
     /// Token counts. When it comes more than once, the last one counts.
     Usage(Usage),
     /// What the provider wants back with this answer on the next call.
     ProviderState(Value),
     /// The end. Nothing follows.
     Finish(FinishReason),
+}
+
+/// A call that is made again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Retry {
+    /// The number of the try that follows; 1 when it is the first of another model.
+    pub attempt: u32,
+    /// How long it is waited for.
+    pub wait: Duration,
+    /// What the call before it failed with, and which model that was.
+    pub error: Box<ModelError>,
 }
 
 /// A piece of a tool call. Pieces with the same index belong together.

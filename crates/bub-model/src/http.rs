@@ -1,9 +1,10 @@
 //! The one HTTP client: built on first use, connections kept, keys never redirected.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bub_settings::{Environment, Secret};
-use reqwest::{Client, NoProxy, Proxy, Url, redirect};
+use reqwest::{Certificate, Client, NoProxy, Proxy, Url, redirect};
 use tokio::sync::OnceCell;
 
 use crate::error::{Action, ErrorKind, ModelError};
@@ -18,6 +19,9 @@ pub struct HttpOptions {
     pub keep_idle: Duration,
     /// The proxies to go through.
     pub proxies: Proxies,
+    /// Certificates in PEM form that are trusted beside those of the system (`SSL_CERT_FILE`): those of a company's
+    /// proxy, or of a server of one's own.
+    pub certificates: Option<PathBuf>,
 }
 
 impl Default for HttpOptions {
@@ -26,14 +30,17 @@ impl Default for HttpOptions {
             connect_timeout: Duration::from_secs(15),
             keep_idle: Duration::from_secs(90),
             proxies: Proxies::default(),
+            certificates: None,
         }
     }
 }
 
 impl HttpOptions {
-    /// The defaults, with the proxies of this environment.
+    /// The defaults, with the proxies and certificates of this environment.
     pub fn from_environment(environment: &Environment) -> Self {
-        Self { proxies: Proxies::from_environment(environment), ..Self::default() }
+        let certificates =
+            environment.get("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self { proxies: Proxies::from_environment(environment), certificates, ..Self::default() }
     }
 }
 
@@ -66,6 +73,15 @@ impl Proxies {
     /// Every URL, for the redactor.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &Secret> {
         [&self.http, &self.https, &self.all].into_iter().flatten()
+    }
+
+    /// Host and port of the proxy that an address may be reached through, for messages.
+    pub(crate) fn host_for(&self, url: &Url) -> Option<String> {
+        let own = if url.scheme() == "https" { &self.https } else { &self.http };
+        let text = own.as_ref().or(self.all.as_ref())?.expose();
+        let proxy = Url::parse(text).or_else(|_| Url::parse(&format!("http://{text}"))).ok()?;
+        let port = proxy.port_or_known_default().map(|port| format!(":{port}"));
+        Some(format!("{}{}", proxy.host_str()?, port.unwrap_or_default()))
     }
 
     /// Whether the way to an `http` address leads through TLS.
@@ -132,7 +148,7 @@ impl Http {
             .no_proxy();
         let builder = self.options.proxies.build()?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
         let builder = match trust {
-            Trust::System => builder,
+            Trust::System => builder.tls_certs_merge(self.certificates()?),
             Trust::Nobody => builder.tls_certs_only([]),
         };
         builder.build().map_err(|error| {
@@ -141,6 +157,18 @@ impl Http {
                 "no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"
             ))
         })
+    }
+}
+
+impl Http {
+    fn certificates(&self) -> Result<Vec<Certificate>, ModelError> {
+        let Some(path) = &self.options.certificates else { return Ok(Vec::new()) };
+        let problem = |what: String| setup(format!("SSL_CERT_FILE names {}, {what}", path.display()));
+        let pem = std::fs::read(path).map_err(|error| problem(format!("which cannot be read: {error}")))?;
+        match Certificate::from_pem_bundle(&pem) {
+            Ok(certificates) if !certificates.is_empty() => Ok(certificates),
+            _ => Err(problem("which holds no certificates in PEM form".to_owned())),
+        }
     }
 }
 

@@ -90,7 +90,7 @@ impl Keys {
     }
 
     /// Whether plain values belong to this provider.
-    fn is_main(&self, provider: &Provider) -> bool {
+    pub(crate) fn is_main(&self, provider: &Provider) -> bool {
         self.main.as_ref() == Some(&provider.name)
     }
 

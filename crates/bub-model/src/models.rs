@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bub_settings::{Secret, Settings, SettingsError, core};
 
 use crate::catalogue::Login;
+use crate::client_args::ClientArgs;
 use crate::codex::{self, Codex, Endpoints};
 use crate::fetch::Fetch;
 use crate::keys::{Found, Keys};
@@ -41,6 +42,7 @@ pub struct Models {
     pub(crate) codex: Codex,
     keys: Keys,
     fetch: Arc<dyn Fetch>,
+    client_args: ClientArgs,
 }
 
 impl Models {
@@ -59,7 +61,9 @@ impl Models {
         let keys = Keys::new(Arc::clone(&settings), &catalogue);
         let (home, redactor) = (settings.get(&core::CODEX_HOME), settings.redactor().clone());
         let codex = Codex::new(&home, endpoints, Arc::clone(&fetch), redactor);
-        Ok(Self { settings, catalogue, codex, keys, fetch })
+        let client_args = ClientArgs::from_settings(&settings);
+        client_args.warn();
+        Ok(Self { settings, catalogue, codex, keys, fetch, client_args })
     }
 
     /// The providers.
@@ -212,6 +216,9 @@ impl Models {
             return Err(self.no_key(provider));
         }
         let mut headers = own_headers(provider);
+        if self.keys.is_main(provider) {
+            headers.splice(..0, self.client_args.headers.iter().cloned());
+        }
         let (key, source) = key.unzip();
         if let Some(key) = key {
             let (usual, value) = provider.wire.credentials(&key);

@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 pub struct Quirks {
     /// Name of the field that bounds the answer; empty when the server takes none.
     pub max_tokens_field: String,
+    /// Ask for a stream at all; a server that has none answers in one piece.
+    pub streaming: bool,
     /// Ask for usage at the end of a stream with `stream_options: {include_usage: true}`.
     pub stream_options: bool,
     /// How `reasoning_effort` is sent.
@@ -27,6 +29,8 @@ pub struct Quirks {
     pub media_as_file: bool,
     /// Text used as `instructions` when there is no system message; for servers that demand one.
     pub default_instructions: Option<String>,
+    /// Body fields for this provider unless `completion_args` has them; objects are merged.
+    pub default_body: Map<String, Value>,
     /// Body fields of this provider: they beat `completion_args` and lose to the request itself.
     pub extra_body: Map<String, Value>,
     /// Body fields this server refuses; they are never sent.
@@ -53,6 +57,7 @@ impl Default for Quirks {
     fn default() -> Self {
         Self {
             max_tokens_field: "max_completion_tokens".into(),
+            streaming: true,
             stream_options: true,
             effort: EffortForm::Standard,
             reasoning_fields: REASONING_FIELDS.iter().map(|&name| name.to_owned()).collect(),
@@ -61,6 +66,7 @@ impl Default for Quirks {
             open_with_user: false,
             media_as_file: false,
             default_instructions: None,
+            default_body: Map::new(),
             extra_body: Map::new(),
             refused_fields: Vec::new(),
         }

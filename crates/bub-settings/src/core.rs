@@ -71,6 +71,13 @@ pub static MODEL_TIMEOUT: Key<Option<Duration>> = Key::new(
     "Longest time of one model call in seconds, streaming included; null for no limit.",
 );
 
+/// How long a model may be silent.
+pub static MODEL_IDLE_TIMEOUT: Key<Duration> = Key::new(
+    "model_idle_timeout_seconds",
+    Duration::from_mins(2),
+    "Longest silence of a model in seconds, before its first and between any two pieces of an answer.",
+);
+
 /// Options of the HTTP client. Trusted, because they can redirect it.
 pub static CLIENT_ARGS: Key<Map<String, Value>> =
     Key::new("client_args", (), "Options for the HTTP client of the provider.").trusted();
@@ -232,6 +239,7 @@ static ROOT: &[&dyn Declared] = &[
     &MAX_STEPS,
     &MAX_TOKENS,
     &MODEL_TIMEOUT,
+    &MODEL_IDLE_TIMEOUT,
     &CLIENT_ARGS,
     &COMPLETION_ARGS,
     &VERBOSE,

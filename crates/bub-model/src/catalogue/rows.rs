@@ -200,7 +200,7 @@ pub static ROWS: &[Row] = &[
     Row { aliases: &["lm_studio"], ..local("lmstudio", "http://127.0.0.1:1234/v1") },
     local("llamacpp", "http://127.0.0.1:8080/v1"),
     Row {
-        quirks: r#"{"max_tokens_field": "max_tokens", "stream_options": false}"#,
+        quirks: r#"{"max_tokens_field": "max_tokens", "streaming": false, "stream_options": false}"#,
         ..local("llamafile", "http://127.0.0.1:8080/v1")
     },
     local("vllm", "http://127.0.0.1:8000/v1"),

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Response, Url};
 use tokio::time::{Instant, timeout};
 
+use super::body::Body;
 use super::retry_after::retry_after;
-use super::transport::{broken, unreachable};
+use super::transport::unreachable;
 use super::{CallOptions, Inner};
 use crate::classify::classify;
 use crate::error::{Action, ErrorKind, ModelError};
@@ -26,16 +27,18 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
 /// After the finish reason only usage and an end mark follow; a server that holds them back is not waited for.
 const AFTER_FINISH: Duration = Duration::from_secs(5);
 
-/// A stream of nothing but comments is given up after this many idle timeouts.
-const COMMENTS_ONLY: u32 = 10;
+/// Comments and pings show that somebody is there, not that an answer will come: they are borne for this many idle
+/// timeouts. Routers send them while a request waits in a queue, for minutes at busy times.
+const KEPT_ALIVE: u32 = 5;
 
 /// An answer that is being read.
 pub(crate) struct Attempt {
-    response: Response,
+    body: Body,
     decoder: StreamDecoder,
     decoded: Vec<ModelEvent>,
     /// The silence that is borne now.
     patience: Duration,
+    /// The silence that is borne after the first event.
     idle_timeout: Duration,
     /// Time spent waiting since the last event; that of a slow reader does not count.
     waited: Duration,
@@ -60,23 +63,27 @@ impl Attempt {
         let url = url(endpoint, &encoded)?;
         let headers = headers(endpoint, &encoded, request.stream)?;
         let client = inner.http.client(&url).await?;
+        let proxy = inner.http.options().proxies.host_for(&url);
         let sending = client.post(url).headers(headers).body(encoded.body).send();
         let patience = options.patience(request);
+        let started = Instant::now();
         let response = match timeout(patience, sending).await {
             Err(_) => return Err(silent(patience)),
-            Ok(Err(error)) => return Err(unreachable(&error, endpoint.base_url.as_str())),
+            Ok(Err(error)) => {
+                return Err(unreachable(&error, endpoint.base_url.as_str(), proxy.as_deref()));
+            }
             Ok(Ok(response)) => response,
         };
         if !response.status().is_success() {
             return Err(refused(response, endpoint).await);
         }
         Ok(Self {
-            response,
+            body: Body::new(response)?,
             decoder: endpoint.wire.decoder(&endpoint.quirks),
             decoded: Vec::new(),
             patience,
             idle_timeout: options.idle_timeout,
-            waited: Duration::ZERO,
+            waited: started.elapsed(),
         })
     }
 
@@ -93,20 +100,23 @@ impl Attempt {
 
     async fn read_chunk(&mut self) -> Result<Progress, ModelError> {
         let finished = self.decoder.has_finish();
-        let patience = if finished { AFTER_FINISH.min(self.patience) } else { self.patience };
+        let kept_alive = self.patience.saturating_mul(KEPT_ALIVE);
+        let patience = self.patience.min(kept_alive.saturating_sub(self.waited));
+        let patience = if finished { AFTER_FINISH.min(patience) } else { patience };
         let started = Instant::now();
-        let read = timeout(patience, self.response.chunk()).await;
+        let read = timeout(patience, self.body.chunk()).await;
         self.waited += started.elapsed();
         match read {
             Ok(Ok(Some(chunk))) => {
                 self.decoder.push(&chunk, &mut self.decoded)?;
-                if self.decoder.is_done() { Ok(Progress::Done) } else { self.check_comments() }
+                Ok(if self.decoder.is_done() { Progress::Done } else { Progress::More })
             }
             Ok(Ok(None)) => self.end(),
             // The answer is whole, whatever became of the connection.
             Err(_) | Ok(Err(_)) if finished => self.end(),
-            Ok(Err(error)) => Err(broken(&error)),
-            Err(_) => Err(silent(patience)),
+            Ok(Err(error)) => Err(error),
+            Err(_) if self.waited >= kept_alive => Err(kept_waiting(kept_alive)),
+            Err(_) => Err(silent(self.patience)),
         }
     }
 
@@ -115,20 +125,11 @@ impl Attempt {
         Ok(Progress::Done)
     }
 
-    /// Keep-alive comments show that somebody is there, not that an answer will come.
-    fn check_comments(&self) -> Result<Progress, ModelError> {
-        let bearable = self.patience.saturating_mul(COMMENTS_ONLY);
-        if self.decoded.is_empty() && self.waited > bearable {
-            return Err(silent(bearable));
-        }
-        Ok(Progress::More)
-    }
-
     /// Reads what follows the end mark, because only a connection that was read to its end is used again.
     pub(crate) async fn close(mut self) {
         let rest = async {
             let mut budget = ERROR_BODY_LIMIT;
-            while let Ok(Some(chunk)) = self.response.chunk().await {
+            while let Ok(Some(chunk)) = self.body.chunk().await {
                 match budget.checked_sub(chunk.len()) {
                     Some(left) => budget = left,
                     None => return,
@@ -149,6 +150,8 @@ fn headers(endpoint: &Endpoint, request: &HttpRequest, stream: bool) -> Result<H
     let mut headers = HeaderMap::new();
     let accept = if stream { "text/event-stream" } else { "application/json" };
     headers.insert(ACCEPT, HeaderValue::from_static(accept));
+    // Compressed events come late.
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let own = request.headers.iter().map(|(name, value)| (*name, value.as_str()));
     let given = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.expose()));
@@ -175,10 +178,11 @@ async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
 }
 
 /// The beginning of a body, as far as it comes in time.
-pub(super) async fn read_limited(mut response: Response, limit: usize, time: Duration) -> Vec<u8> {
+pub(super) async fn read_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
     let mut body = Vec::new();
+    let Ok(mut packed) = Body::new(response) else { return body };
     let reading = async {
-        while let Ok(Some(chunk)) = response.chunk().await {
+        while let Ok(Some(chunk)) = packed.chunk().await {
             let room = limit.saturating_sub(body.len());
             body.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
             if body.len() >= limit {
@@ -191,6 +195,13 @@ pub(super) async fn read_limited(mut response: Response, limit: usize, time: Dur
 }
 
 fn silent(patience: Duration) -> ModelError {
-    let message = format!("nothing came from the server for {} s", patience.as_secs_f64().ceil());
+    let seconds = patience.as_secs_f64().ceil();
+    let message = format!("nothing came from the server for {seconds} s (`model_idle_timeout_seconds`)");
+    ModelError::new(ErrorKind::Timeout, Action::Retry, message)
+}
+
+fn kept_waiting(patience: Duration) -> ModelError {
+    let message =
+        format!("the server keeps the connection alive and has said nothing for {} s", patience.as_secs());
     ModelError::new(ErrorKind::Timeout, Action::Retry, message)
 }

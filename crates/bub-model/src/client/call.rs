@@ -7,21 +7,27 @@ use std::time::Duration;
 use bub_settings::Redactor;
 use tokio::time::Instant;
 
+use super::advice::advise;
 use super::attempt::{Attempt, Progress};
 use super::transport::cancelled;
 use super::{CallOptions, Inner};
 use crate::error::{Action, ErrorKind, ModelError};
 use crate::fallback::{Candidates, named};
-use crate::{ChatRequest, Endpoint, ModelEvent, ModelId};
+use crate::{ChatRequest, Endpoint, ModelEvent, ModelId, Retry};
 
 /// A server that asks for more time than this loses its turn, when another one is there to ask.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(10);
+
+/// How often a model is asked that says nothing: each try takes the whole of the idle timeout, or ends the same way.
+const TRIES_IN_SILENCE: u32 = 2;
 
 /// A call: candidates, tries, and what was handed out.
 pub(crate) struct Call {
     inner: Arc<Inner>,
     candidates: Candidates,
     request: ChatRequest,
+    /// Whether the caller wants a stream; not every server has one.
+    streams: bool,
     options: CallOptions,
     answering: Arc<Mutex<Option<ModelId>>>,
     /// The candidate whose turn it is.
@@ -29,6 +35,8 @@ pub(crate) struct Call {
     /// Its answer, once it has begun.
     attempt: Option<Attempt>,
     pending: VecDeque<ModelEvent>,
+    /// When the next try may begin.
+    resume: Option<Instant>,
     /// The errors of the candidates so far.
     failures: Vec<ModelError>,
     /// Whether the caller has got anything that counts.
@@ -56,12 +64,14 @@ impl Call {
         Self {
             inner,
             candidates,
+            streams: request.stream,
             request,
             options,
             answering,
             turn: None,
             attempt: None,
             pending: VecDeque::new(),
+            resume: None,
             failures: Vec::new(),
             emitted: false,
             last: None,
@@ -94,7 +104,11 @@ impl Call {
     async fn advance(&mut self) -> Option<Result<ModelEvent, ModelError>> {
         loop {
             if let Some(event) = self.pending.pop_front() {
-                self.emitted = event != ModelEvent::Restart;
+                match event {
+                    ModelEvent::Restart => self.emitted = false,
+                    ModelEvent::Retry(_) => {}
+                    _ => self.emitted = true,
+                }
                 return Some(Ok(event));
             }
             if let Some(error) = self.last.take() {
@@ -116,6 +130,10 @@ impl Call {
 
     /// Takes the call one step further, within the time of the candidate.
     async fn step(&mut self) -> Result<Progress, ModelError> {
+        if let Some(until) = self.resume {
+            tokio::time::sleep_until(until).await;
+            self.resume = None;
+        }
         if self.turn.is_none() {
             self.begin_turn().await?;
         }
@@ -135,6 +153,7 @@ impl Call {
         let Some(turn) = &mut self.turn else { return Ok(Progress::Done) };
         turn.tries += 1;
         tracing::debug!(model = %turn.endpoint.id, attempt = turn.tries, "model.call");
+        self.request.stream = self.streams && turn.endpoint.quirks.streaming;
         let attempt = Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await?;
         self.attempt = Some(attempt);
         Ok(Progress::More)
@@ -161,9 +180,17 @@ impl Call {
         if std::mem::take(&mut self.emitted) {
             self.pending.push_back(ModelEvent::Restart);
         }
-        if self.try_again(&error).await {
+        if error.action == Action::Reauthenticate && self.renew().await {
             return Ok(());
         }
+        if let Some((attempt, wait)) = self.another_try(&error) {
+            tracing::warn!("model.retry: {error}; try {attempt} in {:.1} s", wait.as_secs_f64());
+            self.resume = Some(Instant::now() + wait);
+            let error = Box::new(error);
+            self.pending.push_back(ModelEvent::Retry(Retry { attempt, wait, error }));
+            return Ok(());
+        }
+        let error = self.tried(error);
         self.turn = None;
         if error.action == Action::ShrinkContext {
             // The caller can do something about this one, so it comes before what happened to others.
@@ -175,36 +202,46 @@ impl Call {
             return Err(self.first_failure());
         }
         tracing::warn!("model.fallback: {error}; trying the next model");
+        let notice = Retry { attempt: 1, wait: Duration::ZERO, error: Box::new(error.clone()) };
+        self.pending.push_back(ModelEvent::Retry(notice));
         self.failures.push(error);
         Ok(())
     }
 
-    /// Whether the same model gets another try; waits for it.
-    async fn try_again(&mut self, error: &ModelError) -> bool {
-        let Some(turn) = &mut self.turn else { return false };
-        if error.action == Action::Reauthenticate && !turn.renewed {
-            turn.renewed = true;
-            return self.renew().await;
+    /// The error with how often it was tried, where that was more than once.
+    fn tried(&self, mut error: ModelError) -> ModelError {
+        let tries = self.turn.as_ref().map_or(0, |turn| turn.tries);
+        if tries > 1 && error.action == Action::Retry {
+            error.message = format!("{}; tried {tries} times", error.message);
         }
-        if error.action != Action::Retry || turn.tries >= self.options.attempts {
-            return false;
+        error
+    }
+
+    /// The number of the try that the same model gets, and the wait before it.
+    fn another_try(&self, error: &ModelError) -> Option<(u32, Duration)> {
+        let turn = self.turn.as_ref()?;
+        let most = match error.kind {
+            ErrorKind::Timeout | ErrorKind::Empty => self.options.attempts.min(TRIES_IN_SILENCE),
+            _ => self.options.attempts,
+        };
+        if error.action != Action::Retry || turn.tries >= most {
+            return None;
         }
         let mut backoff = self.options.backoff;
         if self.candidates.more() {
             backoff.patience = backoff.patience.min(PATIENCE_WITH_OTHERS);
         }
-        let Some(wait) = backoff.wait(turn.tries, error.retry_after) else { return false };
-        let until = Instant::now() + wait;
-        if turn.deadline.is_some_and(|deadline| until >= deadline) {
-            return false;
-        }
-        tracing::warn!("model.retry: {error}; trying again in {:.1} s", wait.as_secs_f64());
-        tokio::time::sleep_until(until).await;
-        true
+        let wait = backoff.wait(turn.tries, error.retry_after)?;
+        let in_time = turn.deadline.is_none_or(|deadline| Instant::now() + wait < deadline);
+        in_time.then_some((turn.tries + 1, wait))
     }
 
+    /// Whether there are other credentials after these were refused. They are asked for once.
     async fn renew(&mut self) -> bool {
         let (Some(turn), Some(source)) = (&mut self.turn, &self.candidates.source) else { return false };
+        if std::mem::replace(&mut turn.renewed, true) {
+            return false;
+        }
         match source.renew(&turn.endpoint).await {
             Ok(Some(endpoint)) => {
                 turn.endpoint = endpoint;
@@ -222,6 +259,7 @@ impl Call {
     fn cleaned(&self, error: ModelError) -> ModelError {
         let error = error.redacted(&self.inner.redactor);
         let Some(turn) = &self.turn else { return error };
+        let error = advise(error, &turn.endpoint);
         // The settings have registered their keys, but an endpoint may come from elsewhere. Not every header is
         // a secret, so they are masked in this error only.
         let own = Redactor::new();
@@ -238,10 +276,7 @@ impl Call {
     fn first_failure(&mut self) -> ModelError {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
         let Some(mut first) = failures.next() else { return cancelled() };
-        for other in failures {
-            first.message.push_str("; also ");
-            first.message.push_str(&other.to_string());
-        }
+        first.others.extend(failures);
         first
     }
 }

@@ -5,30 +5,67 @@ use std::io;
 
 use crate::error::{Action, ErrorKind, ModelError};
 
-/// A call that never got an answer. `server` is the address without anything secret.
-pub(super) fn unreachable(error: &reqwest::Error, server: &str) -> ModelError {
+/// A call that never got an answer. `server` is the address without anything secret, `proxy` the host of the proxy
+/// on the way to it.
+pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&str>) -> ModelError {
+    let failed = |action, message: String| ModelError::new(ErrorKind::Transport, action, message);
+    let way = proxy.map(|proxy| format!(" through the proxy {proxy}")).unwrap_or_default();
     if error.is_timeout() {
-        return ModelError::new(
-            ErrorKind::Timeout,
-            Action::Retry,
-            format!("no connection to {server} in time"),
-        );
-    }
-    if error.is_builder() || error.is_request() && find::<io::Error>(error).is_none() && !error.is_connect() {
-        let message = format!("the request to {server} could not be sent: {}", innermost(error));
-        return ModelError::new(ErrorKind::Transport, Action::Retry, message);
+        let message = format!("no connection to {server}{way} in time");
+        return ModelError::new(ErrorKind::Timeout, Action::Retry, message);
     }
     if let Some(tls) = find::<rustls::Error>(error) {
-        let message = format!("no secure connection to {server}: {tls}");
-        return ModelError::new(ErrorKind::Transport, Action::NextModel, message);
+        return failed(
+            Action::NextModel,
+            format!("no secure connection to {server}{way}: {}", in_words(tls)),
+        );
+    }
+    if saying(error, "dns error").is_some() {
+        let (host, action) = match proxy {
+            Some(proxy) => (format!("the proxy {proxy}"), Action::NextModel),
+            // A resolver that is down comes back; a name that does not exist is asked for in vain a few times.
+            None => (server.to_owned(), Action::Retry),
+        };
+        return failed(action, format!("the name of {host} has no address (DNS): {}", innermost(error)));
     }
     if find::<io::Error>(error).is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
         // Nobody listens there. Waiting half a second will not change that.
-        let message = format!("nothing answers at {server}: is the server running?");
-        return ModelError::new(ErrorKind::Transport, Action::NextModel, message);
+        let message = match proxy {
+            Some(proxy) => format!("the proxy {proxy} refuses the connection: is it running?"),
+            None => format!("nothing answers at {server}: is the server running?"),
+        };
+        return failed(Action::NextModel, message);
     }
-    let message = format!("no answer from {server}: {}", innermost(error));
-    ModelError::new(ErrorKind::Transport, Action::Retry, message)
+    if let Some(refusal) = saying(error, "tunnel error: ").or_else(|| saying(error, "SOCKS error")) {
+        let proxy = proxy.unwrap_or("in between");
+        return failed(Action::NextModel, format!("the proxy {proxy} opens no way to {server}: {refusal}"));
+    }
+    if error.is_builder() {
+        let message = format!("the request to {server} cannot be made: {}", innermost(error));
+        return failed(Action::GiveUp, message);
+    }
+    let what = if error.is_connect() { "no connection to" } else { "no answer from" };
+    failed(Action::Retry, format!("{what} {server}{way}: {}", innermost(error)))
+}
+
+/// A certificate that is not trusted is the usual trouble behind a company's proxy.
+fn in_words(error: &rustls::Error) -> String {
+    use rustls::CertificateError::{
+        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, UnknownIssuer,
+    };
+    let rustls::Error::InvalidCertificate(problem) = error else { return error.to_string() };
+    match problem {
+        UnknownIssuer => {
+            "its certificate is from nobody this computer trusts; if that is your company's proxy or \
+             your own server, put its CA certificate into a file that SSL_CERT_FILE names"
+                .to_owned()
+        }
+        Expired | ExpiredContext { .. } => {
+            "its certificate has expired, or this computer's clock is wrong".to_owned()
+        }
+        NotValidForName | NotValidForNameContext { .. } => "its certificate is for another host".to_owned(),
+        other => format!("its certificate is not valid: {other:?}"),
+    }
 }
 
 /// A call whose answer broke off.
@@ -48,6 +85,12 @@ pub(crate) fn innermost(error: &dyn StdError) -> String {
         deepest = source;
     }
     deepest.to_string()
+}
+
+/// What the first cause says that begins like this. The library does not export the types of these.
+fn saying(error: &dyn StdError, start: &str) -> Option<String> {
+    let causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.map(ToString::to_string).find_map(|text| text.strip_prefix(start).map(str::to_owned))
 }
 
 /// The first cause of a type.

@@ -24,10 +24,21 @@ pub(super) enum Field<'a> {
 }
 
 impl<'a> Body<'a> {
-    /// A body that begins with `completion_args`, beaten by the provider's own fields.
+    /// A body that begins with `completion_args`, beaten by the provider's own fields. What the provider has only as
+    /// a default is beaten by them.
     pub(super) fn new(request: &'a ChatRequest, quirks: &'a Quirks) -> Self {
         let mut body = Self(Vec::new());
-        body.extend(&request.extra);
+        body.extend(&quirks.default_body);
+        for (key, value) in &request.extra {
+            match (quirks.default_body.get(key), value) {
+                (Some(Value::Object(usual)), Value::Object(own)) => {
+                    let merged: Map<_, _> =
+                        usual.iter().chain(own).map(|(k, v)| (k.clone(), v.clone())).collect();
+                    body.put(Cow::Borrowed(key), Field::Owned(Value::Object(merged)));
+                }
+                _ => body.put(Cow::Borrowed(key), Field::Borrowed(value)),
+            }
+        }
         body.extend(&quirks.extra_body);
         body
     }

@@ -28,6 +28,11 @@ impl<'a> RawObject<'a> {
 
     /// Parses a JSON text that must be an object.
     pub(super) fn parse(text: &'a str) -> Result<Self, ModelError> {
+        // Gateways wrap an error, and sometimes an answer, in a list of one.
+        let mut listed = objects(text.trim_start());
+        if listed.len() == 1 {
+            return Ok(listed.remove(0));
+        }
         serde_json::from_str(text)
             .map_err(|error| ModelError::malformed(format!("the answer is not the expected JSON: {error}")))
     }

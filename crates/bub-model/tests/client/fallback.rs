@@ -121,10 +121,13 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
         (Action::Retry, Some(429), Some("a:one"))
     );
     assert_eq!(
-        error.message,
-        "slow down; also b:two: a web page instead of an answer: Bad Gateway (HTTP 502); \
+        error.to_string(),
+        "a:one: slow down; tried 3 times (HTTP 429, rate_limit_error); \
+         also b:two: a web page instead of an answer: Bad Gateway; tried 3 times (HTTP 502); \
          also nokey:x: no API key: set X_API_KEY"
     );
+    let others: Vec<_> = error.others.iter().map(|other| (other.status, other.action)).collect();
+    assert_eq!(others, [(Some(502), Action::Retry), (None, Action::Reauthenticate)]);
 }
 
 #[tokio::test]
@@ -143,7 +146,7 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
     let stream = client().stream_first(source.candidates(&["b:two", "a:one"]), request(true), quick());
     let error = collect(stream).await.1.unwrap();
     assert_eq!((error.action, error.provider.as_deref()), (Action::ShrinkContext, Some("a:one")));
-    assert!(error.message.contains("; also b:two: scripted error 404"), "{error}");
+    assert!(error.to_string().contains("; also b:two: scripted error 404"), "{error}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use bub_testkit::model::{ManualClock, ModelServer, Reply};
 use futures_util::StreamExt;
 use serde_json::json;
 
-use crate::support::{client, collect, drain, endpoint, quick, request, text, whole};
+use crate::support::{client, collect, drain, endpoint, logged, quick, request, text, whole};
 
 #[tokio::test]
 async fn errors_that_pass_are_tried_again_up_to_the_limit() {
@@ -122,6 +122,54 @@ async fn a_server_that_asks_for_too_long_is_not_waited_for() {
     let error = error.unwrap();
     assert_eq!((error.action, error.retry_after), (Action::Retry, Some(Duration::from_hours(1))));
     assert_eq!(server.requests().len(), 1);
+}
+
+/// Whoever watches is told what is waited for, before the wait; it is no part of the answer.
+#[tokio::test]
+async fn every_wait_is_announced_with_its_reason() {
+    let server = ModelServer::start();
+    let limit = || Reply::status(429).message("slow down");
+    server.script(limit().header("retry-after", "8"));
+    let mut stream =
+        client().stream(endpoint(&server, Wire::ChatCompletions), request(true), CallOptions::default());
+    let notice = stream.next().await.unwrap().unwrap();
+    let ModelEvent::Retry(notice) = notice else { panic!("{notice:?}") };
+    assert_eq!((notice.attempt, notice.error.status, server.requests().len()), (2, Some(429), 1));
+    assert!(notice.wait >= Duration::from_secs(8), "{notice:?}");
+    assert_eq!(notice.error.to_string(), "test:model: slow down (HTTP 429, rate_limit_error)");
+    drop(stream);
+    server.script(limit()).script(Reply::status(503)).script(Reply::text("ok"));
+    let (events, error) =
+        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+    let tries = events.iter().filter_map(|event| match event {
+        ModelEvent::Retry(retry) => Some(retry.attempt),
+        _ => None,
+    });
+    assert_eq!((error, tries.collect::<Vec<_>>()), (None, vec![2, 3]));
+    assert_eq!(whole(events).unwrap().text, "ok");
+    let told = logged().into_iter().any(|line| line.contains("slow down") && line.contains("try 2 in 8"));
+    assert!(told, "the log has it, too");
+}
+
+/// An answer with nothing in it is asked for once more; then that is the error.
+#[tokio::test]
+async fn an_answer_with_nothing_in_it_is_tried_once_more() {
+    let nothing = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3}}\n\ndata: [DONE]\n\n";
+    for reply in [
+        Reply::raw("data: [DONE]\n\n"),
+        Reply::raw(nothing),
+        Reply::raw("data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\ndata: [DONE]\n\n"),
+        Reply::json(&json!({"choices": []})),
+    ] {
+        let server = ModelServer::start();
+        server.otherwise(reply.clone());
+        let endpoint = endpoint(&server, Wire::ChatCompletions);
+        let (_, error) = collect(client().stream(endpoint, request(true), quick())).await;
+        let error = error.unwrap_or_else(|| panic!("{reply:?} is taken for an answer"));
+        assert_eq!((error.kind, error.action), (ErrorKind::Empty, Action::Retry), "{reply:?}");
+        assert_eq!(error.message, "the model answered nothing; tried 2 times");
+        assert_eq!(server.requests().len(), 2);
+    }
 }
 
 /// H-80: after output began nothing is repeated, because somebody may have acted on it.

@@ -2,9 +2,13 @@
 
 use std::time::Duration;
 
-use bub_model::{Action, CallOptions, ErrorKind, ModelError, ModelEvent, ModelStream, Wire};
+use bub_model::{
+    Action, BaseUrl, CallOptions, Endpoint, ErrorKind, ModelError, ModelEvent, ModelStream, Wire,
+};
+use bub_settings::{Environment, Loader};
 use bub_testkit::model::{ManualClock, ModelServer, Pace, Reply};
 use futures_util::StreamExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -79,7 +83,86 @@ async fn a_server_that_never_begins_is_given_up() {
     let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
     let (error, passed) = silence(&clock, stream, Duration::from_secs(5)).await;
     assert_eq!(error.kind, ErrorKind::Timeout);
-    assert!(passed >= Duration::from_secs(295), "{passed:?}");
+    assert!(error.message.contains("120 s (`model_idle_timeout_seconds`)"), "{error}");
+    assert!(passed >= Duration::from_secs(119) && passed < Duration::from_secs(200), "{passed:?}");
+}
+
+/// Lets everything run that has something to read.
+async fn settle() {
+    for _ in 0..5 {
+        tokio::task::spawn_blocking(std::thread::yield_now).await.unwrap();
+    }
+}
+
+/// Comments and pings show that somebody is there: longer than silence is borne, but not for ever.
+#[tokio::test]
+async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
+    let ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
+    for (sign, wire) in [(": OPENROUTER PROCESSING\n\n", Wire::ChatCompletions), (ping, Wire::Messages)] {
+        let clock = ManualClock::pause();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = BaseUrl::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
+        let endpoint = Endpoint::new("a:b".parse().unwrap(), wire, base);
+        let mut stream = client().stream(endpoint, request(true), once());
+        let mut reading = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut asked = [0; 4096];
+        assert!(socket.read(&mut asked).await.unwrap() > 0);
+        socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await.unwrap();
+        let started = Instant::now();
+        let error = loop {
+            let _ = socket.write_all(sign.as_bytes()).await;
+            settle().await;
+            tokio::select! {
+                biased;
+                error = &mut reading => break error.unwrap(),
+                () = clock.advance(Duration::from_mins(1)) => {}
+            }
+            assert!(started.elapsed() < Duration::from_hours(1), "no timeout");
+        };
+        let passed = started.elapsed();
+        assert_eq!((error.kind, error.action), (ErrorKind::Timeout, Action::Retry), "{wire:?}");
+        assert!(error.message.contains("has said nothing for 600 s"), "{error}");
+        assert!(passed >= Duration::from_mins(9) && passed <= Duration::from_mins(12), "{passed:?}");
+    }
+}
+
+/// A server that says nothing is asked once more, and whoever watches is told; not three times in silence.
+#[tokio::test]
+async fn silence_is_tried_once_more_and_said() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("x").hang_after(0));
+    let clock = ManualClock::pause();
+    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick());
+    let (notice, first) = tick(&clock, &mut stream).await;
+    let Ok(ModelEvent::Retry(notice)) = notice else { panic!("{notice:?}") };
+    assert_eq!((notice.attempt, notice.error.kind), (2, ErrorKind::Timeout));
+    let (error, second) = tick(&clock, &mut stream).await;
+    let error = error.unwrap_err();
+    assert!(error.message.ends_with("tried 2 times"), "{error}");
+    assert!(first + second < Duration::from_secs(260), "{first:?} {second:?}");
+    assert_eq!(server.requests().len(), 2);
+}
+
+/// The setting is the limit, also before the first event; an answer in one piece has five times as long.
+#[tokio::test]
+async fn the_idle_timeout_is_a_setting() {
+    let environment =
+        Environment::from_pairs([("HOME", "/nowhere"), ("BUB_MODEL_IDLE_TIMEOUT_SECONDS", "7")]);
+    let settings = Loader::new(environment).load().unwrap();
+    let options = CallOptions { attempts: 1, ..CallOptions::from_settings(&settings) };
+    assert_eq!(options.idle_timeout, Duration::from_secs(7));
+    for (stream, least) in [(true, 7), (false, 35)] {
+        let server = ModelServer::start();
+        server.script(Reply::text("x").hang_after(0));
+        let clock = ManualClock::pause();
+        let endpoint = endpoint(&server, Wire::ChatCompletions);
+        let stream = client().stream(endpoint, request(stream), options.clone());
+        let (error, passed) = silence(&clock, stream, Duration::from_secs(1)).await;
+        assert_eq!(error.kind, ErrorKind::Timeout);
+        assert!(passed >= Duration::from_secs(least - 1), "{passed:?}");
+        assert!(passed <= Duration::from_secs(2 * least + 2), "{passed:?}");
+    }
 }
 
 /// W-43: the time of a slow reader is not the server's.
@@ -198,8 +281,9 @@ async fn a_token_ends_the_wait_before_another_try() {
     let cancel = CancellationToken::new();
     let options = CallOptions { cancel: cancel.clone(), ..CallOptions::default() };
     let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+    let notice = timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
+    assert!(matches!(notice, ModelEvent::Retry(_)), "{notice:?}");
     let waiting = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
-    server.request(0).await;
     cancel.cancel();
     assert_eq!(timeout(PATIENCE, waiting).await.unwrap().unwrap().kind, ErrorKind::Cancelled);
 }

@@ -95,6 +95,17 @@ async fn a_local_server_is_found_and_answers() {
     assert_eq!(requests[1].header("authorization"), None);
 }
 
+// H-91: llamafile has no streams; who wants one gets the answer in one piece
+#[tokio::test]
+async fn a_server_without_streams_is_asked_for_a_whole_answer() {
+    let server = ModelServer::start();
+    server.script(Reply::text("whole"));
+    let config = format!("model: llamafile:x\napi_base: {{llamafile: '{}/v1'}}\n", server.url());
+    assert_eq!(call(&Given::new().config(&config)).await.unwrap(), "whole");
+    assert!(!server.requests()[0].wants_stream());
+    assert_eq!(server.requests()[0].header("accept"), Some("application/json"));
+}
+
 #[tokio::test]
 async fn without_a_key_the_error_says_what_to_do_and_nothing_is_sent() {
     let given = Given::new().env("BUB_MODEL", "groq:x");

@@ -241,7 +241,7 @@ fn instructions_can_be_demanded_and_fields_refused() {
     let quirks = Quirks {
         default_instructions: Some("You are Codex.".into()),
         refused_fields: vec!["max_output_tokens".into(), "temperature".into()],
-        extra_body: object(json!({"text": {"verbosity": "medium"}})),
+        default_body: object(json!({"text": {"verbosity": "medium"}})),
         ..Quirks::default()
     };
     let mut request = request(json!([{"role": "user", "content": "x"}]));
@@ -250,6 +250,12 @@ fn instructions_can_be_demanded_and_fields_refused() {
     assert_eq!(body["instructions"], "You are Codex.");
     assert_eq!((body.get("max_output_tokens"), body.get("temperature")), (None, None));
     assert_eq!(body["text"], json!({"verbosity": "medium"}));
+    // What the caller says is merged over it.
+    request.extra = object(json!({"text": {"format": {"type": "text"}}}));
+    let body = encode(Wire::Responses, &request, &quirks);
+    assert_eq!(body["text"], json!({"verbosity": "medium", "format": {"type": "text"}}));
+    request.extra = object(json!({"text": {"verbosity": "low"}}));
+    assert_eq!(encode(Wire::Responses, &request, &quirks)["text"], json!({"verbosity": "low"}));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tables for whoever runs the tests")]
 #![allow(clippy::disallowed_methods, reason = "where the recordings are is not a setting of bub")]
 
+mod accents;
 mod conformance;
 mod damage;
 mod encode;

@@ -44,7 +44,7 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
     let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
-    assert_eq!(settings.len(), 29);
+    assert_eq!(settings.len(), 34);
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
@@ -89,6 +89,7 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "max_steps BUB_MAX_STEPS 100",
             "max_tokens BUB_MAX_TOKENS 16384",
             "model_timeout_seconds BUB_MODEL_TIMEOUT_SECONDS null",
+            "model_idle_timeout_seconds BUB_MODEL_IDLE_TIMEOUT_SECONDS 120.0",
             "client_args BUB_CLIENT_ARGS {}",
             "completion_args BUB_COMPLETION_ARGS {}",
             "verbose BUB_VERBOSE 0",

@@ -224,6 +224,13 @@ impl Reply {
         self
     }
 
+    /// Another status, with the body as it is.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = status;
+        self
+    }
+
     /// Another content type for a raw body.
     #[must_use]
     pub fn content_type(mut self, value: &str) -> Self {

@@ -13,6 +13,7 @@ use crate::wire::{Wire, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
 /// Decodes one answer.
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about the stream, not a state")]
 pub(in crate::wire) struct Decoder {
     reasoning_fields: Vec<String>,
     replay_reasoning: bool,
@@ -22,6 +23,8 @@ pub(in crate::wire) struct Decoder {
     usage: Option<Usage>,
     finish: Option<FinishReason>,
     refused: bool,
+    /// Whether anything of an answer came.
+    begun: bool,
     done: bool,
 }
 
@@ -35,6 +38,7 @@ impl Decoder {
             usage: None,
             finish: None,
             refused: false,
+            begun: false,
             done: false,
         }
     }
@@ -60,9 +64,11 @@ impl Decoder {
         if let Some(error) = error_in(choice) {
             return Err(error);
         }
+        let before = out.len();
         if let Some(delta) = places.iter().find_map(|place| choice.object(place)) {
             self.delta(&delta, out)?;
         }
+        self.begun |= out.len() > before;
         match choice.text("finish_reason") {
             Some(word) if word == "error" => {
                 Err(classify(None, None, b"the server ended its answer with an error", Wire::ChatCompletions))
@@ -171,10 +177,12 @@ impl FrameDecoder for Decoder {
     }
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
-        // The end mark is the server's word that the answer is over, even if it never says why.
-        let unsaid = self.done.then_some(FinishReason::Stop);
+        // The end mark is the server's word that the answer is over, even if it never says why. Without a word
+        // before it there was no answer.
+        let unsaid = (self.done && self.begun).then_some(FinishReason::Stop);
         let Some(finish) = self.finish.take().or(unsaid) else {
-            return Err(ModelError::truncated("the stream ended without a finish reason"));
+            let cut = || ModelError::truncated("the stream ended without a finish reason");
+            return Err(if self.done { ModelError::empty() } else { cut() });
         };
         let finish =
             if self.refused && finish == FinishReason::Stop { FinishReason::Refusal } else { finish };
@@ -263,13 +271,15 @@ fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
 }
 
 fn finish_reason(word: &str) -> FinishReason {
-    match word {
-        "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "completed" => FinishReason::Stop,
+    match word.to_ascii_lowercase().as_str() {
+        "stop" | "end_turn" | "eos" | "eos_token" | "stop_sequence" | "complete" | "completed" => {
+            FinishReason::Stop
+        }
         "tool_calls" | "function_call" | "tool_use" => FinishReason::ToolCalls,
         "length" | "max_tokens" | "model_length" | "max_output_tokens" => FinishReason::Length,
         "content_filter" | "content-filter" | "sensitive" | "safety" => FinishReason::ContentFilter,
         "refusal" => FinishReason::Refusal,
-        other => FinishReason::Other(other.to_owned()),
+        _ => FinishReason::Other(word.to_owned()),
     }
 }
 

@@ -1,0 +1,75 @@
+//! `client_args`: what the HTTP clients of the original took, as far as it means something here.
+
+use std::time::Duration;
+
+use bub_settings::{Secret, Settings, core};
+use serde_json::Value;
+
+/// The members of `client_args` that are understood.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientArgs {
+    /// `timeout`, in seconds: the longest silence, as for the clients of the original.
+    pub(crate) timeout: Option<Duration>,
+    /// `max_retries`, and the first try.
+    pub(crate) attempts: Option<u32>,
+    /// `default_headers` (or `headers`), `organization` and `project`. They may hold credentials, so they belong to
+    /// the same provider as a plain key.
+    pub(crate) headers: Vec<(String, Secret)>,
+    /// The members that mean nothing here.
+    pub(crate) unknown: Vec<String>,
+}
+
+impl ClientArgs {
+    pub(crate) fn from_settings(settings: &Settings) -> Self {
+        let mut args = Self::default();
+        for (name, value) in settings.get(&core::CLIENT_ARGS) {
+            if !value.is_null() && !args.take(&name, &value) {
+                args.unknown.push(name);
+            }
+        }
+        args
+    }
+
+    /// Takes one member; whether it is understood.
+    fn take(&mut self, name: &str, value: &Value) -> bool {
+        match name {
+            "timeout" => {
+                let seconds = value.as_f64().filter(|seconds| *seconds > 0.0);
+                self.timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                self.timeout.is_some()
+            }
+            "max_retries" => {
+                let retries = value.as_u64().and_then(|retries| u32::try_from(retries).ok());
+                self.attempts = retries.map(|retries| retries.saturating_add(1));
+                self.attempts.is_some()
+            }
+            "default_headers" | "headers" => {
+                let Some(headers) = value.as_object() else { return false };
+                headers.iter().all(|(name, value)| self.header(name, value))
+            }
+            "organization" => self.header("openai-organization", value),
+            "project" => self.header("openai-project", value),
+            _ => false,
+        }
+    }
+
+    fn header(&mut self, name: &str, value: &Value) -> bool {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            _ => return false,
+        };
+        self.headers.push((name.to_ascii_lowercase(), Secret::from(text)));
+        true
+    }
+
+    /// Says once what has no effect.
+    pub(crate) fn warn(&self) {
+        for name in &self.unknown {
+            tracing::warn!(
+                "`client_args.{name}` has no effect: only timeout, max_retries, default_headers, organization and \
+                 project are understood; proxies and certificates come from HTTPS_PROXY and SSL_CERT_FILE"
+            );
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! TLS on loopback: a certificate that nobody vouches for is refused, one that the user trusts is not.
+
+use std::sync::Arc;
+
+use bub_model::{Action, BaseUrl, Endpoint, ErrorKind, HttpOptions, ModelClient, ModelError, Wire};
+use bub_settings::{Environment, Redactor};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::support::{KEY, check, quick, request};
+
+/// A server with a certificate of its own for `name`: its address, the certificate, and how often it was connected to.
+struct Server {
+    base: BaseUrl,
+    pem: String,
+    connections: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"safe\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+
+async fn serve(name: &str) -> Server {
+    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = BaseUrl::parse(&format!("https://{}/v1", listener.local_addr().unwrap())).unwrap();
+    let connections = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        while let Ok((socket, _)) = listener.accept().await {
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            let Ok(mut stream) = acceptor.accept(socket).await else { continue };
+            let mut asked = [0; 8192];
+            let _ = stream.read(&mut asked).await;
+            let _ = stream.write_all(ANSWER.as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    Server { base, pem: made.cert.pem(), connections }
+}
+
+/// Calls the server, trusting what the file has; the text of the answer.
+async fn call(server: &Server, certificates: Option<&str>) -> Result<String, ModelError> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ca.pem");
+    let mut variables = Vec::new();
+    if let Some(pem) = certificates {
+        std::fs::write(&file, pem).unwrap();
+        variables.push(("SSL_CERT_FILE", file.as_os_str()));
+    }
+    let options = HttpOptions::from_environment(&Environment::from_pairs(variables));
+    let endpoint = Endpoint::new("own:model".parse().unwrap(), Wire::ChatCompletions, server.base.clone());
+    let client = ModelClient::new(options, Redactor::new());
+    let answer = client.complete(endpoint.with_key(&KEY.into()), request(true), quick()).await;
+    answer.map(|answer| answer.text)
+}
+
+#[tokio::test]
+async fn a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_again() {
+    let server = serve("127.0.0.1").await;
+    let error = call(&server, None).await.unwrap_err();
+    assert_eq!((error.kind, error.action), (ErrorKind::Transport, Action::NextModel));
+    assert!(
+        error.message.starts_with(&format!("no secure connection to {}: its cert", server.base)),
+        "{error}"
+    );
+    assert!(error.message.contains("SSL_CERT_FILE"), "what to do is said: {error}");
+    check(&format!("{error:?}"));
+    assert_eq!(server.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_certificate_in_ssl_cert_file_is_trusted() {
+    let server = serve("127.0.0.1").await;
+    assert_eq!(call(&server, Some(&server.pem)).await.unwrap(), "safe");
+}
+
+#[tokio::test]
+async fn a_trusted_certificate_for_another_host_is_refused() {
+    let server = serve("elsewhere.example").await;
+    let error = call(&server, Some(&server.pem)).await.unwrap_err();
+    assert!(error.message.ends_with("its certificate is for another host"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_without_certificates_is_said_to_be_one() {
+    let server = serve("127.0.0.1").await;
+    let error = call(&server, Some("not a certificate")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Setup);
+    assert!(error.message.contains("ca.pem, which holds no certificates"), "{error}");
+}
