@@ -1,8 +1,8 @@
 //! What child processes get to see.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 
-use crate::{Settings, core};
+use crate::{Found, Secret, Settings, core};
 
 impl Settings {
     /// The environment for a child process: everything but the secrets bub has read, plus what
@@ -15,6 +15,27 @@ impl Settings {
             !named(&drop) && (named(&pass) || !secret.iter().any(|secret| secret == name))
         };
         self.environment().iter().filter(|(name, _)| allowed(name)).collect()
+    }
+
+    /// The value of a variable that one child process was granted although it is a secret: of the
+    /// setting that the variable sets, else of the environment. `env.drop` holds here, too.
+    ///
+    /// From now on the value is masked everywhere, and children without the grant do not get it.
+    pub fn granted_variable(&self, name: &str) -> Option<OsString> {
+        self.keep_from_children(name);
+        if self.get(&core::ENV_DROP).iter().any(|pattern| matches(pattern, name)) {
+            return None;
+        }
+        let setting = self.slots.iter().map(crate::settings::Slot::setting);
+        let setting = setting.into_iter().find(|setting| setting.variable() == name);
+        let value = match setting.map(|setting| self.get_value(setting.key())) {
+            Some(Ok(Found::Secret(secret))) => Some(OsString::from(secret.expose())),
+            _ => self.environment().get(name).map(OsStr::to_owned),
+        };
+        if let Some(text) = value.as_deref().and_then(OsStr::to_str).filter(|text| !text.trim().is_empty()) {
+            self.redactor().register(&Secret::from(text.trim()));
+        }
+        value
     }
 }
 

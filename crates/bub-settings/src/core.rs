@@ -193,6 +193,14 @@ pub static ENV_PASS: Key<Vec<String>> =
 pub static ENV_DROP: Key<Vec<String>> =
     Key::new("env.drop", "", "Variables child processes never get.").trusted();
 
+/// Which variables a skill gets once it is loaded. Trusted: it is policy.
+pub static SKILLS_ENV: Key<Map<String, Value>> = Key::new(
+    "skills.env",
+    (),
+    "Variables a skill may ask for: a map of skill to names, `project:name` for a skill of the workspace.",
+)
+.trusted();
+
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -259,9 +267,10 @@ static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
 static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
 static FS: &[&dyn Declared] = &[&FS_CONFINE];
 static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];
+static SKILLS: &[&dyn Declared] = &[&SKILLS_ENV];
 
 /// The sections that are always there, the root first.
-pub(crate) fn sections() -> [Section; 7] {
+pub(crate) fn sections() -> [Section; 8] {
     [
         Section::new("", ROOT),
         Section::new("telegram", TELEGRAM),
@@ -270,5 +279,6 @@ pub(crate) fn sections() -> [Section; 7] {
         Section::new("policy", POLICY),
         Section::new("fs", FS),
         Section::new("env", ENV),
+        Section::new("skills", SKILLS),
     ]
 }

@@ -58,3 +58,4 @@ pub use settings::Settings;
 pub use suggest::closest;
 pub use types::{PerProvider, SettingType};
 pub use warning::Warning;
+pub use yaml::{YamlError, parse_yaml};

@@ -12,6 +12,22 @@ pub(crate) fn value(setting: &Setting, node: &Node) -> Value {
     build(for_all(setting, node), "", &|_, scalar| plain(scalar))
 }
 
+/// A tree that belongs to no setting as data.
+///
+/// `1e3` is text here, as for `PyYAML`: no declaration says that a number is meant.
+pub(crate) fn bare(node: &Node) -> Value {
+    build(node, "", &|_, scalar| match scalar.atom {
+        Atom::Float(_) if !is_float_of_original(&scalar.text) => Value::from(scalar.text.as_str()),
+        _ => plain(scalar),
+    })
+}
+
+/// Whether `PyYAML` reads a number: there is a point, and an exponent has a sign.
+fn is_float_of_original(text: &str) -> bool {
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "+0"));
+    mantissa.contains('.') && exponent.starts_with(['-', '+'])
+}
+
 /// A tree as data that may be shown.
 pub(crate) fn masked(setting: &Setting, node: &Node) -> Value {
     build(for_all(setting, node), setting.key(), &|key, scalar| {

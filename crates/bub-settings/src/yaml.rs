@@ -28,8 +28,8 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
-use crate::Origin;
 use crate::node::{Data, Map, Node};
+use crate::{Origin, show};
 
 mod scalar;
 
@@ -66,6 +66,26 @@ pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docu
     };
     let root = composer.document()?;
     Ok(Document { root: root.filter(|root| !root.is_null()), duplicates: composer.duplicates })
+}
+
+/// Reads a YAML document that holds no settings, such as the frontmatter of a skill. An empty one is null.
+pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
+    let document = parse(text, &|_| Origin::Default);
+    let document =
+        document.map_err(|Problem { line, column, text }| YamlError { line, column, problem: text })?;
+    Ok(document.root.as_ref().map(show::bare).unwrap_or_default())
+}
+
+/// Text that is not YAML. Quotes nothing of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}, column {column}: not valid YAML: {problem}")]
+pub struct YamlError {
+    /// The line, counted from 1.
+    pub line: usize,
+    /// The column, counted from 1.
+    pub column: usize,
+    /// What the parser did not understand.
+    pub problem: String,
 }
 
 struct Composer<'a, P> {

@@ -5,6 +5,7 @@ mod login;
 mod models;
 mod output;
 mod run;
+mod skill;
 mod tape;
 
 use bub_kernel::CliApp;
@@ -29,5 +30,6 @@ impl Commands {
         app.add(models::command());
         app.add(hooks::command());
         app.add(tape::command());
+        app.add(skill::command());
     }
 }

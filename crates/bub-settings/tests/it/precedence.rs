@@ -112,6 +112,7 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "fs.confine BUB_FS_CONFINE false",
             "env.pass BUB_ENV_PASS []",
             "env.drop BUB_ENV_DROP []",
+            "skills.env BUB_SKILLS_ENV {}",
         ]
     );
 }

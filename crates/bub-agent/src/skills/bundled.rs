@@ -1,0 +1,19 @@
+//! The skills that come with bub. They have no files: their text is all they need.
+
+use std::sync::Arc;
+
+use super::{Skill, Source, Text, frontmatter};
+
+const ALL: [(&str, &str); 3] = [
+    ("gh", include_str!("bundled/gh/SKILL.md")),
+    ("skill-creator", include_str!("bundled/skill-creator/SKILL.md")),
+    ("telegram", include_str!("bundled/telegram/SKILL.md")),
+];
+
+pub(super) fn skills() -> Vec<Arc<Skill>> {
+    let read = |(name, text)| {
+        let frontmatter = frontmatter::read(text, name).ok()?;
+        Some(Arc::new(Skill::new(name, Source::Builtin, frontmatter, Text::Builtin(text))))
+    };
+    ALL.into_iter().filter_map(read).collect()
+}

@@ -1,0 +1,111 @@
+//! What a `SKILL.md` says about itself, and which one is a skill at all.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+
+const LONGEST_NAME: usize = 64;
+const LONGEST_DESCRIPTION: usize = 1024;
+
+/// The valid frontmatter of a skill.
+#[derive(Debug)]
+pub(super) struct Frontmatter {
+    pub(super) description: String,
+    /// The variables it asks for in `metadata.env`.
+    pub(super) asks: Vec<String>,
+}
+
+/// Reads the frontmatter of the skill in the directory `name`, or says what is wrong with it.
+pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
+    let text = unix_lines(text);
+    let (frontmatter, _) = split(&text)?;
+    let value = bub_settings::parse_yaml(frontmatter).map_err(|error| {
+        // Counted in the file, not in the frontmatter.
+        let line = error.line + 1 + text.lines().take_while(|line| line.trim().is_empty()).count();
+        bub_settings::YamlError { line, ..error }.to_string()
+    })?;
+    let Value::Object(map) = value else { return Err("the frontmatter is not a map of `key: value`".into()) };
+    let fields: Map<_, _> = map.into_iter().map(|(key, value)| (key.to_lowercase(), value)).collect();
+    check_name(required(&fields, "name")?, name)?;
+    let description = required(&fields, "description")?;
+    if description.chars().count() > LONGEST_DESCRIPTION {
+        return Err(format!("`description` is longer than {LONGEST_DESCRIPTION} characters"));
+    }
+    Ok(Frontmatter { description: description.to_owned(), asks: variables(fields.get("metadata"))? })
+}
+
+/// The text after the frontmatter.
+pub(super) fn body(text: &str) -> String {
+    let text = unix_lines(text);
+    split(&text).map_or("", |(_, body)| body.trim()).to_owned()
+}
+
+/// Why `name` cannot be the name of a skill.
+pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
+    let word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    if name.chars().count() > LONGEST_NAME {
+        return Err(format!("`name` is longer than {LONGEST_NAME} characters"));
+    }
+    if !name.split('-').all(word) {
+        return Err(format!(
+            "`name` is {name:?}: only a-z and 0-9, in words with single hyphens between them"
+        ));
+    }
+    if name != directory {
+        return Err(format!("`name` is {name:?}, but the directory is {directory:?}: they must be the same"));
+    }
+    Ok(())
+}
+
+/// The YAML between the first line `---` and the next one, and what follows.
+fn split(text: &str) -> Result<(&str, &str), String> {
+    let (first, rest) = text.trim().split_once('\n').unwrap_or((text.trim(), ""));
+    if first.trim_end() != "---" {
+        return Err("the first line is not `---`".into());
+    }
+    let mut start = 0;
+    for line in rest.split_inclusive('\n') {
+        let end = start + line.len();
+        if line.trim() == "---" {
+            return Ok((rest.get(..start).unwrap_or_default(), rest.get(end..).unwrap_or_default()));
+        }
+        start = end;
+    }
+    Err("the frontmatter is not closed by a line `---`".into())
+}
+
+fn unix_lines(text: &str) -> Cow<'_, str> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n").into() } else { text.into() }
+}
+
+fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
+    match fields.get(key) {
+        None | Some(Value::Null) => Err(format!("`{key}` is missing")),
+        Some(Value::String(text)) if text.trim().is_empty() => Err(format!("`{key}` is empty")),
+        Some(Value::String(text)) => Ok(text.trim()),
+        Some(_) => Err(format!("`{key}` is not text: put quotes around it")),
+    }
+}
+
+/// The variables that `metadata.env` names, with commas or spaces between them.
+fn variables(metadata: Option<&Value>) -> Result<Vec<String>, String> {
+    let entries = match metadata {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Object(entries)) => entries,
+        Some(_) => return Err("`metadata` is not a map of text to text".into()),
+    };
+    if let Some((key, _)) = entries.iter().find(|(_, value)| !value.is_string()) {
+        return Err(format!("`metadata.{key}` is not text: put quotes around it"));
+    }
+    let names = entries.get("env").and_then(Value::as_str).unwrap_or_default();
+    Ok(names.split([',', ' ', '\n']).filter(|name| is_variable(name)).map(str::to_owned).collect())
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty()
+        && !name.starts_with(|first: char| first.is_ascii_digit())
+        && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
+}

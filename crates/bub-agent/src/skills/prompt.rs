@@ -1,0 +1,59 @@
+//! The list of skills in the system prompt, and the `$name` that opens one.
+
+use std::{fmt::Write, path::Path};
+
+use super::{LoadedSkills, Skills};
+
+impl Skills {
+    /// The `<available_skills>` block for a step; empty without skills. Those that `prompt` names as `$name` stand there
+    /// in full and count as loaded. `allowed` leaves only these names; `None` leaves all.
+    pub fn block(
+        &self,
+        workspace: Option<&Path>,
+        prompt: &str,
+        allowed: Option<&[String]>,
+        loaded: &LoadedSkills,
+    ) -> String {
+        let mut skills = self.list(workspace);
+        skills.retain(|skill| is_allowed(skill.name(), allowed));
+        if skills.is_empty() {
+            return String::new();
+        }
+        let named = named(prompt, |name| skills.iter().any(|skill| skill.name().eq_ignore_ascii_case(name)));
+        let mut block = "<available_skills>\n".to_owned();
+        for skill in &skills {
+            let _ = writeln!(block, "- {}: {}", skill.name(), skill.description());
+            if named.iter().any(|name| skill.name().eq_ignore_ascii_case(name)) {
+                let _ = writeln!(block, "  Location: {}", skill.location());
+                let body = self.load(skill, loaded);
+                if !body.is_empty() {
+                    block.push_str(&body);
+                    block.push('\n');
+                }
+            }
+        }
+        block.push_str("</available_skills>");
+        block
+    }
+}
+
+/// Whether a skill may be used where only `allowed` are.
+pub(crate) fn is_allowed(name: &str, allowed: Option<&[String]>) -> bool {
+    allowed.is_none_or(|allowed| allowed.iter().any(|one| one.trim().eq_ignore_ascii_case(name)))
+}
+
+/// The known names that stand in the text after a `$`. The end of a sentence is no part of a name.
+fn named(text: &str, is_known: impl Fn(&str) -> bool) -> Vec<&str> {
+    let mut names = Vec::new();
+    for after in text.split('$').skip(1) {
+        let end = after.find(|c: char| !matches!(c, '_' | '.' | '-') && !c.is_ascii_alphanumeric());
+        let mut name = after.get(..end.unwrap_or(after.len())).unwrap_or_default();
+        while !name.is_empty() && !is_known(name) {
+            name = name.strip_suffix(['.', '-', '_']).unwrap_or_default();
+        }
+        if !name.is_empty() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
