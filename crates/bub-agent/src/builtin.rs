@@ -15,7 +15,8 @@ use crate::{
     policy::{Approvals, Policy},
     prompt,
     record::{Ending, OpenTurns, TurnTape},
-    system_prompt,
+    skills::{LoadedSkills, Skills},
+    system_prompt, tools,
 };
 
 /// Defaults for every stage of a turn. Registered first, so everything else comes before it.
@@ -24,10 +25,11 @@ pub struct Builtin {
     framework: FrameworkRef,
     redactor: Redactor,
     agent: Arc<Agent>,
+    skills: Arc<Skills>,
     open_turns: OpenTurns,
     policy: Arc<Policy>,
     approvals: Arc<Approvals>,
-    tapes: PathBuf,
+    home: PathBuf,
     durability: Durability,
 }
 
@@ -37,14 +39,16 @@ impl Builtin {
         let settings = context
             .service::<Settings>()
             .ok_or_else(|| Error::config("the builtin plugin needs the program's settings as a service"))?;
+        context.add_tool(tools::skill());
         Ok(Self {
             framework: context.framework.clone(),
             redactor: settings.redactor().clone(),
             agent: Arc::new(Agent::new(Arc::clone(&settings))),
+            skills: Arc::new(Skills::new(&settings)),
             open_turns: OpenTurns::default(),
             policy: Arc::new(Policy::new(&settings)),
             approvals: Arc::default(),
-            tapes: settings.get(&core::HOME).join("tapes"),
+            home: settings.get(&core::HOME),
             durability: match settings.get(&core::TAPE_DURABILITY) {
                 core::Durability::Os => Durability::Os,
                 core::Durability::Always => Durability::Always,
@@ -94,6 +98,9 @@ impl Builtin {
             .with_slot(message.sender())
             .with_slot(Arc::clone(&self.policy))
             .with_slot(Arc::clone(&self.approvals));
+        let mut patch =
+            StatePatch::with_capacity(4).with("session_id", session_id).with_slot(Arc::clone(&self.agent));
+        patch = patch.with_slot(Arc::clone(&self.skills)).with_slot(Arc::new(LoadedSkills::default()));
         if let Some(tape) = TurnTape::open(&self.framework()?, &self.redactor, message, session_id).await? {
             let tape = Arc::new(tape);
             self.open_turns.add(session_id, &tape);
@@ -169,7 +176,7 @@ impl Builtin {
     }
 
     fn system_prompt(&self, state: &State) -> String {
-        system_prompt::build(state)
+        system_prompt::build(state, &self.home)
     }
 
     async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
@@ -177,7 +184,7 @@ impl Builtin {
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
-        Provided::new(Arc::new(FileStore::new(&self.tapes, self.durability)))
+        Provided::new(Arc::new(FileStore::new(self.home.join("tapes"), self.durability)))
     }
 }
 

@@ -27,6 +27,7 @@ use serde_json::Value;
 use self::{frontmatter::Frontmatter, scan::Scan, template::Template};
 
 pub use loaded::LoadedSkills;
+pub(crate) use prompt::is_allowed;
 
 const DIRECTORY: &str = ".agents/skills";
 const LEGACY_DIRECTORY: &str = ".agent/skills";

@@ -1,12 +1,18 @@
-//! The builtin part of the system prompt: default instructions, then the workspace's `AGENTS.md`.
+//! The builtin part of the system prompt: default instructions, then the `AGENTS.md` of the workspace and of the session.
 
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    fmt::Write,
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
 
 use bub_kernel::State;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
-/// The file in which a workspace tells agents about itself.
-const WORKSPACE_FILE: &str = "AGENTS.md";
+/// The file in which a workspace tells agents about itself, and a person about one session.
+const NOTES: &str = "AGENTS.md";
 
 /// More than this is no note but a mistake.
 const MOST_BYTES: u64 = 256 * 1024;
@@ -27,19 +33,57 @@ What you see is a view of an append-only tape that starts at its latest anchor. 
 tape tools and hand off: write an anchor whose summary holds all that the next phase needs.
 </context_contract>";
 
-/// The fragment for a turn. A missing or unreadable workspace file is left out.
-pub(crate) fn build(state: &State) -> String {
-    let workspace =
-        state.with("_runtime_workspace", |value| value.and_then(Value::as_str).map(str::to_owned));
-    let notes = workspace.map(|workspace| workspace_notes(Path::new(&workspace))).unwrap_or_default();
-    if notes.is_empty() { INSTRUCTIONS.to_owned() } else { format!("{INSTRUCTIONS}\n\n{notes}") }
+/// Longer names of directories are cut, with a hash of the whole behind them.
+const LONGEST_NAME: usize = 120;
+
+/// The fragment for a turn: the instructions, the workspace's notes and those of the session. A file that is missing or
+/// cannot be read is left out.
+pub(crate) fn build(state: &State, home: &Path) -> String {
+    let text =
+        |name| state.with(name, |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned));
+    let workspace = text("_runtime_workspace").map(|workspace| Path::new(&workspace).join(NOTES));
+    let session = text("session_id").and_then(|session| session_file(home, &session));
+    let mut fragment = INSTRUCTIONS.to_owned();
+    for notes in
+        workspace.into_iter().chain(session).map(|file| notes(&file)).filter(|notes| !notes.is_empty())
+    {
+        fragment.push_str("\n\n");
+        fragment.push_str(&notes);
+    }
+    fragment
 }
 
-fn workspace_notes(workspace: &Path) -> String {
+/// The file with the instructions for one session, whether it is there or not.
+pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
+    (!session_id.is_empty()).then(|| home.join("sessions").join(directory_name(session_id)).join(NOTES))
+}
+
+/// A session id as the name of a directory: no two ids share one, also where case does not count, and none leads
+/// elsewhere. Small letters, digits, `-` and `_` stand for themselves, any other byte as `%3a`.
+fn directory_name(session_id: &str) -> String {
+    let mut name = String::with_capacity(session_id.len());
+    for byte in session_id.bytes() {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
+            _ => {
+                let _ = write!(name, "%{byte:02x}");
+            }
+        }
+    }
+    if name.len() > LONGEST_NAME {
+        name.truncate(LONGEST_NAME / 2);
+        // No byte is written like this, so no short id has such a name.
+        name.push_str("%h");
+        for byte in Sha256::digest(session_id) {
+            let _ = write!(name, "{byte:02x}");
+        }
+    }
+    name
+}
+
+fn notes(file: &Path) -> String {
     let mut bytes = Vec::new();
-    match open_notes(&workspace.join(WORKSPACE_FILE))
-        .map(|file| file.take(MOST_BYTES).read_to_end(&mut bytes))
-    {
+    match open_notes(file).map(|file| file.take(MOST_BYTES).read_to_end(&mut bytes)) {
         Some(Ok(_)) => String::from_utf8_lossy(&bytes).trim().to_owned(),
         Some(Err(_)) | None => String::new(),
     }

@@ -18,15 +18,17 @@
 //! | a key twice in one map | the last one counts, as `PyYAML`, with a warning |
 //! | `<<: *base` | merged, what is written beside it wins, as `PyYAML` |
 //! | `!tag value` | an error that says to quote it, as `PyYAML`; `!!str` and friends work |
+//! | `"text` and `more"` at the start of the next line | one text, as `PyYAML` |
 //! | two documents in one file | an error, as `PyYAML` |
 //! | `key:` of any scalar kind | the text of the key; a list or map as a key is an error |
 //!
 //! All of this concerns values without a declared type (inside `client_args` and the like). A
 //! declared setting decides for itself: `api_key: 0123` is the text `0123`.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
-use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
+use granit_parser::{ErrorKind, Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
 
 use crate::node::{Data, Map, Node};
 use crate::{Origin, show};
@@ -43,6 +45,8 @@ pub(crate) struct Problem {
     pub(crate) line: usize,
     pub(crate) column: usize,
     pub(crate) text: String,
+    /// A quoted text goes on at the start of a line, which `PyYAML` allows.
+    is_outdented: bool,
 }
 
 /// A parsed file.
@@ -53,8 +57,34 @@ pub(crate) struct Document {
     pub(crate) duplicates: Vec<(String, Origin)>,
 }
 
+/// How many lines of quoted text may start where they should not.
+const MOST_OUTDENTED: usize = 100;
+
 /// Parses one document; `origin` says how to name a line of it.
 pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Document, Problem> {
+    let mut text = Cow::Borrowed(text);
+    for _ in 0..MOST_OUTDENTED {
+        match parse_strictly(&text, origin) {
+            // Blanks at the start of such a line mean nothing, so they can be added.
+            Err(problem) if problem.is_outdented => text = Cow::Owned(indented(&text, problem.line)),
+            result => return result,
+        }
+    }
+    parse_strictly(&text, origin)
+}
+
+/// The text with enough blanks before one line to be inside of any block.
+fn indented(text: &str, line: usize) -> String {
+    let lines = text.split_inclusive('\n').enumerate();
+    lines.fold(String::with_capacity(text.len() + 64), |mut whole, (index, text)| {
+        if index + 1 == line {
+            whole.push_str(&" ".repeat(64));
+        }
+        whole + text
+    })
+}
+
+fn parse_strictly(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Document, Problem> {
     let mut options = Options::default();
     options.emit_comments = false;
     let mut composer = Composer {
@@ -72,7 +102,7 @@ pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docu
 pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
     let document = parse(text, &|_| Origin::Default);
     let document =
-        document.map_err(|Problem { line, column, text }| YamlError { line, column, problem: text })?;
+        document.map_err(|Problem { line, column, text, .. }| YamlError { line, column, problem: text })?;
     Ok(document.root.as_ref().map(show::bare).unwrap_or_default())
 }
 
@@ -123,7 +153,12 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
             Some(Ok(item)) => Ok(item),
             Some(Err(error)) => {
                 let marker = error.marker();
-                Err(Problem { line: marker.line().max(1), column: marker.col() + 1, text: error.info() })
+                Err(Problem {
+                    line: marker.line().max(1),
+                    column: marker.col() + 1,
+                    text: error.info(),
+                    is_outdented: matches!(error.kind(), ErrorKind::InvalidQuotedScalarIndent),
+                })
             }
             None => Ok((Event::StreamEnd, Span::default())),
         }
@@ -243,7 +278,8 @@ fn known_collection(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), Pr
 }
 
 fn problem(span: &Span, text: &str) -> Problem {
-    Problem { line: span.start.line().max(1), column: span.start.col() + 1, text: text.to_owned() }
+    let (line, column) = (span.start.line().max(1), span.start.col() + 1);
+    Problem { line, column, text: text.to_owned(), is_outdented: false }
 }
 
 #[cfg(test)]

@@ -1,0 +1,496 @@
+//! Which skills there are, what they say, and how the model gets to them.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::{PermissionsExt, symlink},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use bub_agent::{LoadedSkills, Skill, Skills};
+use bub_kernel::{CancellationToken, ChannelMessage, Envelope, ToolContext};
+use bub_settings::{Environment, Loader, Settings};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{harness::World, log::Log};
+
+/// A user's home directory, a workspace, and the skills in them.
+pub(crate) struct House {
+    pub(crate) dir: TempDir,
+    pub(crate) skills: Skills,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl House {
+    pub(crate) fn new() -> Self {
+        Self::with("", &[])
+    }
+
+    /// With a config file and more variables.
+    pub(crate) fn with(config: &str, variables: &[(&str, &str)]) -> Self {
+        let dir = TempDir::new().unwrap();
+        fs::create_dir_all(dir.path().join("workspace")).unwrap();
+        fs::create_dir_all(dir.path().join("home")).unwrap();
+        fs::write(dir.path().join("home/config.yml"), config).unwrap();
+        let fixed = [("HOME", dir.path().to_owned()), ("BUB_HOME", dir.path().join("home"))];
+        let fixed = fixed.map(|(name, value)| (name, value.into_os_string()));
+        let more = variables.iter().map(|(name, value)| (*name, (*value).into()));
+        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more))).load().unwrap();
+        let settings = Arc::new(settings);
+        Self { skills: Skills::new(&settings), settings, dir }
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.dir.path().join("workspace")
+    }
+
+    /// Writes a file below the house.
+    pub(crate) fn write(&self, path: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.dir.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, content).unwrap();
+        path
+    }
+
+    /// A skill in `workspace/.agents/skills` and the like.
+    pub(crate) fn skill(&self, root: &str, name: &str, body: &str) -> PathBuf {
+        self.write(&format!("{root}/{name}/SKILL.md"), skill_text(name, body))
+    }
+
+    pub(crate) fn find(&self, name: &str) -> Option<Arc<Skill>> {
+        self.skills.find(Some(&self.workspace()), name)
+    }
+
+    pub(crate) fn body(&self, name: &str) -> String {
+        self.skills.load(&self.find(name).unwrap(), &LoadedSkills::default())
+    }
+
+    fn block(&self, prompt: &str, allowed: Option<&[&str]>) -> (String, Vec<String>) {
+        let allowed: Option<Vec<String>> =
+            allowed.map(|names| names.iter().map(ToString::to_string).collect());
+        let loaded = LoadedSkills::default();
+        let block = self.skills.block(Some(&self.workspace()), prompt, allowed.as_deref(), &loaded);
+        (block, loaded.names())
+    }
+
+    /// Each skill as `source name: description`.
+    fn listed(&self) -> Vec<String> {
+        let all = self.skills.list(Some(&self.workspace()));
+        all.iter().map(|skill| format!("{} {}", skill.source(), skill.name())).collect()
+    }
+
+    /// Each problem as `path below the house: reason`.
+    fn problems(&self) -> Vec<String> {
+        let base = format!("{}/", self.dir.path().display());
+        let all = self.skills.problems(Some(&self.workspace()));
+        all.iter().map(|problem| problem.to_string().replace(&base, "")).collect()
+    }
+}
+
+pub(crate) fn skill_text(name: &str, body: &str) -> String {
+    format!("---\nname: {name}\ndescription: About {name}.\n---\n\n{body}\n")
+}
+
+const PROJECT: &str = "workspace/.agents/skills";
+const LEGACY: &str = "workspace/.agent/skills";
+const GLOBAL: &str = ".agents/skills";
+
+// H-135, H-139
+#[test]
+fn the_first_skill_of_a_name_wins_and_the_list_is_sorted() {
+    let house = House::new();
+    assert_eq!(house.listed(), ["builtin gh", "builtin skill-creator", "builtin telegram"]);
+    house.skill(PROJECT, "zoo", "project");
+    house.skill(PROJECT, "alpha", "project");
+    house.skill(LEGACY, "alpha", "legacy");
+    house.skill(LEGACY, "old", "legacy");
+    house.skill(GLOBAL, "alpha", "global");
+    house.skill(GLOBAL, "gh", "global");
+    house.skill(GLOBAL, "mine", "global");
+    assert_eq!(
+        house.listed(),
+        [
+            "project alpha",
+            "global gh",
+            "global mine",
+            "project old",
+            "builtin skill-creator",
+            "builtin telegram",
+            "project zoo"
+        ]
+    );
+    assert_eq!(
+        (house.body("alpha"), house.body("gh"), house.body("old")),
+        ("project".into(), "global".into(), "legacy".into())
+    );
+    assert!(house.find("ALPHA").is_some());
+    // Without a workspace only the user's own and ours are there.
+    assert_eq!(house.skills.list(None).len(), 5);
+    assert_eq!(house.problems(), [""; 0]);
+}
+
+// H-135: in the home directory the user's skills are the user's, not those of a stranger's workspace.
+#[test]
+fn skills_of_the_home_directory_are_global_also_when_it_is_the_workspace() {
+    let house = House::new();
+    house.skill(GLOBAL, "mine", "x");
+    let skill = house.skills.find(Some(house.dir.path()), "mine").unwrap();
+    assert_eq!(skill.source().to_string(), "global");
+}
+
+// H-135
+#[test]
+fn the_legacy_directory_works_with_one_warning() {
+    let (house, log) = (House::new(), Log::new());
+    house.listed();
+    assert_eq!(log.text(), "");
+    house.skill(LEGACY, "old", "x");
+    for _ in 0..3 {
+        assert!(house.find("old").is_some());
+    }
+    assert_eq!(log.count("move these skills to .agents/skills"), 1, "{}", log.text());
+}
+
+// H-136, W-54: each row is a `SKILL.md` in the directory `good`, and what is wrong with it.
+#[test]
+fn a_skill_is_valid_or_there_is_a_reason() {
+    let long = "x".repeat(1025);
+    let fits = format!("---\nname: good\ndescription: {}\n---", "ä".repeat(1024));
+    let too_long = format!("---\nname: good\ndescription: {long}\n---\n");
+    let rows: &[(&str, Result<&str, &str>)] = &[
+        ("---\nname: good\ndescription: d\n---\nbody", Ok("d")),
+        ("\n\n--- \nNAME: good\nDescription:  d \n ---\t\nbody", Ok("d")),
+        ("\u{feff}---\r\nname: good\r\ndescription: d\r\n---\r\n", Ok("d")),
+        ("---\nname: good\ndescription: >-\n  folded\n  text\n---", Ok("folded text")),
+        ("---\nname: good\ndescription: |\n  two\n  lines\n---", Ok("two\nlines")),
+        ("---\nname: good\ndescription:\n  plain on\n  two lines\n---", Ok("plain on two lines")),
+        ("---\nname: 'good' # a comment\ndescription: \"a: \\u00e4\"\n---", Ok("a: ä")),
+        ("---\nname: good\ndescription: \"a\nb\n\nc\nd\"\nx:\n  y: 'e\nf'\n---", Ok("a b\nc d")),
+        ("---\nbase: &a good\nname: *a\ndescription: d\nother: [1, {x: 2}]\n---", Ok("d")),
+        ("---\nname: good\ndescription: 1e3\nmetadata:\n---", Ok("1e3")),
+        ("---\nname: good\ndescription: d\nmetadata: {a: b, c: '1'}\n---", Ok("d")),
+        (&fits, Ok(&fits[28..fits.len() - 4])),
+        ("", Err("the first line is not `---`")),
+        ("# good\n---\nname: good\n---\n", Err("the first line is not `---`")),
+        ("---\nname: good\ndescription: d\n", Err("the frontmatter is not closed by a line `---`")),
+        ("---\n---\n", Err("the frontmatter is not a map of `key: value`")),
+        ("---\n- name\n---\n", Err("the frontmatter is not a map of `key: value`")),
+        ("---\nname: good\ndescription: a: b\n---\n", Err("line 3, column 15: not valid YAML: ")),
+        ("---\nname: good\ndescription: !x d\n---\n", Err("line 3, column 17: not valid YAML: ")),
+        ("---\ndescription: d\n---\n", Err("`name` is missing")),
+        ("---\nname: 12\ndescription: d\n---\n", Err("`name` is not text: put quotes around it")),
+        ("---\nname: ' '\ndescription: d\n---\n", Err("`name` is empty")),
+        (
+            "---\nname: other\ndescription: d\n---\n",
+            Err("`name` is \"other\", but the directory is \"good\""),
+        ),
+        ("---\nname: Good\ndescription: d\n---\n", Err("`name` is \"Good\": only a-z and 0-9")),
+        ("---\nname: go--od\ndescription: d\n---\n", Err("`name` is \"go--od\": only a-z and 0-9")),
+        ("---\nname: good\n---\n", Err("`description` is missing")),
+        ("---\nname: good\ndescription: ''\n---\n", Err("`description` is empty")),
+        ("---\nname: good\ndescription: yes\n---\n", Err("`description` is not text: put quotes around it")),
+        (&too_long, Err("`description` is longer than 1024 characters")),
+        (
+            "---\nname: good\ndescription: d\nmetadata: x\n---\n",
+            Err("`metadata` is not a map of text to text"),
+        ),
+        (
+            "---\nname: good\ndescription: d\nmetadata: {version: 1.0}\n---\n",
+            Err("`metadata.version` is not text: put quotes around it"),
+        ),
+        ("---\nname: good\ndescription: d\nmetadata: {a: {b: c}}\n---\n", Err("`metadata.a` is not text")),
+    ];
+    for (text, expected) in rows {
+        let house = House::new();
+        house.write("workspace/.agents/skills/good/SKILL.md", text);
+        match (house.find("good"), expected) {
+            (Some(skill), Ok(description)) => assert_eq!(skill.description(), *description, "{text:?}"),
+            (None, Err(reason)) => {
+                let [problem] = house.problems().try_into().unwrap();
+                let start = format!("workspace/.agents/skills/good/SKILL.md: {reason}");
+                assert!(problem.starts_with(&start), "{text:?}\n{problem}\n{start}");
+            }
+            (found, expected) => panic!("{text:?}: {found:?}, expected {expected:?}"),
+        }
+    }
+    let long = "a".repeat(65);
+    let house = House::new();
+    house.skill(PROJECT, &long, "x");
+    assert!(house.problems()[0].ends_with("`name` is longer than 64 characters"));
+}
+
+// W-54: none of these stops the others, and each is told once.
+#[test]
+fn broken_skills_are_reported_once_and_hurt_nobody() {
+    let (house, log) = (House::new(), Log::new());
+    house.skill(PROJECT, "good", "body");
+    house.write("workspace/.agents/skills/binary/SKILL.md", b"---\nname: \xff\n---");
+    house.write("workspace/.agents/skills/huge/SKILL.md", vec![b'x'; 1024 * 1024 + 1]);
+    for (name, opening) in [("deep-flow", "["), ("deep-list", "- "), ("deep-map", "{a: ")] {
+        let text = format!("---\nname: {name}\ndescription: d\nx:\n  {}\n---", opening.repeat(200_000));
+        house.write(&format!("workspace/.agents/skills/{name}/SKILL.md"), text);
+    }
+    house.write("workspace/.agents/skills/bomb/SKILL.md", bomb());
+    house.write("workspace/.agents/skills/empty/other.md", "not a skill at all");
+    house.write("workspace/.agents/skills/README.md", "a file");
+    fs::create_dir_all(house.workspace().join(".agents/skills/folder/SKILL.md")).unwrap();
+    let at = |name: &str| house.workspace().join(".agents/skills").join(name);
+    fs::create_dir(at("pipe")).unwrap();
+    assert!(Command::new("mkfifo").arg(at("pipe/SKILL.md")).status().unwrap().success());
+    symlink(at("loop"), at("loop")).unwrap();
+    symlink("/nowhere/at/all", at("dangling")).unwrap();
+    fs::create_dir(at("device")).unwrap();
+    symlink("/dev/zero", at("device/SKILL.md")).unwrap();
+    for _ in 0..3 {
+        assert_eq!(
+            house.listed(),
+            ["builtin gh", "project good", "builtin skill-creator", "builtin telegram"]
+        );
+    }
+    let problems = house.problems();
+    let expected = [
+        ("binary/SKILL.md: ", "not valid UTF-8 text"),
+        ("bomb/SKILL.md: ", "too many values"),
+        ("dangling: ", "No such file"),
+        ("deep-flow/SKILL.md: ", "not valid YAML"),
+        ("deep-list/SKILL.md: ", "not valid YAML"),
+        ("deep-map/SKILL.md: ", "not valid YAML"),
+        ("device/SKILL.md: ", "not a regular file"),
+        ("folder/SKILL.md: ", "not a regular file"),
+        ("huge/SKILL.md: ", "larger than 1 MiB"),
+        ("loop: ", "symbolic links"),
+        ("pipe/SKILL.md: ", "not a regular file"),
+    ];
+    assert_eq!(problems.len(), expected.len(), "{problems:#?}");
+    for (problem, (file, reason)) in problems.iter().zip(expected) {
+        let rest = problem.strip_prefix("workspace/.agents/skills/").and_then(|rest| rest.strip_prefix(file));
+        assert!(rest.is_some_and(|rest| rest.contains(reason)), "{problem}, expected {file} {reason}");
+        assert_eq!(log.count(&format!("/{file}")), 1, "{}", log.text());
+    }
+}
+
+/// Aliases that multiply.
+fn bomb() -> String {
+    let mut text = "---\nname: bomb\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..9 {
+        let alias = format!("*a{}, ", level - 1).repeat(10);
+        text += &format!("a{level}: &a{level} [{}]\n", alias.trim_end_matches(", "));
+    }
+    text + "---\n"
+}
+
+// W-54
+#[test]
+fn a_directory_that_cannot_be_read_is_a_problem_of_its_own() {
+    let house = House::new();
+    house.skill(GLOBAL, "good", "body");
+    house.skill(PROJECT, "hidden", "body");
+    let root = house.workspace().join(".agents/skills");
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o000)).unwrap();
+    let (listed, problems) = (house.listed(), house.problems());
+    // Whoever runs as root reads everything.
+    let is_root = fs::read_dir(&root).is_ok();
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(listed.contains(&"global good".to_owned()));
+    if !is_root {
+        assert!(problems[0].starts_with("workspace/.agents/skills: cannot be read: "), "{problems:?}");
+        assert!(house.find("hidden").is_some(), "readable again, but not found");
+    }
+}
+
+// H-138, W-68: what changes on disk is seen at the next look.
+#[test]
+fn changes_on_disk_are_seen_at_once() {
+    let house = House::new();
+    assert!(house.find("new").is_none());
+    let file = house.skill(PROJECT, "new", "one");
+    assert_eq!(house.body("new"), "one");
+    house.skill(PROJECT, "new", "two");
+    assert_eq!(house.body("new"), "two");
+    // The same size, the same moment, other words.
+    fs::write(&file, skill_text("new", "two").replace("About", "above")).unwrap();
+    assert_eq!(house.find("new").unwrap().description(), "above new.");
+    settle(house.dir.path());
+    assert_eq!(house.find("new").unwrap().description(), "above new.");
+    // Settled: now only what stat shows counts.
+    fs::write(&file, skill_text("new", "two")).unwrap();
+    assert_eq!(house.find("new").unwrap().description(), "About new.");
+    settle(house.dir.path());
+    assert!(house.find("new").is_some());
+    fs::remove_file(&file).unwrap();
+    assert!(house.find("new").is_none());
+    settle(house.dir.path());
+    assert!(house.find("new").is_none());
+    house.skill(GLOBAL, "other", "x");
+    house.skill(PROJECT, "new", "three");
+    assert_eq!(house.body("new"), "three");
+    assert!(house.find("other").is_some());
+}
+
+/// Makes everything look as if it had last been changed a minute ago.
+fn settle(path: &Path) {
+    if path.is_dir() {
+        fs::read_dir(path).unwrap().for_each(|entry| settle(&entry.unwrap().path()));
+    }
+    File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_mins(1)).unwrap();
+}
+
+// W-68: the original takes 6 to 15 ms for four skills at every step.
+#[test]
+fn looking_again_costs_a_few_stats() {
+    let house = House::new();
+    for name in ["one", "two", "three", "four"] {
+        house.skill(PROJECT, name, &"text\n".repeat(500));
+    }
+    settle(house.dir.path());
+    let loaded = LoadedSkills::default();
+    let look = || house.skills.block(Some(&house.workspace()), "nothing", None, &loaded);
+    let first = look();
+    let best = (0..200).map(|_| {
+        let start = Instant::now();
+        assert_eq!(look(), first);
+        start.elapsed()
+    });
+    let best = best.min().unwrap();
+    // Measured without optimisation: 21 µs.
+    assert!(best < Duration::from_micros(100), "{best:?}");
+}
+
+// H-105
+#[test]
+fn the_prompt_lists_skills_and_opens_those_it_names() {
+    let house = House::new();
+    let file = house.skill(PROJECT, "deploy", "Run $SKILL_DIR/go.sh.");
+    house.skill(PROJECT, "empty", "");
+    let only = Some(&["Deploy ", "empty"][..]);
+    let plain = "<available_skills>\n- deploy: About deploy.\n- empty: About empty.\n</available_skills>";
+    assert_eq!(house.block("hello", only), (plain.to_owned(), vec![]));
+    let file = file.canonicalize().unwrap();
+    let opened = format!(
+        "<available_skills>\n- deploy: About deploy.\n  Location: {}\nRun {}/go.sh.\n- empty: About empty.\n</available_skills>",
+        file.display(),
+        file.parent().unwrap().display()
+    );
+    assert_eq!(house.block("please $deploy this", only), (opened, vec!["deploy".to_owned()]));
+    let (block, loaded) = house.block("$empty", only);
+    assert!(block.contains("- empty: About empty.\n  Location: "), "{block}");
+    assert!(block.ends_with("SKILL.md\n</available_skills>"), "{block}");
+    assert_eq!(loaded, ["empty"]);
+    // H-75: what is not allowed is neither listed nor opened.
+    assert_eq!(house.block("$deploy", Some(&["empty"])).1, [""; 0]);
+    assert_eq!(house.block("$deploy", Some(&[])).0, "");
+}
+
+// H-105: the end of a sentence is no part of the name.
+#[test]
+fn a_name_is_found_wherever_it_stands() {
+    let house = House::new();
+    house.skill(PROJECT, "my-skill", "x");
+    let rows: &[(&str, &[&str])] = &[
+        ("channel=$telegram|chat_id=7", &["telegram"]),
+        ("Use $telegram.", &["telegram"]),
+        ("$telegram... $GH, ($my-skill-) $$my-skill", &["gh", "my-skill", "telegram"]),
+        ("_$gh_", &["gh"]),
+        ("costs $5, $HOME, ${gh}, $telegrams, $my, $, $.", &[]),
+        ("$my-skill-x $gh.x", &[]),
+        ("grüße: $telegramä", &["telegram"]),
+    ];
+    for (prompt, expected) in rows {
+        assert_eq!(house.block(prompt, None).1, *expected, "{prompt}");
+    }
+}
+
+// H-137
+#[test]
+fn a_body_is_what_follows_the_frontmatter_filled_in() {
+    let bin = TempDir::new().unwrap();
+    let python = bin.path().join("python3");
+    fs::write(&python, "").unwrap();
+    let path = format!("/nowhere:{}", bin.path().display());
+    let house = House::with(
+        "model: local:x\nmax_steps: 7\nstream_output: true\nenabled_channels: [a, b]\n",
+        &[("PATH", &path), ("BUB_MAX_STEPS", "9")],
+    );
+    let directory = house.skill(GLOBAL, "a", "").parent().unwrap().canonicalize().unwrap();
+    let directory = directory.display();
+    let python = python.display();
+    let rows: &[(&str, &str)] = &[
+        ("\n\n text  \n\n", "text"),
+        ("a\r\nb", "a\nb"),
+        ("x\n---\ny", "x\n---\ny"),
+        ("$SKILL_DIR/a ${SKILL_DIR}b $SKILL_DIRS", &format!("{directory}/a {directory}b $SKILL_DIRS")),
+        ("$PYTHON ${PYTHON}", &format!("{python} {python}")),
+        ("$$PYTHON $$ $HOME ${HOME} $1 $", "$PYTHON $ $HOME ${HOME} $1 $"),
+        ("${config.model} ${ config.max_steps } ${config.stream_output}", "local:x 9 true"),
+        ("[${config.enabled_channels}]", r#"[["a","b"]]"#),
+        // The environment wins, unknown is empty, defaults count.
+        ("[${config.nothing.here}] ${config.max_tokens}", "[] 16384"),
+        ("${config.model", "${config.model"),
+        ("${config.a b}", "${config.a b}"),
+    ];
+    for (body, expected) in rows {
+        house.skill(GLOBAL, "a", body);
+        assert_eq!(house.body("a"), *expected, "{body:?}");
+    }
+    let house = House::new();
+    house.skill(GLOBAL, "a", "$PYTHON");
+    assert_eq!(house.body("a"), "python3");
+}
+
+// H-139
+#[test]
+fn the_bundled_skills_say_what_is_true() {
+    let house = House::new();
+    for name in ["gh", "skill-creator", "telegram"] {
+        let (body, skill) = (house.body(name), house.find(name).unwrap());
+        assert!(body.starts_with("# ") && body.len() > 500, "{name}");
+        assert_eq!(skill.location(), "(part of bub)");
+    }
+    assert!(house.body("skill-creator").contains("`$SKILL_DIR` becomes"));
+    assert!(!house.dir.path().join("home/skills-builtin").exists());
+}
+
+// H-115
+#[tokio::test]
+async fn the_tool_lists_and_opens_skills() {
+    let world = World::new();
+    let file = world.dir.path().join("workspace/.agents/skills/deploy/SKILL.md");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, skill_text("deploy", "Go.")).unwrap();
+    let hollow = world.dir.path().join(".agents/skills/hollow/SKILL.md");
+    fs::create_dir_all(hollow.parent().unwrap()).unwrap();
+    fs::write(&hollow, skill_text("hollow", "")).unwrap();
+    let message = Envelope::from(ChannelMessage::new("s", "cli", "hello"));
+    let state = world.framework.build_state(&message, "s").await.unwrap();
+    let tool = world.framework.tools().iter().find(|tool| tool.spec().name == "skill").unwrap();
+    let call = async |arguments: Value| {
+        let context = ToolContext {
+            run_id: "r".into(),
+            tape: None,
+            state: state.clone(),
+            cancel: CancellationToken::default(),
+        };
+        tool.call(arguments.as_object().cloned().unwrap(), context).await.unwrap()
+    };
+    let all = "Available skills:\n- deploy\n- gh\n- hollow\n- skill-creator\n- telegram";
+    assert_eq!(call(json!({})).await, all);
+    assert_eq!(call(json!({"name": null})).await, all);
+    assert_eq!(call(json!({"name": "nothing"})).await, "(no such skill)");
+    let loaded = state.slot::<LoadedSkills>().unwrap();
+    assert_eq!(loaded.names(), [""; 0]);
+    let opened = format!("Location: {}\n---\nGo.", file.canonicalize().unwrap().display());
+    assert_eq!(call(json!({"name": "Deploy"})).await, opened);
+    assert!(call(json!({"name": "hollow"})).await.as_str().unwrap().ends_with("\n---\n(no content)"));
+    assert_eq!(loaded.names(), ["deploy", "hollow"]);
+    // H-75
+    state.set("allowed_skills", json!(["deploy"]));
+    assert_eq!(call(json!({"name": "gh"})).await, "(skill 'gh' is not allowed in this context)");
+    assert_eq!(call(json!({})).await, "Available skills:\n- deploy");
+    assert_eq!(call(json!({"name": "DEPLOY"})).await, opened);
+    state.set("allowed_skills", Value::Null);
+    assert_eq!(call(json!({})).await, all);
+    assert_eq!(loaded.names(), ["deploy", "hollow"]);
+}
