@@ -97,10 +97,9 @@ impl Builtin {
             .with_slot(Arc::clone(&self.agent))
             .with_slot(message.sender())
             .with_slot(Arc::clone(&self.policy))
-            .with_slot(Arc::clone(&self.approvals));
-        let mut patch =
-            StatePatch::with_capacity(4).with("session_id", session_id).with_slot(Arc::clone(&self.agent));
-        patch = patch.with_slot(Arc::clone(&self.skills)).with_slot(Arc::new(LoadedSkills::default()));
+            .with_slot(Arc::clone(&self.approvals))
+            .with_slot(Arc::clone(&self.skills))
+            .with_slot(Arc::new(LoadedSkills::default()));
         if let Some(tape) = TurnTape::open(&self.framework()?, &self.redactor, message, session_id).await? {
             let tape = Arc::new(tape);
             self.open_turns.add(session_id, &tape);
