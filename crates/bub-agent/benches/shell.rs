@@ -1,29 +1,39 @@
-//! What it costs to start a command.
+//! What it costs to run `true`, from call to result.
 #![allow(clippy::expect_used, reason = "a bench that cannot start has nothing to measure")]
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use bub_agent::shell::{Launcher, Request, Shells};
+use bub_agent::shell::{Launcher, Request, SUBCOMMAND, Shells, supervise};
 use bub_kernel::CancellationToken;
 use bub_settings::{Environment, Loader};
 use divan::Bencher;
 
-fn main() {
-    divan::main();
+/// The bench is its own supervisor, as the program is.
+fn main() -> ExitCode {
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    match args.as_slice() {
+        [first, rest @ ..] if first == SUBCOMMAND => supervise(rest),
+        _ => {
+            divan::main();
+            ExitCode::SUCCESS
+        }
+    }
 }
 
-/// `true` from call to result, without a supervisor.
+#[divan::bench]
+fn supervised(bencher: Bencher<'_, '_>) {
+    run(bencher, Launcher::this_program());
+}
+
 #[divan::bench]
 fn direct(bencher: Bencher<'_, '_>) {
     run(bencher, None);
 }
 
-/// The same under the supervisor of the program that `BUB_BENCH_PROGRAM` names at build time, if it does.
+/// What any program pays for the same.
 #[divan::bench]
-fn supervised(bencher: Bencher<'_, '_>) {
-    if let Some(program) = option_env!("BUB_BENCH_PROGRAM") {
-        run(bencher, Some(Launcher(PathBuf::from(program))));
-    }
+fn standard_library() {
+    std::process::Command::new("bash").args(["-c", "true"]).output().expect("bash");
 }
 
 fn run(bencher: Bencher<'_, '_>, launcher: Option<Launcher>) {
@@ -33,8 +43,7 @@ fn run(bencher: Bencher<'_, '_>, launcher: Option<Launcher>) {
     let shells = Shells::new(Arc::new(settings), launcher);
     let request = Request { command: "true".to_owned(), ..Request::default() };
     bencher.bench_local(|| {
-        let run =
-            async { shells.run(request.clone(), Duration::from_secs(5), &CancellationToken::new()).await };
-        runtime.block_on(run).expect("an outcome")
+        let cancel = CancellationToken::new();
+        runtime.block_on(shells.run(request.clone(), Duration::from_secs(5), &cancel)).expect("an outcome")
     });
 }

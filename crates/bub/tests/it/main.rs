@@ -19,4 +19,5 @@ mod faults;
 mod login;
 mod models;
 mod sandbox;
+mod shells;
 mod tape;

@@ -1,0 +1,121 @@
+//! Commands of the agent, and what becomes of them when the program ends in whatever way.
+
+use std::{
+    path::Path,
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use crate::sandbox::{Sandbox, bub, example, signal};
+
+/// Processes of every sort: the shell, one beside it, one that left, one that does not listen.
+const FAMILY: &str = "echo $$ > shell; sleep 99 & echo $! > child; \
+    setsid sh -c 'echo $$ > away; sleep 99; true' & \
+    (trap '' TERM; echo $BASHPID > deaf; while true; do sleep 0.05; done) & sleep 99; true";
+const MEMBERS: [&str; 4] = ["shell", "child", "away", "deaf"];
+
+fn pid(sandbox: &Sandbox, file: &str) -> Option<u32> {
+    std::fs::read_to_string(sandbox.workspace().join(file)).ok()?.trim().parse().ok()
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(20), "not so: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn start_family(sandbox: &Sandbox) -> Child {
+    let child = sandbox.command(&example("commanding")).args(["run", FAMILY]).spawn().unwrap();
+    eventually("all run", || MEMBERS.iter().all(|member| pid(sandbox, member).is_some_and(is_alive)));
+    child
+}
+
+// L7, W-24, W-27
+#[cfg(target_os = "linux")]
+#[test]
+fn no_command_survives_the_program() {
+    for how in ["KILL", "TERM", "INT", "QUIT"] {
+        let sandbox = Sandbox::new();
+        let mut child = start_family(&sandbox);
+        signal(&child, how);
+        child.wait().unwrap();
+        for member in MEMBERS {
+            let pid = pid(&sandbox, member).unwrap();
+            eventually(&format!("{member} is gone after {how}"), || !is_alive(pid));
+        }
+    }
+}
+
+// L7
+#[cfg(target_os = "linux")]
+#[test]
+fn what_a_finished_program_left_running_ends_with_it() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.example("commanding", ["run", "sleep 99 & echo $! > child; echo started"]);
+    assert_eq!(run.ok(), "[cli:local]\nstarted\n");
+    let pid = pid(&sandbox, "child").unwrap();
+    eventually("the child is gone", || !is_alive(pid));
+}
+
+// L7, W-37: also with a program of one's own, which is its own helper.
+#[test]
+fn commands_see_no_secrets() {
+    let sandbox = Sandbox::new();
+    let output = sandbox
+        .command(&example("commanding"))
+        .args(["run", "cat; echo ${#BUB_API_KEY} $PLAIN"])
+        .env("BUB_API_KEY", "correct-horse-battery")
+        .env("PLAIN", "seen")
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "[cli:local]\n0 seen\n");
+}
+
+#[test]
+fn the_helper_is_hidden_and_reads_no_settings() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "{ broken");
+    assert!(!sandbox.bub(["--help"]).ok().contains("__exec"));
+    // Without the program at the other end of its input it does nothing, and says nothing.
+    for args in [&["__exec"][..], &["__exec", "/bin/sh", "echo no"]] {
+        let run = sandbox.bub(args);
+        assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(2), "", ""));
+    }
+}
+
+// H-112: the stock program as the helper, in its smallest form.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_program_is_a_helper_of_few_resources() {
+    use std::{
+        io::{BufRead, BufReader},
+        os::{fd::OwnedFd, unix::net::UnixStream},
+    };
+    let sandbox = Sandbox::new();
+    let (own, theirs) = UnixStream::pair().unwrap();
+    let mut helper = sandbox
+        .command(Path::new(&bub()))
+        .args(["__exec", "/bin/sh", "echo $PPID > helper; read line < go; exit 7"])
+        .stdin(OwnedFd::from(theirs))
+        .spawn()
+        .unwrap();
+    std::process::Command::new("mkfifo").arg(sandbox.workspace().join("go")).status().unwrap();
+    let mut reports = BufReader::new(own).lines().map(Result::unwrap);
+    assert!(reports.next().unwrap().starts_with("started "));
+    eventually("it runs", || pid(&sandbox, "helper").is_some());
+    let status = std::fs::read_to_string(format!("/proc/{}/status", helper.id())).unwrap();
+    let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    let memory: u32 = memory.trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(memory < 3000, "{memory} kB");
+    std::fs::write(sandbox.workspace().join("go"), "\n").unwrap();
+    assert_eq!(reports.next().unwrap(), "exited 7");
+    assert_eq!(reports.next(), None);
+    helper.wait().unwrap();
+}
