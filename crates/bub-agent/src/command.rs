@@ -41,10 +41,9 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<Command> {
 }
 
 /// Words by name, or by the order in which the tool lists its parameters.
-fn arguments(spec: &ToolSpec, words: impl Iterator<Item = String>) -> Result<Map<String, Value>> {
+pub fn arguments(spec: &ToolSpec, words: impl Iterator<Item = String>) -> Result<Map<String, Value>> {
     let wrong = |text: String| Err(Error::invalid_input(text));
-    let properties = spec.parameters.get("properties").and_then(Value::as_object);
-    let names: Vec<&str> = properties.into_iter().flat_map(Map::keys).map(String::as_str).collect();
+    let names: Vec<&str> = spec.parameters().into_iter().map(|(name, _)| name).collect();
     let mut arguments = Map::new();
     let mut by_name = false;
     for word in words {

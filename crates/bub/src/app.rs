@@ -118,6 +118,7 @@ impl App {
             return Err(Failure::usage(problem.to_string()));
         }
         check_providers(&framework).map_err(|problem| Failure::usage(problem.to_string()))?;
+        check_policy(&framework).map_err(Failure::usage)?;
         let Some(command) = commands.into_iter().find(|known| known.command.get_name() == name) else {
             return Err(Failure::usage(format!("there is no command `{name}`")));
         };
@@ -140,10 +141,17 @@ impl App {
     }
 }
 
-/// The one setting with a shape of its own. A mistake in it must not wait for the first model call.
+/// A setting with a shape of its own. A mistake in it must not wait for the first model call.
 fn check_providers(framework: &Framework) -> Result<(), SettingsError> {
     let settings = framework.service::<Settings>();
     settings.map_or(Ok(()), |settings| bub_model::Catalogue::new(&settings).map(drop))
+}
+
+/// The other one. A broken policy allows nothing, which is better known before than after.
+fn check_policy(framework: &Framework) -> Result<(), String> {
+    let settings = framework.service::<Settings>();
+    let policy = settings.map(|settings| bub_agent::policy::Policy::new(&settings));
+    policy.and_then(|policy| policy.problem().map(str::to_owned)).map_or(Ok(()), Err)
 }
 
 fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {

@@ -4,17 +4,22 @@ use std::sync::Arc;
 
 use bub_kernel::{Plugin, PluginContext, Result, hooks::HookSet};
 
-use crate::cli::Commands;
+use crate::cli::{Commands, Terminal};
 
 /// The agent's defaults and the commands of the command line.
 pub(crate) struct Builtin {
     agent: Arc<bub_agent::Builtin>,
     commands: Arc<Commands>,
+    terminal: Arc<Terminal>,
 }
 
 impl Builtin {
     pub(crate) fn new(context: &PluginContext<'_>) -> Result<Self> {
-        Ok(Self { agent: Arc::new(bub_agent::Builtin::new(context)?), commands: Arc::new(Commands) })
+        Ok(Self {
+            agent: Arc::new(bub_agent::Builtin::new(context)?),
+            commands: Arc::new(Commands),
+            terminal: Arc::default(),
+        })
     }
 }
 
@@ -22,5 +27,6 @@ impl Plugin for Builtin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
         Arc::clone(&self.agent).register(hooks);
         Arc::clone(&self.commands).register(hooks);
+        Arc::clone(&self.terminal).register(hooks);
     }
 }

@@ -1,13 +1,16 @@
 //! The builtin commands of the command line, one file each.
 
+mod approve;
 mod hooks;
 mod login;
 mod models;
 mod output;
+mod policy;
 mod run;
 mod skill;
 mod tape;
 
+pub(crate) use approve::Terminal;
 use bub_kernel::CliApp;
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
@@ -31,5 +34,6 @@ impl Commands {
         app.add(hooks::command());
         app.add(tape::command());
         app.add(skill::command());
+        app.add(policy::command());
     }
 }

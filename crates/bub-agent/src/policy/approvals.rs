@@ -143,7 +143,7 @@ impl Approvals {
             Some(Ok(None)) => (Decision::Failed, None, Some("nothing here asks people".to_owned())),
             Some(Err(error)) => {
                 tracing::error!("approval.failed tool={} error={error}", request.tool);
-                (Decision::Failed, None, Some(error.to_string()))
+                (Decision::Failed, None, Some(error.message().to_owned()))
             }
         };
         let (tool, arguments) = (question.tool.name.clone(), question.arguments.clone());

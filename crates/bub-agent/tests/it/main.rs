@@ -8,12 +8,15 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod approvals;
 mod bash;
+mod command;
 mod defaults;
 mod fs_tools;
 mod harness;
 mod log;
 mod model;
+mod policy;
 mod prompt;
 mod recording;
 mod shell;

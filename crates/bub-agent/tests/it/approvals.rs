@@ -1,0 +1,258 @@
+//! Approvals: who may give them, for what, and for how long.
+
+use std::{sync::Arc, sync::Mutex, time::Duration};
+
+use bub_agent::policy::{Approval, Approvals, Decision, Policy, Question};
+use bub_kernel::{
+    ApprovalAnswer, ApprovalRequest, CancellationToken, ErrorKind, Framework, Result, Role, Sender, State,
+    hooks,
+};
+use bub_settings::Redactor;
+use serde_json::{Value, json};
+
+use crate::policy::{map, settings, somebody, tool};
+
+/// What a person does when asked; what came of it is kept.
+type Person = Box<dyn Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync>;
+
+/// A channel that shows requests to its people.
+struct Chat {
+    approvals: Approvals,
+    person: Person,
+    heard: Mutex<Vec<String>>,
+    shown: Mutex<Vec<ApprovalRequest>>,
+}
+
+#[hooks(crate = bub_kernel)]
+impl Chat {
+    async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
+        self.shown.lock().unwrap().push(request.clone());
+        let outcomes = (self.person)(&self.approvals, request);
+        let words = outcomes
+            .into_iter()
+            .map(|outcome| outcome.map_or_else(|no| no.message().to_owned(), |()| "ok".to_owned()));
+        self.heard.lock().unwrap().extend(words);
+        self.approvals.wait(&request.id).await
+    }
+}
+
+struct Scene {
+    framework: Framework,
+    chat: Arc<Chat>,
+    state: State,
+    cancel: CancellationToken,
+}
+
+struct Shared(Arc<Chat>);
+
+impl bub_kernel::Plugin for Shared {
+    fn register(self: Arc<Self>, hooks: &mut bub_kernel::hooks::HookSet) {
+        Arc::clone(&self.0).register(hooks);
+    }
+}
+
+impl Scene {
+    fn new(person: impl Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync + 'static) -> Self {
+        let chat = Arc::new(Chat {
+            approvals: Approvals::default(),
+            person: Box::new(person),
+            heard: Mutex::default(),
+            shown: Mutex::default(),
+        });
+        let framework = Framework::builder().plugin("chat", Shared(Arc::clone(&chat))).build();
+        let state = State::new();
+        state.put_slot(Arc::new(somebody(Role::Member)));
+        state.set("session_id", "chat:7");
+        Self { framework, chat, state, cancel: CancellationToken::new() }
+    }
+
+    async fn try_ask(&self, arguments: Value) -> Result<Approval> {
+        let rules = json!([{"tools": ["bash"], "action": "ask", "reason": "reviewed"}]).to_string();
+        let policy = Policy::new(&settings(&[("BUB_POLICY_RULES", &rules)]));
+        let (tool, arguments) = (tool("bash"), map(arguments));
+        let verdict = policy.decide(&self.state.sender(), &tool, &arguments);
+        let redactor = Redactor::new();
+        redactor.register(&bub_settings::Secret::from("correct-horse-battery"));
+        let question = Question {
+            tool: &tool,
+            arguments: &arguments,
+            verdict: &verdict,
+            timeout: policy.approval_timeout(),
+            redactor: &redactor,
+        };
+        self.chat.approvals.ask(self.framework.hooks(), question, &self.state, &self.cancel).await
+    }
+
+    async fn ask(&self, arguments: Value) -> Approval {
+        self.try_ask(arguments).await.unwrap()
+    }
+
+    fn heard(&self) -> Vec<String> {
+        std::mem::take(&mut *self.chat.heard.lock().unwrap())
+    }
+}
+
+const YES: ApprovalAnswer = ApprovalAnswer::Approved;
+const GONE: &str = "there is no such request; it was answered or has expired";
+
+#[tokio::test(start_paused = true)]
+async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
+    let scene =
+        Scene::new(|approvals, request| vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]);
+    let arguments =
+        json!({"cmd": "curl -H correct-horse-battery x", "list": [{"a": "correct-horse-battery"}]});
+    let approval = scene.ask(arguments.clone()).await;
+    assert_eq!(
+        approval.event("c1"),
+        json!({"tool": "bash", "call_id": "c1", "decision": "approved", "by": "chat:ada", "elapsed_ms": 0})
+    );
+    approval.spend("bash", &map(arguments)).unwrap();
+    assert_eq!(scene.heard(), ["ok"]);
+    let shown = scene.chat.shown.lock().unwrap().pop().unwrap();
+    assert_eq!(Value::Object(shown.arguments), json!({"cmd": "curl -H *** x", "list": [{"a": "***"}]}));
+    assert_eq!((shown.reason.as_str(), shown.session_id.as_str()), ("reviewed", "chat:7"));
+    assert_eq!((shown.sender, shown.expires), (somebody(Role::Member), Duration::from_mins(5)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_no_is_a_no_with_its_reason() {
+    for (reason, told) in
+        [(Some("not today".to_owned()), "not today"), (None, "the person who was asked said no")]
+    {
+        let no = ApprovalAnswer::Denied(reason);
+        let scene = Scene::new(move |approvals, request| {
+            vec![approvals.answer(&request.id, &somebody(Role::Owner), no.clone())]
+        });
+        let approval = scene.ask(json!({})).await;
+        assert_eq!(approval.decision, Decision::Denied);
+        let error = approval.spend("bash", &map(json!({}))).unwrap_err();
+        assert_eq!(error.message(), format!("Tool 'bash' denied by policy: {told}"));
+        assert_eq!(error.kind(), ErrorKind::Tool);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_else_and_from_nowhere_else_can_answer() {
+    let strangers = || {
+        let ada = somebody(Role::Member);
+        let other_chat = "the request belongs to another chat";
+        let other_person = "only the person the request is for, or an owner, can answer it";
+        vec![
+            (Sender { id: "eve".to_owned(), ..ada.clone() }, other_person),
+            (Sender { id: String::new(), ..ada.clone() }, other_person),
+            (Sender { role: Role::Guest, ..ada.clone() }, other_person),
+            (Sender { id: "eve".to_owned(), role: Role::Guest, ..ada.clone() }, other_person),
+            (Sender { chat_id: "8".to_owned(), ..ada.clone() }, other_chat),
+            (Sender { channel: "mail".to_owned(), ..ada.clone() }, other_chat),
+            (Sender { chat_id: "8".to_owned(), role: Role::Owner, ..ada.clone() }, other_chat),
+            (Sender::default(), other_chat),
+        ]
+    };
+    let scene = Scene::new(move |approvals, request| {
+        strangers().into_iter().map(|(who, _)| approvals.answer(&request.id, &who, YES)).collect()
+    });
+    let approval = scene.ask(json!({"cmd": "rm x"})).await;
+    let expected: Vec<_> = strangers().into_iter().map(|(_, why)| why).collect();
+    assert_eq!(scene.heard(), expected);
+    // None of them was heard, so the request waited until it expired.
+    assert_eq!(approval.decision, Decision::Expired);
+    assert_eq!(approval.event("c")["by"], Value::Null);
+    let told = approval.spend("bash", &map(json!({"cmd": "rm x"}))).unwrap_err().message().to_owned();
+    assert_eq!(told, "Tool 'bash' denied by policy: nobody approved it within 300 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_counts_once_and_for_one_request() {
+    let ids = Arc::new(Mutex::new(Vec::<String>::new()));
+    let seen = Arc::clone(&ids);
+    let scene = Scene::new(move |approvals, request| {
+        let ada = somebody(Role::Member);
+        let mut ids = seen.lock().unwrap();
+        // The answers of all earlier requests, replayed, and then, for the first one only, a right one twice.
+        let mut outcomes: Vec<_> = ids.iter().map(|id| approvals.answer(id, &ada, YES)).collect();
+        if ids.is_empty() {
+            outcomes
+                .extend([approvals.answer(&request.id, &ada, YES), approvals.answer(&request.id, &ada, YES)]);
+        }
+        ids.push(request.id.clone());
+        outcomes
+    });
+    let first = scene.ask(json!({"cmd": "ls"})).await;
+    assert_eq!((first.decision, scene.heard()), (Decision::Approved, vec!["ok".to_owned(), GONE.to_owned()]));
+    let second = scene.ask(json!({"cmd": "ls"})).await;
+    assert_eq!((second.decision, scene.heard()), (Decision::Expired, vec![GONE.to_owned()]));
+    let ids = ids.lock().unwrap().clone();
+    assert_ne!(ids[0], ids[1]);
+    for id in ids.iter().map(String::as_str).chain(["", "x"]) {
+        let late = scene.chat.approvals.answer(id, &somebody(Role::Owner), YES);
+        assert_eq!(late.unwrap_err().message().to_owned(), GONE);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_approval_is_for_the_call_as_it_was_shown() {
+    let yes =
+        || Scene::new(|approvals, request| vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]);
+    for (name, arguments) in
+        [("bash", json!({"cmd": "rm -rf x"})), ("bash", json!({})), ("fs.write", json!({"cmd": "ls"}))]
+    {
+        let approval = yes().ask(json!({"cmd": "ls"})).await;
+        let told = approval.spend(name, &map(arguments)).unwrap_err().message().to_owned();
+        assert!(told.ends_with("denied by policy: the approval was given for another call"), "{told}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
+    struct Broken;
+    #[hooks(crate = bub_kernel)]
+    impl Broken {
+        async fn request_approval(&self) -> Result<Option<ApprovalAnswer>> {
+            Err(bub_kernel::Error::unknown("the line is dead"))
+        }
+    }
+    for (builder, told) in [
+        (Framework::builder(), "nothing here asks people"),
+        (Framework::builder().plugin("broken", Broken), "the line is dead"),
+    ] {
+        let scene = Scene { framework: builder.build(), ..Scene::new(|_, _| Vec::new()) };
+        let approval = scene.ask(json!({})).await;
+        assert_eq!(approval.decision, Decision::Failed);
+        let error = approval.spend("bash", &map(json!({}))).unwrap_err().message().to_owned();
+        assert_eq!(error, format!("Tool 'bash' denied by policy: nobody could be asked: {told}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_turn_waits_for_nobody() {
+    let scene = Scene::new(|_, _| Vec::new());
+    scene.cancel.cancel();
+    assert_eq!(scene.try_ask(json!({})).await.unwrap_err().kind(), ErrorKind::Cancelled);
+}
+
+// The person may take longer than any other hook.
+#[tokio::test(start_paused = true)]
+async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
+    struct Slow;
+    #[hooks(crate = bub_kernel)]
+    impl Slow {
+        async fn request_approval(&self) -> ApprovalAnswer {
+            tokio::time::sleep(bub_kernel::hooks::HOOK_TIME_LIMIT * 3).await;
+            ApprovalAnswer::Approved
+        }
+    }
+    let framework = Framework::builder().plugin("slow", Slow).build();
+    let state = State::new();
+    let (tool, arguments, redactor) = (tool("bash"), map(json!({})), Redactor::new());
+    let verdict = Policy::new(&settings(&[])).decide(&Sender::terminal(), &tool, &arguments);
+    let question = Question {
+        tool: &tool,
+        arguments: &arguments,
+        verdict: &verdict,
+        timeout: Duration::from_hours(1),
+        redactor: &redactor,
+    };
+    let approvals = Approvals::default();
+    let asked = approvals.ask(framework.hooks(), question, &state, &CancellationToken::new()).await.unwrap();
+    assert_eq!((asked.decision, asked.by.as_deref()), (Decision::Approved, Some("plugin")));
+}
