@@ -44,7 +44,7 @@ impl Agent {
         }
         let models = self.models.clone()?;
         let candidates = candidates(&models, state).await?;
-        let Some(first) = candidates.first() else { return Ok(ModelStream::text(offline::GUIDE)) };
+        let Some(first) = candidates.first() else { return Ok(offline::guide(state)) };
         let tape = state.slot::<TurnTape>();
         let system = framework.system_prompt(prompt, state)?;
         let mut messages = vec![json!({"role": "system", "content": system})];

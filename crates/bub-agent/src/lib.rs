@@ -24,5 +24,6 @@ pub mod tools;
 
 pub use agent::Agent;
 pub use builtin::Builtin;
+pub use offline::NO_MODEL;
 pub use record::wait_for_session;
 pub use skills::{LoadedSkills, Problem as SkillProblem, Skill, Skills, Source as SkillSource};

@@ -1,7 +1,18 @@
 //! The answers when no model is configured: honest, and of use.
 
+use bub_kernel::{ModelStream, State};
+
+/// Set to `true` in the state of a turn that no model answered.
+pub const NO_MODEL: &str = "_runtime_no_model";
+
+/// The answer without a model.
+pub(crate) fn guide(state: &State) -> ModelStream {
+    state.set(NO_MODEL, true);
+    ModelStream::text(GUIDE)
+}
+
 /// Says that there is no model, and what to do about it.
-pub(crate) const GUIDE: &str = "\
+const GUIDE: &str = "\
 No model is configured, so nobody has read your message; it is on the session's tape all the same.
 
 To get an answer, do one of these and send it again:

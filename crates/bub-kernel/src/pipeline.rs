@@ -30,6 +30,9 @@ pub struct TurnOptions {
     pub cancel: Option<CancellationToken>,
 }
 
+/// The target of log lines about what the caller learns as well, so that a program can print them once.
+pub(crate) const TURN_LOG: &str = "bub::turn";
+
 impl TurnOptions {
     /// Waits until the turn is cancelled: for ever, when nobody can.
     pub async fn cancelled(&self) {
@@ -71,7 +74,7 @@ impl Framework {
             Some(error) if error.kind() == ErrorKind::Cancelled => tracing::info!("turn.cancelled"),
             Some(error) => {
                 let session = inbound.session_id().unwrap_or_default();
-                tracing::error!("turn.failed session={session:?} error={error}");
+                tracing::error!(target: TURN_LOG, "turn.failed session={session:?} error={error}");
             }
             None => {}
         }

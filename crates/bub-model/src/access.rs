@@ -106,6 +106,14 @@ pub enum AccessError {
         /// What went wrong.
         problem: String,
     },
+    /// The login cannot be used now, and is not to blame.
+    #[error("the login of `{provider}` cannot be refreshed now: {problem}; try again in a while")]
+    LoginLater {
+        /// The provider.
+        provider: String,
+        /// What went wrong.
+        problem: String,
+    },
     /// The settings are wrong.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -124,6 +132,9 @@ impl AccessError {
 
 impl From<AccessError> for ModelError {
     fn from(error: AccessError) -> Self {
+        if let AccessError::LoginLater { .. } = error {
+            return Self::new(ErrorKind::Transport, Action::Retry, error.to_string());
+        }
         let action = match &error {
             AccessError::NotAModel(_)
             | AccessError::UnknownProvider { .. }
@@ -132,6 +143,7 @@ impl From<AccessError> for ModelError {
             | AccessError::Settings(_) => Action::GiveUp,
             AccessError::NoKey { .. }
             | AccessError::BadKey { .. }
+            | AccessError::LoginLater { .. }
             | AccessError::KeyCommand { .. }
             | AccessError::Login { .. } => Action::Reauthenticate,
         };

@@ -31,6 +31,8 @@ pub struct Provider {
     pub base_variable: String,
     /// What it speaks.
     pub wire: Wire,
+    /// What it speaks at its own address, if that differs; see [`wire_at`](Self::wire_at).
+    pub home_wire: Option<Wire>,
     /// How it differs from what it speaks.
     pub quirks: Quirks,
     /// Whether it runs on the user's computer.
@@ -62,6 +64,11 @@ impl Provider {
         configured.or_else(|| if self.local { None } else { windows::known(model) })
     }
 
+    /// What it speaks at an address: somebody else's server may only imitate it.
+    pub fn wire_at(&self, base_url: &BaseUrl) -> Wire {
+        self.home_wire.filter(|_| self.base_url.as_ref() == Some(base_url)).unwrap_or(self.wire)
+    }
+
     /// Every name it is known by.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.name).chain(&self.aliases).map(String::as_str)
@@ -78,6 +85,7 @@ impl Provider {
             key_variables: texts(row.key_variables),
             base_variable: text(row.base_variable).unwrap_or_else(|| conventional(row.name, "API_BASE")),
             wire: row.wire,
+            home_wire: row.home_wire,
             quirks: quirks(row, &Map::new()).unwrap_or_default(),
             local: row.local,
             needs_key: !row.local,

@@ -34,7 +34,6 @@ impl Choice {
                 None
             }
         });
-        let fallbacks = fallbacks.filter(|_| self.model.is_some());
         self.model.iter().cloned().chain(fallbacks).collect()
     }
 }
@@ -53,6 +52,9 @@ pub enum Why {
     Login(PathBuf),
     /// A server on this computer has it.
     Local(BaseUrl),
+    /// It is the first of `fallback_models` that exists, because there is no other model, or because `model` is
+    /// wrong: then with what is wrong.
+    Fallback(Option<String>),
     /// There is no model.
     Nothing,
 }
@@ -65,6 +67,8 @@ impl fmt::Display for Why {
             Self::Added(origin) => write!(f, "no model is configured; provider from {origin}"),
             Self::Login(file) => write!(f, "no model is configured; login in {}", file.display()),
             Self::Local(base_url) => write!(f, "no model is configured; a server answers at {base_url}"),
+            Self::Fallback(None) => f.write_str("no model is configured; from `fallback_models`"),
+            Self::Fallback(Some(problem)) => write!(f, "from `fallback_models`; `model` is wrong: {problem}"),
             Self::Nothing => f.write_str("no model is configured, no key is set and no local server answers"),
         }
     }
@@ -72,29 +76,59 @@ impl fmt::Display for Why {
 
 impl Models {
     /// The model to use: the configured one; else that of a provider with a key, in the order of the
-    /// catalogue; else that of a login; else that of a local server; else none.
+    /// catalogue; else that of a login; else that of a local server; else a fallback; else none.
     ///
     /// Local servers are asked only when it comes to that. An error means that `model` is set to
-    /// something that does not exist.
+    /// something that does not exist, and that there is no fallback that does.
     pub async fn choose(&self) -> Result<Choice, AccessError> {
-        self.choose_from(None).await
+        self.tell_what_is_ignored();
+        let choice = self.choose_from(None).await?;
+        if let (Why::Fallback(Some(problem)), Some(model)) = (&choice.why, &choice.model) {
+            tracing::warn!("`model` is wrong: {problem}; going on with the fallback {model}");
+        }
+        if let (Why::Local(_) | Why::Fallback(None) | Why::Nothing, Some(provider)) =
+            (&choice.why, self.catalogue.get(codex::PROVIDER))
+            && let Err(problem) = self.login(provider)
+        {
+            tracing::warn!("{problem}");
+        }
+        Ok(choice)
     }
 
     /// The same, when the local servers have been asked already.
     pub(crate) async fn choose_from(&self, servers: Option<&[LocalServer]>) -> Result<Choice, AccessError> {
         let fallbacks = self.settings.get(&core::FALLBACK_MODELS).unwrap_or_default();
         if let Some(text) = self.settings.get(&core::MODEL) {
-            let model = Some(self.resolve(&text)?);
-            let why = Why::Configured(self.settings.origin("model").unwrap_or(Origin::Default));
-            return Ok(Choice { model, why, fallbacks });
+            let origin = || self.settings.origin("model").unwrap_or(Origin::Default);
+            return match self.resolve(&text) {
+                Ok(model) => Ok(Choice { model: Some(model), why: Why::Configured(origin()), fallbacks }),
+                Err(error) => self.by_fallback(&fallbacks, Some(error.to_string())).ok_or(error),
+            };
         }
         let found = match (self.by_key().or_else(|| self.by_login()), servers) {
             (Some(found), _) => Some(found),
             (None, Some(servers)) => by_local_server(servers),
             (None, None) => by_local_server(&self.local_servers().await),
         };
-        let (model, why) = found.map_or((None, Why::Nothing), |(model, why)| (Some(model), why));
-        Ok(Choice { model, why, fallbacks })
+        let Some((model, why)) = found else {
+            let nothing = Choice { model: None, why: Why::Nothing, fallbacks: Vec::new() };
+            return Ok(self.by_fallback(&fallbacks, None).unwrap_or(nothing));
+        };
+        Ok(Choice { model: Some(model), why, fallbacks })
+    }
+
+    /// The first fallback that exists, with those after it.
+    fn by_fallback(&self, fallbacks: &[String], problem: Option<String>) -> Option<Choice> {
+        let (index, model) =
+            fallbacks.iter().enumerate().find_map(|(index, text)| match self.resolve(text) {
+                Ok(model) => Some((index, model)),
+                Err(error) => {
+                    tracing::warn!("fallback left out: {error}");
+                    None
+                }
+            })?;
+        let fallbacks = fallbacks.get(index + 1..).unwrap_or_default().to_vec();
+        Some(Choice { model: Some(model), why: Why::Fallback(problem), fallbacks })
     }
 
     fn by_key(&self) -> Option<(ModelId, Why)> {
@@ -110,7 +144,7 @@ impl Models {
     }
 
     fn by_login(&self) -> Option<(ModelId, Why)> {
-        let usable = self.codex.is_logged_in() && self.catalogue.get(codex::PROVIDER)?.login.is_some();
+        let usable = self.login(self.catalogue.get(codex::PROVIDER)?).unwrap_or_default();
         let model = || ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
         usable.then(|| (model(), Why::Login(self.codex.file())))
     }

@@ -45,6 +45,30 @@ const EARLY: i64 = 120;
 /// How long a process waits for another one that is refreshing.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
+const EXPIRED: &str = "it has expired and holds no refresh token";
+const REMOVED: &str = "it was removed";
+
+/// Why a login gives no token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginProblem {
+    /// What went wrong, in one line.
+    pub text: String,
+    /// Whether the same login may work later. Otherwise a new one is needed.
+    pub is_temporary: bool,
+}
+
+impl LoginProblem {
+    fn temporary(text: String) -> Self {
+        Self { text, is_temporary: true }
+    }
+}
+
+impl From<String> for LoginProblem {
+    fn from(text: String) -> Self {
+        Self { text, is_temporary: false }
+    }
+}
+
 /// Where the services are; tests point it at themselves.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
@@ -116,13 +140,19 @@ impl Codex {
         &self.shared.endpoints
     }
 
-    /// Whether there is a login at all, expired or not.
-    pub fn is_logged_in(&self) -> bool {
-        self.shared.read().is_ok_and(|tokens| tokens.is_some())
+    /// Whether there is a login that can be used, as far as this computer can tell; the error says why the
+    /// one that is there cannot.
+    pub fn check(&self) -> Result<bool, String> {
+        match self.shared.read()? {
+            Some(tokens) if tokens.refresh_token.is_none() && tokens.expires_at <= now() => {
+                Err(EXPIRED.to_owned())
+            }
+            tokens => Ok(tokens.is_some()),
+        }
     }
 
     /// Tokens that are valid for a while; `None` without a login.
-    pub async fn tokens(&self) -> Result<Option<Tokens>, String> {
+    pub async fn tokens(&self) -> Result<Option<Tokens>, LoginProblem> {
         match self.shared.read()? {
             Some(tokens) if tokens.expires_at <= now() + EARLY => self.refresh(tokens).await.map(Some),
             tokens => Ok(tokens),
@@ -130,7 +160,7 @@ impl Codex {
     }
 
     /// New tokens, because these were refused.
-    pub async fn renew(&self, refused: &Secret) -> Result<Option<Tokens>, String> {
+    pub async fn renew(&self, refused: &Secret) -> Result<Option<Tokens>, LoginProblem> {
         match self.shared.read()? {
             Some(tokens) if tokens.access_token == *refused => self.refresh(tokens).await.map(Some),
             tokens => Ok(tokens),
@@ -139,42 +169,45 @@ impl Codex {
 
     /// A refresh runs to its end in a task of its own, even if the call that wanted it is cancelled: the
     /// server may have taken back the old refresh token already, and the new one must not be lost.
-    async fn refresh(&self, old: Tokens) -> Result<Tokens, String> {
+    async fn refresh(&self, old: Tokens) -> Result<Tokens, LoginProblem> {
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move { shared.refresh(&old).await });
-        task.await.unwrap_or_else(|_| Err("the refresh was cut off".to_owned()))
+        task.await.unwrap_or_else(|_| Err(LoginProblem::temporary("the refresh was cut off".to_owned())))
     }
 }
 
 impl Shared {
     /// Refreshes unless another task or process has just done so. When that fails, the old token
     /// serves as long as it is valid.
-    async fn refresh(&self, old: &Tokens) -> Result<Tokens, String> {
+    async fn refresh(&self, old: &Tokens) -> Result<Tokens, LoginProblem> {
         let _one_at_a_time = self.refreshing.lock().await;
         let _across_processes = self.file.lock(LOCK_TIMEOUT).await?;
-        let current = self.read()?.ok_or("the login was removed")?;
+        let current = self.read()?.ok_or_else(|| REMOVED.to_owned())?;
         if current.access_token != old.access_token && current.expires_at > now() + EARLY {
             return Ok(current);
         }
         let outcome = match &current.refresh_token {
             Some(refresh_token) => self.exchange(refresh_token).await,
-            None => Err("it has expired and holds no refresh token".to_owned()),
+            None => Err(LoginProblem::from(EXPIRED.to_owned())),
         };
         match outcome {
             Err(problem) if current.expires_at > now() => {
-                tracing::warn!("the login could not be refreshed, the old token is still valid: {problem}");
+                tracing::warn!(
+                    "the login could not be refreshed, the old token is still valid: {}",
+                    problem.text
+                );
                 Ok(current)
             }
             outcome => outcome,
         }
     }
 
-    async fn exchange(&self, refresh_token: &Secret) -> Result<Tokens, String> {
+    async fn exchange(&self, refresh_token: &Secret) -> Result<Tokens, LoginProblem> {
         let grant = exchange::Grant::Refresh(refresh_token);
         let granted = exchange::send(&*self.fetch, &self.endpoints.token, grant).await?;
         granted.register(&self.redactor);
         self.file.store(&granted, now())?;
-        self.read()?.ok_or_else(|| "the login was removed".to_owned())
+        Ok(self.read()?.ok_or_else(|| REMOVED.to_owned())?)
     }
 
     fn read(&self) -> Result<Option<Tokens>, String> {

@@ -114,11 +114,33 @@ impl Keys {
             Found::Key(key, source) => (key, source),
             Found::Command(line, source) => (self.run(provider, &line).await?, source),
         };
-        if key.expose().is_empty() || !key.expose().bytes().all(|byte| byte.is_ascii_graphic()) {
-            let (provider, source_text) = (provider.name.clone(), source.to_string());
-            return Err(AccessError::BadKey { provider, source_text });
-        }
+        sendable(provider, &key, &source)?;
         Ok(key)
+    }
+
+    /// Says what is wrong with a key, or with the command that prints it, without running that.
+    pub(crate) fn check(&self, provider: &Provider, found: &Found) -> Result<(), AccessError> {
+        let problem = |problem| AccessError::KeyCommand { provider: provider.name.clone(), problem };
+        match found {
+            Found::Key(key, source) => sendable(provider, key, source),
+            Found::Command(line, _) => command::check(&self.settings, line).map_err(problem),
+        }
+    }
+
+    /// Addresses in the workspace's `.env` that nobody follows.
+    pub(crate) fn ignored_bases(&self, catalogue: &Catalogue) -> Vec<String> {
+        let ignored = catalogue.iter().filter_map(|provider| {
+            let (name, variable) = (&provider.name, &provider.base_variable);
+            let origin = self.settings.dotenv_origin(variable)?;
+            let config = self.settings.config_file().display();
+            self.settings.environment().get(variable).is_none().then(|| {
+                format!(
+                    "{origin}: ignored, a workspace may not say where keys go; \
+                     set it in the environment, or `api_base.{name}` in {config}"
+                )
+            })
+        });
+        ignored.collect()
     }
 
     /// Forgets what the provider's command printed, because it is refused.
@@ -218,6 +240,15 @@ impl Keys {
 /// The value that was set for this provider, under any of its names.
 fn own<'a, 'p, T>(values: &'a PerProvider<T>, provider: &'p Provider) -> Option<(&'p str, &'a T)> {
     provider.names().find_map(|name| Some((name, values.own(name)?)))
+}
+
+fn sendable(provider: &Provider, key: &Secret, source: &KeySource) -> Result<(), AccessError> {
+    let key = key.expose();
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        let (provider, source_text) = (provider.name.clone(), source.to_string());
+        return Err(AccessError::BadKey { provider, source_text });
+    }
+    Ok(())
 }
 
 fn main_provider(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> Option<String> {

@@ -1,12 +1,13 @@
 //! From a model's name to everything a call of it needs.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use bub_settings::{Secret, Settings, SettingsError, core};
 
+use crate::base_url::BaseUrl;
 use crate::catalogue::Login;
 use crate::client_args::ClientArgs;
-use crate::codex::{self, Codex, Endpoints};
+use crate::codex::{self, Codex, Endpoints, LoginProblem};
 use crate::fetch::Fetch;
 use crate::keys::{Found, Keys};
 use crate::local::{self, LocalServer};
@@ -43,6 +44,8 @@ pub struct Models {
     keys: Keys,
     fetch: Arc<dyn Fetch>,
     client_args: ClientArgs,
+    /// What the workspace tried in vain is told once.
+    told: Once,
 }
 
 impl Models {
@@ -63,7 +66,7 @@ impl Models {
         let codex = Codex::new(&home, endpoints, Arc::clone(&fetch), redactor);
         let client_args = ClientArgs::from_settings(&settings);
         client_args.warn();
-        Ok(Self { settings, catalogue, codex, keys, fetch, client_args })
+        Ok(Self { settings, catalogue, codex, keys, fetch, client_args, told: Once::new() })
     }
 
     /// The providers.
@@ -85,6 +88,7 @@ impl Models {
     /// Everything a call of this model needs. Cheap enough to ask before every call, which is what
     /// keeps a login fresh.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {
+        self.tell_what_is_ignored();
         let provider = self.provider(id)?;
         let custom = self.keys.custom_base(provider)?;
         let login = provider.login.filter(|_| custom.is_none());
@@ -160,19 +164,41 @@ impl Models {
             Ok(base_url) => base_url,
             Err(error) => return Some(error),
         };
-        let open = !provider.needs_key || base_url.is_loopback();
-        let usable = open || self.find_key(provider).is_some() || self.has_login(provider);
-        (!usable).then(|| self.no_key(provider))
+        match self.keys.find(provider) {
+            Ok(Some(found)) => return self.keys.check(provider, &found).err(),
+            Ok(None) => {}
+            Err(error) => return Some(error.into()),
+        }
+        match self.login(provider) {
+            Ok(true) => None,
+            Err(problem) => Some(problem),
+            Ok(false) => {
+                let open = !provider.needs_key || base_url.is_loopback();
+                (!open).then(|| self.no_key(provider))
+            }
+        }
     }
 
-    /// Whether the provider is called with a login.
-    pub(crate) fn has_login(&self, provider: &Provider) -> bool {
+    /// Whether the provider is called with a login when it has no key; an error when that one is no good.
+    pub(crate) fn login(&self, provider: &Provider) -> Result<bool, AccessError> {
         let possible = provider.login.is_some() && matches!(self.keys.custom_base(provider), Ok(None));
-        possible && self.codex.is_logged_in()
+        if !possible {
+            return Ok(false);
+        }
+        self.codex.check().map_err(|problem| login_error(provider, problem.into()))
     }
 
-    pub(crate) fn base_url_of(&self, provider: &Provider) -> Option<String> {
-        self.keys.base_url(provider).ok().map(|base_url| base_url.to_string())
+    /// Warns of addresses in the workspace's `.env`: they are not followed, and somebody may wonder.
+    pub(crate) fn tell_what_is_ignored(&self) {
+        self.told.call_once(|| {
+            for ignored in self.keys.ignored_bases(&self.catalogue) {
+                tracing::warn!("{ignored}");
+            }
+        });
+    }
+
+    pub(crate) fn base_url_of(&self, provider: &Provider) -> Option<BaseUrl> {
+        self.keys.base_url(provider).ok()
     }
 
     /// What is configured for providers that do not exist, and keys that travel in the open.
@@ -187,13 +213,13 @@ impl Models {
             let open = !base_url.is_secure() && !base_url.is_loopback() && self.find_key(provider).is_some();
             open.then(|| format!("the key of `{}` goes to {base_url} without encryption", provider.name))
         });
-        unknown.chain(open).collect()
+        unknown.chain(open).chain(self.keys.ignored_bases(&self.catalogue)).collect()
     }
 
     /// Where the key of a provider comes from, without getting it.
     pub fn key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalogue.get(provider)?;
-        let login = || self.has_login(provider).then(|| KeySource::Login(self.codex.file()));
+        let login = || self.login(provider).unwrap_or_default().then(|| KeySource::Login(self.codex.file()));
         self.find_key(provider).map(|found| found.source().clone()).or_else(login)
     }
 
@@ -211,7 +237,9 @@ impl Models {
         id: &ModelId,
         key: Option<(Secret, KeySource)>,
     ) -> Result<Endpoint, AccessError> {
-        let base_url = self.keys.base_url(provider)?.for_wire(provider.wire);
+        let base_url = self.keys.base_url(provider)?;
+        let wire = provider.wire_at(&base_url);
+        let base_url = base_url.for_wire(wire);
         if key.is_none() && provider.needs_key && !base_url.is_loopback() {
             return Err(self.no_key(provider));
         }
@@ -221,7 +249,7 @@ impl Models {
         }
         let (key, source) = key.unzip();
         if let Some(key) = key {
-            let (usual, value) = provider.wire.credentials(&key);
+            let (usual, value) = wire.credentials(&key);
             headers.push(match &provider.key_header {
                 Some(header) => (header.clone(), key),
                 None => (usual.to_owned(), value),
@@ -229,7 +257,7 @@ impl Models {
         }
         Ok(Endpoint {
             id: ModelId::new(&provider.name, id.model()),
-            wire: provider.wire,
+            wire,
             quirks: provider.quirks.clone(),
             base_url,
             headers,
@@ -246,7 +274,8 @@ impl Models {
         (account, source): (Option<String>, KeySource),
     ) -> Result<Endpoint, AccessError> {
         let base_url = self.codex.endpoints().api();
-        let base_url = base_url.ok_or_else(|| login_error(provider, "its address is wrong".to_owned()))?;
+        let base_url =
+            base_url.ok_or_else(|| login_error(provider, "its address is wrong".to_owned().into()))?;
         let mut headers = own_headers(provider);
         headers.extend(codex::headers(token, account.as_deref()));
         Ok(Endpoint {
@@ -277,6 +306,12 @@ fn own_headers(provider: &Provider) -> Vec<(String, Secret)> {
     provider.headers.iter().map(|(name, value)| (name.clone(), Secret::from(value.as_str()))).collect()
 }
 
-fn login_error(provider: &Provider, problem: String) -> AccessError {
-    AccessError::Login { provider: provider.name.clone(), problem }
+fn login_error(provider: &Provider, problem: LoginProblem) -> AccessError {
+    let LoginProblem { text: problem, is_temporary } = problem;
+    let provider = provider.name.clone();
+    if is_temporary {
+        AccessError::LoginLater { provider, problem }
+    } else {
+        AccessError::Login { provider, problem }
+    }
 }

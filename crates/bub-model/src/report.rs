@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use bub_settings::core;
 
-use crate::{AccessError, Choice, KeySource, LocalServer, Models, Provider, Wire};
+use crate::{AccessError, BaseUrl, Choice, KeySource, LocalServer, Models, Provider, Wire};
 
 /// What is usable now and why.
 #[derive(Debug)]
@@ -79,18 +79,18 @@ fn fallback_problem(models: &Models, text: &str) -> Option<String> {
 fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> ProviderReport {
     let key = models.key_source(&provider.name);
     let base_url = models.base_url_of(provider);
-    let server = servers.iter().find(|server| Some(server.base_url.as_str()) == base_url.as_deref());
+    let server = servers.iter().find(|server| Some(&server.base_url) == base_url.as_ref());
     let problem = models.problem(provider).map(|error| error.hint());
     // A server on this computer is usable when it answers and has a model; nothing else tells.
     let todo = match server {
         Some(server) if server.models.is_empty() => Some("it has no model yet: load one".to_owned()),
-        None if provider.local && problem.is_none() => Some(absent(models, base_url.as_deref())),
+        None if provider.local && problem.is_none() => Some(absent(models, base_url.as_ref())),
         _ => problem,
     };
     ProviderReport {
         name: provider.name.clone(),
-        wire: provider.wire,
-        base_url,
+        wire: base_url.as_ref().map_or(provider.wire, |base_url| provider.wire_at(base_url)),
+        base_url: base_url.map(|base_url| base_url.to_string()),
         local: provider.local,
         usable: todo.is_none(),
         key,
@@ -99,9 +99,10 @@ fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> Provider
     }
 }
 
-fn absent(models: &Models, base_url: Option<&str>) -> String {
+fn absent(models: &Models, base_url: Option<&BaseUrl>) -> String {
     if !models.settings.get(&core::LOCAL_MODELS) {
         return "not asked, because `local_models` is off".to_owned();
     }
-    format!("no server answers at {}: start it", base_url.unwrap_or_default())
+    let place = base_url.map(|base_url| format!(" at {base_url}")).unwrap_or_default();
+    format!("no server answers{place}: start it")
 }

@@ -236,10 +236,9 @@ pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
 /// A wrong text, quoted in the error unless it may be a secret.
 fn invalid(setting: &Setting, origin: Origin, text: &str) -> SettingsError {
     const LONGEST: usize = 60;
-    let hidden = setting.is_secret()
-        || is_sensitive_name(setting.key())
-        || matches!(setting.kind(), Kind::Map | Kind::Maps);
-    let found = if hidden {
+    let found = if matches!(setting.kind(), Kind::Map | Kind::Maps) {
+        "a single value".to_owned()
+    } else if setting.is_secret() || is_sensitive_name(setting.key()) {
         "a text that is not shown".to_owned()
     } else if text.chars().count() > LONGEST || text.chars().any(char::is_control) {
         let shown: String = text.chars().take(LONGEST).filter(|c| !c.is_control()).collect();

@@ -142,6 +142,17 @@ impl Settings {
         Ok(secret)
     }
 
+    /// Where the workspace's `.env` sets a variable that is no setting.
+    pub fn dotenv_origin(&self, name: &str) -> Option<crate::Origin> {
+        let file = self.sources.dotenv.as_ref()?;
+        let found = file.bindings.iter().rev().find(|binding| binding.name.eq_ignore_ascii_case(name))?;
+        Some(crate::Origin::DotEnv {
+            file: file.file.clone(),
+            line: found.line,
+            name: found.name.clone().into(),
+        })
+    }
+
     /// The variables of the environment that hold secrets bub has read, spelled as they are there.
     /// Child processes must not get them.
     pub fn secret_env_names(&self) -> Vec<String> {

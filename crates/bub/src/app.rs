@@ -11,7 +11,8 @@ use std::{
 
 use bub_agent::shell::{self, Launcher};
 use bub_kernel::{
-    BoxError, CliCommand, CliContext, Error, Framework, FrameworkBuilder, Plugin, PluginContext, Result, Tool,
+    BoxError, CliCommand, CliContext, Error, ErrorKind, Framework, FrameworkBuilder, Plugin, PluginContext,
+    Result, Tool,
 };
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
 
@@ -25,6 +26,8 @@ use crate::{
 const FAILED: u8 = 1;
 /// Wrong arguments or configuration.
 const USAGE: u8 = 2;
+/// The plugin with everything that comes with the program.
+const BUILTIN: &str = "builtin";
 
 /// The `bub` program, with the plugins you add.
 ///
@@ -97,7 +100,8 @@ impl App {
     }
 
     fn try_run(mut self, args: &[OsString], redactor: &Redactor) -> Result<ExitCode, Failure> {
-        let workspace = arguments::workspace(args).unwrap_or_else(|| PathBuf::from("."));
+        let named = arguments::workspace(args);
+        let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with a broken configuration, so problems wait until a command is to run.
         let (settings, problems) = self.load_settings(&workspace, redactor);
         logging::start(&settings);
@@ -106,7 +110,7 @@ impl App {
         }
         let framework = self.compose(&workspace, settings);
         let commands = framework.cli_commands();
-        let parsed = catch_unwind(AssertUnwindSafe(|| arguments::parse(args, &commands)));
+        let parsed = catch_unwind(AssertUnwindSafe(|| arguments::parse(args, &commands, named.as_deref())));
         let parsed = parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
         let (name, matches) = match parsed {
             Parsed::Command(name, matches) => (name, matches),
@@ -136,7 +140,7 @@ impl App {
         if let Some(launcher) = self.launcher {
             builder = builder.service(Arc::new(launcher));
         }
-        let builder = builder.plugin_with("builtin", Builtin::new);
+        let builder = builder.plugin_with(BUILTIN, Builtin::new);
         self.add_plugins.into_iter().fold(builder, |builder, add| add(builder)).build()
     }
 }
@@ -178,9 +182,17 @@ struct Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let place =
-            error.origin().map(|origin| format!(" (hook {} of plugin {})", origin.hook, origin.plugin));
-        Self { text: format!("{error}{}", place.unwrap_or_default()), code: FAILED }
+        // Where it happened, and how it calls that, matters when it is somebody else's code.
+        let text = match error.origin().filter(|origin| &*origin.plugin != BUILTIN) {
+            Some(origin) => format!("{error} (hook {} of plugin {})", origin.hook, origin.plugin),
+            None => error.message().to_owned(),
+        };
+        let code = match error.kind() {
+            ErrorKind::Config => USAGE,
+            ErrorKind::InvalidInput if error.origin().is_none() => USAGE,
+            _ => FAILED,
+        };
+        Self { text, code }
     }
 }
 

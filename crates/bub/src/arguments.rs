@@ -22,6 +22,8 @@ bub is a hook-first agent runtime. What to do next:
   bub --help          list all commands and options
 ";
 
+const WHICH_WORKSPACE: &str = "it is not clear which workspace is meant; put `-w DIR` before the command";
+
 /// What came of reading the command line.
 pub(crate) enum Parsed {
     /// Run this command with these arguments.
@@ -32,14 +34,18 @@ pub(crate) enum Parsed {
     Wrong(String),
 }
 
-/// Reads the command line with the commands that plugins registered.
-pub(crate) fn parse(args: &[OsString], commands: &[CliCommand]) -> Parsed {
+/// Reads the command line with the commands that plugins registered. `used` is the workspace that was found before.
+pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Path>) -> Parsed {
     let mut root = root();
     for known in commands {
         root = root.subcommand(known.command.clone());
     }
     match root.try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
+            // A plugin's command may take `-w` for a value of its own.
+            Some(_) if matches.get_one::<PathBuf>("workspace").map(PathBuf::as_path) != used => {
+                Parsed::Wrong(WHICH_WORKSPACE.to_owned())
+            }
             Some((name, own)) => Parsed::Command(name.to_owned(), own.clone()),
             None => Parsed::Print(NEXT_STEPS.to_owned()),
         },
@@ -60,19 +66,19 @@ fn root() -> Command {
                 .long("workspace")
                 .value_name("DIR")
                 .value_parser(value_parser!(PathBuf))
+                .global(true)
                 .help("The directory the agent works in [default: the current one]"),
         )
 }
 
 /// The workspace, read before plugins exist: they want to know it when they are made.
 ///
-/// Only options before the command are looked at. Whether the rest makes sense is decided later.
+/// Whether the rest makes sense is decided later.
 pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
     let mut found = None;
     let mut rest = args.iter().skip(1);
     while let Some(arg) = rest.next() {
-        let bytes = arg.as_encoded_bytes();
-        if !bytes.starts_with(b"-") {
+        if arg == "--" {
             break;
         }
         if arg == "-w" || arg == "--workspace" {

@@ -17,7 +17,7 @@ impl Builtin {
     pub(crate) fn new(context: &PluginContext<'_>) -> Result<Self> {
         Ok(Self {
             agent: Arc::new(bub_agent::Builtin::new(context)?),
-            commands: Arc::new(Commands),
+            commands: Arc::default(),
             terminal: Arc::default(),
         })
     }

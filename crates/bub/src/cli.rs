@@ -11,7 +11,7 @@ mod skill;
 mod tape;
 
 pub(crate) use approve::Terminal;
-use bub_kernel::CliApp;
+use bub_kernel::{CliApp, Error};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
 pub(crate) use output::{one_line, print};
@@ -23,17 +23,26 @@ fn client(settings: &Settings) -> ModelClient {
 }
 
 /// Registers the builtin commands, in the order in which help lists them.
-pub(crate) struct Commands;
+#[derive(Default)]
+pub(crate) struct Commands {
+    flaw: run::Flaw,
+}
 
 #[bub_macros::hooks(crate = bub_kernel)]
 impl Commands {
     fn register_cli_commands(&self, app: &CliApp) {
-        app.add(run::command());
+        app.add(run::command(&self.flaw));
         app.add(login::command());
         app.add(models::command());
         app.add(hooks::command());
         app.add(tape::command());
         app.add(skill::command());
         app.add(policy::command());
+    }
+
+    fn on_error(&self, stage: &str, error: &Error) {
+        if stage == "run_model" {
+            self.flaw.note(error);
+        }
     }
 }

@@ -1,9 +1,24 @@
 //! Logs go to standard error, through the redactor.
 
-use std::io::IsTerminal;
+use std::{
+    io::IsTerminal,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use bub_settings::{Redactor, Settings, core};
-use tracing::level_filters::LevelFilter;
+use tracing::{Metadata, level_filters::LevelFilter};
+use tracing_subscriber::fmt::writer::MakeWriterExt;
+
+/// The log lines of turns that failed.
+const TURN: &str = "bub::turn";
+
+/// Whether the command that runs prints such failures itself.
+static PRINTED: AtomicBool = AtomicBool::new(false);
+
+/// Says that failures of turns are printed: nobody wants to read them twice, unless more was asked for.
+pub(crate) fn failures_are_printed() {
+    PRINTED.store(true, Ordering::Relaxed);
+}
 
 /// Starts logging at the level the settings ask for.
 pub(crate) fn start(settings: &Settings) {
@@ -13,12 +28,15 @@ pub(crate) fn start(settings: &Settings) {
         _ => LevelFilter::DEBUG,
     };
     let redactor = settings.redactor().clone();
+    let wanted = move |line: &Metadata<'_>| {
+        level > LevelFilter::WARN || line.target() != TURN || !PRINTED.load(Ordering::Relaxed)
+    };
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_target(false)
         .without_time()
         .with_ansi(wants_colour(settings))
-        .with_writer(move || redactor.writer(std::io::stderr()))
+        .with_writer((move || redactor.writer(std::io::stderr())).with_filter(wanted))
         .finish();
     // A program that embeds the App may have its own subscriber already; then that one is used.
     let _ = tracing::subscriber::set_global_default(subscriber);

@@ -104,7 +104,7 @@ impl HookSet {
 
     /// Logs an error of the model stage that does not end it, and tells the observers.
     pub(crate) async fn report_model_error(&self, error: &Error, message: Option<&Envelope>) {
-        tracing::warn!("run_model.error error={error}");
+        tracing::warn!(target: crate::pipeline::TURN_LOG, "run_model.error error={error}");
         self.notify_error("run_model", error, message).await;
     }
 }

@@ -90,13 +90,15 @@ fn change(
                 let url = parsed.ok_or_else(|| place.bad(field, value, base_url::EXPECTED))?;
                 provider.local = url.is_loopback();
                 provider.needs_key &= !provider.local;
-                // A login belongs to the address it was made for.
+                // A login belongs to the address it was made for, and so does what is spoken only there.
                 provider.login = None;
+                provider.home_wire = None;
                 provider.base_url = Some(url.with_default_path(&provider.base_path));
             }
             "wire" => {
                 let names = Wire::ALL.map(Wire::name).join(", ");
                 let wire = Wire::from_name(text()?);
+                provider.home_wire = None;
                 provider.wire = wire.ok_or_else(|| place.bad(field, value, &format!("one of {names}")))?;
             }
             "key_variable" => provider.key_variables = place.texts(field, value)?,

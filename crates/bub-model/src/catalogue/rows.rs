@@ -22,6 +22,8 @@ pub struct Row {
     pub base_variable: &'static str,
     /// What it speaks.
     pub wire: Wire,
+    /// What it speaks at its own address, where servers that imitate it do not keep up.
+    pub home_wire: Option<Wire>,
     /// Whether it runs on the user's computer and wants no key.
     pub local: bool,
     /// The header for the key, where the wire's own is wrong.
@@ -54,6 +56,7 @@ pub(super) const EMPTY: Row = Row {
     key_variables: &[],
     base_variable: "",
     wire: Wire::ChatCompletions,
+    home_wire: None,
     local: false,
     key_header: "",
     key_prefix: "",
@@ -93,6 +96,8 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         base_variable: "OPENAI_BASE_URL",
+        // Its newer models refuse tools in chat completions.
+        home_wire: Some(Wire::Responses),
         key_prefix: "sk-proj-",
         default_model: "gpt-6-luna",
         quirks: "",
@@ -102,6 +107,7 @@ pub static ROWS: &[Row] = &[
     Row {
         aliases: &["google"],
         base_path: "/v1beta",
+        base_variable: "GOOGLE_GEMINI_BASE_URL",
         wire: Wire::GenerateContent,
         key_prefix: "AIza",
         default_model: "gemini-flash-latest",
@@ -129,6 +135,8 @@ pub static ROWS: &[Row] = &[
         ..row("mistral", "https://api.mistral.ai/v1", &["MISTRAL_API_KEY"])
     },
     Row {
+        base_path: "/openai/v1",
+        base_variable: "GROQ_BASE_URL",
         key_prefix: "gsk_",
         default_model: "openai/gpt-oss-120b",
         quirks: "",
@@ -141,6 +149,7 @@ pub static ROWS: &[Row] = &[
     },
     Row {
         aliases: &["z_ai", "glm"],
+        base_variable: "ZAI_BASE_URL",
         default_model: "glm-5.3",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "thinking_switch"}"#,
         ..row("zai", "https://api.z.ai/api/paas/v4", &["ZAI_API_KEY"])
@@ -163,7 +172,11 @@ pub static ROWS: &[Row] = &[
         ..row("fireworks", "https://api.fireworks.ai/inference/v1", &["FIREWORKS_API_KEY"])
     },
     row("deepinfra", "https://api.deepinfra.com/v1/openai", &["DEEPINFRA_API_KEY"]),
-    Row { key_prefix: "pplx-", ..row("perplexity", "https://api.perplexity.ai", &["PERPLEXITY_API_KEY"]) },
+    Row {
+        base_variable: "PERPLEXITY_BASE_URL",
+        key_prefix: "pplx-",
+        ..row("perplexity", "https://api.perplexity.ai", &["PERPLEXITY_API_KEY"])
+    },
     Row {
         aliases: &["azureopenai", "azure_openai"],
         base_path: "/openai/v1",
@@ -173,11 +186,18 @@ pub static ROWS: &[Row] = &[
         ..row("azure", "", &["AZURE_OPENAI_API_KEY", "AZURE_API_KEY"])
     },
     // People have this variable for other reasons, so it never decides about the model.
-    row("github", "https://models.github.ai/inference", &["GITHUB_TOKEN"]),
+    Row {
+        base_variable: "GITHUB_MODELS_API_BASE",
+        ..row("github", "https://models.github.ai/inference", &["GITHUB_TOKEN"])
+    },
     row("huggingface", "https://router.huggingface.co/v1", &["HF_TOKEN"]),
     row("nebius", "https://api.studio.nebius.ai/v1", &["NEBIUS_API_KEY"]),
     row("sambanova", "https://api.sambanova.ai/v1", &["SAMBANOVA_API_KEY"]),
-    row("cohere", "https://api.cohere.ai/compatibility/v1", &["COHERE_API_KEY", "CO_API_KEY"]),
+    Row {
+        base_path: "/compatibility/v1",
+        base_variable: "COHERE_BASE_URL",
+        ..row("cohere", "https://api.cohere.ai/compatibility/v1", &["COHERE_API_KEY", "CO_API_KEY"])
+    },
     row("llama", "https://api.llama.com/compat/v1", &["LLAMA_API_KEY"]),
     row("inception", "https://api.inceptionlabs.ai/v1", &["INCEPTION_API_KEY"]),
     row("requesty", "https://router.requesty.ai/v1", &["REQUESTY_API_KEY"]),
@@ -197,11 +217,16 @@ pub static ROWS: &[Row] = &[
         ..row("databricks", "", &["DATABRICKS_TOKEN"])
     },
     Row { base_variable: "OLLAMA_HOST", ..local("ollama", "http://127.0.0.1:11434/v1") },
-    Row { aliases: &["lm_studio"], ..local("lmstudio", "http://127.0.0.1:1234/v1") },
+    Row {
+        aliases: &["lm_studio"],
+        base_variable: "LM_STUDIO_API_BASE",
+        key_variables: &["LM_STUDIO_API_KEY"],
+        ..local("lmstudio", "http://127.0.0.1:1234/v1")
+    },
     local("llamacpp", "http://127.0.0.1:8080/v1"),
     Row {
         quirks: r#"{"max_tokens_field": "max_tokens", "streaming": false, "stream_options": false}"#,
         ..local("llamafile", "http://127.0.0.1:8080/v1")
     },
-    local("vllm", "http://127.0.0.1:8000/v1"),
+    Row { key_variables: &["VLLM_API_KEY"], ..local("vllm", "http://127.0.0.1:8000/v1") },
 ];

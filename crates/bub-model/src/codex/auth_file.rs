@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,10 +12,13 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::exchange::Granted;
-use super::jwt;
+use super::{LoginProblem, jwt};
 
 /// How long a token lives when nobody says.
 const LIFETIME: i64 = 3600;
+
+/// More than any login has; keeps a wrong file from filling the memory.
+const LARGEST: u64 = 1024 * 1024;
 
 /// How often another process is asked whether it is done.
 const LOCK_POLL: Duration = Duration::from_millis(50);
@@ -66,8 +69,10 @@ impl AuthFile {
 
     /// Puts granted tokens into the file. Everything else in it stays.
     pub(super) fn store(&self, granted: &Granted, now: i64) -> Result<(), String> {
+        let text = self.text().map_err(|error| self.problem("cannot be read", &error))?;
         // A file that is no JSON object holds no login that could be kept.
-        let mut document = self.document().ok().flatten().unwrap_or_default();
+        let mut document: Map<_, _> =
+            text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
         let kept = document.remove("tokens").and_then(|tokens| match tokens {
             Value::Object(tokens) => Some(tokens),
             _ => None,
@@ -79,9 +84,10 @@ impl AuthFile {
     }
 
     /// Waits until no other process changes the login. Never blocks the thread.
-    pub(super) async fn lock(&self, patience: Duration) -> Result<Lock, String> {
+    pub(super) async fn lock(&self, patience: Duration) -> Result<Lock, LoginProblem> {
         let open = || {
             self.make_directory()?;
+            check_regular(&self.beside("lock"))?;
             OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.beside("lock"))
         };
         let file = open().map_err(|error| self.problem("cannot be locked", &error))?;
@@ -90,24 +96,53 @@ impl AuthFile {
                 match file.try_lock() {
                     Ok(()) => return Ok(()),
                     Err(TryLockError::WouldBlock) => tokio::time::sleep(LOCK_POLL).await,
-                    Err(TryLockError::Error(error)) => return Err(self.problem("cannot be locked", &error)),
+                    Err(TryLockError::Error(error)) => {
+                        return Err(LoginProblem::from(self.problem("cannot be locked", &error)));
+                    }
                 }
             }
         };
         let waited = tokio::time::timeout(patience, wait).await;
-        waited.map_err(|_| format!("{} is locked by another process", self.path.display()))??;
+        let locked = || format!("{} is locked by another process", self.path.display());
+        waited.map_err(|_| LoginProblem::temporary(locked()))??;
         Ok(Lock { _file: file })
     }
 
-    fn document(&self) -> Result<Option<Map<String, Value>>, String> {
-        let text = match fs::read(&self.path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.problem("cannot be read", &error)),
+    /// Says why a login could not be kept, before anybody goes to the trouble of making one. Leaves nothing
+    /// behind, not even the directory.
+    pub(super) fn check_writable(&self) -> Result<(), String> {
+        let probe = || {
+            self.text()?;
+            let existing = self.path.ancestors().skip(1).find(|directory| directory.exists());
+            let probe = existing.unwrap_or(Path::new(".")).join(format!(".auth.json.{}", std::process::id()));
+            let _ = fs::remove_file(&probe);
+            OpenOptions::new().create_new(true).write(true).mode(0o600).open(&probe)?;
+            fs::remove_file(&probe)
         };
+        probe().map_err(|error| self.problem("cannot be written", &error))
+    }
+
+    fn document(&self) -> Result<Option<Map<String, Value>>, String> {
+        let text = self.text().map_err(|error| self.problem("cannot be read", &error))?;
+        let Some(text) = text else { return Ok(None) };
         // The parser's own message could quote a token.
         let broken = |_| format!("{} is not valid JSON", self.path.display());
         serde_json::from_slice(&text).map(Some).map_err(broken)
+    }
+
+    /// What is in the file; `None` without one.
+    fn text(&self) -> io::Result<Option<Vec<u8>>> {
+        check_regular(&self.path)?;
+        let file = match File::open(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let mut text = Vec::new();
+        file.take(LARGEST + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > LARGEST {
+            return Err(io::Error::other("larger than 1 MiB"));
+        }
+        Ok(Some(text))
     }
 
     /// Write beside it, then rename: a reader sees the old file or the new one. Where the file is a
@@ -140,6 +175,15 @@ impl AuthFile {
 
     fn problem(&self, what: &str, error: &io::Error) -> String {
         format!("{} {what}: {error}", self.path.display())
+    }
+}
+
+/// Opening a pipe that nobody writes to would never end.
+fn check_regular(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(io::Error::other("not a regular file")),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use bub_settings::{Redactor, Secret};
 use form_urlencoded::Serializer;
 use serde::Deserialize;
 
-use super::jwt;
+use super::{LoginProblem, jwt};
 use crate::fetch::{Ask, Fetch};
 
 /// The name under which the Codex command line, and with it bub, is registered.
@@ -55,13 +55,15 @@ struct Refusal {
 }
 
 /// Asks for tokens. The error is one line without anything that was sent.
-pub(super) async fn send(fetch: &dyn Fetch, url: &str, grant: Grant<'_>) -> Result<Granted, String> {
+pub(super) async fn send(fetch: &dyn Fetch, url: &str, grant: Grant<'_>) -> Result<Granted, LoginProblem> {
     let form = form(&grant);
     let ask = Ask { url, form: Some(&form), timeout: TIMEOUT };
-    let silent = |error| format!("the token endpoint does not answer: {error}");
+    let silent = |error| LoginProblem::temporary(format!("the token endpoint does not answer: {error}"));
     let answer = fetch.fetch(ask).await.map_err(silent)?;
     if !(200..300).contains(&answer.status) {
-        return Err(refusal(answer.status, &answer.body));
+        let text = refusal(answer.status, &answer.body);
+        let is_temporary = answer.status >= 500 || matches!(answer.status, 408 | 429);
+        return Err(LoginProblem { text, is_temporary });
     }
     // The parser's own message could quote a token.
     let wire: Wire = serde_json::from_slice(&answer.body)
@@ -99,5 +101,6 @@ fn refusal(status: u16, body: &[u8]) -> String {
         refusal.error_description.or(nested)
     });
     let said = said.map(|text| format!(": {}", crate::short_message(&text))).unwrap_or_default();
-    format!("the token endpoint refused (HTTP {status}){said}")
+    let did = if status >= 500 { "failed" } else { "refused" };
+    format!("the token endpoint {did} (HTTP {status}){said}")
 }

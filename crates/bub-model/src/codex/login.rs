@@ -8,23 +8,27 @@ use form_urlencoded::Serializer;
 
 use super::callback::{self, Listener};
 use super::pkce::Pkce;
-use super::{Codex, LOCK_TIMEOUT, Shared, exchange, now, pasted};
+use super::{Codex, LOCK_TIMEOUT, LoginProblem, Shared, exchange, now, pasted};
 
 /// Why a login did not come about.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoginError {
     /// The answer does not belong to this attempt.
-    #[error("the answer belongs to another attempt (its state is missing or different); start again")]
+    #[error(
+        "the answer belongs to another attempt (its state is missing or different); start again, and use the page shown then"
+    )]
     StateMismatch,
     /// The answer holds no code.
-    #[error("no code found; paste the whole address of the page the browser ended on")]
+    #[error(
+        "no code found in what was pasted; paste the address of the page you end on after signing in (`http://localhost…?code=…&state=…`), what follows its `?`, or the code"
+    )]
     NoCode,
     /// The user or the service said no.
     #[error("the sign-in was refused: {0}")]
     Refused(String),
     /// The browser did not come back.
-    #[error("nobody signed in within {0} seconds")]
+    #[error("nobody signed in within {0} seconds; start again, --timeout gives you longer")]
     TimedOut(u64),
     /// The port of the listener is taken.
     #[error("port {port} cannot be used ({source}); end the other login, or use --manual")]
@@ -34,9 +38,15 @@ pub enum LoginError {
         /// What the system said.
         source: io::Error,
     },
+    /// Nothing came in.
+    #[error("nothing was pasted: standard input ended")]
+    NoInput,
+    /// The login could not be kept.
+    #[error("{0}; make it writable, or name another directory with --codex-home")]
+    Unwritable(String),
     /// The code could not be exchanged, or the tokens not be kept.
-    #[error("{0}")]
-    Failed(String),
+    #[error("{}{}", .0.text, if .0.is_temporary { "; try again in a while" } else { "" })]
+    Failed(LoginProblem),
 }
 
 /// A login that came about.
@@ -72,8 +82,9 @@ impl<'a> Login<'a> {
     }
 
     fn new(codex: &'a Codex, port: u16, listener: Option<Listener>) -> Result<Self, LoginError> {
-        let pkce = Pkce::new().map_err(LoginError::Failed)?;
+        let pkce = Pkce::new().map_err(|problem| LoginError::Failed(problem.into()))?;
         let codex = &*codex.shared;
+        codex.file.check_writable().map_err(LoginError::Unwritable)?;
         codex.redactor.register(&pkce.verifier);
         let redirect = format!("http://localhost:{port}{}", callback::PATH);
         Ok(Self { codex, pkce, redirect, listener })
@@ -119,7 +130,7 @@ impl<'a> Login<'a> {
         let granted = granted.await.map_err(LoginError::Failed)?;
         granted.register(&codex.redactor);
         let _across_processes = codex.file.lock(LOCK_TIMEOUT).await.map_err(LoginError::Failed)?;
-        codex.file.store(&granted, now()).map_err(LoginError::Failed)?;
+        codex.file.store(&granted, now()).map_err(LoginError::Unwritable)?;
         Ok(LoggedIn { account_id: granted.account_id(), file: codex.file.path().to_owned() })
     }
 }

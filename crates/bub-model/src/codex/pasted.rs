@@ -14,7 +14,12 @@ pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
         return Ok(pasted.to_owned());
     }
     let query = pasted.split_once('?').map_or(pasted, |(_, query)| query);
-    query_code(query.split('#').next().unwrap_or(query), state)
+    let query = query.split('#').next().unwrap_or(query);
+    // Something else altogether, perhaps the address of the sign-in page: its state says nothing then.
+    if !form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "code" || name == "error") {
+        return Err(LoginError::NoCode);
+    }
+    query_code(query, state)
 }
 
 /// The code in a query string; the state must be ours.
@@ -52,8 +57,10 @@ mod tests {
         for pasted in ["?code=abc&state=other", "code=abc", "http://localhost/auth/callback?code=abc"] {
             assert!(matches!(code(pasted, "s1"), Err(LoginError::StateMismatch)), "{pasted}");
         }
-        assert!(matches!(code("?state=s1", "s1"), Err(LoginError::NoCode)));
-        assert!(matches!(code("", "s1"), Err(LoginError::StateMismatch)));
+        let page = "https://auth.example/oauth/authorize?response_type=code&code_challenge=x&state=s1";
+        for nothing in ["?state=s1", "", "I have signed in", "http://localhost:1455/auth/callback", page] {
+            assert!(matches!(code(nothing, "s1"), Err(LoginError::NoCode)), "{nothing}");
+        }
         let refused = code("?error=access_denied&state=s1", "s1").unwrap_err();
         assert_eq!(refused.to_string(), "the sign-in was refused: access_denied");
     }

@@ -12,6 +12,7 @@ use super::words;
 
 /// How long a command may take: long enough to unlock a password store.
 const TIMEOUT: Duration = Duration::from_mins(1);
+const EMPTY: &str = "is empty";
 /// More than any key has.
 const LONGEST: u64 = 16 * 1024;
 
@@ -20,8 +21,8 @@ const LONGEST: u64 = 16 * 1024;
 /// It gets the environment that every child of bub gets, and no input. The error says what the
 /// command did, never what it printed on standard output.
 pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, String> {
-    let words = words::split(line).ok_or("has a quote that is not closed")?;
-    let (program, arguments) = words.split_first().ok_or("is empty")?;
+    let words = words(line)?;
+    let (program, arguments) = words.split_first().ok_or(EMPTY)?;
     let mut command = Command::new(expand(program, settings));
     command
         .args(arguments)
@@ -45,6 +46,23 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
         return Err(failure(settings, program, status, &errors));
     }
     key(output, program)
+}
+
+/// What is wrong with a command line, as far as that can be said without running it.
+pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
+    let words = words(line)?;
+    let name = words.first().ok_or(EMPTY)?;
+    let program = expand(name, settings);
+    let path = settings.environment().get("PATH").filter(|_| !name.contains('/'));
+    let exists = match path {
+        Some(path) => std::env::split_paths(path).any(|directory| directory.join(&program).is_file()),
+        None => !name.contains('/') || program.is_file(),
+    };
+    if exists { Ok(()) } else { Err(format!("cannot be run: there is no program `{name}`")) }
+}
+
+fn words(line: &str) -> Result<Vec<String>, String> {
+    words::split(line).ok_or_else(|| "has a quote that is not closed".to_owned())
 }
 
 fn key(output: Vec<u8>, program: &str) -> Result<Secret, String> {

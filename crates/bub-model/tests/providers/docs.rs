@@ -22,5 +22,5 @@ fn the_catalogue_on_the_page_is_the_table() {
     let page = include_str!("../../../../docs/models.md");
     let table: String = ROWS.iter().map(line).collect();
     assert!(page.contains(&table), "docs/models.md is out of date; it should hold:\n{table}");
-    assert!(page.lines().count() <= 150, "the page has more than 150 lines");
+    assert!(page.lines().count() <= 160, "the page has more than 160 lines");
 }

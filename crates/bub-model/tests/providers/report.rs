@@ -47,7 +47,7 @@ async fn what_looks_like_a_mistake_is_noted() {
         [
             "`api_key.opnai` is for no known provider, did you mean `openai`?",
             "`api_base.nobody` is for no known provider",
-            "the key of `groq` goes to http://x.example without encryption",
+            "the key of `groq` goes to http://x.example/openai/v1 without encryption",
         ]
     );
 }

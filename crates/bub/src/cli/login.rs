@@ -114,13 +114,13 @@ async fn by_browser(codex: &Codex, settings: &Settings, patience: Duration) -> R
 async fn by_hand(codex: &Codex, patience: Duration) -> Result<LoggedIn, LoginError> {
     let login = Login::manual(codex)?;
     say(&format!(
-        "Open this page and sign in:\n\n  {}\n\nThe browser ends on a page that does not load. Paste its address here.\n\
+        "Open this page and sign in:\n\n  {}\n\nThe browser then ends on a page that does not load. Paste the address of that page here.\n\
          callback: ",
         login.url()
     ));
     let timed_out = |_| LoginError::TimedOut(patience.as_secs());
     let line = tokio::time::timeout(patience, read_line()).await.map_err(timed_out)?;
-    login.pasted(&line.ok_or(LoginError::NoCode)?).await
+    login.pasted(&line.ok_or(LoginError::NoInput)?).await
 }
 
 /// One line of standard input. It is read in a thread of its own, which does not keep the program

@@ -3,7 +3,7 @@
 use std::{fmt::Write, process::ExitCode, sync::Arc};
 
 use bub_kernel::{CliCommand, CliContext, Error, Result};
-use bub_model::{Choice, LocalServer, Models, ProviderReport, Report};
+use bub_model::{Choice, KeySource, LocalServer, Models, ProviderReport, Report};
 use bub_settings::{MASK, Settings};
 use clap::{Arg, ArgAction, Command};
 use serde_json::{Value, json};
@@ -81,8 +81,16 @@ fn model_line(report: &Report) -> String {
 fn how(provider: &ProviderReport, servers: &[LocalServer]) -> String {
     let address = provider.base_url.as_deref();
     let server = servers.iter().find(|server| Some(server.base_url.as_str()) == address);
-    let server = server.map(|server| format!("server at {}: {}", server.base_url, server.models.join(", ")));
-    let key = provider.key.as_ref().map(|source| format!("key {MASK} from {source}"));
+    let server = server.map(|server| match &server.provider {
+        own if *own == provider.name => {
+            format!("server at {}: {}", server.base_url, server.models.join(", "))
+        }
+        other => format!("the same server as `{other}`"),
+    });
+    let key = provider.key.as_ref().map(|source| match source {
+        KeySource::Login(_) => source.to_string(),
+        source => format!("key {MASK} from {source}"),
+    });
     server.or(key).unwrap_or_else(|| "no key needed".to_owned())
 }
 

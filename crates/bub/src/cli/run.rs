@@ -1,21 +1,43 @@
 //! `bub run`: one message, one turn.
 
-use std::{fmt::Write, io::Read, process::ExitCode};
+use std::{
+    fmt::Write,
+    io::Read,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bub_kernel::{
-    ChannelMessage, CliCommand, CliContext, Envelope, Error, ErrorKind, Framework, Result, Sender,
+    ChannelMessage, CliCommand, CliContext, Envelope, Error, ErrorKind, Framework, Result, Sender, State,
     TurnOptions, TurnResult,
 };
 use bub_settings::Settings;
 use clap::{Arg, ArgMatches, Command};
 
 use super::output;
-use crate::signals::{self, Stop};
+use crate::{
+    logging,
+    signals::{self, Stop},
+};
 
 /// No message is this long.
 const MOST_INPUT: u64 = 16 * 1024 * 1024;
 
-pub(super) fn command() -> CliCommand {
+/// What was wrong with an answer that came all the same: cut off, filtered, or not a model's.
+#[derive(Clone, Default)]
+pub(super) struct Flaw(Arc<Mutex<Option<Error>>>);
+
+impl Flaw {
+    pub(super) fn note(&self, error: &Error) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+    }
+
+    fn take(&self) -> Option<Error> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+pub(super) fn command(flaw: &Flaw) -> CliCommand {
     let option =
         |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("ID").help(help);
     let command = Command::new("run")
@@ -34,24 +56,38 @@ pub(super) fn command() -> CliCommand {
             option("session-id", "The session it belongs to [default: CHANNEL:CHAT-ID]")
                 .value_parser(not_blank),
         );
-    CliCommand::new(command, run)
+    let flaw = flaw.clone();
+    CliCommand::new(command, move |context| run(context, flaw.clone()))
 }
 
 fn not_blank(message: &str) -> Result<String, String> {
     if message.trim().is_empty() { Err("it is empty".to_owned()) } else { Ok(message.to_owned()) }
 }
 
-async fn run(context: CliContext) -> Result<ExitCode> {
+async fn run(context: CliContext, flaw: Flaw) -> Result<ExitCode> {
     let CliContext { framework, matches } = context;
     let inbound = inbound(&matches, message(&matches)?);
     let stop = signals::listen();
+    logging::failures_are_printed();
     match framework.run_scoped(turn(&framework, inbound, &stop)).await {
-        Ok(result) => output::print_text(&redacted(&framework, replies(&result.outbounds))),
+        Ok(result) => {
+            let flaw = flaw.take().or_else(|| no_model(&result.state));
+            let is_worth_printing = |reply: &&Envelope| flaw.is_none() || !reply.content().trim().is_empty();
+            let replies = replies(result.outbounds.iter().filter(is_worth_printing));
+            let printed = output::print_text(&redacted(&framework, replies))?;
+            flaw.map_or(Ok(printed), Err)
+        }
         Err(error) if error.kind() == ErrorKind::Cancelled && stop.token().is_cancelled() => {
             Ok(stop.exit_code())
         }
         Err(error) => Err(error),
     }
+}
+
+/// The guide is of use to a person; a program must see that no model has answered.
+fn no_model(state: &State) -> Option<Error> {
+    let is_offline = state.get(bub_agent::NO_MODEL).is_some();
+    is_offline.then(|| Error::config("no model is configured; `bub models` shows what can be used"))
 }
 
 /// Runs the turn, as soon as no other one of its session runs.
@@ -100,7 +136,7 @@ fn inbound(matches: &ArgMatches, content: String) -> Envelope {
     Envelope::from(message).with_sender(Sender::terminal())
 }
 
-fn replies(outbounds: &[Envelope]) -> String {
+fn replies<'a>(outbounds: impl Iterator<Item = &'a Envelope>) -> String {
     let mut text = String::new();
     for outbound in outbounds {
         let channel = outbound.channel().unwrap_or("stdout".into());

@@ -63,6 +63,23 @@ fn a_workspace_that_does_not_exist_is_refused() {
     check(&["-wnope", "run", "hi"], "workspace `nope` does not exist; create it or name another");
 }
 
+// Options of the program may stand where people put them: also after the command.
+#[test]
+fn a_workspace_may_stand_after_the_command() {
+    for args in [
+        ["run", "hi", "-w", "nope"].as_slice(),
+        &["run", "hi", "--workspace=nope"],
+        &["tape", "list", "-wnope"],
+    ] {
+        check(args, "workspace `nope` does not exist; create it or name another");
+    }
+    let sandbox = Sandbox::new();
+    sandbox.write("elsewhere/.env", "BUB_GREETER_WORD=Ahoy\n");
+    assert_eq!(sandbox.example("custom_binary", ["greet", "-w", "../elsewhere"]).ok(), "Ahoy, world!\n");
+    let run = sandbox.example("echo_model", ["run", "--", "-w"]);
+    assert_eq!(run.ok(), "[cli:local]\ncli:local said: -w\n", "what follows `--` is the message");
+}
+
 #[test]
 fn a_workspace_that_is_a_file_is_refused() {
     check(&["--workspace=/dev/null", "run", "hi"], "workspace `/dev/null` is not a directory; name another");
@@ -88,4 +105,10 @@ fn an_empty_message_is_refused() {
 fn a_message_that_is_not_utf8_is_refused() {
     let message = OsString::from_vec(vec![b'h', 0xff]);
     check_raw(&["run".into(), message], "an argument is not valid UTF-8; give it as UTF-8 text");
+}
+
+// A mistake on standard input is a mistake like any other.
+#[test]
+fn standard_input_without_a_message_is_refused() {
+    check(&["run", "-"], "standard input has no message");
 }

@@ -8,8 +8,10 @@ use crate::sandbox::{Sandbox, bub};
 #[test]
 fn run_prints_each_reply_under_its_address() {
     let sandbox = Sandbox::new();
-    let reply = sandbox.bub(["run", "hello"]).ok();
-    assert!(reply.starts_with("[cli:local]\nNo model is configured"), "{reply}");
+    let run = sandbox.bub(["run", "hello"]);
+    assert!(run.stdout.starts_with("[cli:local]\nNo model is configured"), "{run:?}");
+    assert_eq!(run.code, Some(2), "a script sees that no model has answered: {run:?}");
+    assert_eq!(run.stderr, "error: no model is configured; `bub models` shows what can be used\n");
 
     let echo = sandbox.example("echo_model", ["run", "hi", "--channel", "lab", "--chat-id", "7"]).ok();
     assert_eq!(echo, "[lab:7]\nlab:7 said: hi\n");
@@ -82,7 +84,7 @@ fn a_reader_that_goes_away_is_no_failure() {
 #[test]
 fn what_is_recorded_belongs_to_the_owner_alone() {
     let sandbox = Sandbox::new();
-    sandbox.bub(["run", "hello"]).ok();
+    sandbox.example("echo_model", ["run", "hello"]).ok();
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&sandbox.home()), 0o700);
     let tapes = sandbox.home().join("tapes");

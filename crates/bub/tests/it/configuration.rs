@@ -59,8 +59,7 @@ fn values_made_of_values_do_not_grow_without_end() {
     let lines: Vec<_> = (1..60).map(|n| format!("V{n}=${{V{}}}${{V{}}}", n - 1, n - 1)).collect();
     sandbox.write("workspace/.env", &format!("V0=aaaaaaaaaaaaaaaa\n{}\n", lines.join("\n")));
     sandbox.bub(["--help"]).ok();
-    let run = sandbox.bub(["run", "hi"]);
-    assert_eq!(run.code, Some(0), "{run:?}");
+    sandbox.example("echo_model", ["run", "hi"]).ok();
 }
 
 // A mistake among the providers is one line for a command, and no obstacle to help.

@@ -95,7 +95,7 @@ fn an_answer_of_another_attempt_is_refused() {
     let sandbox = Sandbox::new();
     let run = login(&sandbox, "http://127.0.0.1:1", |_| "?code=the-code&state=other".to_owned());
     assert_eq!(run.code, Some(1));
-    assert!(run.stderr.ends_with("start again\n"), "{}", run.stderr);
+    assert!(run.stderr.ends_with("start again, and use the page shown then\n"), "{}", run.stderr);
     assert!(!sandbox.home().parent().unwrap().join(".codex").exists());
 }
 

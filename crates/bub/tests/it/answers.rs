@@ -1,0 +1,204 @@
+//! `bub run` with a model: what is printed, where, and with which exit code.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpListener,
+    sync::mpsc::{Receiver, channel},
+};
+
+use bub_testkit::model::{Finish, ModelServer, Reply};
+
+use crate::sandbox::{Run, Sandbox, bub};
+
+const KEY: &str = "correct-horse-battery";
+
+fn run(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
+    let mut command = sandbox.command(&bub());
+    let run = Run::of(command.envs(variables.iter().copied()).args(args).output().unwrap());
+    assert!(!run.stdout.contains(KEY) && !run.stderr.contains(KEY), "{run:?}");
+    run
+}
+
+/// A turn with a model that answers what the script says.
+fn ask(reply: Reply, more: &[(&str, &str)]) -> Run {
+    let server = ModelServer::start();
+    server.otherwise(reply);
+    let base = format!("{}/v1", server.url());
+    let variables = [("BUB_MODEL", "openai:small"), ("BUB_API_BASE", &base), ("BUB_API_KEY", KEY)];
+    run(&Sandbox::new(), &[&variables, more].concat(), &["run", "hi"])
+}
+
+// H-3
+#[test]
+fn a_whole_answer_is_printed_and_nothing_else() {
+    let run = ask(Reply::deltas(["Hel", "lo"]), &[]);
+    assert_eq!(run.stderr, "");
+    assert_eq!(run.ok(), "[cli:local]\nHello\n");
+}
+
+// Finish reasons are surfaced: an answer that broke off is no success, and what there is of it is not lost.
+#[test]
+fn an_answer_that_is_not_complete_fails_in_one_line() {
+    for (reply, stdout, why) in [
+        (
+            Reply::text("Hel").finish(Finish::Length),
+            "[cli:local]\nHel\n",
+            "it reached the limit of `max_tokens`",
+        ),
+        (Reply::new().finish(Finish::Length), "", "it reached the limit of `max_tokens`"),
+        (Reply::new().finish(Finish::Filter), "", "the provider's content filter stopped it"),
+    ] {
+        let run = ask(reply, &[]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(1), stdout), "{run:?}");
+        assert_eq!(run.stderr, format!("error: the answer is not complete: {why}\n"));
+    }
+}
+
+// Documented exit codes: configuration is 2, what a provider says is 1; one line for a person.
+#[test]
+fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
+    let run = ask(Reply::status(400).message("no such thing"), &[]);
+    assert_eq!((run.code, run.stderr.lines().count()), (Some(1), 1), "{run:?}");
+    assert!(run.stderr.starts_with("error: openai:small: no such thing (HTTP 400"), "{run:?}");
+
+    for (variables, expected) in [
+        (&[("BUB_MODEL", "opnai:x")][..], "error: there is no provider `opnai`, did you mean `openai`?; "),
+        (&[("BUB_MODEL", "small")], "error: `small` is no model: write `provider:model`"),
+        (&[("BUB_MODEL", "openai:x")], "error: openai:x: no API key for `openai`: set OPENAI_API_KEY"),
+        (&[("BUB_MODEL", "azure:x")], "error: azure:x: no address for `azure`: set AZURE_OPENAI_ENDPOINT"),
+        (
+            &[("BUB_MODEL", "groq:x"), ("BUB_API_KEY_COMMAND", "pass 'show")],
+            "error: groq:x: `api_key_command` of `groq` has a quote that is not closed",
+        ),
+        (
+            &[("BUB_MODEL", "groq:x"), ("GROQ_API_KEY", "correct-horse-battery\nstaple")],
+            "error: groq:x: the key of `groq` from environment variable GROQ_API_KEY has spaces",
+        ),
+    ] {
+        let run = self::run(&Sandbox::new(), variables, &["run", "hi"]);
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
+        assert!(run.stderr.starts_with(expected) && run.stderr.lines().count() == 1, "{run:?}");
+        assert!(!run.stderr.contains("(hook "), "{run:?}");
+    }
+}
+
+#[test]
+fn the_log_has_the_failure_too_when_more_was_asked_for() {
+    let run = ask(Reply::status(400).message("no such thing"), &[("BUB_VERBOSE", "1")]);
+    let failed = run.stderr.lines().filter(|line| line.starts_with("ERROR turn.failed session=")).count();
+    assert_eq!(failed, 1, "{run:?}");
+    assert!(run.stderr.lines().last().unwrap().starts_with("error: openai:small: no such thing"), "{run:?}");
+}
+
+// H-80: a mistake in `model` is named, and does not hide a fallback that works; fallbacks alone are models, too.
+#[test]
+fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("fallback"));
+    let base = format!("{}/v1", server.url());
+    let fallbacks = [("BUB_FALLBACK_MODELS", "nobody:x,vllm:small"), ("BUB_VLLM_API_BASE", &base)];
+
+    let wrong = run(&Sandbox::new(), &[&fallbacks[..], &[("BUB_MODEL", "opnai:x")]].concat(), &["run", "hi"]);
+    assert!(
+        wrong.stderr.contains("`model` is wrong: there is no provider `opnai`, did you mean `openai`?"),
+        "{wrong:?}"
+    );
+    assert!(wrong.stderr.contains("; going on with the fallback vllm:small\n"), "{wrong:?}");
+    assert_eq!(wrong.ok(), "[cli:local]\nfallback\n");
+
+    let alone = run(&Sandbox::new(), &fallbacks, &["run", "hi"]);
+    assert_eq!(alone.ok(), "[cli:local]\nfallback\n");
+
+    let report = run(&Sandbox::new(), &fallbacks, &["models"]).ok();
+    assert!(
+        report.starts_with("model: vllm:small (no model is configured; from `fallback_models`)\n"),
+        "{report}"
+    );
+}
+
+// L7: an address in the workspace's .env is not followed, and that is said once.
+#[test]
+fn an_ignored_address_is_told_once() {
+    let sandbox = Sandbox::new();
+    sandbox.write("workspace/.env", "OPENAI_BASE_URL=http://127.0.0.1:1/v1\n");
+    let told = "./.env:1 (OPENAI_BASE_URL): ignored, a workspace may not say where keys go";
+    for args in [["run", "hi"].as_slice(), &["models"]] {
+        let run = self::run(&sandbox, &[], args);
+        let text = format!("{}{}", run.stdout, run.stderr);
+        assert_eq!(text.matches(told).count(), 1, "{args:?} {text}");
+    }
+}
+
+/// A proxy that answers one request itself, and passes on its first line.
+fn proxy() -> (String, Receiver<String>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let (mut first, mut length) = (String::new(), 0);
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).unwrap();
+            if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                break;
+            }
+            first = if first.is_empty() { line.trim().to_owned() } else { first };
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let answer = r#"{"choices": [{"message": {"content": "from the proxy"}, "finish_reason": "stop"}]}"#;
+        let head = "content-type: application/json\r\nconnection: close";
+        let status = if first.starts_with("CONNECT") { "403 Forbidden" } else { "200 OK" };
+        write!(stream, "HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len())
+            .unwrap();
+        sender.send(first).unwrap();
+    });
+    (url, receiver)
+}
+
+// Proxies come from the environment: each variable for its kind of address, the general one for both.
+#[test]
+fn requests_go_through_the_proxy_of_the_environment() {
+    let plain = "http://model.invalid/v1";
+    let secure = "https://model.invalid/v1";
+    for (variable, base, expected) in [
+        ("HTTP_PROXY", plain, "POST http://model.invalid/v1/chat/completions HTTP/1.1"),
+        ("all_proxy", plain, "POST http://model.invalid/v1/chat/completions HTTP/1.1"),
+        ("HTTPS_PROXY", secure, "CONNECT model.invalid:443 HTTP/1.1"),
+        ("ALL_PROXY", secure, "CONNECT model.invalid:443 HTTP/1.1"),
+    ] {
+        let (url, asked) = proxy();
+        let variables = [("BUB_MODEL", "vllm:small"), ("BUB_API_BASE", base), (variable, &url)];
+        let run = self::run(&Sandbox::new(), &variables, &["run", "hi"]);
+        assert_eq!(asked.recv().unwrap(), expected, "{variable} {run:?}");
+        if base == plain {
+            assert_eq!(run.ok(), "[cli:local]\nfrom the proxy\n");
+        } else {
+            assert_eq!((run.code, run.stderr.lines().count() > 0), (Some(1), true), "{run:?}");
+        }
+    }
+}
+
+// NO_PROXY, and this computer in any case.
+#[test]
+fn some_hosts_are_reached_without_the_proxy() {
+    let nobody = "http://127.0.0.1:1";
+    let run = ask(Reply::text("direct"), &[("HTTP_PROXY", nobody), ("ALL_PROXY", nobody)]);
+    assert_eq!(run.ok(), "[cli:local]\ndirect\n");
+
+    let (url, asked) = proxy();
+    let variables = [
+        ("BUB_MODEL", "vllm:small"),
+        ("BUB_API_BASE", "http://model.invalid/v1"),
+        ("HTTP_PROXY", &url),
+        ("NO_PROXY", "other.invalid,.invalid"),
+    ];
+    let run = self::run(&Sandbox::new(), &variables, &["run", "hi"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(asked.try_recv().is_err(), "the proxy was asked");
+}
