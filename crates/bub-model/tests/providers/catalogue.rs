@@ -169,3 +169,72 @@ fn context_windows_are_known_where_they_are_public() {
     assert_eq!(window("openrouter", "openrouter/free"), None);
     assert_eq!(window("ollama", "gpt-oss:20b"), None, "a local server decides for itself");
 }
+
+// H-91, H-95: compatible servers speak chat completions; at its own address the provider speaks more.
+#[tokio::test]
+async fn the_wire_of_a_provider_may_differ_at_its_own_address() {
+    let given = || Given::new().env("OPENAI_API_KEY", "some-key-123");
+    let wire = async |given: Given| given.endpoint("openai:x").await.unwrap().wire;
+    assert_eq!(wire(given()).await, Wire::Responses);
+    assert_eq!(
+        wire(given().config("api_base: {openai: 'https://api.openai.com/v1'}\n")).await,
+        Wire::Responses
+    );
+    assert_eq!(wire(given().env("OPENAI_BASE_URL", "https://x.example/v1")).await, Wire::ChatCompletions);
+    assert_eq!(
+        wire(given().config("providers: {openai: {wire: openai-chat}}\n")).await,
+        Wire::ChatCompletions
+    );
+    let moved = given().config("providers: {openai: {base_url: 'https://x.example/v1'}}\n");
+    assert_eq!(wire(moved).await, Wire::ChatCompletions);
+}
+
+// H-91: the variables of the original, wherever they leave the convention
+#[tokio::test]
+async fn addresses_and_keys_are_in_the_variables_of_the_original() {
+    for (provider, base, key) in [
+        ("gemini", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_API_KEY"),
+        ("groq", "GROQ_BASE_URL", "GROQ_API_KEY"),
+        ("cohere", "COHERE_BASE_URL", "COHERE_API_KEY"),
+        ("zai", "ZAI_BASE_URL", "ZAI_API_KEY"),
+        ("perplexity", "PERPLEXITY_BASE_URL", "PERPLEXITY_API_KEY"),
+        ("github", "GITHUB_MODELS_API_BASE", "GITHUB_TOKEN"),
+        ("lmstudio", "LM_STUDIO_API_BASE", "LM_STUDIO_API_KEY"),
+        ("vllm", "VLLM_API_BASE", "VLLM_API_KEY"),
+        ("huggingface", "HUGGINGFACE_API_BASE", "HF_TOKEN"),
+        ("databricks", "DATABRICKS_HOST", "DATABRICKS_TOKEN"),
+        ("azureopenai", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"),
+    ] {
+        let given = Given::new().env(base, "https://x.example/here").env(key, "some-key-123");
+        let endpoint = given.endpoint(&format!("{provider}:x")).await.unwrap();
+        assert_eq!(endpoint.base_url.as_str(), "https://x.example/here", "{provider}");
+        assert!(
+            endpoint.headers.iter().any(|(_, value)| value.expose().contains("some-key-123")),
+            "{provider}"
+        );
+    }
+}
+
+// Context windows are known where they are public: for every default model, however a router spells it.
+#[test]
+fn the_windows_of_default_models_are_known() {
+    let catalogue = Catalogue::new(&Given::new().settings()).unwrap();
+    for provider in catalogue.iter() {
+        let Some(model) = provider.default_model.as_deref().filter(|model| *model != "openrouter/free")
+        else {
+            continue;
+        };
+        assert!(provider.context_window(model).is_some(), "{model}");
+    }
+    let router = catalogue.get("openrouter").unwrap();
+    for (model, window) in [
+        ("anthropic/claude-sonnet-4.6", 1_000_000),
+        ("anthropic/claude-sonnet-4-5", 200_000),
+        ("openai/gpt-4.1-mini", 1_047_576),
+        ("openai/gpt-4-1106-preview", 128_000),
+        ("openai/gpt-6-luna", 1_050_000),
+        ("openai/gpt-5-mini", 400_000),
+    ] {
+        assert_eq!(router.context_window(model), Some(window), "{model}");
+    }
+}

@@ -8,7 +8,8 @@ use std::task::Poll;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use bub_model::{ChatRequest, KeySource, Wire};
+use bub_model::codex::{Login, LoginError};
+use bub_model::{ChatRequest, KeySource, Why, Wire};
 use serde_json::{Value, json};
 
 use crate::given::{Given, header};
@@ -298,4 +299,105 @@ async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
     given.endpoint("openai:x").await.unwrap();
     assert!(fs::symlink_metadata(given.path("elsewhere/auth.json")).unwrap().is_symlink());
     assert_eq!(auth(&given)["tokens"]["access_token"], "access-token-2");
+}
+
+// A pipe, a device, a directory, something huge: refused at once, named, and never replaced.
+#[tokio::test]
+async fn only_a_plain_file_of_reasonable_size_is_a_login() {
+    let made = |how: &str| {
+        let given = Given::new().file("user/.codex/other", "");
+        let path = given.path("user/.codex/auth.json");
+        match how {
+            "pipe" => assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+            "device" => std::os::unix::fs::symlink("/dev/zero", &path).unwrap(),
+            "directory" => fs::create_dir(&path).unwrap(),
+            _ => fs::write(&path, vec![b' '; 2 << 20]).unwrap(),
+        }
+        given
+    };
+    for (how, what) in [
+        ("pipe", "not a regular file"),
+        ("device", "not a regular file"),
+        ("directory", "not a regular file"),
+        ("huge", "larger than 1 MiB"),
+    ] {
+        let given = made(how);
+        let expected = format!(
+            "the login of `openai` cannot be used: user/.codex/auth.json cannot be read: {what}; run `bub login openai`"
+        );
+        assert_eq!(given.shorten(given.endpoint("openai:x").await.unwrap_err()), expected, "{how}");
+        // The model is not chosen because of it, the list says why, and a new login says so before anybody signs in.
+        assert_eq!(given.choice().await.why, Why::Nothing, "{how}");
+        let report = given.models().report().await;
+        let openai = report.providers.iter().find(|provider| provider.name == "openai").unwrap();
+        assert_eq!(given.shorten(openai.todo.as_ref().unwrap()), expected, "{how}");
+        let models = given.models();
+        let Err(LoginError::Unwritable(problem)) = Login::manual(models.codex()) else { panic!("{how}") };
+        assert_eq!(given.shorten(problem), format!("user/.codex/auth.json cannot be written: {what}"));
+    }
+}
+
+#[tokio::test]
+async fn a_lock_that_is_a_pipe_does_not_hang_a_refresh() {
+    let given = logged_in(Given::new(), PAST);
+    let lock = given.path("user/.codex/auth.json.lock");
+    assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+    let error = given.shorten(given.endpoint("openai:x").await.unwrap_err());
+    assert!(error.contains("cannot be locked: not a regular file"), "{error}");
+}
+
+// A service that does not answer is not the fault of the login: nobody has to sign in again.
+#[tokio::test]
+async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
+    for (status, said) in [
+        (None, "the token endpoint does not answer: connection refused"),
+        (Some(503), "the token endpoint failed (HTTP 503)"),
+        (Some(429), "the token endpoint refused (HTTP 429)"),
+    ] {
+        let given = logged_in(Given::new(), PAST);
+        let given = match status {
+            Some(status) => given.answers(TOKEN_URL, status, "<html>busy</html>"),
+            None => given,
+        };
+        let error = given.endpoint("openai:x").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("the login of `openai` cannot be refreshed now: {said}; try again in a while")
+        );
+        assert_eq!(bub_model::ModelError::from(error).kind, bub_model::ErrorKind::Transport);
+        assert_eq!(auth(&given)["tokens"]["refresh_token"], "refresh-token-1");
+        let models = given.models();
+        let login = Login::manual(models.codex()).unwrap().pasted("bare-code").await;
+        assert_eq!(login.unwrap_err().to_string(), format!("{said}; try again in a while"));
+    }
+}
+
+// `bub models` and a turn agree about a login that has run out, and one that can be refreshed.
+#[tokio::test]
+async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
+    let given = logged_in(Given::new(), PAST);
+    assert!(matches!(given.choice().await.why, Why::Login(_)));
+
+    let spent = json!({"tokens": {"access_token": "access-token-1", "expires_at": PAST}}).to_string();
+    let given = Given::new().file("user/.codex/auth.json", &spent);
+    assert_eq!(given.choice().await.why, Why::Nothing);
+    let report = given.models().report().await;
+    let openai = report.providers.iter().find(|provider| provider.name == "openai").unwrap();
+    assert!(!openai.usable && openai.key.is_none());
+    let expected = "the login of `openai` cannot be used: it has expired and holds no refresh token; run `bub login openai`";
+    assert_eq!(openai.todo.as_deref(), Some(expected));
+    assert_eq!(given.endpoint("openai:x").await.unwrap_err().to_string(), expected);
+}
+
+// H-95: with an address of one's own, the token is neither sent there nor the reason to choose a model.
+#[tokio::test]
+async fn a_login_does_not_choose_a_model_for_another_address() {
+    let given =
+        logged_in(Given::new(), "2999-01-01T00:00:00Z").env("OPENAI_BASE_URL", "https://proxy.example/v1");
+    assert_eq!(given.choice().await.why, Why::Nothing);
+    let error = given.endpoint("openai:x").await.unwrap_err().to_string();
+    assert!(error.starts_with("no API key for `openai`"), "{error}");
+    let report = given.models().report().await;
+    let openai = report.providers.iter().find(|provider| provider.name == "openai").unwrap();
+    assert!(!openai.usable && openai.todo.as_ref().unwrap().starts_with("set OPENAI_API_KEY"), "{openai:?}");
 }

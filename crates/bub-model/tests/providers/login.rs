@@ -182,3 +182,20 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
         assert_eq!(fs::read_to_string(given.path("user/.codex/auth.json")).unwrap(), old);
     }
 }
+
+// Nobody signs in for nothing: that the login can be kept is known before.
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_told_before_anybody_signs_in() {
+    let given = Given::new().file("user/.codex", "a file where the directory should be");
+    let models = given.models();
+    let Err(error) = Login::manual(models.codex()) else { panic!("it was not noticed") };
+    let error = given.shorten(error);
+    assert!(error.starts_with("user/.codex/auth.json cannot be written: "), "{error}");
+    assert!(error.ends_with("; make it writable, or name another directory with --codex-home"), "{error}");
+    // Checking leaves nothing behind.
+    let given = Given::new();
+    Login::manual(given.models().codex()).unwrap();
+    let left: Vec<_> =
+        fs::read_dir(given.path("user")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(left, [".bub"]);
+}

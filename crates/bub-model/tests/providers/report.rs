@@ -66,3 +66,39 @@ async fn broken_models_are_named_with_what_is_wrong() {
     let given = Given::new().config("model: nobody:x\n");
     assert!(given.models().report().await.choice.is_err());
 }
+
+// What `bub models` calls usable, a turn can use: commands and keys are looked at as far as that costs nothing.
+#[tokio::test]
+async fn a_key_that_cannot_work_is_not_usable() {
+    for (name, value, todo) in [
+        (
+            "BUB_API_KEY_COMMAND",
+            r#"{"groq": "pass 'show"}"#,
+            "`api_key_command` of `groq` has a quote that is not closed",
+        ),
+        (
+            "BUB_API_KEY_COMMAND",
+            r#"{"groq": "no-such-program x"}"#,
+            "`api_key_command` of `groq` cannot be run: there is no program `no-such-program`",
+        ),
+        (
+            "BUB_API_KEY_COMMAND",
+            r#"{"groq": "~/no/such x"}"#,
+            "`api_key_command` of `groq` cannot be run: there is no program `~/no/such`",
+        ),
+        (
+            "GROQ_API_KEY",
+            "two words",
+            "the key of `groq` from environment variable GROQ_API_KEY has spaces, line breaks or other characters no key has",
+        ),
+    ] {
+        let given = Given::new().env("PATH", "/usr/bin:/bin").env(name, value);
+        let groq = provider(&given, "groq").await;
+        assert_eq!((groq.usable, groq.todo.as_deref()), (false, Some(todo)));
+        let error = given.endpoint("groq:x").await.unwrap_err().to_string();
+        assert!(name == "BUB_API_KEY_COMMAND" && value.contains("no") || error == todo, "{error}");
+    }
+    let given =
+        Given::new().env("PATH", "/usr/bin:/bin").env("BUB_API_KEY_COMMAND", r#"{"groq": "sh -c x"}"#);
+    assert!(provider(&given, "groq").await.usable, "whether it works is known when it is run");
+}
