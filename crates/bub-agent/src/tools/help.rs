@@ -31,7 +31,8 @@ pub fn usage(tools: &[Arc<dyn Tool>]) -> String {
             let arguments = if arguments.is_empty() { arguments } else { format!("({arguments})") };
             let first = spec.description.lines().next().unwrap_or_default();
             let first = first.split_once(". ").map_or(first, |(sentence, _)| sentence).trim_end_matches('.');
-            let _ = writeln!(text, "  ,{}{arguments}  {first}", spec.name);
+            let line = format!("  ,{}{arguments}  {first}", spec.name);
+            let _ = writeln!(text, "{}", line.trim_end());
         }
     }
     text.trim_end().to_owned()

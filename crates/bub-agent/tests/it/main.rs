@@ -23,3 +23,5 @@ mod shell;
 mod skills;
 mod skills_fixtures;
 mod skills_secrets;
+mod tape_tools;
+mod tool_block;

@@ -1,0 +1,122 @@
+//! How tools are shown to the model and to people, and found by name.
+
+use std::sync::Arc;
+
+use bub_agent::tools::{block, find, fs_edit, fs_read, help, resolve, tape_anchors, usage};
+use bub_kernel::{
+    BoxError, BoxFuture, CancellationToken, Framework, Result, State, Tool, ToolContext, ToolSpec, hooks,
+};
+use serde_json::{Map, Value, json};
+
+/// A tool somebody wrote by hand.
+struct Bare(ToolSpec);
+
+impl Tool for Bare {
+    fn spec(&self) -> &ToolSpec {
+        &self.0
+    }
+
+    fn call(&self, _: Map<String, Value>, _: ToolContext) -> BoxFuture<'_, Result<Value>> {
+        Box::pin(async { Ok(Value::Null) })
+    }
+}
+
+fn bare(name: &str, description: &str) -> Arc<dyn Tool> {
+    Arc::new(Bare(ToolSpec {
+        name: name.into(),
+        description: description.into(),
+        parameters: json!({}),
+        agent_use: true,
+        read_only: false,
+    }))
+}
+
+fn tools() -> Vec<Arc<dyn Tool>> {
+    vec![
+        Arc::new(fs_read()),
+        Arc::new(help()),
+        bare("plain.tool", ""),
+        bare("lines", "One.\nTwo.\n\nThree."),
+        Arc::new(tape_anchors()),
+    ]
+}
+
+fn names(tools: &[Arc<dyn Tool>]) -> Vec<&str> {
+    tools.iter().map(|tool| tool.spec().name.as_str()).collect()
+}
+
+// H-104
+#[test]
+fn the_block_has_a_line_for_each_tool_of_the_model() {
+    let description = "Reads a text file, or some lines of it. Line breaks are shown as `\\n`.";
+    assert_eq!(
+        block(&tools()),
+        format!(
+            "<available_tools>\n- fs_read(path, offset?, limit?): {description}\n- plain_tool()\n\
+             - lines(): One. Two. Three.\n- tape_anchors(): {}\n</available_tools>",
+            tape_anchors().spec().description
+        )
+    );
+    assert_eq!(block(&[]), "");
+    assert_eq!(block(&[Arc::new(help())]), "");
+}
+
+// H-75
+#[test]
+fn allowed_tools_are_found_in_any_case_by_both_names() {
+    let tools = tools();
+    let found = resolve(&[" TAPE_Anchors ", "Fs.Read", "fs_read"], &tools).unwrap();
+    assert_eq!(names(&found), ["fs.read", "tape.anchors"]);
+    assert_eq!(resolve::<&str>(&[], &tools).unwrap().len(), 0);
+    let error = resolve(&["fs.read", " x ", "y", ""], &tools).err().unwrap();
+    assert_eq!(error.message(), "unknown tool name(s): 'x', 'y', ''");
+}
+
+#[test]
+fn a_call_by_a_wrong_name_is_told_the_right_one() {
+    let tools = tools();
+    for name in ["fs_read", "fs.read", " FS_READ"] {
+        assert_eq!(find(name, &tools).unwrap().spec().name, "fs.read");
+    }
+    let problem = |name| find(name, &tools).err().unwrap().message().to_owned();
+    assert_eq!(problem("fs_raed"), "unknown tool 'fs_raed'; did you mean 'fs_read'?");
+    assert_eq!(problem("fs.reads"), "unknown tool 'fs.reads'; did you mean 'fs_read'?");
+    // A command is not for the model.
+    assert_eq!(problem("help"), "unknown tool 'help'; there are: fs_read, plain_tool, lines, tape_anchors");
+    assert_eq!(find("x", &[]).err().unwrap().message(), "unknown tool 'x'; there are no tools");
+}
+
+struct Nothing;
+
+#[hooks(crate = bub_kernel)]
+impl Nothing {}
+
+// H-119
+#[tokio::test]
+async fn help_lists_commands_and_tools_with_their_arguments() {
+    assert_eq!(
+        usage(&tools()),
+        "A line that starts with a comma is a command: `,name value key=value`. What is no command runs in the shell: \
+         `,ls -la`.\n\n\
+         Commands:\n  ,help  Shows the commands\n\n\
+         Tools, which the model uses too:\n  ,fs.read(path, offset?, limit?)  Reads a text file, or some lines of it\n  \
+         ,plain.tool\n  ,lines  One\n  ,tape.anchors  Lists the latest anchors of the session's tape: where its phases \
+         begin"
+    );
+    // The tool finds what is registered.
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let framework = Framework::builder()
+        .plugin_with("tools", move |context| {
+            context.add_tool(fs_edit());
+            sender.send(context.framework.clone()).unwrap();
+            Ok::<_, BoxError>(Nothing)
+        })
+        .tool(help())
+        .build();
+    let state = State::new();
+    state.put_slot(Arc::new(receiver.recv().unwrap()));
+    let context = ToolContext { run_id: "r".into(), tape: None, state, cancel: CancellationToken::new() };
+    let text = framework.tools()[1].call(Map::new(), context).await.unwrap();
+    assert_eq!(text, usage(framework.tools()));
+    assert!(text.as_str().unwrap().contains(",fs.edit(path, old, new, start?, all?)  "), "{text}");
+}
