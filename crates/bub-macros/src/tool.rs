@@ -63,14 +63,14 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
     let inner = ItemFn { attrs: lints(attributes), ..function.clone() };
     Ok(quote! {
         #(#attributes)*
-        #visibility fn #ident() -> impl #kernel::Tool {
+        #visibility fn #ident() -> impl #kernel::tool::Tool {
             #[allow(
-                clippy::needless_pass_by_value, clippy::too_many_arguments, clippy::unnecessary_wraps,
+                clippy::needless_pass_by_value, clippy::similar_names, clippy::too_many_arguments, clippy::unnecessary_wraps,
                 clippy::unused_async, reason = "the tool decides the shape of the function"
             )]
             #inner
 
-            let spec = #kernel::ToolSpec {
+            let spec = #kernel::tool::ToolSpec {
                 name: ::std::string::String::from(#name),
                 description: ::std::string::String::from(#description),
                 parameters: #kernel::tool::schema([#(#described),*]),
@@ -79,7 +79,7 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
             };
             #kernel::tool::FunctionTool::new(
                 spec,
-                |mut arguments: #kernel::tool::Arguments, context: #kernel::ToolContext|
+                |mut arguments: #kernel::tool::Arguments, context: #kernel::tool::ToolContext|
                     -> #kernel::BoxFuture<'static, #kernel::tool::ToolResult>
                 {
                     ::std::boxed::Box::pin(async move {

@@ -112,9 +112,9 @@ pub fn fs_edit(
         let problem = format!("{path} is too big to edit ({} bytes): use a program", metadata.len());
         return Err(Error::invalid_input(problem));
     }
-    let content = std::fs::read(&file).map_err(|error| failure("read", &file, &error))?;
+    let bytes = std::fs::read(&file).map_err(|error| failure("read", &file, &error))?;
     let start = usize::try_from(start).unwrap_or(0);
-    let edited = edit::edit(&content, &edit::Change { path: &path, old: &old, new: &new, start, all })?;
+    let edited = edit::edit(&bytes, &edit::Change { path: &path, old: &old, new: &new, start, all })?;
     write::replace(&file, &edited.content)?;
     let times = if edited.times > 1 { format!(" ({} places)", edited.times) } else { String::new() };
     Ok(format!("edited: {}{times}", file.display()))

@@ -53,7 +53,7 @@ pub async fn tape_search(
     let search = Search::new(query).within(within).limit(limit as usize);
     let found = tape(context)?.search(&search).await?;
     let count = format!("{SEARCH_MARKER}: {} matches ({} filtered)", found.hits.len(), found.filtered);
-    let lines = found.hits.into_iter().map(line);
+    let lines = found.hits.iter().map(line);
     Ok(std::iter::once(count).chain(lines).collect::<Vec<_>>().join("\n"))
 }
 
@@ -68,7 +68,7 @@ pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
 }
 
 /// One match: the text around it, not the whole entry, which the next search would find again.
-fn line(hit: Hit) -> String {
+fn line(hit: &Hit) -> String {
     json!({"date": hit.entry.date, "content": hit.snippet, "id": hit.entry.id}).to_string()
 }
 

@@ -14,6 +14,9 @@ fn examples_do_what_they_say() {
     for (name, args, expected) in cases {
         assert_eq!(Sandbox::new().example(name, args).ok(), expected, "{name} {args:?}");
     }
+    let tool = Sandbox::new().example("tool_plugin", ["run", "What can you do?"]).ok();
+    let line = "- words_count(text, at_least?, containing?): Counts the words of a text.\n";
+    assert!(tool.contains(line) && tool.ends_with("words_count says 1.\n"), "{tool}");
     let prompt = Sandbox::new().example("prompt_plugin", ["run", "What is a tape?"]).ok();
     assert!(prompt.ends_with("What is a tape?\n\nAnswer in one sentence.\n"), "{prompt}");
 }
