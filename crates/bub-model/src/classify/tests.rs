@@ -126,6 +126,28 @@ fn errors_are_classified_by_what_to_do() {
     }
 }
 
+// H-89, W-10: every phrase of the original is understood, where no status or code says otherwise.
+#[test]
+fn the_phrases_of_the_original_mean_an_overflow() {
+    for text in [
+        "This model's maximum context length is 8192 tokens",
+        "the context window of the model is exceeded",
+        "input exceeds the maximum allowed context",
+        "Your request exceeded model token limit: 8192",
+        "input exceeds the token limit of this model",
+        "PROMPT IS TOO LONG: 9 tokens",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+    ] {
+        let body = serde_json::json!({"error": {"message": text}}).to_string();
+        for status in [Some(400), None] {
+            let error = classify(status, None, body.as_bytes(), Wire::ChatCompletions);
+            assert_eq!(error.action, ShrinkContext, "{status:?} {text}");
+        }
+        let error = classify(Some(401), None, body.as_bytes(), Wire::ChatCompletions);
+        assert_eq!(error.action, Reauthenticate, "the status comes first: {text}");
+    }
+}
+
 #[test]
 fn the_message_is_the_one_that_helps() {
     let show =

@@ -13,7 +13,7 @@ use super::transport::unreachable;
 use super::{CallOptions, Inner};
 use crate::classify::classify;
 use crate::error::{Action, ErrorKind, ModelError};
-use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder};
+use crate::{ChatRequest, Endpoint, HttpRequest, ModelEvent, StreamDecoder, Wire};
 
 /// Of an error body no more than this is read: what it says stands at its beginning.
 const ERROR_BODY_LIMIT: usize = 64 * 1024;
@@ -40,6 +40,8 @@ pub(crate) struct Attempt {
     patience: Duration,
     /// The silence that is borne after the first event.
     idle_timeout: Duration,
+    /// The silence that is borne after the finish reason.
+    after_finish: Duration,
     /// Time spent waiting since the last event; that of a slow reader does not count.
     waited: Duration,
 }
@@ -83,6 +85,11 @@ impl Attempt {
             decoded: Vec::new(),
             patience,
             idle_timeout: options.idle_timeout,
+            after_finish: match endpoint.wire {
+                // Without an end mark the reason may stand in every event of the stream.
+                Wire::GenerateContent => options.idle_timeout,
+                _ => AFTER_FINISH,
+            },
             waited: started.elapsed(),
         })
     }
@@ -102,7 +109,7 @@ impl Attempt {
         let finished = self.decoder.has_finish();
         let kept_alive = self.patience.saturating_mul(KEPT_ALIVE);
         let patience = self.patience.min(kept_alive.saturating_sub(self.waited));
-        let patience = if finished { AFTER_FINISH.min(patience) } else { patience };
+        let patience = if finished { self.after_finish.min(patience) } else { patience };
         let started = Instant::now();
         let read = timeout(patience, self.body.chunk()).await;
         self.waited += started.elapsed();

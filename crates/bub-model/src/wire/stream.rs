@@ -1,5 +1,7 @@
 //! From bytes of an answer to events, for any wire format.
 
+use super::Wire;
+use crate::classify::classify;
 use crate::error::{ErrorKind, ModelError, looks_like_html};
 use crate::sse::{EVENT_LIMIT, SseDecoder, SseError, SseEvent};
 use crate::{Action, ModelEvent};
@@ -45,7 +47,14 @@ pub struct StreamDecoder {
     frames: Box<dyn FrameDecoder>,
     mode: Mode,
     received: usize,
+    /// Whether an event was seen.
+    any: bool,
+    /// The beginning of what came: an answer in plain words, perhaps.
+    words: Vec<u8>,
 }
+
+/// So much of an answer in plain words is kept.
+const WORDS: usize = 500;
 
 /// Bytes of one answer beyond which a server is out of its mind: many times the longest
 /// answer any model gives.
@@ -61,7 +70,7 @@ enum Mode {
 
 impl StreamDecoder {
     pub(super) fn new(frames: Box<dyn FrameDecoder>) -> Self {
-        Self { frames, mode: Mode::Start, received: 0 }
+        Self { frames, mode: Mode::Start, received: 0, any: false, words: Vec::new() }
     }
 
     /// Takes a chunk in and appends what it means to `out`, also when it ends in an error.
@@ -90,7 +99,10 @@ impl StreamDecoder {
             Mode::Events(mut sse) => {
                 let frames = &mut self.frames;
                 let mut flow = Flow::More;
-                let last = sse.finish(|event| step(frames.as_mut(), &event, &mut flow, out));
+                let last = sse.finish(|event| {
+                    self.any = true;
+                    step(frames.as_mut(), &event, &mut flow, out)
+                });
                 match last {
                     Ok(()) if flow == Flow::Done => Ok(()),
                     // The last frame was cut: that is the end of the connection, not bad JSON.
@@ -98,7 +110,10 @@ impl StreamDecoder {
                         Err(ModelError::truncated("the stream was cut in the middle of an event"))
                     }
                     Err(error) => Err(error),
-                    Ok(()) => self.frames.end(out),
+                    Ok(()) => self
+                        .frames
+                        .end(out)
+                        .map_err(|error| if self.any { error } else { in_words(error, &self.words) }),
                 }
             }
         }
@@ -136,7 +151,12 @@ impl StreamDecoder {
             Mode::Events(sse) => {
                 let frames = &mut self.frames;
                 let mut flow = Flow::More;
-                sse.push(chunk, |event| step(frames.as_mut(), &event, &mut flow, out))?;
+                let room = WORDS.saturating_sub(self.words.len()).min(chunk.len());
+                self.words.extend_from_slice(chunk.get(..room).unwrap_or_default());
+                sse.push(chunk, |event| {
+                    self.any = true;
+                    step(frames.as_mut(), &event, &mut flow, out)
+                })?;
                 if flow == Flow::Done {
                     self.mode = Mode::Over;
                 }
@@ -160,9 +180,27 @@ fn step(
         frames.end_mark();
         Flow::Done
     } else {
-        frames.frame(event, out)?
+        frames.frame(event, out).map_err(|error| explained(error, event))?
     };
     if *flow == Flow::Done { frames.end(out) } else { Ok(()) }
+}
+
+/// An error event need not be JSON to be the error it names.
+fn explained(error: ModelError, event: &SseEvent<'_>) -> ModelError {
+    let spoken = event.event == b"error" && error.kind == ErrorKind::Malformed;
+    if spoken { classify(None, None, event.data, Wire::ChatCompletions) } else { error }
+}
+
+/// The error of a stream without events, with the words that came instead of them.
+fn in_words(error: ModelError, words: &[u8]) -> ModelError {
+    let text = String::from_utf8_lossy(words);
+    let line = text.lines().next().unwrap_or_default();
+    let field = line.split(':').next().unwrap_or_default();
+    let cut = ["data", "event", "id", "retry"].iter().any(|name| name.starts_with(field));
+    if cut || line.contains(char::REPLACEMENT_CHARACTER) {
+        return error;
+    }
+    ModelError::truncated(format!("no answer, but these words: {}", crate::short_message(line)))
 }
 
 /// A body as text, with the errors an answer that is none deserves.

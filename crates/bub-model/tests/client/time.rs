@@ -274,6 +274,31 @@ async fn after_the_finish_reason_the_end_mark_is_not_needed() {
     assert!(passed <= Duration::from_secs(10), "{passed:?}");
 }
 
+/// A format without an end mark may repeat its reason in every event: a pause is not the end.
+#[tokio::test]
+async fn a_reason_in_every_event_does_not_end_the_answer_at_the_first_pause() {
+    let clock = ManualClock::pause();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = BaseUrl::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
+    let endpoint = Endpoint::new("a:b".parse().unwrap(), Wire::GenerateContent, base);
+    let stream = client().stream(endpoint, request(true), once());
+    let reading = tokio::spawn(crate::support::drain(stream));
+    let (mut socket, _) = listener.accept().await.unwrap();
+    let mut asked = [0; 4096];
+    assert!(socket.read(&mut asked).await.unwrap() > 0);
+    socket.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await.unwrap();
+    for text in ["one ", "two"] {
+        let event = serde_json::json!({"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]});
+        socket.write_all(format!("data: {event}\n\n").as_bytes()).await.unwrap();
+        settle().await;
+        clock.advance(Duration::from_secs(30)).await;
+        settle().await;
+    }
+    drop(socket);
+    let (events, error) = timeout(PATIENCE, reading).await.unwrap().unwrap();
+    assert_eq!((error, crate::support::text(&events).as_str()), (None, "one two"));
+}
+
 #[tokio::test]
 async fn a_token_ends_the_wait_before_another_try() {
     let server = ModelServer::start();

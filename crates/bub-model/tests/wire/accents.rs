@@ -194,6 +194,92 @@ fn reasons_in_other_words_are_understood() {
 }
 
 #[test]
+fn a_second_reason_does_not_hide_the_first() {
+    for reason in ["length", "content_filter", "tool_calls"] {
+        let call =
+            json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
+        let once = chat(&[delta(&call), stop(reason)]);
+        assert_eq!(chat(&[delta(&call), stop(reason), stop("stop")]).finish, once.finish);
+    }
+}
+
+#[test]
+fn errors_in_plain_words_keep_them() {
+    for wire in Wire::ALL {
+        let event = complete(wire, b"event: error\ndata: Internal Server Error\n\n").unwrap_err();
+        assert_eq!((event.kind, &*event.message), (ErrorKind::Provider, "Internal Server Error"), "{wire:?}");
+        let body = complete(wire, b"upstream connect error\r\nreset reason: overflow").unwrap_err();
+        assert_eq!((body.kind, body.action), (ErrorKind::Truncated, Action::Retry), "{wire:?}");
+        assert_eq!(body.message, "no answer, but these words: upstream connect error", "{wire:?}");
+        for cut in ["da", "data", "data:", ": ping\n\n", "event: message_st", "id: 7", "\u{fffd}"] {
+            let error = complete(wire, cut.as_bytes()).unwrap_err();
+            assert!(!error.message.contains("words"), "{cut}: {error}");
+        }
+    }
+}
+
+// H-98
+#[test]
+fn events_of_responses_become_text_reasoning_and_calls() {
+    let item =
+        |kind: &str, index: u64, item: Value| json!({"type": kind, "output_index": index, "item": item});
+    let frames = [
+        json!({"type": "response.created", "response": {"status": "in_progress"}}),
+        json!({"type": "response.reasoning_summary_text.delta", "output_index": 0, "item_id": "rs", "delta": "so "}),
+        json!({"type": "response.reasoning_text.delta", "output_index": 0, "item_id": "rs", "delta": "then"}),
+        json!({"type": "response.output_text.delta", "output_index": 1, "item_id": "m", "delta": "hi"}),
+        // Arguments in pieces, which are not taken twice from the end.
+        item(
+            "response.output_item.added",
+            2,
+            json!({"type": "function_call", "id": "fc", "call_id": "call_1", "name": "f", "arguments": ""}),
+        ),
+        json!({"type": "response.function_call_arguments.delta", "output_index": 2, "item_id": "fc", "delta": "{\"a\""}),
+        json!({"type": "response.function_call_arguments.delta", "item_id": "fc", "delta": ":1}"}),
+        json!({"type": "response.function_call_arguments.done", "output_index": 2, "item_id": "fc", "arguments": "{\"a\":1}"}),
+        item(
+            "response.output_item.done",
+            2,
+            json!({"type": "function_call", "id": "fc", "call_id": "call_1", "name": "f", "arguments": "{\"a\":1}"}),
+        ),
+        // Only the end has them, and there is no id but the item's.
+        item("response.output_item.added", 3, json!({"type": "function_call", "id": "fc_2", "name": "g"})),
+        json!({"type": "response.function_call_arguments.done", "output_index": 3, "item_id": "fc_2", "arguments": "{\"b\":2}"}),
+        // A call that comes whole, and one in free form.
+        item(
+            "response.output_item.done",
+            4,
+            json!({"type": "function_call", "call_id": "call_3", "name": "h", "arguments": "{}"}),
+        ),
+        item(
+            "response.output_item.added",
+            5,
+            json!({"type": "custom_tool_call", "id": "ct", "call_id": "call_4", "name": "i"}),
+        ),
+        json!({"type": "response.custom_tool_call_input.delta", "output_index": 5, "item_id": "ct", "delta": "{}"}),
+        json!({"type": "response.something_new", "output_index": 9}),
+        json!({"type": "response.completed", "response": {"status": "completed", "usage": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13, "input_tokens_details": {"cached_tokens": 2}}}}),
+    ];
+    let found = decode(Wire::Responses, &frames).unwrap();
+    assert_eq!((found.reasoning.as_str(), found.text.as_str()), ("so then", "hi"));
+    assert_eq!(
+        calls(&found),
+        [
+            ("call_1", "f", "{\"a\":1}"),
+            ("fc_2", "g", "{\"b\":2}"),
+            ("call_3", "h", "{}"),
+            ("call_4", "i", "{}")
+        ]
+    );
+    let usage = found.usage.unwrap();
+    assert_eq!((usage.prompt, usage.completion, usage.total, usage.cached), (9, 4, 13, Some(2)));
+    for end in ["response.failed", "error"] {
+        let error = json!({"type": end, "response": {"status": "failed", "error": {"code": "server_error", "message": "sorry"}}, "message": "sorry"});
+        assert_eq!(decode(Wire::Responses, &[error]).unwrap_err().message, "sorry", "{end}");
+    }
+}
+
+#[test]
 fn a_blocked_prompt_and_a_malformed_call_are_not_answers() {
     let blocked = json!({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 3, "totalTokenCount": 3}});
     let found = decode(Wire::GenerateContent, &[blocked]).unwrap();

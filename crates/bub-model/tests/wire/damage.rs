@@ -166,7 +166,7 @@ fn errors_in_the_shapes_of_compatible_servers_are_seen() {
     assert_eq!(found.text, "a", "the message, not the empty delta beside it");
 }
 
-/// W-6: malformed arguments do not end the turn and are never run.
+/// W-6, H-87: malformed arguments do not end the turn and are never run.
 #[test]
 fn malformed_arguments_are_marked() {
     let call = |arguments: &str| {

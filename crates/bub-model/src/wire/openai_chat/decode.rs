@@ -74,7 +74,11 @@ impl Decoder {
                 Err(classify(None, None, b"the server ended its answer with an error", Wire::ChatCompletions))
             }
             Some(word) => {
-                self.finish = Some(finish_reason(&word));
+                // Some servers say `stop` once more when they close; what was said before is the reason.
+                let reason = finish_reason(&word);
+                if self.finish.is_none() || reason != FinishReason::Stop {
+                    self.finish = Some(reason);
+                }
                 Ok(())
             }
             None => Ok(()),
