@@ -43,8 +43,12 @@ const MOST_ENDED: usize = 32;
 const GRACE: Duration = Duration::from_secs(3);
 /// How long one that was killed is waited for. A process of another user is not ours to end.
 const LAST_WAIT: Duration = Duration::from_secs(1);
-/// How long a shell that ended is waited for: what it printed, what it left running.
+/// How long what a shell left running has to end, before the shell's end is all that is waited for.
 const SETTLE: Duration = Duration::from_millis(150);
+/// How long the end of the output is waited for. Somebody who got away may hold it open.
+const DRAIN: Duration = Duration::from_secs(1);
+/// How long the supervisor may take to start a command.
+const START: Duration = Duration::from_secs(20);
 /// Where a shell is when the search path has none.
 const USUAL_PLACES: &str = "/bin:/usr/bin:/usr/local/bin";
 
@@ -106,6 +110,8 @@ pub struct Shell {
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
     exit: Option<Exit>,
+    /// The shell was the last process: what is left to do takes no time.
+    is_alone: bool,
     is_over: bool,
 }
 
@@ -135,6 +141,9 @@ impl Shells {
         limit: Duration,
         cancel: &CancellationToken,
     ) -> Result<Outcome> {
+        if cancel.is_cancelled() {
+            return Err(cancelled());
+        }
         let shell = self.start(request).await?;
         let abandoned = shell.stop.clone().drop_guard();
         let exit = tokio::select! {
@@ -143,15 +152,15 @@ impl Shells {
             () = cancel.cancelled() => {
                 shell.end().await;
                 self.forget(&shell);
-                return Err(Error::new(ErrorKind::Cancelled, "the command was cancelled and terminated"));
+                return Err(cancelled());
             }
         };
-        let is_over = if exit.is_some() {
-            timeout(SETTLE, shell.over()).await.is_ok()
-        } else {
-            shell.end().await;
-            true
-        };
+        if exit.is_none() {
+            shell.stop.cancel();
+        }
+        let may_go_on = exit.is_some() && !shell.progress.borrow().is_alone;
+        let patience = if may_go_on { SETTLE } else { GRACE + LAST_WAIT + DRAIN };
+        let is_over = timeout(patience, shell.over()).await.is_ok();
         abandoned.disarm();
         if is_over {
             self.forget(&shell);
@@ -198,7 +207,8 @@ impl Shells {
             directory: request.directory.as_deref(),
             environment,
         };
-        start.start().await.map_err(|error| match error.kind() {
+        let started = timeout(START, start.start()).await;
+        started.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(|error| match error.kind() {
             io::ErrorKind::ArgumentListTooLong => failed(format!(
                 "the command is too long for the system ({} bytes); write it to a file and run that",
                 request.command.len()
@@ -293,8 +303,8 @@ impl Shell {
         let mut reader = tokio::spawn(Arc::clone(&self).collect(output));
         let _reader = AbortOnDrop(reader.abort_handle());
         let watching = async {
-            let exit = watch.exited().await;
-            self.progress.send_modify(|progress| progress.exit = Some(exit));
+            let (exit, is_alone) = watch.exited().await;
+            self.progress.send_replace(Progress { exit: Some(exit), is_alone, is_over: false });
             watch.gone().await;
         };
         let stopping = async {
@@ -306,12 +316,11 @@ impl Shell {
         };
         tokio::select! { () = watching => reins.let_go(), () = stopping => {} }
         self.finish_reading(&mut reader).await;
-        self.progress.send_modify(|progress| *progress = Progress { is_over: true, ..*progress });
+        self.progress.send_modify(|progress| progress.is_over = true);
     }
 
-    /// A process that got away may hold the pipe: what has arrived by then is all.
     async fn finish_reading(&self, reader: &mut JoinHandle<()>) {
-        if timeout(SETTLE, &mut *reader).await.is_err() {
+        if timeout(DRAIN, &mut *reader).await.is_err() {
             reader.abort();
         }
         self.lock_output().finish();
@@ -341,6 +350,10 @@ impl Drop for AbortOnDrop {
 fn new_id() -> String {
     let random = RandomState::new().hash_one(std::process::id()) >> 32;
     format!("bash-{random:08x}")
+}
+
+fn cancelled() -> Error {
+    Error::new(ErrorKind::Cancelled, "the command was cancelled and terminated")
 }
 
 fn failed(text: String) -> Error {

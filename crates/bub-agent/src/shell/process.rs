@@ -110,16 +110,17 @@ impl Start<'_> {
 }
 
 impl Watch {
-    /// Waits for the shell's end.
-    pub(super) async fn exited(&mut self) -> Exit {
+    /// Waits for the shell's end, and says whether it was surely the last process.
+    pub(super) async fn exited(&mut self) -> (Exit, bool) {
+        let killed = Exit::Signal(Signal::KILL.as_raw());
         let Some(reports) = &mut self.reports else {
-            return self.child.wait().await.map_or(Exit::Signal(Signal::KILL.as_raw()), Exit::from);
+            return (self.child.wait().await.map_or(killed, Exit::from), false);
         };
         let report = reports.next_line().await.ok().flatten();
         report.as_deref().and_then(Exit::from_report).unwrap_or_else(|| {
             // Somebody killed the supervisor. What it watched is not to run unwatched.
             let _ = rustix::process::kill_process_group(self.group, Signal::KILL);
-            Exit::Signal(Signal::KILL.as_raw())
+            (killed, false)
         })
     }
 
@@ -177,10 +178,14 @@ impl Drop for Reins {
 }
 
 impl Exit {
-    fn from_report(report: &str) -> Option<Self> {
-        let (what, number) = report.split_once(' ')?;
-        let number = number.parse().ok()?;
-        Some(if what == "signalled" { Self::Signal(number) } else { Self::Code(number) })
+    fn from_report(report: &str) -> Option<(Self, bool)> {
+        let mut words = report.split(' ');
+        let is_signal = words.next()? == "signalled";
+        let number = words.next()?.parse().ok()?;
+        Some((
+            if is_signal { Self::Signal(number) } else { Self::Code(number) },
+            words.next() == Some("alone"),
+        ))
     }
 }
 

@@ -9,8 +9,8 @@
 //! with it as well. Elsewhere only the process group does.
 //!
 //! The socket is its standard input. It writes `started <group>` or `failed <why>`, then
-//! `exited <code>` or `signalled <number>`; the socket closes when no process is left. It reads
-//! [`TERMINATE`] and [`KILL`].
+//! `exited <code>` or `signalled <number>` with `alone` or `others` (processes may be left); the socket
+//! closes when no process is left. It reads [`TERMINATE`] and [`KILL`].
 
 use std::{
     ffi::OsString,
@@ -140,9 +140,10 @@ fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
         let _held = lock(group);
         let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else { continue };
         if pid == shell {
+            let rest = if descendants().is_some_and(|rest| rest.is_empty()) { "alone" } else { "others" };
             let _ = match status.terminating_signal() {
-                Some(signal) => writeln!(control, "signalled {signal}"),
-                None => writeln!(control, "exited {}", status.exit_status().unwrap_or_default()),
+                Some(signal) => writeln!(control, "signalled {signal} {rest}"),
+                None => writeln!(control, "exited {} {rest}", status.exit_status().unwrap_or_default()),
             };
         }
     }

@@ -1,10 +1,13 @@
 //! `bash`, `bash.output`, `bash.kill`: commands in the workspace.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{Error, ErrorKind, Result, ToolContext, tool};
 
-use crate::shell::{Exit, Request, Shell, Shells};
+use crate::{
+    shell::{Exit, Request, Shell, Shells},
+    skills::{LoadedSkills, Skills},
+};
 
 /// Runs a shell command and returns what it printed. Standard input is empty and there is no terminal: commands that
 /// ask questions do not work. Use `background` for servers and whatever else takes long.
@@ -27,7 +30,7 @@ pub async fn bash(
         command: cmd,
         session: session(context),
         directory: directory(context, cwd),
-        granted: Vec::new(),
+        granted: granted(context),
     };
     if background {
         return Ok(format!("started: {}", shells.start(request).await?.id()));
@@ -98,6 +101,12 @@ fn shells(context: &ToolContext) -> Result<Arc<Shells>> {
 
 fn session(context: &ToolContext) -> String {
     context.state.get_str("session_id").unwrap_or_default()
+}
+
+/// What the skills that this turn has loaded may see.
+fn granted(context: &ToolContext) -> Vec<(String, OsString)> {
+    let skills = context.state.slot::<Skills>().zip(context.state.slot::<LoadedSkills>());
+    skills.map_or_else(Vec::new, |(skills, loaded)| skills.granted_environment(&loaded))
 }
 
 fn directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bub_agent::{
+    LoadedSkills,
     shell::Shells,
     tools::{bash, bash_kill, bash_output},
 };
@@ -10,6 +11,8 @@ use bub_kernel::{CancellationToken, ErrorKind, Result, State, Tool, ToolContext}
 use bub_settings::{Environment, Loader};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::skills::House;
 
 struct World {
     dir: TempDir,
@@ -156,6 +159,24 @@ async fn shells_of_other_sessions_are_unknown() {
             assert_eq!(error.message(), format!("unknown shell id: {id}"));
         }
     }
+}
+
+// W-36, W-37
+#[tokio::test]
+async fn a_command_gets_the_variables_of_loaded_skills_only() {
+    let text = "---\nname: mine\ndescription: d\nmetadata:\n  env: \"FOO\"\n---\nbody";
+    let house = House::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
+    house.write(".agents/skills/mine/SKILL.md", text);
+    let world = World::new();
+    let (state, arguments) = (&world.context.state, json!({"cmd": "echo $FOO"}));
+    let loaded = Arc::new(LoadedSkills::default());
+    let skill = house.skills.find(None, "mine").unwrap();
+    house.skills.load(&skill, &loaded);
+    state.put_slot(Arc::new(LoadedSkills::default()));
+    state.put_slot(Arc::new(house.skills));
+    assert_eq!(world.bash(arguments.clone()).await.unwrap(), "(no output)");
+    state.put_slot(loaded);
+    assert_eq!(world.bash(arguments).await.unwrap(), "foo-secret");
 }
 
 #[tokio::test]
