@@ -224,9 +224,6 @@ impl Skills {
             return known;
         }
         let found = Arc::new(self.scan(workspace));
-        for problem in &found.scan.problems {
-            self.warn_once(format!("not a usable skill: {problem}"));
-        }
         let mut all = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST_WORKSPACES {
             all.clear();

@@ -38,7 +38,12 @@ impl Skills {
         );
         let written = frontmatter::check_name(name, name)
             .and_then(|()| frontmatter::read(&text, name))
-            .and_then(|_| write_new(&home, &file, &text).map_err(|error| error.to_string()));
+            .and_then(|_| {
+                write_new(&home, &file, &text).map_err(|error| match error.kind() {
+                    io::ErrorKind::AlreadyExists => "there is one already".to_owned(),
+                    _ => error.to_string(),
+                })
+            });
         match written {
             Ok(()) => Ok(file),
             Err(reason) => Err(Problem { file, reason }),

@@ -6,7 +6,8 @@ use super::{LoadedSkills, Skills};
 
 impl Skills {
     /// The `<available_skills>` block for a step; empty without skills. Those that `prompt` names as `$name` stand there
-    /// in full and count as loaded. `allowed` leaves only these names; `None` leaves all.
+    /// in full and count as loaded. `allowed` leaves only these names; `None` leaves all. What looks like a skill and is
+    /// none is warned of once.
     pub fn block(
         &self,
         workspace: Option<&Path>,
@@ -14,7 +15,11 @@ impl Skills {
         allowed: Option<&[String]>,
         loaded: &LoadedSkills,
     ) -> String {
-        let mut skills = self.list(workspace);
+        let found = self.found(workspace);
+        for problem in &found.scan.problems {
+            self.warn_once(format!("not a usable skill: {problem}"));
+        }
+        let mut skills = found.skills.clone();
         skills.retain(|skill| is_allowed(skill.name(), allowed));
         if skills.is_empty() {
             return String::new();

@@ -54,8 +54,9 @@ impl Scan {
     }
 
     fn root(&mut self, root: &Path, source: Source) {
-        let Some(found) = self.look(root).filter(Metadata::is_dir) else { return };
-        drop(found);
+        if !self.look(root).is_some_and(|found| found.is_dir()) {
+            return;
+        }
         let names = fs::read_dir(root).and_then(|entries| {
             entries.take(MOST_SKILLS + 1).map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
         });

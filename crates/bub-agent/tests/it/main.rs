@@ -19,6 +19,7 @@ mod model;
 mod policy;
 mod prompt;
 mod recording;
+mod session_notes;
 mod shell;
 mod skills;
 mod skills_fixtures;

@@ -245,6 +245,7 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
     fs::create_dir(at("device")).unwrap();
     symlink("/dev/zero", at("device/SKILL.md")).unwrap();
     for _ in 0..3 {
+        assert!(house.block("$good $binary", None).0.contains("\nbody\n"));
         assert_eq!(
             house.listed(),
             ["builtin gh", "project good", "builtin skill-creator", "builtin telegram"]

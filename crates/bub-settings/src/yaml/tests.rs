@@ -162,3 +162,30 @@ proptest::proptest! {
         let _ = load(&text);
     }
 }
+
+// C.4: `PyYAML` lets quoted text go on at the start of a line, at any depth.
+#[test]
+fn quoted_text_may_go_on_at_the_start_of_a_line() {
+    assert_eq!(load("a: \"x\ny\n\nz\"\nb: 1"), Ok(Some(json!({"a": "x y\nz", "b": 1}))));
+    assert_eq!(load("a:\n  - b: 'x\ny'\n    c: 2"), Ok(Some(json!({"a": [{"b": "x y", "c": 2}]}))));
+    let long = format!("a: \"{}\"", "x\n".repeat(1000));
+    assert!(load(&long).unwrap_err().starts_with("102:1: "), "{:?}", load(&long));
+}
+
+// H-136: a document without declarations has the types of the original.
+#[test]
+fn a_bare_document_is_plain_data() {
+    let rows = [
+        ("", json!(null)),
+        ("a: [1, 1.5, 1.5e+3, yes, ~, x]", json!({"a": [1, 1.5, 1500.0, true, null, "x"]})),
+        ("[1e3, 1.5e3, 1e+3, 2024-01-01, '1']", json!(["1e3", "1.5e3", "1e+3", "2024-01-01", "1"])),
+    ];
+    for (text, expected) in rows {
+        assert_eq!(parse_yaml(text), Ok(expected), "{text}");
+    }
+    let error = parse_yaml("a: 1\nb: [secret-word").unwrap_err().to_string();
+    assert!(
+        error.starts_with("line ") && error.contains("not valid YAML") && !error.contains("secret"),
+        "{error}"
+    );
+}

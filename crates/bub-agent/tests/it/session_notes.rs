@@ -1,0 +1,71 @@
+//! Instructions for one session: `sessions/<id>/AGENTS.md` in the home of bub.
+
+use std::{fs, path::PathBuf, process::Command};
+
+use bub_kernel::{ChannelMessage, Envelope, Prompt};
+
+use crate::harness::World;
+
+async fn system_prompt(world: &World, session: &str) -> String {
+    let message = Envelope::from(ChannelMessage::new(session, "cli", "hello"));
+    let state = world.framework.build_state(&message, session).await.unwrap();
+    world.framework.system_prompt(&Prompt::from("hello"), &state).unwrap()
+}
+
+fn notes(world: &World, directory: &str, text: &str) -> PathBuf {
+    let file = world.dir.path().join("home/sessions").join(directory).join("AGENTS.md");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, text).unwrap();
+    file
+}
+
+// Each session has a directory of its own, inside of `sessions`, whatever its id.
+#[tokio::test]
+async fn a_session_has_its_own_instructions() {
+    let long = "x:".repeat(200);
+    let rows = [
+        ("telegram:-100", "telegram%3a-100"),
+        ("cli:local", "cli%3alocal"),
+        ("CLI:local", "%43%4c%49%3alocal"),
+        ("..", "%2e%2e"),
+        ("../../etc", "%2e%2e%2f%2e%2e%2fetc"),
+        ("a%3ab", "a%253ab"),
+        ("ä\0", "%c3%a4%00"),
+        (
+            &long,
+            "x%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3ax%3a%h\
+             HASH",
+        ),
+    ];
+    let world = World::new();
+    fs::write(world.dir.path().join("workspace/AGENTS.md"), "workspace notes").unwrap();
+    for (session, directory) in rows {
+        let directory = directory.replace("HASH", &sha256(session));
+        assert!(!system_prompt(&world, session).await.contains("own notes"), "{session}");
+        notes(&world, &directory, &format!("  own notes of {directory}\n"));
+        let prompt = system_prompt(&world, session).await;
+        assert!(
+            prompt.ends_with(&format!("\n\nworkspace notes\n\nown notes of {directory}")),
+            "{session}: {prompt}"
+        );
+    }
+}
+
+fn sha256(text: &str) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+// Only regular files, and only so much of them.
+#[tokio::test]
+async fn odd_files_are_no_instructions() {
+    let world = World::new();
+    let plain = system_prompt(&world, "s").await;
+    let file = notes(&world, "s", "");
+    assert_eq!(system_prompt(&world, "s").await, plain);
+    fs::write(&file, "x".repeat(1024 * 1024)).unwrap();
+    assert_eq!(system_prompt(&world, "s").await.len(), plain.len() + 2 + 256 * 1024);
+    fs::remove_file(&file).unwrap();
+    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    assert_eq!(system_prompt(&world, "s").await, plain);
+}
