@@ -73,10 +73,7 @@ fn directory_name(session_id: &str) -> String {
     if name.len() > LONGEST_NAME {
         name.truncate(LONGEST_NAME / 2);
         // No byte is written like this, so no short id has such a name.
-        name.push_str("%h");
-        for byte in Sha256::digest(session_id) {
-            let _ = write!(name, "{byte:02x}");
-        }
+        let _ = write!(name, "%h{:x}", Sha256::digest(session_id));
     }
     name
 }

@@ -53,7 +53,7 @@ async fn a_session_has_its_own_instructions() {
 
 fn sha256(text: &str) -> String {
     use sha2::Digest;
-    sha2::Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("{:x}", sha2::Sha256::digest(text))
 }
 
 // Only regular files, and only so much of them.

@@ -275,12 +275,12 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
 
 /// Aliases that multiply.
 fn bomb() -> String {
-    let mut text = "---\nname: bomb\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
-    for level in 1..9 {
+    let level = |level: usize| {
         let alias = format!("*a{}, ", level - 1).repeat(10);
-        text += &format!("a{level}: &a{level} [{}]\n", alias.trim_end_matches(", "));
-    }
-    text + "---\n"
+        format!("a{level}: &a{level} [{}]\n", alias.trim_end_matches(", "))
+    };
+    let levels: String = (1..9).map(level).collect();
+    format!("---\nname: bomb\na0: &a0 [x, x, x, x, x, x, x, x, x, x]\n{levels}---\n")
 }
 
 // W-54
@@ -334,7 +334,9 @@ fn changes_on_disk_are_seen_at_once() {
 /// Makes everything look as if it had last been changed a minute ago.
 fn settle(path: &Path) {
     if path.is_dir() {
-        fs::read_dir(path).unwrap().for_each(|entry| settle(&entry.unwrap().path()));
+        for entry in fs::read_dir(path).unwrap() {
+            settle(&entry.unwrap().path());
+        }
     }
     File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_mins(1)).unwrap();
 }

@@ -16,6 +16,7 @@ use crate::skills::House;
 
 // H-136, H-137
 #[test]
+#[allow(clippy::disallowed_methods, reason = "where the fixtures are is no setting")]
 fn every_fixture_gets_the_verdict_of_the_original() {
     let Some(root) = std::env::var_os("BUB_FIXTURES") else {
         eprintln!("skipped: set BUB_FIXTURES to the directory that holds skills/manifest.jsonl");
