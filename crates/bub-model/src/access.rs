@@ -36,6 +36,14 @@ pub enum AccessError {
     /// The identifier has no provider.
     #[error(transparent)]
     NotAModel(#[from] NotAModel),
+    /// The setting `model` is wrong.
+    #[error("{origin}: {problem}")]
+    Configured {
+        /// Where it stands.
+        origin: bub_settings::Origin,
+        /// What is wrong with it.
+        problem: Box<AccessError>,
+    },
     /// The provider is not in the catalogue.
     #[error(
         "there is no provider `{name}`{}; `bub models` lists them, and `providers.{name}.base_url` in {} adds one",
@@ -137,6 +145,7 @@ impl From<AccessError> for ModelError {
         }
         let action = match &error {
             AccessError::NotAModel(_)
+            | AccessError::Configured { .. }
             | AccessError::UnknownProvider { .. }
             | AccessError::NoBase { .. }
             | AccessError::BadBase { .. }

@@ -102,7 +102,10 @@ impl Models {
             let origin = || self.settings.origin("model").unwrap_or(Origin::Default);
             return match self.resolve(&text) {
                 Ok(model) => Ok(Choice { model: Some(model), why: Why::Configured(origin()), fallbacks }),
-                Err(error) => self.by_fallback(&fallbacks, Some(error.to_string())).ok_or(error),
+                Err(problem) => {
+                    let error = AccessError::Configured { origin: origin(), problem: Box::new(problem) };
+                    self.by_fallback(&fallbacks, Some(error.to_string())).ok_or(error)
+                }
             };
         }
         let found = match (self.by_key().or_else(|| self.by_login()), servers) {

@@ -148,6 +148,7 @@ impl Place<'_> {
     fn bad(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
         let found = match value {
             Value::String(text) if text.len() <= 60 && field != "headers" => format!("`{text}`"),
+            Value::Number(number) => format!("`{number}`"),
             value => kind_of(value).to_owned(),
         };
         self.wrong(Some(field), found, expected)

@@ -127,7 +127,7 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
         ),
         (
             "openai:\n    context_window: {a: 0}",
-            ":3: `providers.openai.context_window` is a number, expected a number of tokens",
+            ":3: `providers.openai.context_window` is `0`, expected a number of tokens",
         ),
         (
             "openai:\n    headers: [a]",

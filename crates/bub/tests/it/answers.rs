@@ -62,8 +62,14 @@ fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
     assert!(run.stderr.starts_with("error: openai:small: no such thing (HTTP 400"), "{run:?}");
 
     for (variables, expected) in [
-        (&[("BUB_MODEL", "opnai:x")][..], "error: there is no provider `opnai`, did you mean `openai`?; "),
-        (&[("BUB_MODEL", "small")], "error: `small` is no model: write `provider:model`"),
+        (
+            &[("BUB_MODEL", "opnai:x")][..],
+            "error: environment variable BUB_MODEL: there is no provider `opnai`, did you mean `openai`?; ",
+        ),
+        (
+            &[("BUB_MODEL", "small")],
+            "error: environment variable BUB_MODEL: `small` is no model: write `provider:model`",
+        ),
         (&[("BUB_MODEL", "openai:x")], "error: openai:x: no API key for `openai`: set OPENAI_API_KEY"),
         (&[("BUB_MODEL", "azure:x")], "error: azure:x: no address for `azure`: set AZURE_OPENAI_ENDPOINT"),
         (
@@ -100,7 +106,7 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
 
     let wrong = run(&Sandbox::new(), &[&fallbacks[..], &[("BUB_MODEL", "opnai:x")]].concat(), &["run", "hi"]);
     assert!(
-        wrong.stderr.contains("`model` is wrong: there is no provider `opnai`, did you mean `openai`?"),
+        wrong.stderr.contains("`model` is wrong: environment variable BUB_MODEL: there is no provider `opnai`, did you mean `openai`?"),
         "{wrong:?}"
     );
     assert!(wrong.stderr.contains("; going on with the fallback vllm:small\n"), "{wrong:?}");
