@@ -1,89 +1,166 @@
-//! The builtin agent: asks the model that is there, or says honestly that there is none.
-//!
-//! One call a turn, without tools. The question is on the tape before the call, the answer after it.
+//! The builtin agent: what answers prompts when no plugin does.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
-use bub_kernel::{Error, ErrorKind, Framework, ModelStream, Prompt, Result, State, StreamEvent};
-use bub_model::{
-    Accumulator, CallOptions, Candidates, ChatRequest, Completion, FinishReason, ModelClient, ModelError,
-    ModelEvent, ModelId, Models,
+use bub_kernel::{
+    CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result, State,
+    StreamEvent, Tool,
 };
+use bub_model::{CallOptions, Candidates, ChatRequest, ModelClient, ModelId, Models};
 use bub_settings::{Settings, core};
-use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 
-use crate::{offline, prompt::COMMAND_PREFIX, record::TurnTape};
+use crate::{
+    emit, offline, prompt,
+    record::TurnTape,
+    runner::run_command,
+    toolbox::Toolbox,
+    turn::{Calibration, Turn},
+};
 
 /// What answers prompts when no plugin does: the typed slot that `load_state` seeds.
 pub struct Agent {
+    framework: FrameworkRef,
     /// Or what is wrong with the providers of the settings, for whoever asks.
     models: Result<Arc<Models>>,
     client: ModelClient,
     settings: Arc<Settings>,
+    calibration: Calibration,
+}
+
+/// A piece of work for the agent: a turn, or a part of one.
+pub(crate) struct Errand {
+    pub(crate) framework: Framework,
+    pub(crate) state: State,
+    pub(crate) tape: Arc<TurnTape>,
+    pub(crate) session_id: String,
+    /// The tools that may be used.
+    pub(crate) tools: Vec<Arc<dyn Tool>>,
 }
 
 impl Agent {
     /// The agent of these settings. Nothing is looked up or connected before the first prompt.
-    pub(crate) fn new(settings: Arc<Settings>) -> Self {
+    pub(crate) fn new(framework: FrameworkRef, settings: Arc<Settings>) -> Self {
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
         let models = models.map(Arc::new).map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
-        Self { models, client, settings }
+        Self { framework, models, client, settings, calibration: Calibration::default() }
     }
 
-    /// Answers a prompt.
-    pub(crate) async fn run_stream(
-        &self,
-        framework: &Framework,
-        prompt: &Prompt,
-        state: &State,
-    ) -> Result<ModelStream> {
-        if prompt.as_text().is_some_and(|text| text.starts_with(COMMAND_PREFIX)) {
-            return Ok(ModelStream::text(offline::COMMANDS));
+    /// Answers the prompt of a turn: a command at once, anything else by the loop.
+    pub(crate) async fn run_stream(self: &Arc<Self>, prompt: &Prompt, state: &State) -> Result<ModelStream> {
+        let framework = self.framework()?;
+        if prompt.is_empty() {
+            let text = "error: empty prompt";
+            let end = StreamEvent::Final(json!({"ok": false, "text": text}));
+            return Ok(ModelStream::of([StreamEvent::Text(text.to_owned()), end]));
         }
-        let models = self.models.clone()?;
-        let candidates = candidates(&models, state).await?;
-        let Some(first) = candidates.first() else { return Ok(offline::guide(state)) };
-        let tape = state.slot::<TurnTape>();
-        let system = framework.system_prompt(prompt, state)?;
-        let mut messages = vec![json!({"role": "system", "content": system})];
-        let mut seen = Vec::new();
-        match &tape {
-            Some(tape) => {
-                let view = tape.view(prompt, &first.to_string()).await?;
-                messages.extend(view.messages.into_iter().map(Value::Object));
-                seen = view.entries;
-            }
-            None => messages.push(json!({"role": "user", "content": prompt})),
-        }
-        let candidates = Candidates::new(models, candidates);
-        let events = self.client.stream_first(candidates, self.request(messages, state), self.options());
-        let answer = Answer {
-            events,
-            accumulator: Accumulator::new(),
-            tape,
-            system,
-            seen,
-            ready: VecDeque::new(),
-            is_over: false,
+        let session_id = state.get_str("session_id").unwrap_or_default();
+        let tape = if let Some(tape) = state.slot::<TurnTape>() {
+            tape
+        } else {
+            // Somebody asks outside of a turn.
+            let tape = TurnTape::in_memory(&framework, self.settings.redactor(), &session_id, None)?;
+            tape.ask(prompt, Vec::new()).await?;
+            Arc::new(tape)
         };
-        Ok(ModelStream::new(stream::try_unfold(answer, Answer::next)))
+        let tools = self.tools_for(state)?;
+        let errand = Errand { framework, state: state.clone(), tape, session_id, tools };
+        if prompt::is_command(prompt) {
+            let text = run_command(self, &errand, &prompt.text()).await?;
+            let end = StreamEvent::Final(json!({"ok": true, "text": text}));
+            return Ok(ModelStream::of([StreamEvent::Text(text), end]));
+        }
+        self.run_errand(errand, prompt.clone()).await
     }
 
-    fn request(&self, messages: Vec<Value>, state: &State) -> ChatRequest {
-        ChatRequest {
-            messages: Arc::new(messages),
-            max_tokens: Some(self.settings.get(&core::MAX_TOKENS)),
-            reasoning_effort: state.get_str("reasoning_effort"),
-            stream: true,
-            extra: self.settings.get(&core::COMPLETION_ARGS),
-            ..ChatRequest::default()
+    /// Answers a prompt by the loop.
+    pub(crate) async fn run_errand(self: &Arc<Self>, errand: Errand, prompt: Prompt) -> Result<ModelStream> {
+        let models = self.candidates(&errand.state).await?;
+        if models.is_empty() {
+            return Ok(offline::guide(&errand.state));
+        }
+        let toolbox = Arc::new(Toolbox::of(errand.tools));
+        let agent = Arc::clone(self);
+        Ok(emit::stream(move |events| async move {
+            let cancel = CancellationToken::new();
+            // Whatever ends the turn ends what it started.
+            let _guard = cancel.clone().drop_guard();
+            let turn = Turn {
+                framework: errand.framework,
+                agent,
+                state: errand.state,
+                tape: errand.tape,
+                session_id: errand.session_id,
+                toolbox,
+                models,
+                events,
+                cancel,
+            };
+            turn.run(prompt).await
+        }))
+    }
+
+    /// The tools that a model may use in a turn.
+    pub(crate) fn tools_for(&self, state: &State) -> Result<Vec<Arc<dyn Tool>>> {
+        let framework = self.framework()?;
+        let all: Vec<_> = framework.tools().iter().filter(|tool| tool.spec().agent_use).cloned().collect();
+        match state.get("allowed_tools") {
+            Some(Value::Array(names)) => {
+                let names: Vec<String> = names.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+                crate::tools::resolve(&names, &all)
+            }
+            _ => Ok(all),
         }
     }
 
-    fn options(&self) -> CallOptions {
-        CallOptions::from_settings(&self.settings)
+    /// The models to try: that of the turn, or else the chosen one and its fallbacks.
+    async fn candidates(&self, state: &State) -> Result<Vec<ModelId>> {
+        let models = self.models.clone()?;
+        if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
+            let own = self.resolve(&model)?;
+            // The fallbacks are those of the configured model.
+            let configured = self.settings.get(&core::MODEL).and_then(|text| models.resolve(&text).ok());
+            if configured.as_ref() != Some(&own) {
+                return Ok(vec![own]);
+            }
+        }
+        Ok(models.choose().await.map_err(access_error)?.candidates())
+    }
+
+    /// Starts a call of the first of these models that answers.
+    pub(crate) fn stream(
+        &self,
+        models: Vec<ModelId>,
+        request: ChatRequest,
+        options: CallOptions,
+    ) -> Result<bub_model::ModelStream> {
+        Ok(self.client.stream_first(Candidates::new(self.models.clone()?, models), request, options))
+    }
+
+    /// The model that a text names.
+    pub(crate) fn resolve(&self, model: &str) -> Result<ModelId> {
+        self.models.clone()?.resolve(model).map_err(access_error)
+    }
+
+    /// The window of a model in tokens, where it is known.
+    pub(crate) fn window(&self, model: &ModelId) -> Option<u64> {
+        self.models.as_ref().ok()?.catalogue().get(model.provider())?.context_window(model.model())
+    }
+
+    /// What was learned about the size of requests.
+    pub(crate) fn calibration(&self) -> &Calibration {
+        &self.calibration
+    }
+
+    /// The settings of the program.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The framework the agent belongs to.
+    pub(crate) fn framework(&self) -> Result<Framework> {
+        self.framework.get().ok_or_else(|| Error::unknown("the framework is gone"))
     }
 }
 
@@ -93,110 +170,6 @@ impl std::fmt::Debug for Agent {
     }
 }
 
-/// The models to try: that of the turn, or else the chosen one and its fallbacks.
-async fn candidates(models: &Models, state: &State) -> Result<Vec<ModelId>> {
-    if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
-        return Ok(vec![models.resolve(&model).map_err(access_error)?]);
-    }
-    Ok(models.choose().await.map_err(access_error)?.candidates())
-}
-
-/// An answer while it arrives.
-struct Answer {
-    events: bub_model::ModelStream,
-    accumulator: Accumulator,
-    tape: Option<Arc<TurnTape>>,
-    system: String,
-    seen: Vec<bub_tape::EntryId>,
-    /// What is to be passed on after the last event.
-    ready: VecDeque<StreamEvent>,
-    is_over: bool,
-}
-
-impl Answer {
-    async fn next(mut self) -> Result<Option<(StreamEvent, Self)>> {
-        loop {
-            if let Some(event) = self.ready.pop_front() {
-                return Ok(Some((event, self)));
-            }
-            if self.is_over {
-                return Ok(None);
-            }
-            match self.events.next().await {
-                Some(Ok(event)) => {
-                    self.ready.extend(passed_on(&event));
-                    self.accumulator.push(event);
-                }
-                // What there is of the answer is recorded when the turn ends.
-                Some(Err(error)) => return Err(model_error(&error)),
-                None => self.end().await?,
-            }
-        }
-    }
-
-    /// Records the whole answer and announces it.
-    async fn end(&mut self) -> Result<()> {
-        self.is_over = true;
-        let answer = std::mem::take(&mut self.accumulator).finish().map_err(|error| model_error(&error))?;
-        if let Some(tape) = &self.tape {
-            let mut step = tape.step();
-            step.system = Some(std::mem::take(&mut self.system));
-            step.text = Some(answer.text.clone());
-            step.usage = answer.usage.as_ref().map(bub_model::Usage::to_json);
-            step.model = self.events.model().map(|model| model.to_string());
-            step.view = std::mem::take(&mut self.seen);
-            tape.answer(step).await?;
-        }
-        self.ready.extend(answer.usage.as_ref().map(|usage| StreamEvent::Usage(usage.to_json())));
-        self.ready.extend(incomplete(&answer).map(StreamEvent::Error));
-        self.ready.push_back(StreamEvent::Final(json!({"ok": true, "text": answer.text})));
-        Ok(())
-    }
-}
-
-fn passed_on(event: &ModelEvent) -> Option<StreamEvent> {
-    match event {
-        ModelEvent::Text(delta) => Some(StreamEvent::Text(delta.clone())),
-        ModelEvent::Reasoning(delta) => Some(StreamEvent::Reasoning(delta.clone())),
-        // For whoever watches: "waiting 8 s, rate limited".
-        ModelEvent::Retry(retry) => Some(StreamEvent::Other {
-            kind: "retry".to_owned(),
-            data: json!({
-                "attempt": retry.attempt,
-                "wait_seconds": retry.wait.as_secs_f64(),
-                "reason": retry.error.to_string(),
-            }),
-        }),
-        _ => None,
-    }
-}
-
-/// An answer that ended before its time is never taken for a whole one.
-fn incomplete(answer: &Completion) -> Option<Error> {
-    let why = match &answer.finish {
-        FinishReason::Length => "it reached the limit of `max_tokens`".to_owned(),
-        FinishReason::ContentFilter => "the provider's content filter stopped it".to_owned(),
-        FinishReason::Refusal => "the model refused to go on".to_owned(),
-        finish if finish.is_complete() => return None,
-        finish => format!("the provider stopped it ({})", finish.as_str()),
-    };
-    Some(Error::new(ErrorKind::Provider, format!("the answer is not complete: {why}")))
-}
-
 fn access_error(error: bub_model::AccessError) -> Error {
     Error::from(error).with_kind(ErrorKind::Config)
-}
-
-fn model_error(error: &ModelError) -> Error {
-    let kind = match error.kind {
-        bub_model::ErrorKind::Cancelled => ErrorKind::Cancelled,
-        bub_model::ErrorKind::Setup => ErrorKind::Config,
-        bub_model::ErrorKind::Transport | bub_model::ErrorKind::Timeout => ErrorKind::Temporary,
-        _ => ErrorKind::Provider,
-    };
-    let mut own = Error::new(kind, error.to_string());
-    if let Some(delay) = error.retry_after {
-        own = own.with_retry_after(delay);
-    }
-    own
 }

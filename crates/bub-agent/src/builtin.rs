@@ -1,23 +1,32 @@
 //! The hooks of the builtin plugin.
 
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, ErrorKind, Framework, FrameworkRef,
-    ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, State, StatePatch, hooks,
+    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Framework,
+    FrameworkRef, ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, ScopeGuard, State,
+    StatePatch, SteeringInbox, hooks,
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
-use bub_tape::{Durability, FileStore, TapeStore};
+use bub_tape::{Durability, FileStore, Sidecar, TapeStore};
 
 use crate::{
     agent::Agent,
     policy::{Approvals, Policy},
     prompt,
-    record::{Ending, OpenTurns, TurnTape},
+    record::{Ending, OpenTurns, Recorder, TurnTape, tape_error},
+    sessions,
+    shell::{Launcher, Shells},
     skills::{LoadedSkills, Skills},
-    system_prompt, tools,
+    spill,
+    steering::MemoryInbox,
+    system_prompt,
+    tools::{self, Files},
 };
+
+/// How long commands have to end when the program does.
+const SHELLS_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Defaults for every stage of a turn. Registered first, so everything else comes before it.
 #[derive(Debug)]
@@ -25,10 +34,12 @@ pub struct Builtin {
     framework: FrameworkRef,
     redactor: Redactor,
     agent: Arc<Agent>,
-    skills: Arc<Skills>,
     open_turns: OpenTurns,
     policy: Arc<Policy>,
     approvals: Arc<Approvals>,
+    skills: Arc<Skills>,
+    files: Files,
+    shells: Arc<Shells>,
     home: PathBuf,
     durability: Durability,
 }
@@ -39,15 +50,20 @@ impl Builtin {
         let settings = context
             .service::<Settings>()
             .ok_or_else(|| Error::config("the builtin plugin needs the program's settings as a service"))?;
-        context.add_tool(tools::skill());
+        tools::register(context);
         Ok(Self {
             framework: context.framework.clone(),
             redactor: settings.redactor().clone(),
-            agent: Arc::new(Agent::new(Arc::clone(&settings))),
-            skills: Arc::new(Skills::new(&settings)),
+            agent: Arc::new(Agent::new(context.framework.clone(), Arc::clone(&settings))),
             open_turns: OpenTurns::default(),
             policy: Arc::new(Policy::new(&settings)),
             approvals: Arc::default(),
+            skills: Arc::new(Skills::new(&settings)),
+            files: Files::new(&settings),
+            shells: Arc::new(Shells::new(
+                Arc::clone(&settings),
+                context.service::<Launcher>().map(|launcher| (*launcher).clone()),
+            )),
             home: settings.get(&core::HOME),
             durability: match settings.get(&core::TAPE_DURABILITY) {
                 core::Durability::Os => Durability::Os,
@@ -63,15 +79,13 @@ impl Builtin {
             return Ok(());
         };
         let tape = match self.open_turns.take(&session_id) {
-            Some(tape) => Some(tape),
+            Some(tape) => tape,
             // Another plugin's `load_state` failed before this one's was asked.
             None if error.origin().is_some_and(|origin| origin.hook == "load_state") => {
-                let open = TurnTape::open(&self.framework()?, &self.redactor, message, &session_id).await?;
-                open.map(Arc::new)
+                Arc::new(TurnTape::open(&self.framework()?, &self.redactor, message, &session_id).await?)
             }
-            None => None,
+            None => return Ok(()),
         };
-        let Some(tape) = tape else { return Ok(()) };
         let prompt = Prompt::from(message.content().as_ref());
         tape.finish(Ending { prompt: &prompt, output: "", error: Some(error) }).await
     }
@@ -83,28 +97,42 @@ impl Builtin {
 
 #[hooks(crate = bub_kernel)]
 impl Builtin {
-    fn resolve_session(&self, message: &Envelope) -> String {
+    async fn resolve_session(&self, message: &Envelope) -> Result<String> {
         let own = message.session_id().filter(|id| !id.trim().is_empty());
-        own.map_or_else(|| message.chat_session(), Cow::into_owned)
+        let id = own.map_or_else(|| message.chat_session(), Cow::into_owned);
+        sessions::in_use(&self.framework()?, id).await
     }
 
     async fn load_state(&self, message: &Envelope, session_id: &str) -> Result<StatePatch> {
         if let Some(lifespan) = message.lifespan() {
             lifespan.enter().await?;
         }
-        let mut patch = StatePatch::with_capacity(4)
-            .with("session_id", session_id)
+        let framework = self.framework()?;
+        let tape = Arc::new(TurnTape::open(&framework, &self.redactor, message, session_id).await?);
+        self.open_turns.add(session_id, &tape);
+        let mut patch = StatePatch::with_capacity(8).with("session_id", session_id);
+        let summary = tape.tape().summary().await.map_err(tape_error)?;
+        let chosen = [("model", summary.model), ("reasoning_effort", summary.reasoning_effort)];
+        for (name, value) in chosen {
+            if let Some(value) = value {
+                patch = patch.with(name, value);
+            }
+        }
+        let sender = message.sender();
+        let is_confined = self.policy.confines(&sender);
+        let files = if is_confined { self.files.clone().confined() } else { self.files.clone() };
+        let recorder = Recorder { tape: Arc::clone(&tape), framework };
+        patch = patch
             .with_slot(Arc::clone(&self.agent))
-            .with_slot(message.sender())
+            .with_slot(Arc::new(files))
+            .with_slot(sender)
             .with_slot(Arc::clone(&self.policy))
             .with_slot(Arc::clone(&self.approvals))
+            .with_slot(Arc::clone(&self.shells))
             .with_slot(Arc::clone(&self.skills))
-            .with_slot(Arc::new(LoadedSkills::default()));
-        if let Some(tape) = TurnTape::open(&self.framework()?, &self.redactor, message, session_id).await? {
-            let tape = Arc::new(tape);
-            self.open_turns.add(session_id, &tape);
-            patch = patch.with_slot(Arc::new(RecorderHandle(Arc::clone(&tape) as _))).with_slot(tape);
-        }
+            .with_slot(Arc::new(LoadedSkills::default()))
+            .with_slot(Arc::new(RecorderHandle(Arc::new(recorder))))
+            .with_slot(tape);
         let context = message.context_str();
         if !context.is_empty() {
             patch = patch.with("context", context);
@@ -122,7 +150,7 @@ impl Builtin {
     }
 
     async fn run_model_stream(&self, prompt: &Prompt, state: &State) -> Result<ModelStream> {
-        self.agent.run_stream(&self.framework()?, prompt, state).await
+        self.agent.run_stream(prompt, state).await
     }
 
     async fn save_state(
@@ -182,8 +210,32 @@ impl Builtin {
         self.approvals.wait(&request.id).await
     }
 
+    fn continue_prompt(&self, state: &State) -> String {
+        prompt::go_on(state.get_str("context").as_deref())
+    }
+
+    fn provide_tape_sidecar(&self) -> Sidecar {
+        Sidecar::new(spill::SIDECAR)
+    }
+
+    fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
+        Provided::with_guard(Arc::new(MemoryInbox::default()), StopShells(Arc::clone(&self.shells)))
+    }
+
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
         Provided::new(Arc::new(FileStore::new(self.home.join("tapes"), self.durability)))
+    }
+}
+
+/// What commands left running ends with the scope.
+struct StopShells(Arc<Shells>);
+
+impl ScopeGuard for StopShells {
+    fn close(self: Box<Self>) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            self.0.stop_all(SHELLS_DEADLINE).await;
+            Ok(())
+        })
     }
 }
 

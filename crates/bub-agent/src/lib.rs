@@ -1,29 +1,48 @@
 //! The builtin plugin: sensible defaults for every stage of a turn.
 //!
 //! * [`Builtin`]: the hooks; any of them is replaced by a plugin that is registered later.
-//! * [`Agent`]: asks the model that is there; `offline` has the answer when there is none.
-//! * `prompt`: what a message looks like to the model.
-//! * `system_prompt`: the default instructions and the workspace's `AGENTS.md`.
-//! * [`policy`]: who may use which tool, and who is asked. [`command`]: what people type after a comma.
+//! * [`Agent`]: answers prompts; `turn` is its loop, `offline` what it says when there is no model.
+//! * [`tools`]: what the model can do; `runner` makes one call, also for a person's [`command`].
+//! * [`policy`]: who may use which tool, and who is asked.
 //! * [`Skills`]: directories of instructions, found where the user and the workspace keep them.
-//! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
 //! * [`shell`]: the commands of the tool `bash`, their processes and output.
-//! * [`tools`]: what the model and people can call.
+//! * `prompt`, `system_prompt`: what the model is told.
+//! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
+
+use std::hash::{BuildHasher as _, RandomState};
 
 mod agent;
 mod builtin;
 pub mod command;
+mod emit;
 mod offline;
 pub mod policy;
 mod prompt;
 mod record;
+mod runner;
+mod sessions;
 pub mod shell;
 mod skills;
+mod spill;
+mod steering;
 mod system_prompt;
+mod toolbox;
 pub mod tools;
+mod turn;
 
 pub use agent::Agent;
 pub use builtin::Builtin;
 pub use offline::NO_MODEL;
 pub use record::wait_for_session;
 pub use skills::{LoadedSkills, Problem as SkillProblem, Skill, Skills, Source as SkillSource};
+
+/// Bits nobody can guess.
+pub(crate) fn random() -> u128 {
+    let mut bytes = [0; 16];
+    if getrandom::fill(&mut bytes).is_ok() {
+        return u128::from_le_bytes(bytes);
+    }
+    // Without the system's generator the hasher's keys are the best there is.
+    let part = |number: u8| u128::from(RandomState::new().hash_one(number));
+    (part(1) << 64) | part(2)
+}

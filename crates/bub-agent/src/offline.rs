@@ -20,8 +20,4 @@ To get an answer, do one of these and send it again:
   - start a model server on this computer: on its usual port it is found by itself
   - name the model you want with BUB_MODEL=provider:model
 
-Everything else works: `bub tape list` shows what was recorded, `bub hooks` who does what in a turn.";
-
-/// Says that a command was not run.
-pub(crate) const COMMANDS: &str = "\
-Commands that start with a comma are not available in this version, so nothing was run.";
+Everything else works: `bub run ',help'` lists the commands, `bub tape list` shows what was recorded.";

@@ -7,6 +7,17 @@ use serde_json::{Value, json};
 /// A message that starts with this is a command for the runtime.
 pub(crate) const COMMAND_PREFIX: char = ',';
 
+/// Whether a prompt is a command.
+pub(crate) fn is_command(prompt: &Prompt) -> bool {
+    prompt.as_text().is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
+}
+
+/// What keeps a turn going from step to step.
+pub(crate) fn go_on(context: Option<&str>) -> String {
+    let text = "Go on until everything that was asked for is done; then answer.";
+    context.map_or_else(|| text.to_owned(), |context| format!("{text} [context: {context}]"))
+}
+
 /// Builds the prompt: a command as it was typed; otherwise context, date and content, with media as
 /// further parts.
 pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {

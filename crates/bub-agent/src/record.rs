@@ -1,26 +1,36 @@
 //! Every turn leaves entries on its tape, one turn of a session at a time.
 //!
-//! The question is recorded before the model stage, whoever runs it, and the answer after: by the builtin
-//! agent as soon as it has it, otherwise when the turn ends.
+//! The question is recorded before the model stage, whoever runs it. What follows is recorded by the builtin
+//! agent as it happens; when another plugin ran the model, or the turn failed or was cancelled, when the turn ends.
+
+mod resume;
 
 use std::{
     borrow::Cow,
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use bub_kernel::{BoxFuture, Envelope, Error, ErrorKind, Framework, Prompt, Result, TurnRecorder};
+use bub_kernel::{
+    BoxFuture, Delivery, Envelope, Error, ErrorKind, Framework, Prompt, Result, State, TurnRecorder,
+};
 use bub_settings::Redactor;
 use bub_tape::{
-    ChatStep, Entry, EntryId, Lease, SessionInfo, Tape, TapeError, TapeName, View, ViewOptions, Wait,
-    recover, run_id,
+    ChatStep, Entry, EntryId, Lease, MemoryStore, SessionInfo, Tape, TapeError, TapeName, View, ViewOptions,
+    Wait, now_iso, recover, run_id,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
+
+pub(crate) use self::resume::Resumed;
+use crate::{prompt, steering};
 
 /// How long a turn waits for another one of its session: less than a hook may take, so that the
 /// error says who holds it.
 const PATIENCE: Duration = Duration::from_mins(4);
+
+/// Sessions of this name leave nothing behind.
+pub(crate) const TEMPORARY: &str = "temp/";
 
 /// The tape of a turn, with the session's lease while the turn runs: a slot of the state.
 #[derive(Debug)]
@@ -29,17 +39,31 @@ pub(crate) struct TurnTape {
     session: SessionInfo,
     redactor: Redactor,
     run_id: String,
+    delivery: Option<Delivery>,
+    resumed: Option<Resumed>,
     lease: Mutex<Option<Lease>>,
-    phase: Mutex<Phase>,
-    asked: Mutex<Option<EntryId>>,
+    progress: Mutex<Progress>,
 }
 
 /// What is on the tape of the turn so far.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Nothing,
-    Question,
-    Answer,
+#[derive(Debug, Default)]
+struct Progress {
+    /// The user's message.
+    asked: Option<EntryId>,
+    /// Whether nothing is left to record.
+    is_complete: bool,
+    /// Entries that go with the next batch.
+    pending: Vec<Entry>,
+    step: Option<OpenStep>,
+}
+
+/// A step of the builtin agent that has begun.
+#[derive(Debug)]
+struct OpenStep {
+    number: u64,
+    started: Instant,
+    /// What it has said so far.
+    said: String,
 }
 
 /// What is known of a turn when it ends.
@@ -53,9 +77,13 @@ pub(crate) struct Ending<'a> {
 /// The tape of a session.
 pub(crate) fn session_tape(framework: &Framework, session_id: &str) -> Result<Option<Tape>> {
     let Some(store) = framework.tape_store() else { return Ok(None) };
+    tape_in(framework, store, session_id).map(Some)
+}
+
+fn tape_in(framework: &Framework, store: Arc<dyn bub_tape::TapeStore>, session_id: &str) -> Result<Tape> {
     let name = TapeName::for_session(framework.workspace_text(), session_id);
     let context = framework.tape_context()?.unwrap_or_default();
-    Ok(Some(Tape::new(store, name).with_sidecars(framework.tape_sidecars()?).with_context(context)))
+    Ok(Tape::new(store, name).with_sidecars(framework.tape_sidecars()?).with_context(context))
 }
 
 /// Waits, as long as it takes, until no turn of the session runs, and says so. For callers with one turn to run.
@@ -72,96 +100,246 @@ pub async fn wait_for_session(framework: &Framework, session_id: &str) -> Result
 }
 
 impl TurnTape {
-    /// Opens the session's tape and takes its lease; `None` when there is no store.
+    /// Opens the session's tape and takes its lease. Without a store, and for temporary sessions, the tape lives in
+    /// memory and goes with the turn.
     pub(crate) async fn open(
         framework: &Framework,
         redactor: &Redactor,
         message: &Envelope,
         session_id: &str,
-    ) -> Result<Option<Self>> {
-        let Some(tape) = session_tape(framework, session_id)? else { return Ok(None) };
+    ) -> Result<Self> {
+        let stored =
+            if session_id.starts_with(TEMPORARY) { None } else { session_tape(framework, session_id)? };
+        let channel = message.channel().map(Cow::into_owned);
+        let Some(tape) = stored else {
+            return Self::in_memory(framework, redactor, session_id, channel.as_deref());
+        };
         let lease = tape.lease(Wait::For(PATIENCE)).await.map_err(tape_error)?;
         for recovered in recover(&**tape.store(), tape.name()).await.map_err(tape_error)? {
             tracing::warn!("tape.recovered session={session_id} {recovered:?}");
         }
+        let mut turn = Self::new(tape, framework, redactor, session_id, channel.as_deref());
+        turn.lease = Mutex::new(Some(lease));
+        turn.delivery = message.slot::<Delivery>().map(|delivery| (*delivery).clone());
+        turn.look_back().await?;
+        Ok(turn)
+    }
+
+    /// A turn of its own beside the running one. When its session is busy, it does not wait for long.
+    pub(crate) async fn aside(framework: &Framework, redactor: &Redactor, session_id: &str) -> Result<Self> {
+        let stored =
+            if session_id.starts_with(TEMPORARY) { None } else { session_tape(framework, session_id)? };
+        let Some(tape) = stored else { return Self::in_memory(framework, redactor, session_id, None) };
+        let lease = tape.lease(Wait::For(Duration::from_secs(5))).await.map_err(tape_error)?;
+        let mut turn = Self::new(tape, framework, redactor, session_id, None);
+        turn.lease = Mutex::new(Some(lease));
+        Ok(turn)
+    }
+
+    /// A turn whose tape goes with it.
+    pub(crate) fn in_memory(
+        framework: &Framework,
+        redactor: &Redactor,
+        session_id: &str,
+        channel: Option<&str>,
+    ) -> Result<Self> {
+        let tape = tape_in(framework, Arc::new(MemoryStore::new()), session_id)?;
+        Ok(Self::new(tape, framework, redactor, session_id, channel))
+    }
+
+    /// A turn on a tape that somebody else looks after, such as a fork.
+    pub(crate) fn new(
+        tape: Tape,
+        framework: &Framework,
+        redactor: &Redactor,
+        session_id: &str,
+        channel: Option<&str>,
+    ) -> Self {
         let clean = |text: &str| redactor.redact(text).into_owned();
         let session = SessionInfo {
             session_id: clean(session_id),
             workspace: Some(clean(framework.workspace_text())),
-            channel: message.channel().map(|channel| clean(&channel)),
+            channel: channel.map(clean),
         };
-        Ok(Some(Self {
+        Self {
             tape,
             session,
             redactor: redactor.clone(),
             run_id: run_id(),
-            lease: Mutex::new(Some(lease)),
-            phase: Mutex::new(Phase::Nothing),
-            asked: Mutex::new(None),
-        }))
+            delivery: None,
+            resumed: None,
+            lease: Mutex::default(),
+            progress: Mutex::default(),
+        }
     }
 
-    /// What the model is to see: the question, which is on the tape by now, and what came before it.
-    pub(crate) async fn view(&self, prompt: &Prompt, model: &str) -> Result<View> {
-        self.ask(prompt).await?;
-        let asked = lock(&self.asked).unwrap_or_default();
-        let options = ViewOptions::new().for_model(model).in_turn(asked).opened_by_user();
+    /// The tape itself.
+    pub(crate) fn tape(&self) -> &Tape {
+        &self.tape
+    }
+
+    /// What all entries of the turn have in common.
+    pub(crate) fn run_id(&self) -> &str {
+        &self.run_id
+    }
+
+    /// What an earlier delivery of the same message left behind.
+    pub(crate) fn resumed(&self) -> Option<&Resumed> {
+        self.resumed.as_ref()
+    }
+
+    /// The user's message, once it is on the tape.
+    pub(crate) fn asked(&self) -> Option<EntryId> {
+        lock(&self.progress).asked
+    }
+
+    /// What a model is to see.
+    pub(crate) async fn view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
+        let asked = self.asked().unwrap_or_default();
+        let mut options = ViewOptions::new().for_model(model).in_turn(asked).opened_by_user();
+        if let Some(limit) = carry_limit {
+            options.carry_limit = limit;
+        }
         self.tape.view(&options).await.map_err(tape_error)
     }
 
-    /// Records the question, unless that has been done.
-    async fn ask(&self, prompt: &Prompt) -> Result<()> {
-        if *lock(&self.phase) != Phase::Nothing {
+    /// Records the question, and before it what waited to be said, unless that has been done. Commands are no
+    /// messages: the model never sees them, and they are recorded as events.
+    pub(crate) async fn ask(&self, prompt: &Prompt, waiting: Vec<Prompt>) -> Result<()> {
+        if self.asked().is_some() || prompt.is_empty() || prompt::is_command(prompt) {
             return Ok(());
         }
-        self.tape.ensure_bootstrap(&self.session).await.map_err(tape_error)?;
-        let mut content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
-        self.redact(&mut content);
-        let entry = Entry::message("user", content).with_meta("run_id", self.run_id.as_str());
-        let id = self.tape.append(entry).await.map_err(tape_error)?;
-        *lock(&self.asked) = Some(id);
-        *lock(&self.phase) = Phase::Question;
+        let mut batch = self.tape.bootstrap_entries(&self.session).await.map_err(tape_error)?;
+        batch.extend(waiting.iter().map(|prompt| self.user_message(prompt)));
+        let mut question = self.user_message(prompt);
+        if let Some(delivery) = &self.delivery {
+            question = question.with_meta("inbound_id", delivery.inbound_id.as_str());
+        }
+        batch.push(question);
+        let id = self.append(batch).await?;
+        lock(&self.progress).asked = Some(id);
         Ok(())
     }
 
-    /// A step of this turn, to be filled in and recorded with [`Self::answer`].
-    pub(crate) fn step(&self) -> ChatStep {
+    /// Records the question once more, on a tape that was emptied meanwhile.
+    pub(crate) async fn ask_again(&self, question: Entry) -> Result<()> {
+        let id = self.append(vec![question]).await?;
+        lock(&self.progress).asked = Some(id);
+        Ok(())
+    }
+
+    /// A message of the user's side, as an entry of this turn.
+    pub(crate) fn user_message(&self, prompt: &Prompt) -> Entry {
+        let content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
+        self.owned(Entry::message("user", content))
+    }
+
+    /// An entry of this turn.
+    pub(crate) fn owned(&self, entry: Entry) -> Entry {
+        entry.with_meta("run_id", self.run_id.as_str())
+    }
+
+    /// An entry that goes with the next batch: worth knowing, but nothing waits for it.
+    pub(crate) fn note(&self, entry: Entry) {
+        lock(&self.progress).pending.push(entry);
+    }
+
+    /// Appends a batch behind what is pending and returns the id of its last entry.
+    pub(crate) async fn append(&self, batch: Vec<Entry>) -> Result<EntryId> {
+        let mut all = std::mem::take(&mut lock(&self.progress).pending);
+        all.extend(batch);
+        if all.is_empty() {
+            return Ok(EntryId::default());
+        }
+        for value in all.iter_mut().flat_map(|entry| entry.payload.values_mut()) {
+            self.redact(value);
+        }
+        let appended = self.tape.append_all(all).await.map_err(tape_error)?;
+        Ok(appended.last().unwrap_or_default())
+    }
+
+    /// Makes sure that the tape says whose it is, for turns that ask nothing.
+    pub(crate) async fn bootstrap(&self) -> Result<()> {
+        let batch = self.tape.bootstrap_entries(&self.session).await.map_err(tape_error)?;
+        if !batch.is_empty() {
+            self.append(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// A record of one model call, to be filled in.
+    pub(crate) fn chat(&self) -> ChatStep {
         ChatStep::new(self.run_id.as_str())
     }
 
-    /// Records what came back.
-    pub(crate) async fn answer(&self, mut step: ChatStep) -> Result<()> {
-        step.text = step.text.map(|text| self.redactor.redact(&text).into_owned());
-        step.system = step.system.map(|text| self.redactor.redact(&text).into_owned());
-        self.tape.record_chat(step).await.map_err(tape_error)?;
-        *lock(&self.phase) = Phase::Answer;
-        Ok(())
+    /// Records a model call and what belongs to it as one batch.
+    pub(crate) async fn record(&self, chat: ChatStep, more: Vec<Entry>) -> Result<EntryId> {
+        let mut batch = self.tape.chat_entries(chat).await.map_err(tape_error)?;
+        batch.extend(more);
+        self.append(batch).await
+    }
+
+    /// A step of the agent begins.
+    pub(crate) fn begin_step(&self, number: u64, prompt: &str) {
+        let mut progress = lock(&self.progress);
+        progress.step = Some(OpenStep { number, started: Instant::now(), said: String::new() });
+        let data = json!({"step": number, "prompt": prompt});
+        progress.pending.push(self.owned(Entry::event("loop.step.start", Some(data))));
+    }
+
+    /// The step said something.
+    pub(crate) fn said(&self, delta: &str) {
+        if let Some(step) = &mut lock(&self.progress).step {
+            step.said.push_str(delta);
+        }
+    }
+
+    /// What the step has said so far.
+    pub(crate) fn said_so_far(&self) -> Option<String> {
+        lock(&self.progress).step.as_ref().map(|step| step.said.clone())
+    }
+
+    /// The step is over: the event that says so, to be recorded with the rest of it.
+    pub(crate) fn end_step(&self, status: &str, error: Option<&Error>) -> Option<Entry> {
+        let step = lock(&self.progress).step.take()?;
+        let elapsed = u64::try_from(step.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut data = json!({"step": step.number, "elapsed_ms": elapsed, "status": status});
+        if let (Some(error), Some(data)) = (error, data.as_object_mut()) {
+            data.insert("error".to_owned(), error.message().into());
+        }
+        if let Some(data) = data.as_object_mut() {
+            data.insert("date".to_owned(), now_iso().into());
+        }
+        Some(self.owned(Entry::event("loop.step", Some(data))))
+    }
+
+    /// Nothing is left to record.
+    pub(crate) fn complete(&self) {
+        lock(&self.progress).is_complete = true;
     }
 
     /// Records what of the turn is not on the tape yet, and lets the next turn of the session begin.
     pub(crate) async fn finish(&self, ending: Ending<'_>) -> Result<()> {
-        let recorded = self.complete(ending).await;
+        let recorded = self.record_ending(ending).await;
         let lease = lock(&self.lease).take();
         drop(lease);
         recorded
     }
 
-    async fn complete(&self, ending: Ending<'_>) -> Result<()> {
-        if *lock(&self.phase) == Phase::Answer {
+    async fn record_ending(&self, ending: Ending<'_>) -> Result<()> {
+        let is_complete = lock(&self.progress).is_complete;
+        if is_complete || ending.prompt.is_empty() || prompt::is_command(ending.prompt) {
             return Ok(());
         }
-        self.ask(ending.prompt).await?;
-        let mut step = self.step();
-        step.text = Some(ending.output.to_owned());
-        step.error = ending.error.map(|error| self.error_entry(error));
-        self.answer(step).await
-    }
-
-    pub(crate) fn error_entry(&self, error: &Error) -> Entry {
-        let mut details = Value::Object(error.details().clone());
-        self.redact(&mut details);
-        let details = (!error.details().is_empty()).then_some(details);
-        Entry::error(error.kind().name(), &self.redactor.redact(error.message()), details)
+        self.ask(ending.prompt, Vec::new()).await?;
+        let mut chat = self.chat();
+        // The steps before the last one are on the tape already.
+        chat.text = Some(self.said_so_far().unwrap_or_else(|| ending.output.to_owned()));
+        chat.error = ending.error.map(error_entry);
+        let last = self.end_step(if ending.error.is_some() { "error" } else { "ok" }, ending.error);
+        self.record(chat, last.into_iter().collect()).await?;
+        self.complete();
+        Ok(())
     }
 
     /// No secret goes onto a tape, however it got into the text.
@@ -179,9 +357,25 @@ impl TurnTape {
     }
 }
 
-impl TurnRecorder for TurnTape {
-    fn question<'a>(&'a self, prompt: &'a Prompt) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.ask(prompt))
+/// A failure as it stands on the tape.
+pub(crate) fn error_entry(error: &Error) -> Entry {
+    let details = (!error.details().is_empty()).then(|| Value::Object(error.details().clone()));
+    Entry::error(error.kind().name(), error.message(), details)
+}
+
+/// How the kernel has the question recorded.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub(crate) tape: Arc<TurnTape>,
+    pub(crate) framework: Framework,
+}
+
+impl TurnRecorder for Recorder {
+    fn question<'a>(&'a self, prompt: &'a Prompt, state: &'a State) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let waiting = steering::before_the_turn(&self.framework, prompt, state).await?;
+            self.tape.ask(prompt, waiting).await
+        })
     }
 }
 

@@ -41,6 +41,7 @@ mod error;
 mod fields;
 mod framework;
 pub mod hooks;
+mod inbound;
 mod lifespan;
 mod llm;
 mod media;
@@ -68,6 +69,7 @@ pub use envelope::Envelope;
 pub use error::{BoxError, Error, ErrorKind, Origin, Result};
 pub use fields::{Fields, Name};
 pub use framework::{Framework, FrameworkBuilder, FrameworkRef};
+pub use inbound::Delivery;
 pub use lifespan::{Lifespan, LifespanScope};
 pub use llm::{LlmDecision, LlmRequest, LlmResult, ModelOption, ModelOptions};
 pub use media::{MediaFetcher, MediaItem, MediaKind, audio_format, audio_mime};
@@ -83,7 +85,7 @@ pub use state::{RUNTIME_PREFIX, State, StatePatch};
 pub use steering::{SteeringHandle, SteeringInbox};
 pub use stream::{ModelStream, StreamEvent};
 pub use tokio_util::sync::CancellationToken;
-pub use tool::{Tool, ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec};
+pub use tool::{Tool, ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, run_tool};
 
 /// A boxed future that can move between threads: how traits here return what takes time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -96,7 +96,7 @@ impl Framework {
         let prompt = until(cancel, self.build_prompt(inbound, &session_id, &state)).await?;
 
         if let Some(recorder) = state.slot::<RecorderHandle>() {
-            until(cancel, recorder.0.question(&prompt)).await?;
+            until(cancel, recorder.0.question(&prompt, &state)).await?;
         }
 
         let turn = Turn { framework: self, message: inbound, session_id: &session_id, state: &state };

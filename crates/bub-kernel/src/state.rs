@@ -77,6 +77,12 @@ impl State {
         drop(replaced);
     }
 
+    /// Empties a slot.
+    pub fn drop_slot<T: Any + Send + Sync>(&self) {
+        let dropped = self.lock().slots.remove::<T>();
+        drop(dropped);
+    }
+
     /// Takes over what the patch holds; it wins over what is there.
     pub fn merge(&self, patch: StatePatch) {
         let mut content = self.lock();

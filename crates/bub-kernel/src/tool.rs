@@ -109,3 +109,8 @@ impl ToolDecision {
         Error::new(crate::ErrorKind::Tool, reason.map_or_else(default, str::to_owned))
     }
 }
+
+/// Runs a tool; a panic in it is an error like any other.
+pub async fn run_tool(tool: &dyn Tool, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
+    crate::hooks::guard::run_within(None, || tool.call(arguments, context)).await?
+}

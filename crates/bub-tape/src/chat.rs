@@ -46,9 +46,15 @@ impl ChatStep {
 }
 
 impl Tape {
-    /// Records a chat step as one batch: system, context error, messages, tool call, tool result, error, assistant
-    /// message, event `run`.
+    /// Records a chat step as one batch; see [`Self::chat_entries`].
     pub async fn record_chat(&self, step: ChatStep) -> Result<Appended> {
+        let batch = self.chat_entries(step).await?;
+        self.append_all(batch).await
+    }
+
+    /// The entries of a chat step, for a batch with more in it: system, context error, messages, tool call, tool
+    /// result, error, assistant message, event `run`.
+    pub async fn chat_entries(&self, step: ChatStep) -> Result<Vec<Entry>> {
         let system = match step.system.as_deref() {
             Some(text) => Some((text, prompt_hash(text), self.summary().await?.prompts)),
             None => None,
@@ -61,7 +67,7 @@ impl Tape {
         for entry in &mut batch {
             entry.meta.insert("run_id".to_owned(), run_id.clone().into());
         }
-        self.append_all(batch).await
+        Ok(batch)
     }
 }
 

@@ -65,7 +65,7 @@ pub use store::{
     ResetOutcome, Span, TapeStore, Wait,
 };
 pub use summary::{SessionInfo, Summary, Usage};
-pub use tape::{ResetReport, Tape, TapeInfo};
+pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use time::{archive_stamp, now_iso, run_id};
 pub use view::{INTERRUPTED, Message, OPENING_LINE, TOOL_DONE, View, ViewOptions, tool_done};
 

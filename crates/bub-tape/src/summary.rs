@@ -30,6 +30,9 @@ pub struct Summary {
     pub model: Option<String>,
     /// The effort chosen for the session by its newest `reasoning_effort_switch`.
     pub reasoning_effort: Option<String>,
+    /// The session that took this one's place in its chat, by its newest `session_switch`.
+    #[serde(default)]
+    pub switched_to: Option<String>,
     /// Whose tape it is.
     pub session: Option<SessionInfo>,
     /// The first line of the first user message.
@@ -141,7 +144,13 @@ impl Summary {
             "event" => {
                 matches!(
                     event,
-                    None | Some("run" | "model_switch" | "reasoning_effort_switch" | "session.info")
+                    None | Some(
+                        "run"
+                            | "model_switch"
+                            | "reasoning_effort_switch"
+                            | "session_switch"
+                            | "session.info"
+                    )
                 )
             }
             _ => false,
@@ -178,6 +187,7 @@ impl Summary {
             "run" => self.usage = data.and_then(Usage::read).or(self.usage),
             "model_switch" => self.model = text("model"),
             "reasoning_effort_switch" => self.reasoning_effort = text("reasoning_effort"),
+            "session_switch" => self.switched_to = text("session_id"),
             "session.info" => {
                 if let Some(session) = data.and_then(Value::as_object).and_then(SessionInfo::read) {
                     self.session = Some(session);

@@ -141,14 +141,23 @@ impl Tape {
     /// Before the first turn: writes `session/start` when there is no anchor, and records whose tape it is when that is
     /// not known yet.
     pub async fn ensure_bootstrap(&self, session: &SessionInfo) -> Result<()> {
-        let summary = self.summary().await?;
-        if summary.anchors == 0 {
-            let state = json!({"owner": "human"});
-            self.append_all(handoff_entries(SESSION_START, Some(state), session.to_map())).await?;
-        } else if summary.session.is_none() {
-            self.append(session.event()).await?;
+        match self.bootstrap_entries(session).await? {
+            batch if batch.is_empty() => Ok(()),
+            batch => self.append_all(batch).await.map(drop),
         }
-        Ok(())
+    }
+
+    /// What [`Self::ensure_bootstrap`] would write, for a batch with more in it.
+    pub async fn bootstrap_entries(&self, session: &SessionInfo) -> Result<Vec<Entry>> {
+        let summary = self.summary().await?;
+        Ok(if summary.anchors == 0 {
+            let state = json!({"owner": "human"});
+            handoff_entries(SESSION_START, Some(state), session.to_map())
+        } else if summary.session.is_none() {
+            vec![session.event()]
+        } else {
+            Vec::new()
+        })
     }
 
     /// What the index knows about the tape.
@@ -194,8 +203,8 @@ impl Tape {
     }
 }
 
-/// The two entries of a handoff; `meta` goes to the anchor.
-pub(crate) fn handoff_entries(name: &str, state: Option<Value>, meta: Map<String, Value>) -> Vec<Entry> {
+/// The two entries of a handoff, for a batch with more in it; `meta` goes to the anchor.
+pub fn handoff_entries(name: &str, state: Option<Value>, meta: Map<String, Value>) -> Vec<Entry> {
     let event_state = state.clone().unwrap_or_else(|| json!({}));
     let mut anchor = Entry::anchor(name, state);
     anchor.meta = meta;

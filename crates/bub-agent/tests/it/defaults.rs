@@ -209,8 +209,6 @@ async fn the_system_prompt_ends_with_the_workspace_notes() {
 async fn without_a_model_the_guide_answers_honestly() {
     let result = World::new().turn(Envelope::text("hi")).await.unwrap();
     assert!(result.model_output.starts_with("No model is configured"), "{}", result.model_output);
-    let command = World::new().turn(Envelope::text(",help")).await.unwrap();
-    assert!(command.model_output.contains("nothing was run"), "{}", command.model_output);
 }
 
 // W-58: overrides and state belong to the turn; the caller's state is untouched by another turn.

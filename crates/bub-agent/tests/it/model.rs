@@ -51,7 +51,8 @@ async fn a_refused_call_fails_the_turn_and_is_recorded() {
     assert!(error.to_string().contains("no such key"), "{error}");
     let entries = tape_of(&world, "s").entries(Span::ALL).await.unwrap();
     let kinds: Vec<_> = entries.iter().skip(2).map(|entry| entry.kind.clone()).collect();
-    assert_eq!(kinds, [Kind::Message, Kind::Error, Kind::Event]);
+    let (event, error) = (Kind::Event, Kind::Error);
+    assert_eq!(kinds, [Kind::Message, event.clone(), event.clone(), error, event.clone(), event]);
     running.close().await.unwrap();
 }
 

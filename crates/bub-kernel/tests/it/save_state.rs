@@ -146,6 +146,7 @@ async fn nobody_is_asked_a_question_that_cannot_be_recorded() {
         fn question<'a>(
             &'a self,
             _prompt: &'a bub_kernel::Prompt,
+            _state: &'a bub_kernel::State,
         ) -> bub_kernel::BoxFuture<'a, bub_kernel::Result<()>> {
             Box::pin(std::future::ready(Err(bub_kernel::Error::unknown("no space left"))))
         }

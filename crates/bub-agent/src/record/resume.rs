@@ -1,0 +1,92 @@
+//! What an earlier delivery of the same message left on the tape.
+
+use bub_kernel::Result;
+use bub_tape::{Entry, Kind, Span};
+use futures_util::StreamExt as _;
+use serde_json::{Value, json};
+
+use super::{TurnTape, lock, tape_error};
+
+/// So often a message may take the process down with it.
+const MOST_ATTEMPTS: u32 = 3;
+
+/// Where a turn goes on that was interrupted by the end of its process.
+#[derive(Debug)]
+pub(crate) enum Resumed {
+    /// Everything was said: only the delivery is missing.
+    Answered(String),
+    /// The model had been asked this often.
+    AfterSteps(u64),
+    /// It has gone wrong too often.
+    GivenUp,
+}
+
+impl TurnTape {
+    /// Finds the question of an earlier delivery, and how far its turn got. The search goes back from the end of the
+    /// tape, and only after a crash.
+    pub(super) async fn look_back(&mut self) -> Result<()> {
+        let Some(delivery) = self.delivery.clone().filter(|delivery| delivery.attempt > 1) else {
+            return Ok(());
+        };
+        let mut found = None;
+        let mut since = Vec::new();
+        let mut newest = self.tape.store().read(self.tape.name(), Span::ALL.newest_first());
+        while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
+            if entry.meta.get("inbound_id").and_then(Value::as_str) == Some(delivery.inbound_id.as_str()) {
+                found = Some(entry);
+                break;
+            }
+            since.push(entry);
+        }
+        drop(newest);
+        // It died before the question was recorded: this turn is the first.
+        let Some(question) = found else { return Ok(()) };
+        since.reverse();
+        if let Some(run_id) = question.meta.get("run_id").and_then(Value::as_str) {
+            run_id.clone_into(&mut self.run_id);
+        }
+        lock(&self.progress).asked = Some(question.id);
+        let own: Vec<Entry> = since
+            .into_iter()
+            .filter(|entry| entry.meta.get("run_id") == question.meta.get("run_id"))
+            .collect();
+        let resumed = match answer(&own) {
+            Some(text) => Resumed::Answered(text),
+            None if delivery.attempt > MOST_ATTEMPTS => Resumed::GivenUp,
+            None => Resumed::AfterSteps(steps(&own)),
+        };
+        let outcome = match &resumed {
+            Resumed::Answered(_) => "answered",
+            Resumed::AfterSteps(_) => "resumed",
+            Resumed::GivenUp => "dropped: it ended the process too often",
+        };
+        let data =
+            json!({"inbound_id": delivery.inbound_id, "attempt": delivery.attempt, "outcome": outcome});
+        let event = self.owned(Entry::event("turn.redelivered", Some(data)).outside_context());
+        self.append(vec![event]).await?;
+        self.resumed = Some(resumed);
+        Ok(())
+    }
+}
+
+/// What the turn said, if it came to its end.
+fn answer(entries: &[Entry]) -> Option<String> {
+    let is_end = |entry: &Entry| {
+        entry.name() == Some("loop.step")
+            && entry.data().and_then(|data| data.get("status")).and_then(Value::as_str) == Some("ok")
+    };
+    entries.iter().any(is_end).then(|| {
+        let said = entries.iter().filter_map(|entry| match entry.kind {
+            Kind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
+            Kind::Message if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") => {
+                entry.payload.get("content").and_then(Value::as_str)
+            }
+            _ => None,
+        });
+        said.collect::<Vec<_>>().join("\n\n")
+    })
+}
+
+fn steps(entries: &[Entry]) -> u64 {
+    entries.iter().filter(|entry| entry.kind == Kind::ToolCall).count() as u64
+}

@@ -1,0 +1,194 @@
+//! One tool call, from the decision to what is shown of its result.
+//!
+//! ```text
+//! before_tool_call → policy (asking, where it says so) → the tool → after_tool_call → spill
+//! ```
+//!
+//! Calls of the model and commands of people go the same way.
+
+mod command;
+
+use std::{sync::Arc, time::Instant};
+
+use bub_kernel::{
+    CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolCall, ToolContext, ToolDecision,
+    ToolOutcome, ToolSpec, hooks::HookNote, run_tool,
+};
+use bub_tape::Entry;
+use serde_json::{Map, Value};
+
+pub(crate) use self::command::run_command;
+use crate::{
+    agent::Agent,
+    policy::{Action, Approvals, Policy, Question},
+    record::TurnTape,
+    spill,
+    turn::Turn,
+};
+
+/// The longest value in a log line.
+const LOGGED_CHARS: usize = 100;
+
+/// What a call is made with.
+pub(crate) struct Runner<'a> {
+    pub(crate) framework: &'a Framework,
+    pub(crate) agent: &'a Agent,
+    pub(crate) state: &'a State,
+    pub(crate) tape: &'a TurnTape,
+    pub(crate) cancel: &'a CancellationToken,
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn of(turn: &'a Turn) -> Self {
+        Self {
+            framework: &turn.framework,
+            agent: &turn.agent,
+            state: &turn.state,
+            tape: &turn.tape,
+            cancel: &turn.cancel,
+        }
+    }
+
+    /// Makes the call for a model: whatever happens is something it can read.
+    pub(crate) async fn shown(
+        &self,
+        tool: &Arc<dyn Tool>,
+        arguments: Map<String, Value>,
+        call_id: &str,
+    ) -> Value {
+        let name = tool.spec().name.as_str();
+        match self.run(tool, arguments, Some(call_id)).await {
+            Ok(value) => self.put_aside(name, value).await,
+            Err(error) => {
+                let mut shown = error.to_value();
+                if let Some(message) = shown.get_mut("message") {
+                    *message = self.put_aside(name, message.take()).await;
+                }
+                shown
+            }
+        }
+    }
+
+    /// Makes the call.
+    pub(crate) async fn run(
+        &self,
+        tool: &Arc<dyn Tool>,
+        arguments: Map<String, Value>,
+        call_id: Option<&str>,
+    ) -> Result<Value> {
+        let name = tool.spec().name.clone();
+        let started = Instant::now();
+        self.state.put_slot(Arc::new(self.tape.tape().clone()));
+        let call = ToolCall { run_id: self.tape.run_id().to_owned(), tool: name.clone(), arguments };
+        let gate = self.framework.hooks().before_tool_call(call, self.state).await;
+        self.note(&gate.notes);
+        let call = gate.call;
+        tracing::info!("tool.call.start name={name} {}", Logged(&call.arguments));
+        let result = match gate.decision {
+            ToolDecision::Deny(reason) => Err(ToolDecision::denial(&name, reason.as_deref())),
+            ToolDecision::Replace(value) => Ok(value),
+            ToolDecision::Proceed(_) => self.call(tool, &call, call_id).await,
+        };
+        let outcome = ToolOutcome { result, duration: started.elapsed() };
+        let (outcome, notes) = self.framework.hooks().after_tool_call(&call, outcome, self.state).await;
+        self.note(&notes);
+        let elapsed = outcome.duration.as_millis();
+        match &outcome.result {
+            Ok(_) => tracing::info!("tool.call.success name={name} elapsed_time={elapsed}ms"),
+            Err(error) => {
+                tracing::info!("tool.call.error name={name} elapsed_time={elapsed}ms error={error}");
+            }
+        }
+        outcome.result
+    }
+
+    /// Asks the policy about the arguments as they are now, and then calls the tool.
+    async fn call(&self, tool: &Arc<dyn Tool>, call: &ToolCall, call_id: Option<&str>) -> Result<Value> {
+        self.permit(tool.spec(), &call.arguments, call_id).await?;
+        let context = ToolContext {
+            run_id: call.run_id.clone(),
+            tape: Some(Arc::new(self.tape.tape().clone())),
+            state: self.state.clone(),
+            cancel: self.cancel.clone(),
+        };
+        run_tool(&**tool, call.arguments.clone(), context).await.map_err(|error| match error.kind() {
+            // The turn goes on: it is the tool that failed.
+            ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
+            _ => error,
+        })
+    }
+
+    /// Asks the policy, and a person when that says so; an error says why the call may not be made.
+    async fn permit(
+        &self,
+        tool: &ToolSpec,
+        arguments: &Map<String, Value>,
+        call_id: Option<&str>,
+    ) -> Result<()> {
+        let missing =
+            |what: &str| Error::new(ErrorKind::Tool, format!("there is no {what} in this turn: denied"));
+        let policy = self.state.slot::<Policy>().ok_or_else(|| missing("policy"))?;
+        let sender = self.state.sender();
+        let verdict = policy.decide(&sender, tool, arguments);
+        match verdict.action {
+            Action::Allow => Ok(()),
+            Action::Deny => Err(verdict.denial(&tool.name)),
+            Action::Ask => {
+                let approvals = self.state.slot::<Approvals>().ok_or_else(|| missing("way to ask"))?;
+                let question = Question {
+                    tool,
+                    arguments,
+                    verdict: &verdict,
+                    timeout: policy.approval_timeout(),
+                    redactor: self.agent.settings().redactor(),
+                };
+                let hooks = self.framework.hooks();
+                let approval = approvals.ask(hooks, question, self.state, self.cancel).await?;
+                let event = Entry::event("approval", Some(approval.event(call_id.unwrap_or_default())));
+                self.tape.append(vec![self.tape.owned(event.outside_context())]).await?;
+                approval.spend(&tool.name, arguments)
+            }
+        }
+    }
+
+    /// The result as it is shown: without secrets, and of a size that fits.
+    async fn put_aside(&self, tool: &str, value: Value) -> Value {
+        let redactor = self.agent.settings().redactor();
+        match value {
+            Value::String(text) => {
+                let text = redactor.redact(&text).into_owned();
+                spill::put_aside(self.tape, self.agent.settings(), tool, text).await.into()
+            }
+            other => {
+                let text = other.to_string();
+                if spill::fits(self.agent.settings(), &text) {
+                    return other;
+                }
+                let text = redactor.redact(&text).into_owned();
+                spill::put_aside(self.tape, self.agent.settings(), tool, text).await.into()
+            }
+        }
+    }
+
+    pub(crate) fn note(&self, notes: &[HookNote]) {
+        for note in notes {
+            let event = Entry::event("hook", Some(note.to_value())).outside_context();
+            self.tape.note(self.tape.owned(event));
+        }
+    }
+}
+
+/// Arguments in a log line: `{ name=value, … }`.
+struct Logged<'a>(&'a Map<String, Value>);
+
+impl std::fmt::Display for Logged<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("{ ")?;
+        for (index, (name, value)) in self.0.iter().enumerate() {
+            let text = value.to_string();
+            let short: String = text.chars().take(LOGGED_CHARS).collect();
+            write!(f, "{}{name}={short}", if index > 0 { ", " } else { "" })?;
+        }
+        f.write_str(" }")
+    }
+}

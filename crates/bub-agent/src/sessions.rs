@@ -1,0 +1,35 @@
+//! Several sessions in one chat: which one is in use.
+//!
+//! A chat's first session has the chat's own id; later ones have that id, a tilde and a stamp. Which of them is in
+//! use is an event on the first one's tape, so that the index knows it.
+
+use bub_kernel::{Framework, Result};
+use bub_tape::TapeName;
+
+use crate::record::tape_error;
+
+/// The event that changes it.
+pub(crate) const SWITCH: &str = "session_switch";
+
+const MARK: char = '~';
+
+/// The id that all sessions of a chat have in common.
+pub(crate) fn chat_of(session_id: &str) -> &str {
+    session_id.split_once(MARK).map_or(session_id, |(chat, _)| chat)
+}
+
+/// An id for one more session of the same chat.
+pub(crate) fn fresh_id(session_id: &str) -> String {
+    let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%3f");
+    format!("{}{MARK}{stamp}", chat_of(session_id))
+}
+
+/// The session that is in use in the chat of that id.
+pub(crate) async fn in_use(framework: &Framework, session_id: String) -> Result<String> {
+    let Some(store) = framework.tape_store().filter(|_| !session_id.contains(MARK)) else {
+        return Ok(session_id);
+    };
+    let name = TapeName::for_session(framework.workspace_text(), &session_id);
+    let summary = store.summary(&name).await.map_err(tape_error)?;
+    Ok(summary.switched_to.unwrap_or(session_id))
+}

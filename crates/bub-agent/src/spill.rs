@@ -1,0 +1,190 @@
+//! Big tool output is put aside: the model gets its ends and a handle to read the rest with.
+
+use bub_kernel::Result;
+use bub_settings::{Settings, core};
+use bub_tape::{AnchorSearch, Entry, Kind, Span, Tape};
+use serde_json::{Value, json};
+
+use crate::record::{TurnTape, tape_error};
+
+/// The sidecar that holds it.
+pub(crate) const SIDECAR: &str = "spill";
+/// The tool that reads it: its own output stays where it is.
+pub(crate) const READER: &str = "spill.read";
+
+const CHUNK_BYTES: usize = 16_384;
+const PREVIEW_CHARS: usize = 600;
+/// Characters for each unit of the threshold: it is meant as tokens.
+const CHARS_PER_UNIT: u64 = 4;
+
+/// Whether a text is shown as it is.
+pub(crate) fn fits(settings: &Settings, text: &str) -> bool {
+    let threshold = settings.get(&core::SPILL_THRESHOLD).saturating_mul(CHARS_PER_UNIT);
+    threshold == 0 || (text.len() as u64) < threshold || (text.chars().count() as u64) < threshold
+}
+
+/// Stores a text that is too big and returns what is shown in its place.
+pub(crate) async fn put_aside(turn: &TurnTape, settings: &Settings, tool: &str, text: String) -> String {
+    if tool == READER || fits(settings, &text) {
+        return text;
+    }
+    let handle = new_handle();
+    let chunks = chunks(&text);
+    let stored = store(turn, &handle, &chunks, &text, tool).await;
+    let mut data = json!({"status": "ok", "handle": handle, "bytes": text.len()});
+    let (key, value) = match &stored {
+        Ok(()) => ("chunks", chunks.len().into()),
+        Err(error) => ("error", Value::from(error.message())),
+    };
+    if let Some(data) = data.as_object_mut() {
+        if stored.is_err() {
+            data.insert("status".to_owned(), "error".into());
+        }
+        data.insert(key.to_owned(), value);
+        data.insert("tool".to_owned(), tool.into());
+    }
+    turn.note(turn.owned(Entry::event("spill.write", Some(data)).outside_context()));
+    let (bytes, preview) = (grouped(text.len()), preview(&text));
+    match stored {
+        Ok(()) => format!(
+            "[tool output spilled: {bytes} bytes in {} chunks; handle: {handle}]\n[read with: \
+             spill_read(handle='{handle}', cursor=0, count=1, from_end=False)]\n{preview}",
+            chunks.len()
+        ),
+        Err(error) => {
+            tracing::warn!("spill.failed tool={tool} error={error}");
+            format!("[tool output truncated: {bytes} bytes; spill storage failed]\n{preview}")
+        }
+    }
+}
+
+async fn store(turn: &TurnTape, handle: &str, chunks: &[&str], text: &str, tool: &str) -> Result<()> {
+    let sidecar = turn.tape().sidecar(SIDECAR).map_err(tape_error)?;
+    let mut batch = Vec::with_capacity(chunks.len() * 2 + 3);
+    for (index, chunk) in chunks.iter().enumerate() {
+        batch.push(Entry::anchor(&chunk_anchor(handle, index), None));
+        batch.push(
+            Entry::tool_result(vec![Value::from(*chunk)])
+                .with_meta("spill_handle", handle)
+                .with_meta("spill_chunk", index),
+        );
+    }
+    let data = json!({
+        "handle": handle,
+        "chunks": chunks.len(),
+        "bytes": text.len(),
+        "chars": text.chars().count(),
+        "lines": text.lines().count(),
+        "tool": tool,
+    });
+    batch.push(Entry::anchor(&manifest_anchor(handle), None));
+    batch.push(turn.owned(Entry::event("spill.manifest", Some(data)).with_meta("spill_handle", handle)));
+    sidecar.append_all(batch).await.map_err(tape_error)?;
+    Ok(())
+}
+
+/// A part of what was put aside, counted in chunks from the start or from the end.
+pub(crate) struct Wanted {
+    pub(crate) cursor: usize,
+    pub(crate) count: usize,
+    pub(crate) from_end: bool,
+}
+
+/// Reads a part of what was put aside, as `spill.read` shows it.
+pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &Wanted) -> Result<String> {
+    let Ok(sidecar) = tape.sidecar(SIDECAR) else {
+        return Ok("[spilled tool results are unavailable: the tape has no spill sidecar]".to_owned());
+    };
+    let Some(manifest) = after_anchor(&sidecar, &manifest_anchor(handle)).await? else {
+        return Ok(format!("[no spilled tool result for handle '{handle}']"));
+    };
+    let figure = |name: &str| {
+        let value = manifest.data().and_then(|data| data.get(name)).and_then(Value::as_u64);
+        usize::try_from(value.unwrap_or(0)).unwrap_or(usize::MAX)
+    };
+    let (total, bytes) = (figure("chunks"), figure("bytes"));
+    let first = wanted.cursor.min(total);
+    let last = first.saturating_add(wanted.count).min(total);
+    // Counted from the end, a page is still read forwards.
+    let (start, end) = if wanted.from_end { (total - last, total - first) } else { (first, last) };
+    let mut content = String::new();
+    for index in start..end {
+        let chunk = after_anchor(&sidecar, &chunk_anchor(handle, index)).await?;
+        let text = chunk
+            .as_ref()
+            .filter(|entry| entry.kind == Kind::ToolResult)
+            .and_then(|entry| entry.payload.get("results")?.as_array()?.first()?.as_str());
+        match text {
+            Some(text) => content.push_str(text),
+            None => {
+                return Ok(format!(
+                    "[incomplete spilled tool result: chunk {index} of handle '{handle}' is missing]"
+                ));
+            }
+        }
+    }
+    let range = if start < end { format!("{start}-{}", end - 1) } else { "none".to_owned() };
+    Ok(format!(
+        "[spilled tool result: {} bytes, {total} chunks]\nchunks: {range}\nnext_cursor: {last}\ncomplete: \
+         {}\ncontent:\n{content}",
+        grouped(bytes),
+        last >= total
+    ))
+}
+
+async fn after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
+    let mark = sidecar.marks(AnchorSearch::LatestNamed(name.to_owned())).await.map_err(tape_error)?.pop();
+    match mark {
+        Some(mark) => sidecar.first_of(Span::after(mark.position)).await.map_err(tape_error),
+        None => Ok(None),
+    }
+}
+
+fn chunk_anchor(handle: &str, index: usize) -> String {
+    format!("spill/{handle}/chunk/{index}")
+}
+
+fn manifest_anchor(handle: &str) -> String {
+    format!("spill/{handle}/manifest")
+}
+
+/// Pieces of a bounded number of bytes, none of which splits a character.
+fn chunks(text: &str) -> Vec<&str> {
+    let mut chunks = Vec::with_capacity(text.len() / CHUNK_BYTES + 1);
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (chunk, after) = rest.split_at(rest.floor_char_boundary(CHUNK_BYTES));
+        chunks.push(chunk);
+        rest = after;
+    }
+    chunks
+}
+
+/// The ends of a text.
+fn preview(text: &str) -> String {
+    let total = text.chars().count();
+    if total <= PREVIEW_CHARS {
+        return text.to_owned();
+    }
+    let half = PREVIEW_CHARS / 2;
+    let head: String = text.chars().take(half).collect();
+    let tail: String = text.chars().skip(total - half).collect();
+    format!("{head}\n...[{} chars omitted]...\n{tail}", grouped(total - 2 * half))
+}
+
+/// A number with commas between its thousands.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn new_handle() -> String {
+    format!("{:032x}", crate::random())
+}

@@ -1,0 +1,82 @@
+//! The tools of a turn: those the model may call, as it sees them.
+
+use std::sync::Arc;
+
+use bub_kernel::Tool;
+use serde_json::{Value, json};
+
+use crate::tools;
+
+/// Tools in the order of their registration.
+pub(crate) struct Toolbox {
+    tools: Vec<Arc<dyn Tool>>,
+    names: Vec<String>,
+    definitions: Arc<Vec<Value>>,
+    block: String,
+}
+
+/// What a name that the model used stands for.
+pub(crate) enum Found<'a> {
+    Tool(&'a Arc<dyn Tool>),
+    /// What to tell the model about it.
+    Nothing(String),
+}
+
+impl Toolbox {
+    /// Exactly these tools.
+    pub(crate) fn of(tools: Vec<Arc<dyn Tool>>) -> Self {
+        let names = tools.iter().map(|tool| tool.spec().model_name()).collect();
+        let definitions = Arc::new(tools.iter().map(|tool| definition(&**tool)).collect());
+        let block = tools::block(&tools);
+        Self { tools, names, definitions, block }
+    }
+
+    /// Their names, as the model knows them.
+    pub(crate) fn model_names(&self) -> Vec<String> {
+        self.names.clone()
+    }
+
+    /// What the model is told in the system prompt.
+    pub(crate) fn block(&self) -> &str {
+        &self.block
+    }
+
+    /// What the provider is told.
+    pub(crate) fn definitions(&self) -> &[Value] {
+        &self.definitions
+    }
+
+    /// The same for some of them: a hook may have taken tools away.
+    pub(crate) fn definitions_of(&self, names: &[String]) -> Arc<Vec<Value>> {
+        if names == self.names {
+            return Arc::clone(&self.definitions);
+        }
+        let wanted = self.names.iter().zip(self.definitions.iter()).filter(|(name, _)| names.contains(name));
+        Arc::new(wanted.map(|(_, definition)| definition.clone()).collect())
+    }
+
+    /// Finds what the model means.
+    pub(crate) fn find(&self, name: &str) -> Found<'_> {
+        match tools::find(name, &self.tools) {
+            Ok(tool) => Found::Tool(tool),
+            Err(guidance) => Found::Nothing(guidance.message().to_owned()),
+        }
+    }
+
+    /// Whether the tool of that name changes nothing.
+    pub(crate) fn is_read_only(&self, name: &str) -> bool {
+        matches!(self.find(name), Found::Tool(tool) if tool.spec().read_only)
+    }
+}
+
+fn definition(tool: &dyn Tool) -> Value {
+    let spec = tool.spec();
+    json!({
+        "type": "function",
+        "function": {
+            "name": spec.model_name(),
+            "description": spec.description,
+            "parameters": spec.parameters,
+        },
+    })
+}

@@ -1,0 +1,194 @@
+//! The loop of a turn: ask the model, run the tools it asks for, go on until it has nothing more to ask.
+//!
+//! ```text
+//! step: messages that wait → view (budget) → before_llm_call → model → on the tape → tools → on the tape
+//! ```
+//!
+//! What happened is on the tape before the next thing happens, so a turn can end at any point: by an error, by
+//! being cancelled, by the death of the process.
+
+mod breaker;
+mod budget;
+mod calls;
+mod digest;
+mod handoff;
+mod requests;
+mod step;
+
+use std::sync::Arc;
+
+use bub_kernel::{
+    CancellationToken, Error, ErrorKind, Framework, Prompt, Result, State, StreamEvent,
+    hooks::{HookPoint, point::ContinuePrompt},
+};
+use bub_model::ModelId;
+use bub_settings::core;
+use bub_tape::Entry;
+use serde_json::{Value, json};
+
+use self::{breaker::Breaker, step::Failure};
+pub(crate) use self::{
+    budget::Calibration,
+    requests::{StepRequest, StepRequests},
+};
+use crate::{
+    agent::Agent,
+    emit::Emitter,
+    record::{Resumed, TurnTape},
+    steering,
+    toolbox::Toolbox,
+};
+
+/// How much of a prompt the events of the loop repeat: the whole stands in its message.
+const PROMPT_CHARS: usize = 1000;
+
+/// A turn of the builtin agent.
+pub(crate) struct Turn {
+    pub(crate) framework: Framework,
+    pub(crate) agent: Arc<Agent>,
+    pub(crate) state: State,
+    pub(crate) tape: Arc<TurnTape>,
+    pub(crate) session_id: String,
+    pub(crate) toolbox: Arc<Toolbox>,
+    /// The model of the turn, and what to try when it fails.
+    pub(crate) models: Vec<ModelId>,
+    pub(crate) events: Emitter,
+    /// Fires when the turn ends, however it ends.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// How a step ended.
+enum Step {
+    /// The model has nothing more to ask.
+    Done,
+    /// There are results to show it; these events tell of them, once they are on the tape.
+    Continue(Vec<StreamEvent>),
+}
+
+/// What a turn remembers from step to step.
+#[derive(Default)]
+struct Memory {
+    breaker: Breaker,
+    /// Whether an earlier step said something.
+    has_spoken: bool,
+    /// Whether the model was asked to hand off, since the last handoff.
+    was_asked_to_hand_off: bool,
+    /// Handing off did not help.
+    cannot_shrink: bool,
+}
+
+impl Turn {
+    /// Runs the turn to its end.
+    pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
+        let first_step = match self.tape.resumed() {
+            Some(Resumed::Answered(text)) => return self.say_again(text.clone()).await,
+            Some(Resumed::GivenUp) => return self.give_up().await,
+            Some(Resumed::AfterSteps(steps)) => *steps + 1,
+            None => 1,
+        };
+        self.tape.note(self.loop_start(&prompt));
+        self.state.put_slot(Arc::new(StepRequests::default()));
+        let most = self.agent.settings().get(&core::MAX_STEPS);
+        let (mut prompt, mut number, mut memory) = (prompt, first_step, Memory::default());
+        if first_step == 1 {
+            self.tape.begin_step(number, &shortened(&prompt.text()));
+        } else {
+            self.advance(&mut prompt, number).await?;
+        }
+        let mut overflows = 0;
+        loop {
+            if let Some(most) = most.filter(|most| number > *most) {
+                let error = Error::new(ErrorKind::Unknown, format!("max_steps_reached={most}"));
+                return Err(self.fail(error).await);
+            }
+            let outcome = self.step(&prompt, &mut memory).await;
+            number += 1;
+            match outcome {
+                Ok(Step::Done) if !steering::waits(&self.session_id, &self.state) => {
+                    self.tape.complete();
+                    return Ok(());
+                }
+                Ok(Step::Done) => self.advance(&mut prompt, number).await?,
+                Ok(Step::Continue(events)) => {
+                    self.advance(&mut prompt, number).await?;
+                    for event in events {
+                        self.events.send(event).await;
+                    }
+                }
+                Err(Failure { error, is_overflow: true }) if overflows == 0 => {
+                    overflows += 1;
+                    self.hand_off_overflow(&error).await?;
+                    self.tape.begin_step(number, &shortened(&prompt.text()));
+                }
+                Err(failure) => return Err(self.fail(failure.error).await),
+            }
+        }
+    }
+
+    /// Begins the next step: records what is left of the last one, what people said meanwhile, and the prompt to go on.
+    async fn advance(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
+        // A plugin may take its time to make the prompt; what the tools did must not wait for it.
+        if ContinuePrompt::implementations(self.framework.hooks()).len() > 1 {
+            self.tape.append(Vec::new()).await?;
+        }
+        let waiting = steering::take(&self.framework, &self.session_id, &self.state).await?;
+        let text = self.framework.continue_prompt(prompt, self.tape.tape(), &self.state).await?;
+        let mut messages: Vec<Entry> = waiting.iter().map(|prompt| self.tape.user_message(prompt)).collect();
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            *prompt = Prompt::Text(text);
+            messages.push(self.tape.user_message(prompt));
+        }
+        self.tape.begin_step(number, &shortened(&prompt.text()));
+        self.tape.append(messages).await?;
+        Ok(())
+    }
+
+    /// Records the end of the turn by an error.
+    async fn fail(&self, error: Error) -> Error {
+        let mut chat = self.tape.chat();
+        chat.text = self.tape.said_so_far();
+        chat.error = Some(crate::record::error_entry(&error));
+        let last = self.tape.end_step("error", Some(&error));
+        match self.tape.record(chat, last.into_iter().collect()).await {
+            Ok(_) => self.tape.complete(),
+            Err(failure) => tracing::error!("turn.not_recorded error={failure}"),
+        }
+        error
+    }
+
+    /// The answer is on the tape; whoever waits for it has not got it.
+    async fn say_again(&self, text: String) -> Result<()> {
+        self.events.send(StreamEvent::Text(text.clone())).await;
+        self.events.send(StreamEvent::Final(json!({"ok": true, "text": text}))).await;
+        self.tape.complete();
+        Ok(())
+    }
+
+    /// The message has ended the process too often.
+    async fn give_up(&self) -> Result<()> {
+        let text = "This message could not be handled: bub stopped unexpectedly each time it was tried. It will not \
+                    be tried again; what was done is on the session's tape.";
+        let mut chat = self.tape.chat();
+        chat.text = Some(text.to_owned());
+        self.tape.record(chat, Vec::new()).await?;
+        self.say_again(text.to_owned()).await
+    }
+
+    fn loop_start(&self, prompt: &Prompt) -> Entry {
+        let model = self.models.first().map(ToString::to_string);
+        let data = json!({
+            "model": model,
+            "prompt": shortened(&prompt.text()),
+            "allowed_skills": self.state.get("allowed_skills").unwrap_or(Value::Null),
+            "allowed_tools": self.state.get("allowed_tools").unwrap_or(Value::Null),
+        });
+        self.tape.owned(Entry::event("loop.start", Some(data)))
+    }
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(PROMPT_CHARS) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}

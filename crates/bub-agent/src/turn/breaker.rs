@@ -1,0 +1,71 @@
+//! Stops a model that makes the same call again and again.
+
+use serde_json::Value;
+
+/// From so many equal calls with equal results on, the model is told.
+const TELL: usize = 3;
+/// From so many on, the call is not made.
+const REFUSE: usize = 6;
+/// From so many on, the turn ends.
+const END: usize = 8;
+
+/// Counts equal responses in a row. Waiting for something looks like this too, so it is patient.
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    last: Option<(Value, Value)>,
+    repeats: usize,
+    refused: bool,
+}
+
+/// What to do about a response's calls.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    /// Make them.
+    Left,
+    /// Answer with this in place of each call.
+    Out(String),
+    /// End the turn.
+    Lost,
+}
+
+impl Breaker {
+    /// Looks at the calls of a response before they are made.
+    pub(super) fn before(&mut self, calls: &[Value]) -> Patience {
+        let same = self.last.as_ref().is_some_and(|(last, _)| *last == signature(calls));
+        if !same {
+            *self = Self::default();
+            return Patience::Left;
+        }
+        if self.repeats + 1 >= END {
+            return Patience::Lost;
+        }
+        if self.repeats + 1 >= REFUSE {
+            self.repeats += 1;
+            self.refused = true;
+            return Patience::Out(format!(
+                "[not run: this exact call has been made {} times in a row with the same result. Do something else, \
+                 or give your final answer.]",
+                self.repeats
+            ));
+        }
+        Patience::Left
+    }
+
+    /// Looks at what they came to; a remark for the model when it repeats itself.
+    pub(super) fn after(&mut self, calls: &[Value], results: &[Value]) -> Option<String> {
+        if std::mem::take(&mut self.refused) {
+            return None;
+        }
+        let now = (signature(calls), Value::from(results));
+        self.repeats = if self.last.as_ref() == Some(&now) { self.repeats + 1 } else { 1 };
+        self.last = Some(now);
+        (self.repeats >= TELL).then(|| {
+            format!("\n[this is the same call with the same result for the {}th time in a row]", self.repeats)
+        })
+    }
+}
+
+/// The calls without their ids.
+fn signature(calls: &[Value]) -> Value {
+    calls.iter().map(|call| call.get("function").cloned().unwrap_or_default()).collect()
+}

@@ -1,0 +1,105 @@
+//! The tool calls of one response.
+
+use bub_kernel::{BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent};
+use bub_model::Completion;
+use bub_tape::{ChatStep, Entry, tool_done};
+use futures_util::{StreamExt as _, stream};
+use serde_json::{Map, Value, json};
+
+use super::{Memory, Step, Turn, breaker::Patience};
+use crate::{runner::Runner, toolbox::Found};
+
+/// So many calls run at once, when they only read.
+const AT_ONCE: usize = 8;
+
+/// A call as the model made it.
+struct Call<'a> {
+    id: &'a str,
+    name: &'a str,
+    /// Its arguments, or what is wrong with them.
+    arguments: Result<Map<String, Value>, String>,
+}
+
+impl Turn {
+    /// Records the calls of a response, makes them, and leaves their results for the next batch.
+    pub(super) async fn use_tools(
+        &self,
+        mut chat: ChatStep,
+        answer: Completion,
+        prompt: &Prompt,
+        memory: &mut Memory,
+    ) -> Result<Step> {
+        let patience = memory.breaker.before(&answer.tool_calls);
+        chat.text = Some(answer.text.clone());
+        chat.tool_calls.clone_from(&answer.tool_calls);
+        chat.provider_state.clone_from(&answer.provider_state);
+        // On the tape before anything is done: after a crash nobody has to guess.
+        self.tape.record(chat, Vec::new()).await?;
+        self.events.send(StreamEvent::ToolCall(answer.tool_calls.clone())).await;
+        let mut results = match patience {
+            Patience::Left => self.make_calls(&answer).await?,
+            Patience::Out(why) => vec![Value::String(why); answer.tool_calls.len()],
+            Patience::Lost => {
+                let text = "the model made the same call with the same result again and again";
+                return Err(Error::new(ErrorKind::Provider, text));
+            }
+        };
+        if let Some(remark) = memory.breaker.after(&answer.tool_calls, &results)
+            && let Some(Value::String(last)) = results.last_mut()
+        {
+            last.push_str(&remark);
+        }
+        let ids: Value =
+            answer.tool_calls.iter().map(|call| call.get("id").cloned().unwrap_or_default()).collect();
+        let entry = Entry::tool_result(results.clone()).with_meta("call_ids", ids);
+        self.tape.note(self.tape.owned(entry));
+        if self.apply_requests(prompt).await? {
+            memory.was_asked_to_hand_off = false;
+        }
+        if let Some(end) = self.tape.end_step("continue", None) {
+            self.tape.note(end);
+        }
+        let is_final = json!({"ok": true, "tool_calls": answer.tool_calls, "tool_results": results});
+        Ok(Step::Continue(vec![StreamEvent::ToolResult(results), StreamEvent::Final(is_final)]))
+    }
+
+    /// Makes the calls in their order; all at once when none of them changes anything.
+    async fn make_calls(&self, answer: &Completion) -> Result<Vec<Value>> {
+        let calls: Vec<Call<'_>> =
+            answer.tool_calls.iter().enumerate().map(|(index, call)| read(call, index, answer)).collect();
+        let only_read = calls.iter().all(|call| self.toolbox.is_read_only(call.name));
+        let several = calls.len() > 1;
+        let made: Vec<BoxFuture<'_, _>> =
+            calls.iter().map(|call| Box::pin(self.make_call(call, several)) as _).collect();
+        let made = stream::iter(made);
+        let made: Vec<Result<Value>> = made.buffered(if only_read { AT_ONCE } else { 1 }).collect().await;
+        made.into_iter().collect()
+    }
+
+    async fn make_call(&self, call: &Call<'_>, is_one_of_several: bool) -> Result<Value> {
+        let runner = Runner::of(self);
+        let result = match (self.toolbox.find(call.name), &call.arguments) {
+            (Found::Tool(tool), Ok(arguments)) => runner.shown(tool, arguments.clone(), call.id).await,
+            (Found::Tool(_), Err(reason)) => Error::new(ErrorKind::InvalidInput, reason.as_str()).to_value(),
+            (Found::Nothing(guidance), _) => guidance.into(),
+        };
+        if is_one_of_several {
+            self.tape.append(vec![self.tape.owned(tool_done(call.id, result.clone()))]).await?;
+        }
+        Ok(result)
+    }
+}
+
+fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> Call<'a> {
+    let text = |path: &str| call.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let raw = text("/function/arguments");
+    let arguments = match answer.broken(index) {
+        Some(broken) => {
+            Err(format!("{}; call it again with one JSON object as its arguments", broken.reason))
+        }
+        None => {
+            serde_json::from_str(raw).map_err(|error| format!("the arguments are not a JSON object: {error}"))
+        }
+    };
+    Call { id: text("/id"), name: text("/function/name"), arguments }
+}

@@ -1,0 +1,89 @@
+//! New anchors within a turn: because a tool asked, because the window fills, because the provider said so.
+
+use bub_kernel::{Error, Prompt, Result};
+use bub_tape::{AnchorSearch, Entry, EntryId, Span, handoff_entries};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Turn,
+    digest::{digest, own_entries},
+    requests::{StepRequest, StepRequests},
+};
+use crate::record::tape_error;
+
+impl Turn {
+    /// The provider says that the conversation is too long: a new phase, once a turn.
+    pub(super) async fn hand_off_overflow(&self, error: &Error) -> Result<()> {
+        let state = json!({"reason": "context_length_exceeded", "error": error.message()});
+        self.hand_off("auto_handoff/context_overflow", state).await?;
+        // The attempt counts as a step.
+        if let Some(end) = self.tape.end_step("auto_handoff", None) {
+            self.tape.note(end);
+        }
+        Ok(())
+    }
+
+    /// The window is nearly full, and the model did not hand off.
+    pub(super) async fn hand_off_budget(&self, estimate: u64, window: u64) -> Result<()> {
+        let state = json!({"reason": "context_budget", "tokens": estimate, "window": window});
+        self.hand_off("auto_handoff/context_budget", state).await
+    }
+
+    /// Writes the anchor with a digest of the phase, and carries over what belongs to this turn.
+    async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
+        let tape = self.tape.tape();
+        let mark = tape.marks(AnchorSearch::Latest(1)).await.map_err(tape_error)?.pop();
+        let span = mark.map_or(Span::ALL, |mark| Span::from(mark.position));
+        let entries = tape.entries(span).await.map_err(tape_error)?;
+        let asked = match self.tape.asked() {
+            Some(id) => tape.store().fetch(tape.name(), &[id]).await.map_err(tape_error)?.pop(),
+            None => None,
+        };
+        if let Some(state) = state.as_object_mut() {
+            state.insert("digest".to_owned(), digest(&entries, asked.as_ref()));
+            let carried = asked.map(|asked| own_entries(&entries, asked.id)).unwrap_or_default();
+            state.insert("carry".to_owned(), json!(carried));
+        }
+        self.tape.append(handoff_entries(name, Some(state), self.meta())).await?;
+        Ok(())
+    }
+
+    /// Does what tools asked for during the step. What follows the results goes with the next batch.
+    pub(super) async fn apply_requests(&self, prompt: &Prompt) -> Result<bool> {
+        let Some(requests) = self.state.slot::<StepRequests>() else { return Ok(false) };
+        let requests = requests.take();
+        let any = !requests.is_empty();
+        for request in requests {
+            match request {
+                StepRequest::HandOff { name, summary } => {
+                    let carry: Vec<EntryId> = self.tape.asked().into_iter().collect();
+                    let state = json!({"summary": summary, "carry": carry});
+                    for entry in handoff_entries(&name, Some(state), self.meta()) {
+                        self.tape.note(entry);
+                    }
+                }
+                StepRequest::Reset { archive } => self.start_anew(archive, prompt).await?,
+            }
+        }
+        Ok(any)
+    }
+
+    /// Empties the tape. The message that the turn answers is the first on it.
+    async fn start_anew(&self, archive: bool, prompt: &Prompt) -> Result<()> {
+        let tape = self.tape.tape();
+        let asked = match self.tape.asked() {
+            Some(id) => tape.store().fetch(tape.name(), &[id]).await.map_err(tape_error)?.pop(),
+            None => None,
+        };
+        self.tape.append(Vec::new()).await?;
+        tape.reset(archive).await.map_err(tape_error)?;
+        let question = asked.unwrap_or_else(|| self.tape.user_message(prompt));
+        self.tape.ask_again(Entry { id: EntryId::default(), ..question }).await
+    }
+
+    fn meta(&self) -> Map<String, Value> {
+        let mut meta = Map::new();
+        meta.insert("run_id".to_owned(), self.tape.run_id().into());
+        meta
+    }
+}

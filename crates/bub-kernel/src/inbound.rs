@@ -1,0 +1,13 @@
+//! Which delivery of which message a turn is for.
+
+/// The slot by which whoever delivers messages durably names the one a turn is for.
+///
+/// A message that is delivered again, because the process died in its turn, is not recorded again: the turn goes on
+/// from what its tape holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The same for every delivery of the message.
+    pub inbound_id: String,
+    /// Counted from 1.
+    pub attempt: u32,
+}
