@@ -95,14 +95,6 @@ fn status(shell: &Shell) -> String {
     format!("id: {}\nstatus: {status}\nexit_code: {code}", shell.id())
 }
 
-/// The variables that the skills loaded in this turn were granted.
-fn granted(context: &ToolContext) -> Vec<(String, OsString)> {
-    match (context.state.slot::<Skills>(), context.state.slot::<LoadedSkills>()) {
-        (Some(skills), Some(loaded)) => skills.granted_environment(&loaded),
-        _ => Vec::new(),
-    }
-}
-
 fn shells(context: &ToolContext) -> Result<Arc<Shells>> {
     context.state.slot().ok_or_else(|| Error::unknown("this turn has no shells: `load_state` did not run"))
 }
