@@ -38,8 +38,9 @@ fn standard_library() {
 
 fn run(bencher: Bencher<'_, '_>, launcher: Option<Launcher>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let home = std::env::temp_dir().join("bub-bench-no-such-home");
     let settings =
-        Loader::new(Environment::from_pairs([("PATH", "/bin:/usr/bin")])).load().expect("defaults");
+        Loader::new(Environment::from_pairs([("BUB_HOME", home.into_os_string())])).load().expect("defaults");
     let shells = Shells::new(Arc::new(settings), launcher);
     let request = Request { command: "true".to_owned(), ..Request::default() };
     bencher.bench_local(|| {
