@@ -5,6 +5,8 @@ use std::time::Duration;
 use bub_settings::{Secret, Settings, core};
 use serde_json::Value;
 
+use crate::wire::{ORGANIZATION_HEADER, PROJECT_HEADER};
+
 /// The members of `client_args` that are understood.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientArgs {
@@ -47,8 +49,8 @@ impl ClientArgs {
                 let Some(headers) = value.as_object() else { return false };
                 headers.iter().all(|(name, value)| self.header(name, value))
             }
-            "organization" => self.header("openai-organization", value),
-            "project" => self.header("openai-project", value),
+            "organization" => self.header(ORGANIZATION_HEADER, value),
+            "project" => self.header(PROJECT_HEADER, value),
             _ => false,
         }
     }

@@ -20,6 +20,7 @@ mod raw;
 mod replay;
 mod stream;
 
+pub(crate) use openai_chat::{ORGANIZATION_HEADER, PROJECT_HEADER};
 use raw::RawObject;
 use stream::FrameDecoder;
 pub use stream::StreamDecoder;

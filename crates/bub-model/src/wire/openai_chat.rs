@@ -8,3 +8,9 @@ pub(super) use decode::Decoder;
 pub(super) use encode::encode;
 
 pub(super) const NAME: &str = "openai-chat";
+
+/// The header that names the account's organization.
+pub(crate) const ORGANIZATION_HEADER: &str = "openai-organization";
+
+/// The header that names the account's project.
+pub(crate) const PROJECT_HEADER: &str = "openai-project";
