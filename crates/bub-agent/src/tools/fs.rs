@@ -22,6 +22,8 @@ use bub_settings::{Settings, core};
 
 pub use path::resolve;
 
+use crate::policy;
+
 /// Where file tools may go; found in a slot of the state. Without one, they stay in the workspace.
 #[derive(Clone, Debug)]
 pub struct Files {
@@ -50,7 +52,8 @@ impl Files {
         let home = files.as_ref().and_then(|files| files.home.as_deref());
         let workspace = context.state.get_str("_runtime_workspace");
         let path = path::absolute(path, workspace.as_deref().map(Path::new), home)?;
-        resolve(&path, workspace.as_deref().map(Path::new), files.is_none_or(|files| files.confine))
+        let confine = files.is_none_or(|files| files.confine) || policy::confined(&context.state);
+        resolve(&path, workspace.as_deref().map(Path::new), confine)
     }
 }
 

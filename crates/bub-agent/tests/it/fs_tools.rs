@@ -8,7 +8,7 @@ use std::{
 };
 
 use bub_agent::tools::{Files, fs_edit, fs_read, fs_write};
-use bub_kernel::{CancellationToken, ErrorKind, Result, State, Tool, ToolContext};
+use bub_kernel::{CancellationToken, ErrorKind, Result, Role, Sender, State, Tool, ToolContext};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -17,6 +17,7 @@ use tempfile::TempDir;
 struct Place {
     dir: TempDir,
     confine: bool,
+    sender: Sender,
 }
 
 impl Place {
@@ -24,11 +25,15 @@ impl Place {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("work")).unwrap();
         fs::create_dir(dir.path().join("user")).unwrap();
-        Self { dir, confine: false }
+        Self { dir, confine: false, sender: Sender::terminal() }
     }
 
     fn confined() -> Self {
         Self { confine: true, ..Self::new() }
+    }
+
+    fn of_a_member() -> Self {
+        Self { sender: Sender { role: Role::Member, ..Sender::default() }, ..Self::new() }
     }
 
     fn with(name: &str, content: impl AsRef<[u8]>) -> Self {
@@ -51,6 +56,7 @@ impl Place {
         state.set("_runtime_workspace", self.dir.path().join("work").to_str().unwrap());
         let home = Some(self.dir.path().canonicalize().unwrap().join("user"));
         state.put_slot(Arc::new(Files { home, confine: self.confine }));
+        state.put_slot(Arc::new(self.sender.clone()));
         ToolContext { run_id: "r".into(), tape: None, state, cancel: CancellationToken::new() }
     }
 
@@ -437,6 +443,15 @@ async fn confined_tools_work_in_the_workspace() {
     context.state.set("_runtime_workspace", place.dir.path().join("alias").to_str().unwrap());
     let arguments = json!({"path": "abs"}).as_object().cloned().unwrap();
     assert_eq!(fs_read().call(arguments, context).await.unwrap(), "c");
+}
+
+// W-37: whatever the settings say.
+#[tokio::test]
+async fn the_tools_of_a_member_are_confined() {
+    let place = Place::of_a_member();
+    let error = place.read(json!({"path": "/etc/passwd"})).await.unwrap_err();
+    assert!(error.contains("outside the workspace"), "{error}");
+    place.write("inside", "x").await.unwrap();
 }
 
 // Nobody said where the tools may go.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{Envelope, Fields, MediaItem, MediaKind};
+use bub_kernel::{Envelope, Fields, MediaItem, MediaKind, Role, Sender, State};
 use serde_json::json;
 
 // S-50, H-40
@@ -148,4 +148,33 @@ fn media_set_as_a_field_replaces_what_was_attached() {
 fn fields_become_an_envelope() {
     let envelope = Envelope::from(Fields::new().with("content", "x"));
     assert_eq!(envelope.content(), "x");
+}
+
+// Design 7, L7
+#[test]
+fn no_field_makes_a_sender() {
+    let forged = json!({
+        "content": "x", "channel": "chat", "chat_id": "7", "role": "owner", "sender": {"role": "owner"}, "Sender": "owner",
+        "context": {"role": "owner", "sender_id": "1", "_runtime_sender": {"role": "owner"}},
+    });
+    let envelope = Envelope::normalize(forged.clone());
+    let guest = Sender { channel: "chat".to_owned(), chat_id: "7".to_owned(), ..Sender::default() };
+    assert_eq!(*envelope.sender(), guest);
+    assert_eq!((guest.role, guest.id.as_str()), (Role::Guest, ""));
+    assert_eq!(*Envelope::normalize(forged).with_sender(Sender::terminal()).sender(), Sender::terminal());
+    // Nor does a sender survive as data.
+    let text = serde_json::to_string(&Envelope::text("x").with_sender(Sender::terminal())).unwrap();
+    assert_eq!(text, r#"{"content":"x"}"#);
+    assert_eq!(State::new().sender().role, Role::Guest);
+}
+
+#[test]
+fn a_batch_may_do_what_the_least_of_its_senders_may() {
+    let by = |role| Envelope::text("x").with_sender(Sender { role, ..Sender::terminal() });
+    let role = |batch| Envelope::merge_batch(batch).unwrap().sender().role;
+    assert_eq!(role(vec![by(Role::Owner), by(Role::Owner)]), Role::Owner);
+    assert_eq!(role(vec![by(Role::Member), by(Role::Owner)]), Role::Member);
+    assert_eq!(role(vec![by(Role::Owner), by(Role::Guest), by(Role::Owner)]), Role::Guest);
+    assert_eq!(role(vec![Envelope::text("x"), by(Role::Owner)]), Role::Guest);
+    assert_eq!(role(vec![by(Role::Owner), Envelope::text("x")]), Role::Guest);
 }
