@@ -125,6 +125,7 @@ impl Builtin {
         patch = patch
             .with_slot(Arc::clone(&self.agent))
             .with_slot(Arc::new(files))
+            .with_slot(Arc::new(self.framework.clone()))
             .with_slot(sender)
             .with_slot(Arc::clone(&self.policy))
             .with_slot(Arc::clone(&self.approvals))

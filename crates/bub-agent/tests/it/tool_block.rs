@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use bub_agent::tools::{block, find, fs_edit, fs_read, help, resolve, tape_anchors, usage};
 use bub_kernel::{
-    BoxError, BoxFuture, CancellationToken, Framework, Result, State, Tool, ToolContext, ToolSpec, hooks,
+    BoxError, BoxFuture, CancellationToken, ChannelMessage, Envelope, Framework, Result, Sender, State, Tool,
+    ToolContext, ToolSpec, hooks,
 };
 use serde_json::{Map, Value, json};
+
+use crate::harness::World;
 
 /// A tool somebody wrote by hand.
 struct Bare(ToolSpec);
@@ -119,4 +122,13 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
     let text = framework.tools()[1].call(Map::new(), context).await.unwrap();
     assert_eq!(text, usage(framework.tools()));
     assert!(text.as_str().unwrap().contains(",fs.edit(path, old, new, start?, all?)  "), "{text}");
+}
+
+// H-119
+#[tokio::test]
+async fn help_is_a_command() {
+    let world = World::new();
+    let message = Envelope::from(ChannelMessage::new("cli:local", "cli", ",help"));
+    let turn = world.turn(message.with_sender(Sender::terminal())).await.unwrap();
+    assert_eq!(turn.model_output, usage(world.framework.tools()));
 }
