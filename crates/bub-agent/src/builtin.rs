@@ -123,6 +123,7 @@ impl Builtin {
         let files = if is_confined { self.files.clone().confined() } else { self.files.clone() };
         let recorder = Recorder { tape: Arc::clone(&tape), framework };
         patch = patch
+            .with_slot(Arc::new(self.framework.clone()))
             .with_slot(Arc::clone(&self.agent))
             .with_slot(Arc::new(files))
             .with_slot(Arc::new(self.framework.clone()))

@@ -40,6 +40,8 @@ pub(crate) struct TurnTape {
     redactor: Redactor,
     run_id: String,
     delivery: Option<Delivery>,
+    /// Whether a prompt may be a command: only those of people are.
+    takes_commands: bool,
     resumed: Option<Resumed>,
     lease: Mutex<Option<Lease>>,
     progress: Mutex<Progress>,
@@ -112,7 +114,8 @@ impl TurnTape {
             if session_id.starts_with(TEMPORARY) { None } else { session_tape(framework, session_id)? };
         let channel = message.channel().map(Cow::into_owned);
         let Some(tape) = stored else {
-            return Self::in_memory(framework, redactor, session_id, channel.as_deref());
+            let turn = Self::in_memory(framework, redactor, session_id, channel.as_deref())?;
+            return Ok(Self { takes_commands: true, ..turn });
         };
         let lease = tape.lease(Wait::For(PATIENCE)).await.map_err(tape_error)?;
         for recovered in recover(&**tape.store(), tape.name()).await.map_err(tape_error)? {
@@ -120,6 +123,7 @@ impl TurnTape {
         }
         let mut turn = Self::new(tape, framework, redactor, session_id, channel.as_deref());
         turn.lease = Mutex::new(Some(lease));
+        turn.takes_commands = true;
         turn.delivery = message.slot::<Delivery>().map(|delivery| (*delivery).clone());
         turn.look_back().await?;
         Ok(turn)
@@ -167,6 +171,7 @@ impl TurnTape {
             redactor: redactor.clone(),
             run_id: run_id(),
             delivery: None,
+            takes_commands: false,
             resumed: None,
             lease: Mutex::default(),
             progress: Mutex::default(),
@@ -206,7 +211,7 @@ impl TurnTape {
     /// Records the question, and before it what waited to be said, unless that has been done. Commands are no
     /// messages: the model never sees them, and they are recorded as events.
     pub(crate) async fn ask(&self, prompt: &Prompt, waiting: Vec<Prompt>) -> Result<()> {
-        if self.asked().is_some() || prompt.is_empty() || prompt::is_command(prompt) {
+        if self.asked().is_some() || prompt.is_empty() || self.is_command(prompt) {
             return Ok(());
         }
         let mut batch = self.tape.bootstrap_entries(&self.session).await.map_err(tape_error)?;
@@ -219,6 +224,10 @@ impl TurnTape {
         let id = self.append(batch).await?;
         lock(&self.progress).asked = Some(id);
         Ok(())
+    }
+
+    fn is_command(&self, prompt: &Prompt) -> bool {
+        self.takes_commands && prompt::is_command(prompt)
     }
 
     /// Records the question once more, on a tape that was emptied meanwhile.
@@ -328,7 +337,7 @@ impl TurnTape {
 
     async fn record_ending(&self, ending: Ending<'_>) -> Result<()> {
         let is_complete = lock(&self.progress).is_complete;
-        if is_complete || ending.prompt.is_empty() || prompt::is_command(ending.prompt) {
+        if is_complete || ending.prompt.is_empty() || self.is_command(ending.prompt) {
             return Ok(());
         }
         self.ask(ending.prompt, Vec::new()).await?;

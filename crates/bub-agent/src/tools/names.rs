@@ -55,12 +55,31 @@ pub fn find<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn To
         return Ok(tool);
     }
     let names: Vec<_> = for_models().map(|tool| tool.spec().model_name()).collect();
-    let advice = match bub_settings::closest(&name.replace('.', "_"), names.iter().map(String::as_str)) {
-        Some(close) => format!("did you mean '{close}'?"),
-        None if names.is_empty() => "there are no tools".to_owned(),
-        None => format!("there are: {}", names.join(", ")),
-    };
-    Err(Error::not_found(format!("unknown tool '{name}'; {advice}")))
+    Err(Error::not_found(guidance(name, &names)))
+}
+
+/// How alike a name must be to be suggested, and how many are.
+const ALIKE: f64 = 0.6;
+const MOST_SUGGESTIONS: usize = 3;
+
+/// What a model is told that called a tool that does not exist.
+fn guidance(name: &str, known: &[String]) -> String {
+    let plain = name.to_lowercase().replace('.', "_");
+    let likeness = |known: &str| strsim::normalized_damerau_levenshtein(&plain, known);
+    let mut alike: Vec<_> = known.iter().map(|known| (likeness(known), known)).collect();
+    alike.retain(|(likeness, _)| *likeness >= ALIKE);
+    alike.sort_by(|one, other| other.0.total_cmp(&one.0));
+    if !alike.is_empty() {
+        let lines: String =
+            alike.iter().take(MOST_SUGGESTIONS).map(|(_, known)| format!("\n- {known}")).collect();
+        return format!("Tool `{name}` does not exist. Did you mean one of the following?{lines}");
+    }
+    if known.iter().any(|known| known == "skill") {
+        return format!(
+            "Tool `{name}` does not exist. If it is a skill, invoke `skill` without a name to list the skills there are."
+        );
+    }
+    format!("Tool `{name}` does not exist, and no similar tool is available.")
 }
 
 fn is_named(spec: &ToolSpec, name: &str) -> bool {

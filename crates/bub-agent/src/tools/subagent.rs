@@ -12,6 +12,8 @@ use serde_json::{Map, Value, json};
 use crate::{
     agent::{Agent, Errand},
     record::{TEMPORARY, TurnTape},
+    shell::Shells,
+    skills::LoadedSkills,
     tools,
 };
 
@@ -115,10 +117,15 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
     let tape = Arc::new(tape);
     state.put_slot(Arc::clone(&tape));
     tape.ask(&prompt, Vec::new()).await?;
-    let errand = Errand { framework, state, tape: Arc::clone(&tape), session_id, tools: toolset };
+    let errand =
+        Errand { framework, state, tape: Arc::clone(&tape), session_id: session_id.clone(), tools: toolset };
     let said = collect(agent.run_errand(errand, prompt.clone()).await?).await;
     let ending = crate::record::Ending { prompt: &prompt, output: &said.text, error: said.error.as_ref() };
     tape.finish(ending).await?;
+    // What a session that is forgotten has started goes with it.
+    if let Some(shells) = context.state.slot::<Shells>().filter(|_| session_id.starts_with(TEMPORARY)) {
+        shells.stop_session(&session_id).await;
+    }
     if let Some(fork) = fork {
         fork.finish().await.map_err(crate::record::tape_error)?;
     }
@@ -142,6 +149,7 @@ fn state_for(state: &State, session_id: &str) -> State {
     own.set("session_id", session_id);
     own.remove("_runtime_thread_id");
     own.drop_slot::<SteeringHandle>();
+    own.put_slot(Arc::new(LoadedSkills::default()));
     own
 }
 

@@ -14,6 +14,9 @@ const MESSAGE_TOKENS: u64 = 4;
 /// Bytes of plain text that make a token, before anything is known about a model.
 const BYTES_PER_TOKEN: u64 = 4;
 
+/// How many tokens a provider may count for one of ours.
+const BELIEVABLE: std::ops::Range<f64> = 0.3..5.0;
+
 /// Learns from the usage that providers report how far the estimate is off, for each model.
 #[derive(Debug, Default)]
 pub(crate) struct Calibration(Mutex<HashMap<String, f64>>);
@@ -35,11 +38,11 @@ impl Calibration {
     /// What the model counted for an estimate. One odd report changes little.
     #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
     pub(crate) fn learn(&self, model: &str, estimate: u64, reported: u64) {
-        // Small prompts are mostly what the provider adds itself.
-        if estimate < 200 || reported == 0 {
+        let seen = reported as f64 / estimate.max(1) as f64;
+        // Small prompts are mostly what the provider adds itself, and what cannot be right is not believed.
+        if estimate < 200 || !BELIEVABLE.contains(&seen) {
             return;
         }
-        let seen = (reported as f64 / estimate as f64).clamp(0.3, 4.0);
         let mut factors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match factors.get_mut(model) {
             Some(factor) => *factor = *factor * 0.5 + seen * 0.5,

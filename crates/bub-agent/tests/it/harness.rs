@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use bub_agent::Builtin;
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Framework, FrameworkBuilder, Plugin, Prompt, Result,
+    BoxFuture, Channel, ChannelRouter, Envelope, Framework, FrameworkBuilder, Plugin, Prompt, Result, Sender,
     TurnOptions, TurnResult, hooks,
 };
 use bub_settings::{Environment, Loader, Settings};
@@ -38,6 +38,22 @@ impl World {
         Self::make(&model_at(url), |builder| builder.plugin(name, plugin))
     }
 
+    /// A world with that model, further variables and further plugins.
+    pub(crate) fn asking_so(
+        url: &str,
+        variables: &[(&'static str, &str)],
+        add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder,
+    ) -> Self {
+        let mut all = model_at(url);
+        all.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        Self::make(&all, add)
+    }
+
+    /// A turn of the person at the terminal.
+    pub(crate) async fn own_turn(&self, message: impl Into<Envelope>) -> Result<TurnResult> {
+        self.turn(owned(message)).await
+    }
+
     fn with(add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder) -> Self {
         Self::make(&[], add)
     }
@@ -56,6 +72,13 @@ impl World {
     pub(crate) async fn turn(&self, message: impl Into<Envelope>) -> Result<TurnResult> {
         self.framework.process_inbound(message.into(), TurnOptions::default()).await
     }
+}
+
+/// A message of the person at the terminal.
+pub(crate) fn owned(message: impl Into<Envelope>) -> Envelope {
+    let mut message = message.into();
+    message.put_slot(Arc::new(Sender::terminal()));
+    message
 }
 
 fn model_at(url: &str) -> Vec<(&'static str, String)> {

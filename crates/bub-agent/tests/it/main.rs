@@ -26,3 +26,8 @@ mod skills_fixtures;
 mod skills_secrets;
 mod tape_tools;
 mod tool_block;
+mod turn_commands;
+mod turn_context;
+mod turn_crash;
+mod turn_loop;
+mod turn_subagent;

@@ -75,6 +75,7 @@ fn allowed_tools_are_found_in_any_case_by_both_names() {
     assert_eq!(error.message(), "unknown tool name(s): 'x', 'y', ''");
 }
 
+// H-37
 #[test]
 fn a_call_by_a_wrong_name_is_told_the_right_one() {
     let tools = tools();
@@ -82,11 +83,11 @@ fn a_call_by_a_wrong_name_is_told_the_right_one() {
         assert_eq!(find(name, &tools).unwrap().spec().name, "fs.read");
     }
     let problem = |name| find(name, &tools).err().unwrap().message().to_owned();
-    assert_eq!(problem("fs_raed"), "unknown tool 'fs_raed'; did you mean 'fs_read'?");
-    assert_eq!(problem("fs.reads"), "unknown tool 'fs.reads'; did you mean 'fs_read'?");
+    let suggestion = "does not exist. Did you mean one of the following?\n- fs_read";
+    assert_eq!(problem("fs_raed"), format!("Tool `fs_raed` {suggestion}"));
+    assert_eq!(problem("fs.reads"), format!("Tool `fs.reads` {suggestion}"));
     // A command is not for the model.
-    assert_eq!(problem("help"), "unknown tool 'help'; there are: fs_read, plain_tool, lines, tape_anchors");
-    assert_eq!(find("x", &[]).err().unwrap().message(), "unknown tool 'x'; there are no tools");
+    assert_eq!(problem("help"), "Tool `help` does not exist, and no similar tool is available.");
 }
 
 struct Nothing;

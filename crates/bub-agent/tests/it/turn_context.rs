@@ -1,0 +1,272 @@
+//! Handoffs, the window, and what is put aside.
+
+use bub_kernel::ChannelMessage;
+use bub_tape::{Entry, Kind};
+use bub_testkit::model::{ModelServer, Reply, Usage};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::World,
+    recording::tape_of,
+    turn_loop::{entries, events, shown},
+};
+
+fn overflow() -> Reply {
+    let error = json!({"error": {"code": "context_length_exceeded", "message": "maximum context length is 8192 tokens"}});
+    Reply::status(400).with_json(&error)
+}
+
+fn anchors(entries: &[Entry]) -> Vec<&Entry> {
+    entries.iter().filter(|entry| entry.kind == Kind::Anchor).collect()
+}
+
+// S-65, W-10: the first overflow of a turn makes an anchor and tries again with less; no tool runs twice.
+#[tokio::test]
+async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
+    let server = ModelServer::start();
+    server.script(Reply::text("an old answer"));
+    server.script(Reply::new().call("a", "bash", r#"{"cmd": "echo ran >> log"}"#));
+    server.script(overflow());
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "old question")).await.unwrap();
+    let result = world.own_turn(ChannelMessage::new("s", "lab", "new question")).await.unwrap();
+    assert_eq!(result.model_output, "done");
+    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(), "ran\n");
+
+    let entries = entries(&world, "s").await;
+    let anchor = *anchors(&entries).last().unwrap();
+    assert_eq!(anchor.name(), Some("auto_handoff/context_overflow"));
+    let state = &anchor.payload["state"];
+    assert_eq!(state["reason"], "context_length_exceeded");
+    assert!(state["error"].as_str().unwrap().contains("maximum context length"));
+    let digest = state["digest"].as_object().unwrap();
+    let slots: Vec<_> = digest.keys().map(String::as_str).collect();
+    assert_eq!(slots, ["goal", "latest_instruction", "done", "in_progress", "next", "files", "source"]);
+    assert!(digest["latest_instruction"].as_str().unwrap().ends_with("new question"));
+    assert!(digest["goal"].as_str().unwrap().ends_with("old question"));
+    let steps: Vec<_> = events(&entries, "loop.step").iter().map(|step| step["status"].clone()).collect();
+    assert_eq!(steps, ["ok", "continue", "auto_handoff", "ok"]);
+
+    // What belongs to the turn is shown again behind the anchor, the old talk is not.
+    let shown = shown(&server);
+    let text = json!(shown).to_string();
+    assert!(text.contains("new question"), "{text}");
+    assert!(shown.iter().all(|message| message["content"] != "an old answer"), "{text}");
+    assert_eq!(shown.iter().filter(|message| message["role"] == "tool").count(), 1);
+    running.close().await.unwrap();
+}
+
+// S-65: a second overflow in the same turn is raised.
+#[tokio::test]
+async fn a_second_overflow_ends_the_turn() {
+    let server = ModelServer::start();
+    server.script(overflow());
+    server.script(overflow());
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let error = world.own_turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+    assert!(error.message().contains("maximum context length"), "{error}");
+    assert_eq!(server.requests().len(), 2);
+    running.close().await.unwrap();
+}
+
+// H-116, S-56: a handoff that the model asks for takes effect when its step ends, behind the result, and the user's message stays.
+#[tokio::test]
+async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
+    let server = ModelServer::start();
+    server.script(
+        Reply::new().call("a", "tape_handoff", r#"{"name": "phase 2", "summary": "all is well"}"#).call(
+            "b",
+            "tape_info",
+            "{}",
+        ),
+    );
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "the question")).await.unwrap();
+    let entries = entries(&world, "s").await;
+    let result = entries.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap();
+    assert_eq!(result.payload["results"][0], "anchor added: phase 2");
+    let anchor = *anchors(&entries).last().unwrap();
+    assert!(anchor.id > result.id);
+    assert_eq!(anchor.payload["state"]["summary"], "all is well");
+    let shown = shown(&server);
+    let text = json!(shown).to_string();
+    assert!(text.contains("[Anchor created: phase 2]") && text.contains("the question"), "{text}");
+    assert!(shown.iter().all(|message| message["role"] != "tool"), "{text}");
+    running.close().await.unwrap();
+}
+
+// H-116: a reset that the model asks for empties the tape at the end of its step; the question is the first on the new one.
+#[tokio::test]
+async fn a_reset_by_the_model_keeps_the_question() {
+    let server = ModelServer::start();
+    server.script(Reply::text("old"));
+    server.script(Reply::new().call("a", "tape_reset", r#"{"archive": true}"#));
+    server.script(Reply::text("fresh"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "before")).await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "start over")).await.unwrap();
+    let text = json!(shown(&server)).to_string();
+    assert!(text.contains("start over") && !text.contains("before"), "{text}");
+    running.close().await.unwrap();
+}
+
+fn small_window() -> [(&'static str, &'static str); 2] {
+    [("BUB_PROVIDERS", r#"{"llamacpp": {"context_window": 6000}}"#), ("BUB_MAX_TOKENS", "1000")]
+}
+
+// W-22: near the window the model is asked to hand off.
+#[tokio::test]
+async fn near_the_window_the_model_is_asked_to_hand_off() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("ok"));
+    let world = World::asking_so(&server.url(), &small_window(), |builder| builder);
+    let running = world.framework.running().await.unwrap();
+    let mut asked = false;
+    for turn in 0..6 {
+        let text = format!("{turn} {}", "word ".repeat(600));
+        world.own_turn(ChannelMessage::new("s", "lab", text)).await.unwrap();
+        asked |= shown(&server)
+            .iter()
+            .any(|message| message["content"].as_str().unwrap().contains("call tape_handoff"));
+    }
+    assert!(asked);
+    running.close().await.unwrap();
+}
+
+// W-22, L3: a model that does not hand off is handed off; the view shrinks, and the latest message stays word for word.
+#[tokio::test]
+async fn a_full_window_is_handed_off_by_the_runtime() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("ok"));
+    let world = World::asking_so(&server.url(), &small_window(), |builder| builder);
+    let running = world.framework.running().await.unwrap();
+    let mut sizes = Vec::new();
+    for turn in 0..20 {
+        let text = format!("number {turn}: {}", "word ".repeat(500));
+        world.own_turn(ChannelMessage::new("s", "lab", text.clone())).await.unwrap();
+        let shown = shown(&server);
+        assert!(json!(shown).to_string().contains(text.trim()), "the latest message stays");
+        sizes.push(json!(shown).to_string().len());
+    }
+    assert!(sizes.iter().all(|size| *size < 6000 * 4), "{sizes:?}");
+    let entries = entries(&world, "s").await;
+    let budget: Vec<_> =
+        anchors(&entries).into_iter().filter(|a| a.name() == Some("auto_handoff/context_budget")).collect();
+    assert!(budget.len() >= 2, "more than once");
+    assert_eq!(budget[0].payload["state"]["reason"], "context_budget");
+    assert!(budget[0].payload["state"]["digest"]["source"][0].is_i64());
+    running.close().await.unwrap();
+}
+
+// The estimate learns from what the provider reports: with a tokenizer twice as hungry the handoff comes earlier.
+#[tokio::test]
+async fn the_estimate_follows_the_reported_usage() {
+    let mut turns_until_handoff = Vec::new();
+    for hunger in [1, 3] {
+        let server = ModelServer::start();
+        let world = World::asking_so(&server.url(), &small_window(), |builder| builder);
+        let running = world.framework.running().await.unwrap();
+        let mut turns = 0;
+        loop {
+            let size =
+                server.requests().last().map_or(4000, |request| request.json().to_string().len() as u64);
+            let usage = Usage { input: size / 4 * hunger, output: 1, ..Usage::default() };
+            server.script(Reply::text("ok").usage(usage));
+            let text = format!("{turns} {}", "word ".repeat(100));
+            world.own_turn(ChannelMessage::new("s", "lab", text)).await.unwrap();
+            turns += 1;
+            if anchors(&entries(&world, "s").await).len() > 1 {
+                break;
+            }
+            assert!(turns < 60);
+        }
+        turns_until_handoff.push(turns);
+        running.close().await.unwrap();
+    }
+    assert!(turns_until_handoff[1] < turns_until_handoff[0], "{turns_until_handoff:?}");
+}
+
+// H-130…H-132, H-38, W-28: big output is put aside, of failures too; it can be read in pages, exactly.
+#[tokio::test]
+async fn big_output_is_put_aside_and_can_be_read() {
+    let script = "seq 1 12000; echo été; exit 1";
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "bash", &json!({"cmd": script}).to_string()));
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let list = entries(&world, "s").await;
+    let result = list.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap();
+    let text = result.payload["results"][0]["message"].as_str().unwrap().to_owned();
+    assert!(text.starts_with("[tool output spilled: ") && text.len() < 1200, "{text}");
+    assert!(text.contains("chars omitted") && text.ends_with("été"), "{text}");
+    let handle = text.split("handle: ").nth(1).unwrap().split(']').next().unwrap().to_owned();
+    assert_eq!(handle.len(), 32);
+    let written = &events(&list, "spill.write")[0];
+    assert_eq!((&written["status"], &written["tool"]), (&json!("ok"), &json!("bash")));
+
+    let mut whole = String::new();
+    let mut cursor = 0;
+    loop {
+        let call = json!({"handle": handle, "cursor": cursor, "count": 2}).to_string();
+        server.script(Reply::new().call("r", "spill_read", &call));
+        server.script(Reply::text("read"));
+        world.own_turn(ChannelMessage::new("s", "lab", "read")).await.unwrap();
+        let shown = shown(&server);
+        let page =
+            shown.iter().rfind(|m| m["role"] == "tool").unwrap()["content"].as_str().unwrap().to_owned();
+        let (head, content) = page.split_once("content:\n").unwrap();
+        whole.push_str(content);
+        cursor =
+            head.split("next_cursor: ").nth(1).unwrap().lines().next().unwrap().parse::<usize>().unwrap();
+        if head.contains("complete: true") {
+            break;
+        }
+    }
+    let expected: String = (1..=12000).map(|n| format!("{n}\n")).collect();
+    assert_eq!(whole, format!("command exited with code 1\noutput:\n{expected}été"));
+    let sidecar = tape_of(&world, "s").name().sidecar("spill").unwrap();
+    assert!(sidecar.as_str().ends_with("__sidecar__spill"));
+    running.close().await.unwrap();
+}
+
+// H-132: what cannot be read is told.
+#[tokio::test]
+async fn what_was_not_put_aside_cannot_be_read() {
+    let cases = [
+        (json!({"handle": "nope"}), "[no spilled tool result for handle 'nope']"),
+        (json!({"handle": "x", "cursor": -1}), "`cursor` must be >= 0."),
+        (json!({"handle": "x", "count": 0}), "`count` must be >= 1."),
+    ];
+    for (arguments, expected) in cases {
+        let server = ModelServer::start();
+        server.script(Reply::new().call("r", "spill_read", &arguments.to_string()));
+        server.script(Reply::text("ok"));
+        let world = World::asking(&server.url());
+        let running = world.framework.running().await.unwrap();
+        world.own_turn(ChannelMessage::new("s", "lab", "read")).await.unwrap();
+        let text = json!(shown(&server)).to_string();
+        let expected = Value::from(expected).to_string();
+        assert!(text.contains(expected.trim_matches('"')), "{expected}: {text}");
+        running.close().await.unwrap();
+    }
+}
+
+// H-133: a threshold of 0 puts nothing aside.
+#[tokio::test]
+async fn a_threshold_of_zero_puts_nothing_aside() {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "bash", r#"{"cmd": "seq 1 12000"}"#));
+    server.script(Reply::text("done"));
+    let world = World::asking_so(&server.url(), &[("BUB_SPILL_THRESHOLD", "0")], |builder| builder);
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let tool = shown(&server).into_iter().find(|m| m["role"] == "tool").unwrap();
+    assert!(tool["content"].as_str().unwrap().ends_with("12000"));
+}

@@ -1,0 +1,91 @@
+//! A turn that goes on after the death of its process: the tape is what is left.
+
+use std::sync::Arc;
+
+use bub_kernel::{ChannelMessage, Delivery, Envelope};
+use bub_tape::{ChatStep, Entry, Kind, SessionInfo, tool_done};
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::json;
+
+use crate::{
+    harness::{World, owned},
+    recording::tape_of,
+    turn_loop::{entries, events, shown},
+};
+
+fn delivered(text: &str, attempt: u32) -> Envelope {
+    let mut message = owned(ChannelMessage::new("s", "lab", text));
+    message.put_slot(Arc::new(Delivery { inbound_id: "in-7".to_owned(), attempt }));
+    message
+}
+
+// Design §5: a killed turn goes on from its tape: the message is not recorded again, a finished call is shown as done, an open one
+// as interrupted, and neither runs again.
+#[tokio::test]
+async fn a_killed_turn_goes_on_from_its_tape() {
+    let server = ModelServer::start();
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let tape = tape_of(&world, "s");
+    tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
+    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    tape.append(question).await.unwrap();
+    let call = |id: &str| {
+        let function = json!({"name": "bash", "arguments": "{\"cmd\": \"touch ran-again\"}"});
+        json!({"id": id, "type": "function", "function": function})
+    };
+    let mut step = ChatStep::new("run-1");
+    step.tool_calls = vec![call("a"), call("b")];
+    tape.record_chat(step).await.unwrap();
+    tape.append(tool_done("a", "finished").with_meta("run_id", "run-1")).await.unwrap();
+
+    let result = world.turn(delivered("go", 2)).await.unwrap();
+    assert_eq!(result.model_output, "done");
+    let shown = shown(&server);
+    let results: Vec<_> = shown.iter().filter(|message| message["role"] == "tool").collect();
+    assert_eq!(results[0]["content"], "finished");
+    assert_eq!(results[1]["content"], bub_tape::INTERRUPTED);
+    assert!(!world.dir.path().join("workspace/ran-again").exists());
+    let entries = entries(&world, "s").await;
+    let asked =
+        entries.iter().filter(|entry| entry.kind == Kind::Message && entry.meta.get("inbound_id").is_some());
+    assert_eq!(asked.count(), 1);
+    assert_eq!(events(&entries, "turn.redelivered")[0]["outcome"], "resumed");
+    assert_eq!(events(&entries, "loop.step.start")[0]["step"], 2);
+    running.close().await.unwrap();
+}
+
+// A turn that was answered, but not delivered, is delivered without asking the model again.
+#[tokio::test]
+async fn an_answer_that_was_not_delivered_is_said_again() {
+    let server = ModelServer::start();
+    server.script(Reply::text("looking").call("a", "tape_info", "{}"));
+    server.script(Reply::text("the answer"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let first = world.turn(delivered("go", 1)).await.unwrap();
+    let before = entries(&world, "s").await.len();
+    let second = world.turn(delivered("go", 2)).await.unwrap();
+    assert_eq!(second.model_output, first.model_output);
+    assert_eq!(server.requests().len(), 2);
+    assert_eq!(entries(&world, "s").await.len(), before + 1, "only the event of the delivery");
+    running.close().await.unwrap();
+}
+
+// Design §5: after three crashed attempts the message is dropped, with a reason on the tape, and the user is told.
+#[tokio::test]
+async fn a_message_that_ends_the_process_too_often_is_given_up() {
+    let server = ModelServer::start();
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let tape = tape_of(&world, "s");
+    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    tape.append(question).await.unwrap();
+    let result = world.turn(delivered("go", 4)).await.unwrap();
+    assert!(result.model_output.contains("will not be tried again"), "{}", result.model_output);
+    let entries = entries(&world, "s").await;
+    assert!(events(&entries, "turn.redelivered")[0]["outcome"].as_str().unwrap().starts_with("dropped"));
+    assert_eq!(server.requests().len(), 0);
+    running.close().await.unwrap();
+}

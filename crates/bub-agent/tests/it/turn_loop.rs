@@ -1,0 +1,486 @@
+//! The loop of a turn: steps, tools, steering, limits, cancelling.
+
+use std::sync::{Arc, Mutex};
+
+use bub_kernel::{
+    CancellationToken, ChannelMessage, Envelope, Error, LlmDecision, LlmRequest, Result, ToolCall,
+    ToolDecision, TurnOptions, hooks, tool,
+};
+use bub_tape::{Entry, Kind, Span, ViewOptions};
+use bub_testkit::model::{Finish, ModelServer, Reply};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::{World, owned},
+    recording::tape_of,
+};
+
+pub(crate) async fn entries(world: &World, session: &str) -> Vec<Entry> {
+    tape_of(world, session).entries(Span::ALL).await.unwrap()
+}
+
+/// The events of that name, as data.
+pub(crate) fn events(entries: &[Entry], name: &str) -> Vec<Value> {
+    let found = entries.iter().filter(|entry| entry.kind == Kind::Event && entry.name() == Some(name));
+    found.map(|entry| entry.data().cloned().unwrap_or_default()).collect()
+}
+
+/// What the model was shown in its last request, without the system prompt.
+pub(crate) fn shown(server: &ModelServer) -> Vec<Value> {
+    let request = server.requests().last().unwrap().json();
+    request["messages"].as_array().unwrap()[1..].to_vec()
+}
+
+fn message(text: &str) -> Envelope {
+    owned(ChannelMessage::new("s", "lab", text))
+}
+
+// S-31, H-70, H-71, H-74, W-23: tools run until the model has nothing more to ask; the tape tells the story; the texts of the
+// steps do not run into each other.
+#[tokio::test]
+async fn tools_run_until_the_model_has_nothing_more_to_ask() {
+    let server = ModelServer::start();
+    server.script(Reply::text("let me look").call("c1", "bash", r#"{"cmd": "echo found; exit 3"}"#));
+    server.script(Reply::new().call("c2", "fs_write", r#"{"path": "a.txt", "content": "hi"}"#));
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    assert_eq!(result.model_output, "let me look\n\ndone");
+    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/a.txt")).unwrap(), "hi");
+
+    let entries = entries(&world, "s").await;
+    let steps: Vec<_> = events(&entries, "loop.step").iter().map(|step| step["status"].clone()).collect();
+    assert_eq!(steps, ["continue", "continue", "ok"]);
+    let starts: Vec<_> =
+        events(&entries, "loop.step.start").iter().map(|step| step["step"].clone()).collect();
+    assert_eq!(starts, [1, 2, 3]);
+    let start = &events(&entries, "loop.start")[0];
+    assert_eq!((&start["model"], &start["allowed_tools"]), (&json!("llamacpp:test"), &Value::Null));
+    let call = entries.iter().find(|entry| entry.kind == Kind::ToolCall).unwrap();
+    assert_eq!(call.payload["content"], "let me look");
+    assert_eq!(call.meta["call_ids"], json!(["c1"]));
+    let result = entries.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap();
+    assert_eq!(result.payload["results"][0]["kind"], "tool");
+    assert_eq!(result.payload["results"][0]["message"], "command exited with code 3\noutput:\nfound");
+    // The call is on the tape before its result, with the same run.
+    assert!(call.id < result.id && call.meta["run_id"] == result.meta["run_id"]);
+
+    let shown = shown(&server);
+    let roles: Vec<_> = shown.iter().map(|message| message["role"].as_str().unwrap().to_owned()).collect();
+    let expected = ["user", "assistant", "user", "assistant", "tool", "user", "assistant", "tool", "user"];
+    assert_eq!(roles, expected, "{shown:#?}");
+    running.close().await.unwrap();
+}
+
+// H-102, S-39: the prompt of the next step carries the context of the channel.
+#[tokio::test]
+async fn the_next_step_is_asked_for_with_the_context() {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("c1", "tape_info", "{}"));
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let message = ChannelMessage::new("s", "lab", "go").context("sender_id", "ada");
+    world.own_turn(message).await.unwrap();
+    let last = shown(&server).pop().unwrap();
+    assert!(last["content"].as_str().unwrap().contains("[context: "), "{last}");
+    running.close().await.unwrap();
+}
+
+// H-37, H-111, W-39: whatever is wrong with a call is something the model can read; the turn goes on.
+#[tokio::test]
+async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
+    let cases = [
+        (Reply::new().call("c", "fs_raed", "{}"), "Did you mean one of the following?"),
+        (Reply::new().call("c", "frobnicate", "{}"), "invoke `skill`"),
+        (Reply::new().call("c", "fs_read", r#"{"path": "a", "colour": 1}"#), "unknown argument 'colour'"),
+        (Reply::new().call("c", "fs_read", "{}"), "path"),
+        (Reply::new().call("c", "fs_read", r#"{"path": "#), "not valid JSON"),
+        (Reply::new().call("c", "fs_read", "[1]"), "not a JSON object"),
+        (Reply::new().call("c", "fs_read", r#"{"path": "a"#).finish(Finish::Length), "cut"),
+        (Reply::new().call("c", "fs_read", r#"{"path": "no-such-file"}"#), "no-such-file"),
+    ];
+    for (reply, expected) in cases {
+        let server = ModelServer::start();
+        server.script(reply);
+        server.script(Reply::text("sorry"));
+        let world = World::asking(&server.url());
+        let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+        assert_eq!(result.model_output, "sorry", "{expected}");
+        let results: Vec<_> =
+            shown(&server).into_iter().filter(|message| message["role"] == "tool").collect();
+        let text = results[0]["content"].as_str().unwrap().to_owned();
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+// W-30: calls that change something run one after the other, in their order.
+#[tokio::test]
+async fn calls_of_one_response_run_in_order() {
+    let server = ModelServer::start();
+    let write = r#"{"cmd": "sleep 0.2; echo one > log"}"#;
+    server.script(Reply::new().call("a", "bash", write).call("b", "bash", r#"{"cmd": "echo two >> log"}"#));
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(), "one\ntwo\n");
+    // Each is on the tape as soon as it is done.
+    assert_eq!(events(&entries(&world, "s").await, "tool.done").len(), 2);
+    running.close().await.unwrap();
+}
+
+/// Waits for a second call of itself, so that it ends only when two run at once.
+#[tool(crate = bub_kernel, read_only)]
+async fn meet(name: String) -> String {
+    static BARRIER: std::sync::LazyLock<tokio::sync::Barrier> =
+        std::sync::LazyLock::new(|| tokio::sync::Barrier::new(2));
+    BARRIER.wait().await;
+    name
+}
+
+// W-30: those that only read run side by side; their results keep their places.
+#[tokio::test]
+async fn calls_that_only_read_run_side_by_side() {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "meet", r#"{"name": "x"}"#).call("b", "meet", r#"{"name": "y"}"#));
+    server.script(Reply::text("done"));
+    let world = World::asking_so(&server.url(), &[], |builder| builder.tool(meet()));
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let results: Vec<_> = shown(&server).into_iter().filter(|m| m["role"] == "tool").collect();
+    assert_eq!((&results[0]["content"], &results[1]["content"]), (&json!("x"), &json!("y")));
+}
+
+/// Panics.
+#[tool(crate = bub_kernel)]
+async fn blow_up() -> String {
+    panic!("boom")
+}
+
+// L8: a tool that panics costs its own call.
+#[tokio::test]
+async fn a_tool_that_panics_is_a_failed_call() {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "blow_up", "{}"));
+    server.script(Reply::text("done"));
+    let world = World::asking_so(&server.url(), &[], |builder| builder.tool(blow_up()));
+    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    assert_eq!(result.model_output, "done");
+}
+
+// H-71, W-32: a turn has a limit of steps.
+#[tokio::test]
+async fn a_turn_ends_at_the_limit_of_its_steps() {
+    let server = ModelServer::start();
+    for step in 0..4 {
+        server.script(Reply::new().call("a", "bash", &format!(r#"{{"cmd": "echo {step}"}}"#)));
+    }
+    let world = World::asking_so(&server.url(), &[("BUB_MAX_STEPS", "3")], |builder| builder);
+    let running = world.framework.running().await.unwrap();
+    let error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    assert_eq!(error.message(), "max_steps_reached=3");
+    assert_eq!(server.requests().len(), 3);
+    let entries = entries(&world, "s").await;
+    assert_eq!(events(&entries, "loop.step").last().unwrap()["error"], "max_steps_reached=3");
+    running.close().await.unwrap();
+}
+
+// Point 1 of the loop: a model that makes the same call again and again is told, then refused, then stopped.
+#[tokio::test]
+async fn a_model_that_repeats_itself_is_stopped() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::new().call("a", "bash", r#"{"cmd": "echo x | tee -a log"}"#));
+    let world = World::asking(&server.url());
+    let error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    assert!(error.message().contains("the same call"), "{error}");
+    let ran = std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap();
+    assert_eq!(ran.lines().count(), 5, "refused from the sixth on");
+    assert_eq!(server.requests().len(), 8);
+}
+
+// H-73, S-54: what people say meanwhile comes before the prompt of the next step, once, and only in its session.
+#[tokio::test]
+async fn steering_messages_reach_the_next_step() {
+    struct Steering(Mutex<bool>);
+
+    #[hooks(crate = bub_kernel)]
+    impl Steering {
+        async fn after_tool_call(&self, state: &bub_kernel::State) -> Result<Option<Value>> {
+            if !std::mem::replace(&mut *self.0.lock().unwrap(), true) {
+                let inbox = state.slot::<bub_kernel::SteeringHandle>().unwrap();
+                inbox.0.enqueue("s", ChannelMessage::new("s", "lab", "in French!").into()).await?;
+                inbox.0.enqueue("other", ChannelMessage::new("other", "lab", "not here").into()).await?;
+            }
+            Ok(None)
+        }
+    }
+
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "tape_info", "{}"));
+    server.script(Reply::text("fini"));
+    let world = World::asking_so(&server.url(), &[], |b| b.plugin("steering", Steering(Mutex::new(false))));
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let shown = shown(&server);
+    let texts: Vec<_> = shown.iter().map(|m| m["content"].as_str().unwrap_or_default().to_owned()).collect();
+    assert!(texts[texts.len() - 2].ends_with("in French!"), "{texts:#?}");
+    assert!(!texts.iter().any(|text| text.contains("not here")));
+    let inbox = world.framework.steering_inbox().unwrap();
+    assert_eq!((inbox.count("s"), inbox.count("other")), (0, 1));
+    running.close().await.unwrap();
+}
+
+// H-73: what waits when a turn begins comes before its question, and a message that arrives at the very end is not left behind.
+#[tokio::test]
+async fn what_waits_before_the_turn_comes_before_its_question() {
+    let server = ModelServer::start();
+    server.script(Reply::text("ok"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let early = ChannelMessage::new("s", "lab", "early").into();
+    assert!(world.framework.steer_message("s", early).await.unwrap());
+    world.own_turn(ChannelMessage::new("s", "lab", "question")).await.unwrap();
+    let texts: Vec<_> = shown(&server).iter().map(|m| m["content"].as_str().unwrap().to_owned()).collect();
+    assert!(texts[2].ends_with("early") && texts[3].ends_with("question"), "{texts:#?}");
+    running.close().await.unwrap();
+}
+
+// H-33…H-36: hooks around the calls change what is sent, answered, run and shown; what they did is on the tape.
+#[tokio::test]
+async fn hooks_around_the_calls_have_the_last_word() {
+    struct Watching;
+
+    #[hooks(crate = bub_kernel)]
+    impl Watching {
+        fn before_llm_call(&self, request: &LlmRequest) -> Option<LlmDecision> {
+            let done = request.messages.iter().any(|message| message["role"] == "tool");
+            done.then(|| LlmDecision::Finish("enough".to_owned()))
+        }
+
+        fn before_tool_call(&self, call: &ToolCall) -> Option<ToolDecision> {
+            match call.arguments.get("cmd")?.as_str()? {
+                "deny" => Some(ToolDecision::Deny(None)),
+                "replace" => Some(ToolDecision::Replace("something else".into())),
+                _ => Some(ToolDecision::Proceed(Some(
+                    json!({"cmd": "echo changed"}).as_object().unwrap().clone(),
+                ))),
+            }
+        }
+
+        fn after_tool_call(&self, result: &bub_kernel::ToolOutcome) -> Option<Value> {
+            let text = result.result.as_ref().ok()?.as_str()?;
+            (text == "changed").then(|| "changed twice".into())
+        }
+    }
+
+    let server = ModelServer::start();
+    server.script(
+        Reply::new().call("a", "bash", r#"{"cmd": "deny"}"#).call("b", "bash", r#"{"cmd": "replace"}"#).call(
+            "c",
+            "bash",
+            r#"{"cmd": "run"}"#,
+        ),
+    );
+    let world = World::asking_with(&server.url(), "watching", Watching);
+    let running = world.framework.running().await.unwrap();
+    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    assert_eq!(result.model_output, "enough");
+    assert_eq!(server.requests().len(), 1, "the second call was answered by the hook");
+    let entries = entries(&world, "s").await;
+    let results = &entries.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap().payload["results"];
+    assert_eq!(results[0]["message"], "Tool 'bash' call denied by policy hook.");
+    assert_eq!((&results[1], &results[2]), (&json!("something else"), &json!("changed twice")));
+    let actions: Vec<_> = events(&entries, "hook").iter().map(|note| note["action"].clone()).collect();
+    assert_eq!(actions, ["denied", "replaced", "rewrote", "rewrote", "finished"]);
+    running.close().await.unwrap();
+}
+
+// H-34: a hook that sees a failed call sees why.
+#[tokio::test]
+async fn a_failed_call_is_seen_by_after_llm_call_once() {
+    struct Watching(Arc<Mutex<Vec<Option<String>>>>);
+
+    #[hooks(crate = bub_kernel)]
+    impl Watching {
+        fn after_llm_call(&self, result: &bub_kernel::LlmResult) {
+            self.0.lock().unwrap().push(result.error.as_ref().map(ToString::to_string));
+        }
+    }
+
+    let seen = Arc::default();
+    let server = ModelServer::start();
+    server.script(Reply::text("fine"));
+    server.otherwise(Reply::status(401));
+    let world = World::asking_with(&server.url(), "watching", Watching(Arc::clone(&seen)));
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    let seen = seen.lock().unwrap();
+    assert!(matches!(&seen[..], [None, Some(error)] if error.contains("401")), "{seen:?}");
+}
+
+// Cancelling in the middle of a tool: the command ends, the tape stays valid, the next turn sees the call as interrupted.
+#[tokio::test]
+async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
+    let server = ModelServer::start();
+    let command = r#"{"cmd": "echo $$ > pid; sleep 60"}"#;
+    server.script(Reply::text("one moment").call("a", "bash", command));
+    server.script(Reply::text("I was interrupted"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let cancel = CancellationToken::new();
+    let options = TurnOptions { cancel: Some(cancel.clone()), ..TurnOptions::default() };
+    let pid = world.dir.path().join("workspace/pid");
+    let canceller = async {
+        while std::fs::read_to_string(&pid).unwrap_or_default().trim().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(world.framework.process_inbound(message("go"), options), canceller);
+    assert_eq!(outcome.unwrap_err().kind(), bub_kernel::ErrorKind::Cancelled);
+    let pid = std::fs::read_to_string(&pid).unwrap();
+    let stat = format!("/proc/{}/stat", pid.trim());
+    while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
+        tokio::task::yield_now().await;
+    }
+    let entries = entries(&world, "s").await;
+    assert_eq!(events(&entries, "loop.step").last().unwrap()["status"], "error");
+    let view = tape_of(&world, "s").view(&ViewOptions::new()).await.unwrap();
+    assert_eq!(view.messages.iter().filter(|message| message["role"] == "tool").count(), 1);
+    world.own_turn(ChannelMessage::new("s", "lab", "what happened?")).await.unwrap();
+    let shown = shown(&server);
+    let tool = shown.iter().find(|message| message["role"] == "tool").unwrap();
+    assert_eq!(tool["content"], bub_tape::INTERRUPTED);
+    running.close().await.unwrap();
+}
+
+// Cancelling while the model talks: what it said is on the tape, and the connection is closed.
+#[tokio::test]
+async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
+    struct Stopping(CancellationToken);
+
+    #[hooks(crate = bub_kernel)]
+    impl Stopping {
+        async fn run_model_stream(
+            &self,
+            next: bub_kernel::hooks::Next<'_, bub_kernel::hooks::point::RunModelStream>,
+        ) -> Result<Option<bub_kernel::ModelStream>> {
+            let cancel = self.0.clone();
+            let stream = next.call().await?;
+            Ok(stream.map(|stream| {
+                stream.map_events(move |event| {
+                    if matches!(&event, bub_kernel::StreamEvent::Text(text) if text == "half") {
+                        cancel.cancel();
+                    }
+                    event
+                })
+            }))
+        }
+    }
+
+    let server = ModelServer::start();
+    server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
+    let cancel = CancellationToken::new();
+    let world = World::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
+    let running = world.framework.running().await.unwrap();
+    let options = TurnOptions { cancel: Some(cancel), ..TurnOptions::default() };
+    world.framework.process_inbound(message("go"), options).await.unwrap_err();
+    let entries = entries(&world, "s").await;
+    let said = entries.iter().find(|entry| entry.payload.get("role") == Some(&json!("assistant"))).unwrap();
+    assert!(said.payload["content"].as_str().unwrap().starts_with("half"));
+    assert!(entries.iter().any(|entry| entry.kind == Kind::Error && entry.payload["kind"] == "cancelled"));
+    running.close().await.unwrap();
+}
+
+// H-70: an empty prompt is answered without a model and without a trace.
+#[tokio::test]
+async fn an_empty_prompt_leaves_no_trace() {
+    let server = ModelServer::start();
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let result = world.own_turn(Envelope::text("").with("session_id", "s")).await.unwrap();
+    assert_eq!(result.model_output, "error: empty prompt");
+    assert_eq!(entries(&world, "s").await.len(), 0);
+    assert_eq!(server.requests().len(), 0);
+    running.close().await.unwrap();
+}
+
+// W-36, L7: a secret that a tool prints reaches neither the model nor the tape.
+#[tokio::test]
+async fn a_secret_in_a_tool_result_is_taken_out() {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "bash", r#"{"cmd": "echo correct-horse-battery; env"}"#));
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let tool = shown(&server).into_iter().find(|message| message["role"] == "tool").unwrap();
+    assert!(!tool.to_string().contains("correct-horse-battery"), "{tool}");
+    let results: Vec<_> =
+        entries(&world, "s").await.into_iter().filter(|entry| entry.kind == Kind::ToolResult).collect();
+    assert!(!results[0].payload["results"].to_string().contains("correct-horse-battery"));
+    running.close().await.unwrap();
+}
+
+// H-75: only the tools that are allowed are offered and listed; an unknown name is an error.
+#[tokio::test]
+async fn a_turn_has_only_the_tools_it_is_allowed() {
+    struct Allowing(&'static [&'static str]);
+
+    #[hooks(crate = bub_kernel)]
+    impl Allowing {
+        fn load_state(&self) -> bub_kernel::StatePatch {
+            bub_kernel::StatePatch::new().with("allowed_tools", json!(self.0))
+        }
+    }
+
+    let server = ModelServer::start();
+    server.script(Reply::text("ok"));
+    let world = World::asking_with(&server.url(), "allowing", Allowing(&[" FS.read ", "tape_info"]));
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let request = server.requests().last().unwrap().json();
+    let names: Vec<_> =
+        request["tools"].as_array().unwrap().iter().map(|t| t["function"]["name"].clone()).collect();
+    assert_eq!(names, ["fs_read", "tape_info"]);
+    let system = request["messages"][0]["content"].as_str().unwrap();
+    assert!(system.contains("- fs_read(") && !system.contains("- bash("), "{system}");
+
+    let world = World::asking_with(&server.url(), "allowing", Allowing(&["x"]));
+    let error: Error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    assert!(error.message().contains("unknown tool name(s): 'x'"), "{error}");
+}
+
+// H-110: the order in which the model sees the tools; commands are not among them.
+#[tokio::test]
+async fn the_model_sees_the_tools_in_their_order() {
+    let server = ModelServer::start();
+    server.script(Reply::text("ok"));
+    let world = World::asking(&server.url());
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let request = server.requests().last().unwrap().json();
+    let names: Vec<_> =
+        request["tools"].as_array().unwrap().iter().map(|t| t["function"]["name"].clone()).collect();
+    let expected = [
+        "spill_read",
+        "bash",
+        "bash_output",
+        "bash_kill",
+        "fs_read",
+        "fs_write",
+        "fs_edit",
+        "skill",
+        "tape_info",
+        "tape_search",
+        "tape_reset",
+        "tape_handoff",
+        "tape_anchors",
+        "web_fetch",
+        "subagent",
+    ];
+    let names: Vec<_> = names.iter().map(|name| name.as_str().unwrap()).collect();
+    assert_eq!(
+        names.iter().filter(|name| **name != "web_fetch").collect::<Vec<_>>(),
+        expected.iter().filter(|name| **name != "web_fetch").collect::<Vec<_>>()
+    );
+}

@@ -1,0 +1,90 @@
+//! A second agent for a part of the work.
+
+use bub_kernel::ChannelMessage;
+use bub_tape::Listing;
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::{Value, json};
+
+use crate::{
+    harness::World,
+    turn_loop::{entries, shown},
+};
+
+async fn answer_of_subagent(arguments: Value, replies: Vec<Reply>) -> (World, ModelServer, String) {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "subagent", &arguments.to_string()));
+    for reply in replies {
+        server.script(reply);
+    }
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "the question")).await.unwrap();
+    let result = shown(&server).into_iter().find(|m| m["role"] == "tool").unwrap();
+    let text = result["content"].as_str().unwrap().to_owned();
+    drop(running);
+    (world, server, text)
+}
+
+// H-118: it has a conversation and a session of its own, all tools but itself, and leaves nothing behind.
+#[tokio::test]
+async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
+    let replies = vec![Reply::new().call("x", "bash", r#"{"cmd": "echo 4"}"#), Reply::text("the sum is 4")];
+    let (world, server, text) = answer_of_subagent(json!({"prompt": "add 2 and 2"}), replies).await;
+    assert_eq!(text, "the sum is 4");
+    let asked = server.requests()[1].json();
+    let messages = asked["messages"].to_string();
+    assert!(messages.contains("add 2 and 2") && !messages.contains("the question"), "{messages}");
+    let names = asked["tools"].to_string();
+    assert!(names.contains("\"bash\"") && !names.contains("\"subagent\""), "{names}");
+    let running = world.framework.running().await.unwrap();
+    let tapes = world.framework.tape_store().unwrap().list(Listing::Sessions).await.unwrap();
+    assert_eq!(tapes.len(), 1, "only the session's own tape");
+    assert!(entries(&world, "s").await.iter().all(|entry| !entry.payload.contains_key("x")));
+    running.close().await.unwrap();
+}
+
+// W-34: a prompt that starts with a comma is a prompt, not a command; allowed tools hold.
+#[tokio::test]
+async fn a_subagent_runs_no_commands() {
+    let arguments = json!({"prompt": ",touch pwned", "allowed_tools": ["fs_read"]});
+    let replies = vec![Reply::new().call("x", "bash", r#"{"cmd": "touch pwned"}"#), Reply::text("no")];
+    let (world, server, _) = answer_of_subagent(arguments, replies).await;
+    assert!(!world.dir.path().join("workspace/pwned").exists());
+    assert!(server.requests()[1].json()["messages"].to_string().contains(",touch pwned"));
+    assert_eq!(server.requests()[1].json()["tools"].as_array().unwrap().len(), 1);
+}
+
+// H-118: an unknown tool is told before anything runs; a failure is shown.
+#[tokio::test]
+async fn a_subagent_that_cannot_run_says_why() {
+    let (_, _, text) = answer_of_subagent(json!({"prompt": "x", "allowed_tools": ["nope"]}), vec![]).await;
+    assert!(text.contains("unknown tool name(s): 'nope'"), "{text}");
+    let (_, _, text) = answer_of_subagent(json!({"prompt": "x"}), vec![Reply::status(401)]).await;
+    assert!(text.starts_with("[Error: "), "{text}");
+    let (_, _, text) = answer_of_subagent(json!({"prompt": ""}), vec![]).await;
+    assert!(text.contains("must not be empty"), "{text}");
+}
+
+// W-38, W-48: it cannot write into another chat's session, and does not take the messages for the turn it belongs to.
+#[tokio::test]
+async fn a_subagent_stays_out_of_other_sessions() {
+    let arguments = json!({"prompt": "hi", "session": "telegram:42"});
+    let (world, _, text) = answer_of_subagent(arguments, vec![Reply::text("hello")]).await;
+    assert_eq!(text, "hello");
+    let running = world.framework.running().await.unwrap();
+    assert_eq!(entries(&world, "telegram:42").await.len(), 0);
+    assert!(!entries(&world, "s/telegram:42").await.is_empty());
+    running.close().await.unwrap();
+}
+
+// H-118: `inherit` sees the conversation; what it says is in the result, not in the conversation.
+#[tokio::test]
+async fn an_inheriting_subagent_sees_the_conversation() {
+    let arguments = json!({"prompt": "look at it again", "session": "inherit"});
+    let (_, server, text) = answer_of_subagent(arguments, vec![Reply::text("seen")]).await;
+    assert_eq!(text, "seen");
+    assert!(server.requests()[1].json()["messages"].to_string().contains("the question"));
+    let last = server.requests().last().unwrap().json()["messages"].to_string();
+    assert!(!last.contains("look at it again\"}") || last.contains("tool_calls"), "{last}");
+}
