@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 
-use bub_agent::Builtin;
-use bub_kernel::{ChannelMessage, Envelope, Framework, Prompt, TurnOptions, hooks};
+use bub_agent::{Answering, Builtin};
+use bub_kernel::{ChannelMessage, Envelope, Framework, Prompt, Running, Sender, TurnOptions, hooks};
+use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
 use bub_settings::{Environment, Loader};
-use divan::{AllocProfiler, Bencher};
+use bub_tape::{Entry, Tape, TapeName};
+use divan::{AllocProfiler, Bencher, counter::ItemsCount};
+use tokio::runtime::Runtime;
 
 #[global_allocator]
 static ALLOC: AllocProfiler = AllocProfiler::system();
@@ -40,4 +43,108 @@ fn echo_turn_with_builtin(bencher: Bencher<'_, '_>) {
     bencher.with_inputs(|| message.clone()).bench_values(|message| {
         runtime.block_on(framework.process_inbound(message, TurnOptions::default())).expect("a turn")
     });
+}
+
+/// A framework on a fresh home whose model asks for `calls` tools, one after the other, and then answers.
+struct House {
+    framework: Framework,
+    runtime: Runtime,
+    _running: Running,
+    _home: tempfile::TempDir,
+}
+
+impl House {
+    fn new(durability: &str, calls: usize) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let home = tempfile::tempdir().expect("a home");
+        let workspace = home.path().join("workspace");
+        std::fs::create_dir(&workspace).expect("a workspace");
+        let variables = [
+            ("BUB_HOME", home.path().join("home").into_os_string()),
+            ("HOME", home.path().to_owned().into_os_string()),
+            ("BUB_MODEL", "llamacpp:test".into()),
+            ("BUB_TAPE_DURABILITY", durability.into()),
+        ];
+        let settings = Loader::new(Environment::from_pairs(variables)).load().expect("settings");
+        let answering = Answering(Box::new(move |_, request| {
+            let done = request.messages.iter().rev().take_while(|message| !is_question(message));
+            let done = done.filter(|message| message["role"] == "tool").count();
+            if done < calls { call(done) } else { answer() }
+        }));
+        let framework = Framework::builder()
+            .workspace(workspace)
+            .service(Arc::new(settings))
+            .service(Arc::new(answering))
+            .plugin_with("builtin", Builtin::new)
+            .build();
+        let running = runtime.block_on(framework.running()).expect("a scope");
+        Self { framework, runtime, _running: running, _home: home }
+    }
+
+    fn tape(&self) -> Tape {
+        let store = self.framework.tape_store().expect("a store");
+        Tape::new(store, TapeName::for_session(self.framework.workspace_text(), "s"))
+    }
+
+    fn turns(&self, bencher: Bencher<'_, '_>) {
+        let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
+        let message = message.with_sender(Sender::terminal());
+        bencher.counter(ItemsCount::new(1u32)).with_inputs(|| message.clone()).bench_values(|message| {
+            self.runtime.block_on(async {
+                let turn = self.framework.process_inbound(message, TurnOptions::default()).await;
+                // A session hands off now and then: what is measured is a turn, not a view of a thousand.
+                let turn = turn.expect("a turn");
+                let tape = self.tape();
+                if tape.summary().await.expect("a summary").entries_since_last_anchor > 400 {
+                    tape.handoff("bench", None).await.expect("an anchor");
+                }
+                turn
+            })
+        });
+    }
+}
+
+fn is_question(message: &serde_json::Value) -> bool {
+    message["role"] == "user" && message["content"].as_str().is_some_and(|text| text.ends_with("\nhi"))
+}
+
+fn answer() -> Vec<ModelEvent> {
+    vec![ModelEvent::Text("Hello!".to_owned()), ModelEvent::Finish(FinishReason::Stop)]
+}
+
+fn call(number: usize) -> Vec<ModelEvent> {
+    let call = ToolCallDelta {
+        index: 0,
+        id: Some(format!("call_{number}")),
+        name: Some("tape_info".to_owned()),
+        arguments: "{}".to_owned(),
+    };
+    vec![ModelEvent::ToolCall(call), ModelEvent::Finish(FinishReason::ToolCalls)]
+}
+
+/// A whole turn of the agent: session, state, prompt, view, model, record, render. On a file tape.
+#[divan::bench(args = ["os", "always"])]
+fn agent_turn(bencher: Bencher<'_, '_>, durability: &str) {
+    House::new(durability, 0).turns(bencher);
+}
+
+/// The same with ten tool steps: the difference to the turn without, divided by ten, is the cost of a step.
+#[divan::bench(args = ["os", "always"])]
+fn agent_turn_of_ten_tool_steps(bencher: Bencher<'_, '_>, durability: &str) {
+    House::new(durability, 10).turns(bencher);
+}
+
+/// The same turn on a tape that has a million entries before it.
+#[divan::bench(sample_count = 20)]
+fn agent_turn_on_a_million_entries(bencher: Bencher<'_, '_>) {
+    let house = House::new("os", 0);
+    house.runtime.block_on(async {
+        let tape = house.tape();
+        for _ in 0..1000 {
+            let batch = (0..1000).map(|number| Entry::message("user", format!("message {number}"))).collect();
+            tape.append_all(batch).await.expect("entries");
+        }
+        tape.handoff("session/start", None).await.expect("an anchor");
+    });
+    house.turns(bencher);
 }

@@ -6,7 +6,7 @@ use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result, State,
     StreamEvent, Tool,
 };
-use bub_model::{CallOptions, Candidates, ChatRequest, ModelClient, ModelId, Models};
+use bub_model::{CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelId, Models};
 use bub_settings::{Settings, core};
 use serde_json::{Value, json};
 
@@ -26,7 +26,14 @@ pub struct Agent {
     client: ModelClient,
     settings: Arc<Settings>,
     calibration: Calibration,
+    answering: Option<Arc<Answering>>,
 }
+
+/// A service that answers model calls in place of the network: a script in a test, a model in the same process.
+pub struct Answering(pub Box<AnswerCall>);
+
+/// Answers one call of a model.
+pub type AnswerCall = dyn Fn(&ModelId, &ChatRequest) -> Vec<ModelEvent> + Send + Sync;
 
 /// A piece of work for the agent: a turn, or a part of one.
 pub(crate) struct Errand {
@@ -40,11 +47,15 @@ pub(crate) struct Errand {
 
 impl Agent {
     /// The agent of these settings. Nothing is looked up or connected before the first prompt.
-    pub(crate) fn new(framework: FrameworkRef, settings: Arc<Settings>) -> Self {
+    pub(crate) fn new(
+        framework: FrameworkRef,
+        settings: Arc<Settings>,
+        answering: Option<Arc<Answering>>,
+    ) -> Self {
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
         let models = models.map(Arc::new).map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
-        Self { framework, models, client, settings, calibration: Calibration::default() }
+        Self { framework, models, client, settings, calibration: Calibration::default(), answering }
     }
 
     /// Answers the prompt of a turn: a command at once, anything else by the loop.
@@ -135,6 +146,9 @@ impl Agent {
         request: ChatRequest,
         options: CallOptions,
     ) -> Result<bub_model::ModelStream> {
+        if let (Some(answering), Some(model)) = (&self.answering, models.first()) {
+            return Ok(bub_model::ModelStream::answered(model.clone(), (answering.0)(model, &request)));
+        }
         Ok(self.client.stream_first(Candidates::new(self.models.clone()?, models), request, options))
     }
 

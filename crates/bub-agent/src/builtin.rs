@@ -12,7 +12,7 @@ use bub_settings::{Redactor, Settings, core};
 use bub_tape::{Durability, FileStore, Sidecar, TapeStore};
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, Answering},
     policy::{Approvals, Policy},
     prompt,
     record::{Ending, OpenTurns, Recorder, TurnTape, tape_error},
@@ -54,7 +54,11 @@ impl Builtin {
         Ok(Self {
             framework: context.framework.clone(),
             redactor: settings.redactor().clone(),
-            agent: Arc::new(Agent::new(context.framework.clone(), Arc::clone(&settings))),
+            agent: Arc::new(Agent::new(
+                context.framework.clone(),
+                Arc::clone(&settings),
+                context.service::<Answering>(),
+            )),
             open_turns: OpenTurns::default(),
             policy: Arc::new(Policy::new(&settings)),
             approvals: Arc::default(),

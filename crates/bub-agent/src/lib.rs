@@ -30,7 +30,7 @@ mod toolbox;
 pub mod tools;
 mod turn;
 
-pub use agent::Agent;
+pub use agent::{Agent, AnswerCall, Answering};
 pub use builtin::Builtin;
 pub use offline::NO_MODEL;
 pub use record::wait_for_session;

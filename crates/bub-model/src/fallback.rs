@@ -92,6 +92,15 @@ impl ModelStream {
         Self { events: Box::pin(events), answering }
     }
 
+    /// A call that was answered without a network, by a script or another program.
+    pub fn answered(
+        model: ModelId,
+        events: impl IntoIterator<Item = ModelEvent, IntoIter: Send + 'static>,
+    ) -> Self {
+        let events = stream::iter(events.into_iter().map(Ok));
+        Self { events: Box::pin(events), answering: Arc::new(Mutex::new(Some(model))) }
+    }
+
     /// The model that answers, or was asked last.
     pub fn model(&self) -> Option<ModelId> {
         self.answering.lock().unwrap_or_else(PoisonError::into_inner).clone()

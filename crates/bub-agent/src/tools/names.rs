@@ -70,9 +70,9 @@ fn guidance(name: &str, known: &[String]) -> String {
     alike.retain(|(likeness, _)| *likeness >= ALIKE);
     alike.sort_by(|one, other| other.0.total_cmp(&one.0));
     if !alike.is_empty() {
-        let lines: String =
-            alike.iter().take(MOST_SUGGESTIONS).map(|(_, known)| format!("\n- {known}")).collect();
-        return format!("Tool `{name}` does not exist. Did you mean one of the following?{lines}");
+        let names: Vec<_> = alike.iter().take(MOST_SUGGESTIONS).map(|(_, known)| known.as_str()).collect();
+        let lines = names.join("\n- ");
+        return format!("Tool `{name}` does not exist. Did you mean one of the following?\n- {lines}");
     }
     if known.iter().any(|known| known == "skill") {
         return format!(

@@ -66,8 +66,13 @@ async fn a_command_goes_through_policy_and_hooks() {
     let world = World::new();
     let running = world.framework.running().await.unwrap();
     for role in [Role::Guest, Role::Member] {
-        let sender =
-            Sender { role, channel: "lab".into(), chat_id: "1".into(), id: "eve".into(), name: "".into() };
+        let sender = Sender {
+            role,
+            channel: "lab".into(),
+            chat_id: "1".into(),
+            id: "eve".into(),
+            name: String::new(),
+        };
         let mut message: bub_kernel::Envelope = command(",touch pwned").into();
         message.put_slot(std::sync::Arc::new(sender));
         let error = world.turn(message).await.unwrap_err();

@@ -230,8 +230,8 @@ async fn big_output_is_put_aside_and_can_be_read() {
             break;
         }
     }
-    let expected: String = (1..=12000).map(|n| format!("{n}\n")).collect();
-    assert_eq!(whole, format!("command exited with code 1\noutput:\n{expected}été"));
+    let expected = (1..=12000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
+    assert_eq!(whole, format!("command exited with code 1\noutput:\n{expected}\nété"));
     let sidecar = tape_of(&world, "s").name().sidecar("spill").unwrap();
     assert!(sidecar.as_str().ends_with("__sidecar__spill"));
     running.close().await.unwrap();
