@@ -12,7 +12,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bub-kernel", &["bub-tape", "bub-macros"]),
     ("bub-model", &["bub-settings"]),
     ("bub-agent", &["bub-kernel", "bub-model", "bub-tape", "bub-settings"]),
-    ("bub", &["bub-agent", "bub-kernel", "bub-macros", "bub-model", "bub-tape", "bub-settings"]),
+    ("bub-channels", &["bub-kernel", "bub-tape", "bub-settings"]),
+    ("bub", &["bub-agent", "bub-channels", "bub-kernel", "bub-macros", "bub-model", "bub-tape", "bub-settings"]),
     ("bub-testkit", &["bub-tape", "bub-kernel", "bub-model", "bub-settings"]),
 ];
 
