@@ -23,6 +23,7 @@ use crate::{
     steering::MemoryInbox,
     system_prompt,
     tools::{self, Files},
+    web::Web,
 };
 
 /// How long commands have to end when the program does.
@@ -40,6 +41,7 @@ pub struct Builtin {
     skills: Arc<Skills>,
     files: Files,
     shells: Arc<Shells>,
+    web: Arc<Web>,
     home: PathBuf,
     durability: Durability,
 }
@@ -68,6 +70,7 @@ impl Builtin {
                 Arc::clone(&settings),
                 context.service::<Launcher>().map(|launcher| (*launcher).clone()),
             )),
+            web: Arc::new(Web::new(&settings)),
             home: settings.get(&core::HOME),
             durability: match settings.get(&core::TAPE_DURABILITY) {
                 core::Durability::Os => Durability::Os,
@@ -136,6 +139,7 @@ impl Builtin {
             .with_slot(Arc::clone(&self.approvals))
             .with_slot(Arc::clone(&self.shells))
             .with_slot(Arc::clone(&self.skills))
+            .with_slot(Arc::clone(&self.web))
             .with_slot(Arc::new(LoadedSkills::default()))
             .with_slot(Arc::new(RecorderHandle(Arc::new(recorder))))
             .with_slot(tape);

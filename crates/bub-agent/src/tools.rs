@@ -9,6 +9,7 @@ mod skill;
 mod spill;
 mod subagent;
 mod tape;
+mod web;
 
 use bub_kernel::PluginContext;
 
@@ -18,6 +19,7 @@ pub use help::{help, usage};
 pub use names::{block, find, resolve};
 pub use skill::skill;
 pub use tape::{tape_anchors, tape_info, tape_search};
+pub use web::web_fetch;
 
 /// Registers the builtin tools. The model sees them in this order.
 pub(crate) fn register(context: &PluginContext<'_>) {
@@ -34,6 +36,7 @@ pub(crate) fn register(context: &PluginContext<'_>) {
     context.add_tool(session::tape_reset());
     context.add_tool(session::tape_handoff());
     context.add_tool(tape_anchors());
+    context.add_tool(web_fetch());
     context.add_tool(subagent::SubagentTool::default());
     context.add_tool(help());
     context.add_tool(session::quit());

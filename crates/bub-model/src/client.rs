@@ -32,6 +32,7 @@ mod retry_after;
 mod transport;
 
 pub use backoff::Backoff;
+pub use body::Body;
 pub(crate) use call::Call;
 pub(crate) use transport::innermost;
 

@@ -1,10 +1,12 @@
 //! The one HTTP client: built on first use, connections kept, keys never redirected.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bub_settings::{Environment, Secret};
-use reqwest::{Certificate, Client, NoProxy, Proxy, Url, redirect};
+use reqwest::dns::Resolve;
+use reqwest::{Certificate, Client, ClientBuilder, NoProxy, Proxy, Url, redirect};
 use tokio::sync::OnceCell;
 
 use crate::error::{Action, ErrorKind, ModelError};
@@ -70,6 +72,11 @@ impl Proxies {
         }
     }
 
+    /// The hosts of the proxies, in lower case.
+    pub fn hosts(&self) -> Vec<String> {
+        self.secrets().filter_map(|url| parsed(url.expose())?.host_str().map(str::to_lowercase)).collect()
+    }
+
     /// Every URL, for the redactor.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &Secret> {
         [&self.http, &self.https, &self.all].into_iter().flatten()
@@ -79,7 +86,7 @@ impl Proxies {
     pub(crate) fn host_for(&self, url: &Url) -> Option<String> {
         let own = if url.scheme() == "https" { &self.https } else { &self.http };
         let text = own.as_ref().or(self.all.as_ref())?.expose();
-        let proxy = Url::parse(text).or_else(|_| Url::parse(&format!("http://{text}"))).ok()?;
+        let proxy = parsed(text)?;
         let port = proxy.port_or_known_default().map(|port| format!(":{port}"));
         Some(format!("{}{}", proxy.host_str()?, port.unwrap_or_default()))
     }
@@ -104,6 +111,12 @@ impl Proxies {
             })
             .collect()
     }
+}
+
+/// The address of a proxy, which may be written without a scheme.
+fn parsed(text: &str) -> Option<Url> {
+    let url = Url::parse(text).ok().filter(Url::has_host);
+    url.or_else(|| Url::parse(&format!("http://{text}")).ok())
 }
 
 type Make = fn(&str) -> reqwest::Result<Proxy>;
@@ -132,12 +145,28 @@ impl Http {
     }
 
     fn build(&self, trust: Trust) -> Result<Client, ModelError> {
+        let builder = self.options.proxies.build()?.into_iter();
+        let builder = builder.fold(self.options.builder(trust)?, ClientBuilder::proxy);
+        builder.build().map_err(|error| no_tls(&error))
+    }
+}
+
+impl HttpOptions {
+    /// A client for something else than model calls: the same connections, proxies and certificates, whose names that
+    /// resolver looks up. It follows no redirects and keeps no connections.
+    pub fn client_with(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
+        let builder = self.builder(Trust::System)?.pool_max_idle_per_host(0).dns_resolver(resolver);
+        let builder = self.proxies.build()?.into_iter().fold(builder, ClientBuilder::proxy);
+        builder.build().map_err(|error| no_tls(&error))
+    }
+
+    fn builder(&self, trust: Trust) -> Result<ClientBuilder, ModelError> {
         // An error means that somebody chose a provider before, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let builder = Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(self.options.connect_timeout)
-            .pool_idle_timeout(self.options.keep_idle)
+            .connect_timeout(self.connect_timeout)
+            .pool_idle_timeout(self.keep_idle)
             .pool_max_idle_per_host(8)
             .tcp_keepalive(Duration::from_secs(30))
             // A redirect would carry the conversation, and on the same host the key, to an address that
@@ -146,23 +175,14 @@ impl Http {
             .referer(false)
             // The environment is read by bub-settings only.
             .no_proxy();
-        let builder = self.options.proxies.build()?.into_iter().fold(builder, reqwest::ClientBuilder::proxy);
-        let builder = match trust {
-            Trust::System => builder.tls_certs_merge(self.certificates()?),
+        Ok(match trust {
+            Trust::System => builder.tls_certs_merge(self.read_certificates()?),
             Trust::Nobody => builder.tls_certs_only([]),
-        };
-        builder.build().map_err(|error| {
-            let cause = crate::client::innermost(&error);
-            setup(format!(
-                "no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"
-            ))
         })
     }
-}
 
-impl Http {
-    fn certificates(&self) -> Result<Vec<Certificate>, ModelError> {
-        let Some(path) = &self.options.certificates else { return Ok(Vec::new()) };
+    fn read_certificates(&self) -> Result<Vec<Certificate>, ModelError> {
+        let Some(path) = &self.certificates else { return Ok(Vec::new()) };
         let problem = |what: String| setup(format!("SSL_CERT_FILE names {}, {what}", path.display()));
         let pem = std::fs::read(path).map_err(|error| problem(format!("which cannot be read: {error}")))?;
         match Certificate::from_pem_bundle(&pem) {
@@ -176,6 +196,11 @@ impl Http {
 enum Trust {
     System,
     Nobody,
+}
+
+fn no_tls(error: &reqwest::Error) -> ModelError {
+    let cause = crate::client::innermost(error);
+    setup(format!("no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"))
 }
 
 fn setup(message: String) -> ModelError {

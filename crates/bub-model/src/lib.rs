@@ -41,7 +41,7 @@ pub use access::{AccessError, Endpoint};
 pub use base_url::BaseUrl;
 pub use catalogue::{Catalogue, Login, Provider, ROWS, Row};
 pub use choice::{Choice, Why};
-pub use client::{Backoff, CallOptions, ModelClient};
+pub use client::{Backoff, Body, CallOptions, ModelClient};
 pub use completion::{Accumulator, BrokenCall, Completion};
 pub use error::{Action, ErrorKind, ModelError, looks_like_html, short_message};
 pub use event::{ModelEvent, Retry, ToolCallDelta};

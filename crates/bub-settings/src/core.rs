@@ -201,6 +201,31 @@ pub static SKILLS_ENV: Key<Map<String, Value>> = Key::new(
 )
 .trusted();
 
+/// Who in the own network may be read. Trusted: it is policy.
+pub static WEB_ALLOW_PRIVATE: Key<Vec<String>> = Key::new(
+    "web.allow_private",
+    "",
+    "Hosts (`wiki.corp`, `*.corp`) and networks (`10.1.0.0/16`) that `web.fetch` may reach although they are private.",
+)
+.trusted();
+
+/// Whether proxies are used. Trusted: a proxy looks names up itself.
+pub static WEB_PROXY: Key<bool> = Key::new(
+    "web.proxy",
+    true,
+    "Let `web.fetch` use the proxies of the environment (`HTTPS_PROXY` and the like).",
+)
+.trusted();
+
+/// How many tokens a day. Trusted: a workspace must not lift it.
+pub static USAGE_DAILY_TOKENS: Key<Option<u64>> =
+    Key::new("usage.daily_tokens", None, "Most tokens of one day, input and output; null for no limit.")
+        .trusted();
+
+/// How much money a day. Trusted: a workspace must not lift it.
+pub static USAGE_DAILY_COST: Key<Option<f64>> =
+    Key::new("usage.daily_cost", None, "Most US dollars of one day; null for no limit.").trusted();
+
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -268,9 +293,11 @@ static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
 static FS: &[&dyn Declared] = &[&FS_CONFINE];
 static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];
 static SKILLS: &[&dyn Declared] = &[&SKILLS_ENV];
+static WEB: &[&dyn Declared] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
+static USAGE: &[&dyn Declared] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
 /// The sections that are always there, the root first.
-pub(crate) fn sections() -> [Section; 8] {
+pub(crate) fn sections() -> [Section; 10] {
     [
         Section::new("", ROOT),
         Section::new("telegram", TELEGRAM),
@@ -280,5 +307,7 @@ pub(crate) fn sections() -> [Section; 8] {
         Section::new("fs", FS),
         Section::new("env", ENV),
         Section::new("skills", SKILLS),
+        Section::new("web", WEB),
+        Section::new("usage", USAGE),
     ]
 }

@@ -31,3 +31,4 @@ mod turn_context;
 mod turn_crash;
 mod turn_loop;
 mod turn_subagent;
+mod web;

@@ -15,7 +15,7 @@ use crate::error::{Action, ErrorKind, ModelError};
 const BITE: usize = 4096;
 
 /// The body of an answer, chunk by chunk.
-pub(super) struct Body {
+pub struct Body {
     response: Response,
     packing: Packing,
     /// Packed bytes that have come and are not unpacked yet.
@@ -30,7 +30,7 @@ enum Packing {
 
 impl Body {
     /// The body of an answer; an error if it is packed in a way that is not known.
-    pub(super) fn new(response: Response) -> Result<Self, ModelError> {
+    pub fn new(response: Response) -> Result<Self, ModelError> {
         let encoding = response.headers().get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?"));
         let packing = match encoding.unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             "" | "identity" => Packing::None,
@@ -47,7 +47,7 @@ impl Body {
     }
 
     /// More of the body; nothing when it has ended. A chunk may be empty.
-    pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
         if self.packed.is_empty() {
             let came = self.response.chunk().await.map_err(|error| broken(&error))?;
             let (Some(came), packed) = (came, !matches!(self.packing, Packing::None)) else {

@@ -1,0 +1,114 @@
+//! Which addresses belong to the public internet, and which others may be reached all the same.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Whether an address belongs to the public internet. What is not known to is private.
+pub fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => is_public_v6(address),
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [first, second, third, _] = address.octets();
+    let special = matches!(
+        (first, second, third),
+        (0 | 10 | 127 | 224.., ..)
+        | (100, 64..128, _)
+        | (169, 254, _)
+        | (172, 16..32, _)
+        | (192, 168, _)
+        | (198, 18 | 19, _)
+        // Protocol assignments, documentation, the relays of 6to4.
+        | (192, 0, 0 | 2)
+        | (192, 88, 99)
+        | (198, 51, 100)
+        | (203, 0, 113)
+    );
+    !special
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    if let Some(inner) = address.to_ipv4_mapped() {
+        return is_public_v4(inner);
+    }
+    match address.segments() {
+        // The translated form of an IPv4 address (NAT64), which is all that some networks have.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            is_public_v4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
+        }
+        // Protocol assignments with Teredo, documentation, 6to4: all but the last have no hosts, and tunnels hide where
+        // they lead.
+        [0x2001, second, ..] if second < 0x200 || second == 0xdb8 => false,
+        [0x2002, ..] | [0x3fff, ..=0xfff, ..] => false,
+        // Global unicast is the only block in which there are public hosts.
+        [first, ..] => first & 0xe000 == 0x2000,
+    }
+}
+
+/// Private hosts and networks that may be reached.
+#[derive(Debug, Default)]
+pub(super) struct Allowed {
+    names: Vec<String>,
+    networks: Vec<(IpAddr, u8)>,
+}
+
+impl Allowed {
+    /// Reads the entries of the setting; one that is wrong allows nothing and is told.
+    pub(super) fn new(entries: &[String]) -> Self {
+        let mut allowed = Self::default();
+        for entry in
+            entries.iter().map(|entry| entry.trim().to_ascii_lowercase()).filter(|entry| !entry.is_empty())
+        {
+            if let Some(network) = network(&entry) {
+                allowed.networks.push(network);
+            } else if entry.contains(['/', ':', '[']) {
+                tracing::warn!(
+                    "web.allow_private: `{entry}` is neither a host name nor a network such as 10.1.0.0/16; ignored"
+                );
+            } else {
+                allowed.names.push(entry);
+            }
+        }
+        allowed
+    }
+
+    /// Whether a host may be reached wherever it is.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.names.iter().any(|own| match own.strip_prefix("*.") {
+            Some(domain) => name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
+            None => own == name,
+        })
+    }
+
+    /// Whether an address may be reached.
+    pub(super) fn has_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        is_public(address) || self.networks.iter().any(|(network, length)| is_in(address, *network, *length))
+    }
+}
+
+/// `10.1.0.0/16`, or one address.
+fn network(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length.parse::<u8>().ok()?)),
+        None => (text, None),
+    };
+    let address: IpAddr = address.trim_matches(['[', ']']).parse().ok()?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let length = length.unwrap_or(longest);
+    (length <= longest).then_some((address, length))
+}
+
+fn is_in(address: IpAddr, network: IpAddr, length: u8) -> bool {
+    let same = |left: u128, right: u128, bits: u8| {
+        let rest = u32::from(bits - length.min(bits));
+        left.checked_shr(rest).unwrap_or(0) == right.checked_shr(rest).unwrap_or(0)
+    };
+    match (address, network) {
+        (IpAddr::V4(left), IpAddr::V4(right)) => same(u32::from(left).into(), u32::from(right).into(), 32),
+        (IpAddr::V6(left), IpAddr::V6(right)) => same(left.into(), right.into(), 128),
+        _ => false,
+    }
+}

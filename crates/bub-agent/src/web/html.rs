@@ -1,0 +1,275 @@
+//! HTML cut into tags and text, in one pass over any input: no tree, no error, no work that grows faster than the page.
+
+/// A piece of a page.
+#[derive(Debug, PartialEq)]
+pub(super) enum Token<'a> {
+    /// Text as written, entities included.
+    Text(&'a str),
+    /// An opening tag: its name in lower case, and its attributes as written.
+    Open(String, &'a str),
+    /// A closing tag: its name in lower case.
+    Close(String),
+}
+
+/// Elements whose content is no markup.
+const RAW: [&str; 5] = ["script", "style", "textarea", "title", "xmp"];
+
+/// Cuts a page.
+pub(super) struct Tokens<'a> {
+    rest: &'a str,
+    /// Inside such an element: everything up to its closing tag is text.
+    raw: Option<String>,
+}
+
+impl<'a> Tokens<'a> {
+    pub(super) fn new(page: &'a str) -> Self {
+        Self { rest: page, raw: None }
+    }
+
+    fn take(&mut self, length: usize) -> &'a str {
+        let (taken, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, ""));
+        self.rest = rest;
+        taken
+    }
+
+    /// What is skipped ends with this, or with the page.
+    fn skip_past(&mut self, end: &str) {
+        let length = self.rest.find(end).map_or(self.rest.len(), |at| at + end.len());
+        self.take(length);
+    }
+
+    /// The inside of a tag; a page that ends in it has no such tag.
+    fn tag(&mut self) -> Option<&'a str> {
+        let mut quote = None;
+        let mut after_equals = false;
+        let end = self.rest.bytes().position(|byte| {
+            match quote {
+                Some(open) if open == byte => quote = None,
+                None if byte == b'>' => return true,
+                None if after_equals && matches!(byte, b'"' | b'\'') => quote = Some(byte),
+                _ => {}
+            }
+            if !byte.is_ascii_whitespace() {
+                after_equals = byte == b'=' && quote.is_none();
+            }
+            false
+        });
+        let Some(end) = end else {
+            self.rest = "";
+            return None;
+        };
+        let inside = self.take(end);
+        self.take(1);
+        Some(inside)
+    }
+
+    /// The content of an element without markup.
+    fn raw_text(&mut self, name: &str) -> &'a str {
+        let closes = |at: &usize| {
+            let after = self.rest.as_bytes().get(at + 2..at + 2 + name.len());
+            self.rest.as_bytes().get(at + 1) == Some(&b'/')
+                && after.is_some_and(|after| after.eq_ignore_ascii_case(name.as_bytes()))
+        };
+        let end = memchr::memchr_iter(b'<', self.rest.as_bytes()).find(closes);
+        self.take(end.unwrap_or(self.rest.len()))
+    }
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        if let Some(name) = self.raw.take() {
+            return Some(Token::Text(self.raw_text(&name)));
+        }
+        loop {
+            let mut after = self.rest.strip_prefix('<').map(|after| after.bytes());
+            let follows = after.as_mut().and_then(Iterator::next);
+            match follows {
+                Some(b'!') if self.rest.starts_with("<!--") => {
+                    self.take(4);
+                    self.skip_past("-->");
+                }
+                Some(b'!') if self.rest.starts_with("<![CDATA[") => {
+                    self.take(9);
+                    let length = self.rest.find("]]>").unwrap_or(self.rest.len());
+                    return Some(Token::Text(self.take(length)));
+                }
+                Some(b'!' | b'?') => self.skip_past(">"),
+                Some(b'/') => {
+                    self.take(2);
+                    return Some(Token::Close(split_name(self.tag()?).0));
+                }
+                Some(byte) if byte.is_ascii_alphabetic() => {
+                    self.take(1);
+                    let (name, attributes) = split_name(self.tag()?);
+                    if RAW.contains(&name.as_str()) && !attributes.ends_with('/') {
+                        self.raw = Some(name.clone());
+                    }
+                    return Some(Token::Open(name, attributes));
+                }
+                _ if self.rest.is_empty() => return None,
+                _ => {
+                    let start = usize::from(self.rest.starts_with('<'));
+                    let bytes = self.rest.as_bytes().get(start..).unwrap_or_default();
+                    let length = memchr::memchr(b'<', bytes).map_or(self.rest.len(), |at| at + start);
+                    return Some(Token::Text(self.take(length)));
+                }
+            }
+        }
+    }
+}
+
+fn split_name(tag: &str) -> (String, &str) {
+    let end = tag.find(|c: char| c.is_ascii_whitespace() || c == '/').unwrap_or(tag.len());
+    let (name, attributes) = tag.split_at_checked(end).unwrap_or((tag, ""));
+    (name.to_ascii_lowercase(), attributes)
+}
+
+/// The value of an attribute, entities replaced.
+pub(super) fn attribute(attributes: &str, wanted: &str) -> Option<String> {
+    let mut rest = attributes;
+    loop {
+        rest = rest.trim_start_matches(|c: char| c.is_ascii_whitespace() || c == '/');
+        let end = rest.find(|c: char| c.is_ascii_whitespace() || c == '=')?;
+        let (name, after) = rest.split_at_checked(end)?;
+        let Some(value) = after.trim_start().strip_prefix('=').map(str::trim_start) else {
+            rest = after;
+            continue;
+        };
+        let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''));
+        let inside = value.get(quote.map_or(0, char::len_utf8)..)?;
+        let length = match quote {
+            Some(quote) => inside.find(quote).unwrap_or(inside.len()),
+            None => inside.find(|c: char| c.is_ascii_whitespace()).unwrap_or(inside.len()),
+        };
+        if name.eq_ignore_ascii_case(wanted) {
+            return Some(unescape(inside.get(..length)?));
+        }
+        rest = inside.get(length + usize::from(quote.is_some())..)?;
+    }
+}
+
+/// Replaces entities; one that nobody knows stays.
+pub(super) fn unescape(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = memchr::memchr(b'&', rest.as_bytes()) {
+        let (before, from) = rest.split_at_checked(at).unwrap_or((rest, ""));
+        plain.push_str(before);
+        // No entity is longer, so that a page of ampersands costs no more than another.
+        let end = from.bytes().take(12).position(|byte| byte == b';');
+        let known = end.and_then(|end| Some((entity(from.get(1..end)?)?, end + 1)));
+        let (replacement, length) = known.unwrap_or(('&', 1));
+        plain.push(replacement);
+        rest = from.get(length..).unwrap_or_default();
+    }
+    plain.push_str(rest);
+    plain
+}
+
+fn entity(name: &str) -> Option<char> {
+    if let Some(number) = name.strip_prefix('#') {
+        let code = match number.strip_prefix(['x', 'X']) {
+            Some(hex) => u32::from_str_radix(hex, 16).ok()?,
+            None => number.parse().ok()?,
+        };
+        return char::from_u32(code).filter(|c| *c != '\0');
+    }
+    ENTITIES.iter().find(|(known, _)| *known == name).map(|(_, character)| *character)
+}
+
+static ENTITIES: &[(&str, char)] = &[
+    ("amp", '&'),
+    ("lt", '<'),
+    ("gt", '>'),
+    ("quot", '"'),
+    ("apos", '\''),
+    ("nbsp", ' '),
+    ("ensp", ' '),
+    ("emsp", ' '),
+    ("thinsp", ' '),
+    ("shy", '\u{ad}'),
+    ("ndash", '–'),
+    ("mdash", '—'),
+    ("lsquo", '‘'),
+    ("rsquo", '’'),
+    ("sbquo", '‚'),
+    ("ldquo", '“'),
+    ("rdquo", '”'),
+    ("bdquo", '„'),
+    ("laquo", '«'),
+    ("raquo", '»'),
+    ("lsaquo", '‹'),
+    ("rsaquo", '›'),
+    ("hellip", '…'),
+    ("bull", '•'),
+    ("middot", '·'),
+    ("copy", '©'),
+    ("reg", '®'),
+    ("trade", '™'),
+    ("deg", '°'),
+    ("plusmn", '±'),
+    ("times", '×'),
+    ("divide", '÷'),
+    ("minus", '−'),
+    ("frac12", '½'),
+    ("frac14", '¼'),
+    ("sup2", '²'),
+    ("sup3", '³'),
+    ("micro", 'µ'),
+    ("para", '¶'),
+    ("sect", '§'),
+    ("euro", '€'),
+    ("pound", '£'),
+    ("yen", '¥'),
+    ("cent", '¢'),
+    ("larr", '←'),
+    ("uarr", '↑'),
+    ("rarr", '→'),
+    ("darr", '↓'),
+    ("harr", '↔'),
+    ("rArr", '⇒'),
+    ("le", '≤'),
+    ("ge", '≥'),
+    ("ne", '≠'),
+    ("asymp", '≈'),
+    ("infin", '∞'),
+    ("check", '✓'),
+    ("lbrace", '{'),
+    ("rbrace", '}'),
+    ("lbrack", '['),
+    ("rbrack", ']'),
+    ("num", '#'),
+    ("colon", ':'),
+    ("sol", '/'),
+    ("ast", '*'),
+    ("lowbar", '_'),
+    ("grave", '`'),
+    ("auml", 'ä'),
+    ("ouml", 'ö'),
+    ("uuml", 'ü'),
+    ("Auml", 'Ä'),
+    ("Ouml", 'Ö'),
+    ("Uuml", 'Ü'),
+    ("szlig", 'ß'),
+    ("aacute", 'á'),
+    ("eacute", 'é'),
+    ("iacute", 'í'),
+    ("oacute", 'ó'),
+    ("uacute", 'ú'),
+    ("agrave", 'à'),
+    ("egrave", 'è'),
+    ("acirc", 'â'),
+    ("ecirc", 'ê'),
+    ("ccedil", 'ç'),
+    ("ntilde", 'ñ'),
+    ("aring", 'å'),
+    ("aelig", 'æ'),
+    ("oslash", 'ø'),
+    ("alpha", 'α'),
+    ("beta", 'β'),
+    ("lambda", 'λ'),
+    ("mu", 'μ'),
+    ("pi", 'π'),
+];

@@ -1,0 +1,408 @@
+//! A page as Markdown: what a reader sees, in the order of the page, without what only a browser needs.
+
+use reqwest::Url;
+
+use super::html::{Token, Tokens, attribute, unescape};
+
+/// Elements that are left out with all they hold.
+const DROPPED: [&str; 12] = [
+    "script", "style", "template", "svg", "iframe", "object", "canvas", "audio", "video", "select",
+    "textarea", "math",
+];
+/// Elements that stand on lines of their own.
+const BLOCKS: [&str; 22] = [
+    "p",
+    "div",
+    "section",
+    "article",
+    "main",
+    "header",
+    "footer",
+    "nav",
+    "aside",
+    "figure",
+    "figcaption",
+    "form",
+    "fieldset",
+    "address",
+    "details",
+    "summary",
+    "dl",
+    "dt",
+    "dd",
+    "body",
+    "html",
+    "center",
+];
+/// Deeper than this, lists and quotes are indented no further.
+const DEEPEST: usize = 12;
+
+/// Turns a page into Markdown. Links become absolute.
+pub fn from_html(page: &str, base: &Url) -> String {
+    let mut writer = Writer::new(base);
+    let mut dropped: Option<(String, usize)> = None;
+    for token in Tokens::new(page) {
+        if let Some((name, depth)) = &mut dropped {
+            match token {
+                Token::Open(own, attributes) if own == *name && !attributes.ends_with('/') => *depth += 1,
+                Token::Close(own) if own == *name => *depth -= 1,
+                _ => {}
+            }
+            if *depth == 0 {
+                dropped = None;
+            }
+            continue;
+        }
+        match token {
+            Token::Open(name, attributes) if DROPPED.contains(&name.as_str()) => {
+                if !attributes.ends_with('/') {
+                    dropped = Some((name, 1));
+                }
+            }
+            Token::Open(name, attributes) => writer.open(&name, attributes),
+            Token::Close(name) => writer.close(&name),
+            Token::Text(text) => writer.text(&unescape(text)),
+        }
+    }
+    writer.finish()
+}
+
+/// Puts Markdown together.
+#[allow(clippy::struct_excessive_bools, reason = "each is where in the page it is, and they are independent")]
+struct Writer<'a> {
+    base: &'a Url,
+    out: String,
+    /// Line breaks that come before the next text.
+    breaks: usize,
+    /// Whether a space comes before the next text.
+    space: bool,
+    /// How many quotes are open.
+    quotes: usize,
+    /// The numbers of lists; `None` for one with bullets.
+    lists: Vec<Option<u64>>,
+    /// What the first line of a list item begins with.
+    marker: Option<String>,
+    /// Where the text of the open link begins, once there is some, and where the link leads.
+    link: Option<(Option<usize>, String)>,
+    /// Open emphasis, and where its text begins.
+    marks: Vec<(&'static str, usize)>,
+    preformatted: bool,
+    /// Cells of the row so far, and whether it is the first of its table.
+    row: Option<usize>,
+    is_first_row: bool,
+    title: Option<String>,
+    in_title: bool,
+    has_heading: bool,
+}
+
+impl<'a> Writer<'a> {
+    fn new(base: &'a Url) -> Self {
+        Self {
+            base,
+            out: String::new(),
+            breaks: 0,
+            space: false,
+            quotes: 0,
+            lists: Vec::new(),
+            marker: None,
+            link: None,
+            marks: Vec::new(),
+            preformatted: false,
+            row: None,
+            is_first_row: false,
+            title: None,
+            in_title: false,
+            has_heading: false,
+        }
+    }
+
+    fn open(&mut self, name: &str, attributes: &str) {
+        match name {
+            "title" => self.in_title = true,
+            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => {
+                self.block(2);
+                let level = name.bytes().last().map_or(1, |digit| usize::from(digit.saturating_sub(b'0')));
+                if self.row.is_none() {
+                    self.write(&"#".repeat(level));
+                    self.space = true;
+                }
+                self.has_heading |= level == 1;
+            }
+            "br" => self.block(1),
+            "hr" => {
+                self.block(2);
+                self.write("---");
+                self.block(2);
+            }
+            "ul" | "ol" | "menu" => {
+                self.block(if self.lists.is_empty() { 2 } else { 1 });
+                let start = attribute(attributes, "start").and_then(|start| start.parse().ok()).unwrap_or(1);
+                self.lists.push((name == "ol").then_some(start));
+            }
+            "li" => self.item(),
+            "blockquote" => {
+                self.block(2);
+                self.quotes += 1;
+            }
+            "pre" => {
+                self.block(2);
+                if self.row.is_none() {
+                    self.preformatted = true;
+                    let language = language(attributes).unwrap_or_default();
+                    self.write(&format!("```{language}"));
+                    self.breaks = 1;
+                }
+            }
+            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.mark("`"),
+            "strong" | "b" if !self.preformatted => self.mark("**"),
+            "em" | "i" if !self.preformatted => self.mark("*"),
+            "a" => {
+                // A link cannot be inside another.
+                self.end_link();
+                let link = attribute(attributes, "href").and_then(|link| self.absolute(&link));
+                self.link = link.filter(|_| !self.preformatted).map(|link| (None, link));
+            }
+            "img" => self.image(attributes),
+            "table" => {
+                self.block(2);
+                self.is_first_row = true;
+            }
+            "tr" => {
+                self.row = None;
+                self.block(1);
+                self.row = Some(0);
+            }
+            "td" | "th" => {
+                if let Some(cells) = &mut self.row {
+                    *cells += 1;
+                    self.space = !self.out.is_empty() && self.breaks == 0;
+                    self.write("|");
+                    self.space = true;
+                }
+            }
+            name if BLOCKS.contains(&name) => {
+                self.block(if matches!(name, "dt" | "dd" | "summary") { 1 } else { 2 });
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self, name: &str) {
+        match name {
+            "title" => self.in_title = false,
+            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.block(2),
+            "ul" | "ol" | "menu" => {
+                self.lists.pop();
+                self.marker = None;
+                self.block(if self.lists.is_empty() { 2 } else { 1 });
+            }
+            "li" => self.block(1),
+            "blockquote" => {
+                self.quotes = self.quotes.saturating_sub(1);
+                self.block(2);
+            }
+            "pre" if self.preformatted => {
+                self.breaks = self.breaks.clamp(1, 1);
+                self.write("```");
+                self.preformatted = false;
+                self.block(2);
+            }
+            "code" | "kbd" | "samp" | "tt" if !self.preformatted => self.unmark("`"),
+            "strong" | "b" if !self.preformatted => self.unmark("**"),
+            "em" | "i" if !self.preformatted => self.unmark("*"),
+            "a" => self.end_link(),
+            "tr" => self.end_row(),
+            "table" => {
+                self.end_row();
+                self.block(2);
+            }
+            name if BLOCKS.contains(&name) => {
+                self.block(if matches!(name, "dt" | "dd" | "summary") { 1 } else { 2 });
+            }
+            _ => {}
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        if self.in_title {
+            let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            self.title.get_or_insert(words);
+            return;
+        }
+        if self.preformatted {
+            for (index, line) in text.split('\n').enumerate() {
+                self.breaks += usize::from(index > 0);
+                if !line.is_empty() {
+                    self.write(line.trim_end_matches('\r'));
+                }
+            }
+            return;
+        }
+        if text.starts_with(|c: char| c.is_whitespace()) {
+            self.space = true;
+        }
+        for word in text.split_whitespace() {
+            if self.row.is_some() && word.contains('|') {
+                self.write(&word.replace('|', "\\|"));
+            } else {
+                self.write(word);
+            }
+            self.space = true;
+        }
+        self.space = text.ends_with(|c: char| c.is_whitespace()) && (self.space || !text.trim().is_empty());
+    }
+
+    /// Writes, after the line breaks and the space that are due.
+    fn write(&mut self, text: &str) {
+        if self.out.is_empty() {
+            self.breaks = 0;
+            self.begin_line();
+        } else if self.breaks > 0 {
+            for index in 0..self.breaks {
+                self.out.push('\n');
+                // An empty line inside a quote belongs to it.
+                if index + 1 < self.breaks {
+                    self.begin_quote();
+                }
+            }
+            self.breaks = 0;
+            self.begin_line();
+        } else if self.space {
+            self.out.push(' ');
+        }
+        self.space = false;
+        if let Some((start, _)) = &mut self.link {
+            start.get_or_insert(self.out.len());
+        }
+        self.out.push_str(text);
+    }
+
+    fn begin_line(&mut self) {
+        let depth = self.lists.len().min(DEEPEST);
+        self.begin_quote();
+        if let Some(marker) = self.marker.take() {
+            self.out.push_str(&"  ".repeat(depth.saturating_sub(1)));
+            self.out.push_str(&marker);
+        } else {
+            self.out.push_str(&"  ".repeat(depth));
+        }
+    }
+
+    fn begin_quote(&mut self) {
+        self.out.push_str(&"> ".repeat(self.quotes.min(DEEPEST)));
+    }
+
+    /// What follows begins on a new line; with 2, after an empty one.
+    fn block(&mut self, breaks: usize) {
+        if self.preformatted {
+            return;
+        }
+        if self.row.is_some() {
+            // The cell of a table is one line.
+            self.space = true;
+            return;
+        }
+        // Text follows its list marker on the same line.
+        if self.marker.is_none() {
+            // Inside a list, items stay together.
+            let most = if self.lists.is_empty() { 2 } else { 1 };
+            self.breaks = self.breaks.max(breaks.min(most.max(self.breaks)));
+        }
+        self.space = false;
+    }
+
+    fn item(&mut self) {
+        self.marker = None;
+        self.block(1);
+        if self.row.is_some() {
+            return;
+        }
+        let marker = match self.lists.last_mut() {
+            Some(Some(number)) => {
+                *number = number.saturating_add(1);
+                format!("{}. ", *number - 1)
+            }
+            _ => "- ".to_owned(),
+        };
+        self.marker = Some(marker);
+    }
+
+    fn mark(&mut self, mark: &'static str) {
+        self.write(mark);
+        self.marks.push((mark, self.out.len()));
+    }
+
+    /// Closes what was marked; a mark around nothing is taken back.
+    fn unmark(&mut self, mark: &str) {
+        let Some((_, start)) = self.marks.pop_if(|(open, _)| *open == mark) else { return };
+        if self.out.len() == start {
+            self.out.truncate(start - mark.len());
+        } else {
+            // The space or line break behind it stays behind it.
+            self.out.push_str(mark);
+        }
+    }
+
+    fn image(&mut self, attributes: &str) {
+        let alt = attribute(attributes, "alt").unwrap_or_default();
+        let alt = alt.split_whitespace().collect::<Vec<_>>().join(" ");
+        let source = attribute(attributes, "src").and_then(|source| self.absolute(&source));
+        if let Some(source) = source.filter(|_| !alt.is_empty() && !self.preformatted) {
+            self.write(&format!("![{alt}]({source})"));
+        }
+    }
+
+    fn end_link(&mut self) {
+        let Some((Some(start), link)) = self.link.take() else { return };
+        let Some(text) = self.out.get(start..).map(str::trim) else { return };
+        if !text.is_empty() && !text.contains("\n\n") {
+            self.out.insert(start, '[');
+            self.out.push_str("](");
+            self.out.push_str(&link);
+            self.out.push(')');
+        }
+    }
+
+    fn end_row(&mut self) {
+        let Some(cells) = self.row.take().filter(|cells| *cells > 0) else { return };
+        self.out.push_str(" |");
+        self.space = false;
+        if std::mem::take(&mut self.is_first_row) {
+            self.breaks = 1;
+            self.write(&format!("|{}", "---|".repeat(cells)));
+        }
+        self.breaks = 1;
+    }
+
+    /// Where a link leads, if that is a page.
+    fn absolute(&self, link: &str) -> Option<String> {
+        let link = link.trim();
+        if link.is_empty() || link.starts_with('#') {
+            return None;
+        }
+        let url = self.base.join(link).ok()?;
+        matches!(url.scheme(), "http" | "https" | "mailto" | "ftp").then(|| url.to_string())
+    }
+
+    fn finish(mut self) -> String {
+        if self.preformatted {
+            self.close("pre");
+        }
+        let text = self.out.trim_end();
+        match self.title.filter(|title| !title.is_empty() && !self.has_heading) {
+            Some(title) => format!("# {title}\n\n{text}").trim_end().to_owned(),
+            None => text.to_owned(),
+        }
+    }
+}
+
+/// The language of a code block, as highlighters write it.
+fn language(attributes: &str) -> Option<String> {
+    let classes = attribute(attributes, "class")?;
+    let name = classes
+        .split_whitespace()
+        .find_map(|class| class.strip_prefix("language-").or(class.strip_prefix("lang-")))?;
+    name.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'-')
+        .then(|| name.to_owned())
+}

@@ -1,0 +1,239 @@
+//! What an answer of the web says, as text of a bounded size.
+
+use std::fmt::Write as _;
+
+use bub_kernel::{Error, ErrorKind, Result};
+use bub_model::Body;
+use reqwest::{
+    Response, Url,
+    header::{CONTENT_LENGTH, CONTENT_TYPE},
+};
+
+use super::{host, markdown};
+
+/// The most that is read of a page, unpacked.
+const LIMIT: usize = 2 * 1024 * 1024;
+/// The most that is read of an answer that is an error, and how much of it is shown.
+const ERROR_LIMIT: usize = 64 * 1024;
+const ERROR_CHARS: usize = 300;
+/// Where a page may say how it is written.
+const HEAD: usize = 2048;
+
+/// Reads the answer; an error when it is no success, or not text.
+pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
+    let status = response.status();
+    let header = |name| {
+        response.headers().get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok())
+    };
+    let kind = ContentType::parse(header(CONTENT_TYPE).unwrap_or_default());
+    let size = header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
+    if status.is_success() && !kind.is_text() {
+        return Err(not_text(url, &kind.essence, size));
+    }
+    let limit = if status.is_success() { LIMIT } else { ERROR_LIMIT };
+    let (bytes, was_cut) = body(response, url, limit).await?;
+    if looks_binary(&bytes) && !kind.is_wide() {
+        let size = size.or(u64::try_from(bytes.len()).ok().filter(|_| !was_cut));
+        return Err(not_text(url, "binary data", size));
+    }
+    let (text, lost) = decode(&bytes, kind.charset.as_deref());
+    let is_html = kind.is_html() || (kind.essence.is_empty() && looks_like_html(&text));
+    let mut text = if is_html { markdown::from_html(&text, url) } else { text };
+    if !status.is_success() {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let short: String = words.chars().take(ERROR_CHARS).collect();
+        let what = if short.is_empty() { String::new() } else { format!(": {short}") };
+        return Err(Error::new(ErrorKind::Tool, format!("HTTP {status} from {}{what}", host(url))));
+    }
+    if text.trim().is_empty() {
+        "(no text)".clone_into(&mut text);
+    }
+    if let Some(charset) = lost {
+        let _ = write!(
+            text,
+            "\n\n[the page is written in {charset}, which is not known here: characters are lost]"
+        );
+    }
+    if was_cut {
+        text.push_str("\n\n[cut: the page is longer than the 2 MB that are read]");
+    }
+    Ok(text)
+}
+
+/// The unpacked bytes up to a limit, and whether there are more.
+async fn body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, bool)> {
+    let failure = |error: bub_model::ModelError| {
+        Error::new(ErrorKind::Tool, format!("the answer of {} broke off: {}", host(url), error.message))
+    };
+    let mut body = Body::new(response).map_err(failure)?;
+    let mut bytes = Vec::new();
+    while let Some(chunk) = body.chunk().await.map_err(failure)? {
+        let room = limit - bytes.len();
+        bytes.extend_from_slice(chunk.get(..room).unwrap_or(&chunk));
+        if chunk.len() > room {
+            return Ok((bytes, true));
+        }
+    }
+    Ok((bytes, false))
+}
+
+fn not_text(url: &Url, kind: &str, size: Option<u64>) -> Error {
+    let size = size.map_or("unknown size".to_owned(), |size| format!("{size} bytes"));
+    let text = format!(
+        "{} answered with {kind} ({size}), which is not text; download it with a program to work with it",
+        host(url)
+    );
+    Error::new(ErrorKind::Tool, text)
+}
+
+/// The header `content-type`.
+#[derive(Debug, PartialEq)]
+struct ContentType {
+    /// `text/html`, in lower case.
+    essence: String,
+    charset: Option<String>,
+}
+
+impl ContentType {
+    fn parse(header: &str) -> Self {
+        let mut parts = header.split(';').map(str::trim);
+        let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let mut parameters = parts.filter_map(|part| part.split_once('='));
+        let charset = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
+        let charset = charset.map(|(_, value)| value.trim().trim_matches(['"', '\'']).to_ascii_lowercase());
+        Self { essence, charset }
+    }
+
+    /// Without a type, the bytes decide.
+    fn is_text(&self) -> bool {
+        let Some((kind, name)) = self.essence.split_once('/') else { return self.essence.is_empty() };
+        let known =
+            ["json", "xml", "javascript", "ecmascript", "yaml", "x-yaml", "toml", "x-ndjson", "ndjson"];
+        kind == "text"
+            || (kind == "application"
+                && (known.contains(&name)
+                    || name.ends_with("+json")
+                    || name.ends_with("+xml")
+                    || name.ends_with("+yaml")))
+    }
+
+    fn is_html(&self) -> bool {
+        matches!(self.essence.as_str(), "text/html" | "application/xhtml+xml")
+    }
+
+    fn is_wide(&self) -> bool {
+        self.charset.as_deref().is_some_and(|charset| charset.starts_with("utf-16"))
+    }
+}
+
+/// Text has no zero bytes, except where characters have two.
+fn looks_binary(bytes: &[u8]) -> bool {
+    let is_wide = bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]);
+    !is_wide && memchr::memchr(0, bytes).is_some()
+}
+
+fn looks_like_html(text: &str) -> bool {
+    let start: String = text.trim_start().chars().take(15).collect();
+    let start = start.to_ascii_lowercase();
+    start.starts_with("<!doctype html") || start.starts_with("<html")
+}
+
+/// The text, and the name of the encoding if it is one in which characters are lost.
+fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
+    let utf16 = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
+        let units = bytes
+            .chunks_exact(2)
+            .map(|pair| read([pair.first().copied().unwrap_or(0), pair.last().copied().unwrap_or(0)]));
+        char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect::<String>()
+    };
+    match bytes {
+        [0xef, 0xbb, 0xbf, rest @ ..] => return (String::from_utf8_lossy(rest).into_owned(), None),
+        [0xff, 0xfe, rest @ ..] => return (utf16(rest, u16::from_le_bytes), None),
+        [0xfe, 0xff, rest @ ..] => return (utf16(rest, u16::from_be_bytes), None),
+        _ => {}
+    }
+    let declared = charset.map(str::to_owned).or_else(|| declared(bytes));
+    let lossy = || String::from_utf8_lossy(bytes).into_owned();
+    match declared.as_deref() {
+        Some("utf-8" | "utf8") => (lossy(), None),
+        Some("iso-8859-1" | "iso8859-1" | "latin1" | "windows-1252" | "cp1252") => (western(bytes), None),
+        Some("utf-16le" | "utf-16") => (utf16(bytes, u16::from_le_bytes), None),
+        Some("utf-16be") => (utf16(bytes, u16::from_be_bytes), None),
+        // A page cut in the middle of a character is still UTF-8.
+        _ => match std::str::from_utf8(bytes) {
+            Ok(text) => (text.to_owned(), None),
+            Err(error) if error.error_len().is_none() => (lossy(), None),
+            Err(_) if declared.is_none() || declared.as_deref() == Some("us-ascii") => (western(bytes), None),
+            Err(_) => (lossy(), declared),
+        },
+    }
+}
+
+/// What a page says about itself: `<meta charset=…>`, or the XML declaration.
+fn declared(bytes: &[u8]) -> Option<String> {
+    let head = String::from_utf8_lossy(bytes.get(..HEAD).unwrap_or(bytes)).to_ascii_lowercase();
+    let at = ["charset=", "encoding="].iter().find_map(|key| Some(head.find(key)? + key.len()))?;
+    if !head.trim_start().starts_with('<') {
+        return None;
+    }
+    let value = head.get(at..)?.trim_start_matches(['"', '\'']);
+    let end =
+        value.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_')).unwrap_or(value.len());
+    value.get(..end).filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
+/// Windows-1252, which is what browsers read where Latin-1 is said.
+fn western(bytes: &[u8]) -> String {
+    const UPPER: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
+    let upper: Vec<char> = UPPER.chars().collect();
+    let read = |byte: &u8| {
+        let special = byte.checked_sub(0x80).and_then(|index| upper.get(usize::from(index)));
+        special.copied().unwrap_or(char::from(*byte))
+    };
+    bytes.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_type_decides_what_is_text() {
+        for text in [
+            "",
+            "text/html",
+            "text/csv; charset=x",
+            "application/json",
+            "application/problem+json",
+            "Application/XHTML+XML",
+        ] {
+            assert!(ContentType::parse(text).is_text(), "{text}");
+        }
+        for other in ["image/png", "application/pdf", "application/octet-stream", "video/mp4", "nonsense"] {
+            assert!(!ContentType::parse(other).is_text(), "{other}");
+        }
+    }
+
+    #[test]
+    fn the_encoding_comes_from_the_mark_the_header_the_page_or_the_bytes() {
+        let page = b"<html><head><meta charset=\"windows-1252\"><p>\x93caf\xe9\x94";
+        let cases: [(&[u8], Option<&str>, &str); 8] = [
+            (b"\xef\xbb\xbfcaf\xc3\xa9", Some("latin1"), "café"),
+            (b"caf\xc3\xa9", None, "café"),
+            (b"caf\xe9 au", None, "café au"),
+            (b"caf\xe9 ok", Some("iso-8859-1"), "café ok"),
+            (b"\xff\xfea\0b\0", None, "ab"),
+            (b"\0a\0b", Some("utf-16be"), "ab"),
+            (b"caf\xc3", Some("utf-8"), "caf\u{fffd}"),
+            (b"charset=latin1 caf\xc3\xa9", None, "charset=latin1 café"),
+        ];
+        for (bytes, charset, expected) in cases {
+            assert_eq!(decode(bytes, charset), (expected.to_owned(), None), "{bytes:?}");
+        }
+        assert!(decode(page, None).0.ends_with("“café”"));
+        assert_eq!(
+            decode(b"<p>\x82\xa0\x82\xa2 and more", Some("shift_jis")).1.as_deref(),
+            Some("shift_jis")
+        );
+    }
+}
