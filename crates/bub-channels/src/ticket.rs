@@ -72,12 +72,14 @@ impl Ticket {
         }
     }
 
-    pub(crate) fn accept(&self, inbound_id: &str, is_duplicate: bool) {
+    /// Names the message. For whoever runs channels.
+    pub fn accept(&self, inbound_id: &str, is_duplicate: bool) {
         // The same ticket on two messages is the channel's mistake; the first counts.
         let _ = self.accepted.set(Accepted { inbound_id: inbound_id.to_owned(), is_duplicate });
     }
 
-    pub(crate) fn settle(&self, outcome: Outcome) {
+    /// Tells what became of the message. For whoever runs channels.
+    pub fn settle(&self, outcome: Outcome) {
         self.outcome.send_replace(Some(outcome));
     }
 }

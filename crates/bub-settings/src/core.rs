@@ -154,6 +154,49 @@ pub static TELEGRAM_ALLOW_CHATS: Key<Option<Vec<String>>> =
 pub static TELEGRAM_PROXY: Key<Option<String>> =
     Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.").trusted();
 
+/// Who may use the webhook. Trusted: whoever sets it opens the door.
+pub static WEBHOOK_TOKEN: Key<Option<Secret>> = Key::new(
+    "webhook.token",
+    None,
+    "Token that clients of the webhook must have; without one the channel is off.",
+)
+.trusted();
+
+/// Where the webhook listens. Trusted: it decides who can reach it.
+pub static WEBHOOK_LISTEN: Key<String> =
+    Key::new("webhook.listen", "127.0.0.1:8787", "Address and port on which the webhook listens.").trusted();
+
+/// What clients of the webhook may do. Trusted: it is policy.
+pub static WEBHOOK_ROLE: Key<WebhookRole> = Key::new(
+    "webhook.role",
+    WebhookRole::Member,
+    "What those who have the token of the webhook are: `owner`, `member` or `guest`.",
+)
+.trusted();
+
+/// Which private hosts may be called back. Trusted: it is policy.
+pub static WEBHOOK_CALLBACK_HOSTS: Key<Vec<String>> = Key::new(
+    "webhook.callback_hosts",
+    "",
+    "Hosts to which the webhook may post replies though they are in a private network.",
+)
+.trusted();
+
+/// How long a request waits.
+pub static WEBHOOK_REPLY_TIMEOUT: Key<Duration> = Key::new(
+    "webhook.reply_timeout_seconds",
+    Duration::from_mins(5),
+    "Time in seconds for which a request to the webhook waits for its reply.",
+);
+
+/// How large a message may be.
+pub static WEBHOOK_BODY_LIMIT: Key<u64> =
+    Key::new("webhook.body_limit", 1_000_000, "Most bytes of one request to the webhook.").at_least(1);
+
+/// How many clients there may be.
+pub static WEBHOOK_CONNECTIONS: Key<u64> =
+    Key::new("webhook.connections", 1024, "Most connections to the webhook at one time.").at_least(1);
+
 /// From which size a tool's output is put aside.
 pub static SPILL_THRESHOLD: Key<u64> =
     Key::new("spill.threshold", 4096, "Size in characters above which tool output is put aside; 0 never.");
@@ -260,6 +303,43 @@ impl SettingType for Durability {
     }
 }
 
+/// What whoever has the token of the webhook is to this house.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WebhookRole {
+    /// Whose computer it is.
+    Owner,
+    /// Somebody the owner let in.
+    Member,
+    /// Nobody in particular.
+    Guest,
+}
+
+impl SettingType for WebhookRole {
+    type Default = Self;
+    const KIND: Kind = Kind::Choice(&["owner", "member", "guest"]);
+
+    fn from_default(default: Self) -> Self {
+        default
+    }
+
+    fn default_value(default: Self) -> Value {
+        Value::from(match default {
+            Self::Owner => "owner",
+            Self::Member => "member",
+            Self::Guest => "guest",
+        })
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value.as_str()? {
+            "owner" => Some(Self::Owner),
+            "member" => Some(Self::Member),
+            "guest" => Some(Self::Guest),
+            _ => None,
+        }
+    }
+}
+
 static ROOT: &[&dyn Declared] = &[
     &HOME,
     &MODEL,
@@ -287,6 +367,15 @@ static ROOT: &[&dyn Declared] = &[
 ];
 static TELEGRAM: &[&dyn Declared] =
     &[&TELEGRAM_TOKEN, &TELEGRAM_ALLOW_USERS, &TELEGRAM_ALLOW_CHATS, &TELEGRAM_PROXY];
+static WEBHOOK: &[&dyn Declared] = &[
+    &WEBHOOK_TOKEN,
+    &WEBHOOK_LISTEN,
+    &WEBHOOK_ROLE,
+    &WEBHOOK_CALLBACK_HOSTS,
+    &WEBHOOK_REPLY_TIMEOUT,
+    &WEBHOOK_BODY_LIMIT,
+    &WEBHOOK_CONNECTIONS,
+];
 static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
 static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
 static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
@@ -297,10 +386,11 @@ static WEB: &[&dyn Declared] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
 static USAGE: &[&dyn Declared] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
 /// The sections that are always there, the root first.
-pub(crate) fn sections() -> [Section; 10] {
+pub(crate) fn sections() -> [Section; 11] {
     [
         Section::new("", ROOT),
         Section::new("telegram", TELEGRAM),
+        Section::new("webhook", WEBHOOK),
         Section::new("spill", SPILL),
         Section::new("tape", TAPE),
         Section::new("policy", POLICY),

@@ -44,7 +44,7 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
     let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
-    assert_eq!(settings.len(), 34);
+    assert_eq!(settings.len(), 46);
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
@@ -105,6 +105,13 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "telegram.allow_users BUB_TELEGRAM_ALLOW_USERS null",
             "telegram.allow_chats BUB_TELEGRAM_ALLOW_CHATS null",
             "telegram.proxy BUB_TELEGRAM_PROXY null",
+            "webhook.token BUB_WEBHOOK_TOKEN null",
+            r#"webhook.listen BUB_WEBHOOK_LISTEN "127.0.0.1:8787""#,
+            r#"webhook.role BUB_WEBHOOK_ROLE "member""#,
+            "webhook.callback_hosts BUB_WEBHOOK_CALLBACK_HOSTS []",
+            "webhook.reply_timeout_seconds BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS 300.0",
+            "webhook.body_limit BUB_WEBHOOK_BODY_LIMIT 1000000",
+            "webhook.connections BUB_WEBHOOK_CONNECTIONS 1024",
             "spill.threshold BUB_SPILL_THRESHOLD 4096",
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
             "policy.rules BUB_POLICY_RULES []",

@@ -1,0 +1,99 @@
+//! The answers of the server: JSON with a status, and what is wrong as `{"error": {"code", "message"}}`.
+
+use std::{convert::Infallible, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use serde_json::{Value, json};
+
+use super::exchange::{Outbound, Progress, Waiting};
+
+/// What the server answers with.
+pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// Why a request is not served.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), headers: Vec::new() }
+    }
+
+    /// Says when to come again.
+    pub(super) fn retry_after(self, delay: Duration) -> Self {
+        let seconds = delay.as_secs().max(1);
+        self.header(header::RETRY_AFTER, HeaderValue::from(seconds))
+    }
+
+    pub(super) fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    pub(super) fn body(&self) -> Value {
+        json!({"error": {"code": self.code, "message": self.message}})
+    }
+
+    pub(super) fn answer(self) -> Answer {
+        let mut answer = plain(self.status, &self.body());
+        answer.headers_mut().extend(self.headers);
+        answer
+    }
+}
+
+/// A JSON answer.
+pub(super) fn plain(status: StatusCode, body: &Value) -> Answer {
+    json_answer(status, body, None)
+}
+
+/// The answer about an exchange. Whoever waits counts as waiting until it is written.
+pub(super) fn about(id: &str, progress: &Progress, waiting: Option<Waiting>) -> Answer {
+    let status = match progress {
+        Progress::Pending => StatusCode::ACCEPTED,
+        Progress::Answered(outbounds) if failure(outbounds).is_some() => StatusCode::INTERNAL_SERVER_ERROR,
+        Progress::Answered(_) | Progress::Dropped(_) => StatusCode::OK,
+    };
+    json_answer(status, &describe(id, progress), waiting)
+}
+
+/// An exchange as data.
+pub(super) fn describe(id: &str, progress: &Progress) -> Value {
+    let outbounds = match progress {
+        Progress::Pending => return json!({"id": id, "status": "accepted"}),
+        Progress::Dropped(reason) => return json!({"id": id, "status": "dropped", "reason": reason}),
+        Progress::Answered(outbounds) => outbounds,
+    };
+    let values: Vec<_> = outbounds.iter().map(Outbound::value).collect();
+    if let Some(failure) = failure(outbounds) {
+        let error = json!({"code": "turn_failed", "message": failure.content});
+        return json!({"id": id, "status": "failed", "error": error, "outbounds": values});
+    }
+    let reply: Vec<_> = outbounds.iter().map(|outbound| outbound.content.as_str()).collect();
+    json!({"id": id, "status": "answered", "reply": reply.join("\n"), "outbounds": values})
+}
+
+/// The notice about a turn that failed, which is a reply of its own kind.
+fn failure(outbounds: &[Outbound]) -> Option<&Outbound> {
+    outbounds.last().filter(|outbound| outbound.kind == "error")
+}
+
+fn json_answer(status: StatusCode, body: &Value, waiting: Option<Waiting>) -> Answer {
+    let mut bytes = body.to_string().into_bytes();
+    bytes.push(b'\n');
+    let body = Full::new(Bytes::from(bytes)).map_err(move |never: Infallible| {
+        // Held until the body is gone, and that is when it is written.
+        let _held = &waiting;
+        never
+    });
+    let mut answer = Response::new(body.boxed_unsync());
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+}

@@ -1,0 +1,87 @@
+//! The answer as server-sent events: `accepted`, `text` as it comes, then `final` or `error`.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, Response, header};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use serde_json::{Value, json};
+use tokio::sync::{
+    OwnedSemaphorePermit,
+    broadcast::{self, error::RecvError},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    answer::{Answer, describe},
+    exchange::{Exchange, Exchanges, Progress, Waiting},
+};
+
+/// A reader of one answer.
+pub(super) struct Events {
+    pub(super) exchange: Arc<Exchange>,
+    pub(super) exchanges: Arc<Exchanges>,
+    pub(super) deltas: broadcast::Receiver<String>,
+    pub(super) keep_alive: Duration,
+    pub(super) hurry: CancellationToken,
+    /// Held while there is a reader.
+    pub(super) _held: (Waiting, OwnedSemaphorePermit),
+}
+
+enum Stage {
+    Accepted,
+    Growing,
+    Ended,
+}
+
+impl Events {
+    pub(super) fn answer(self) -> Answer {
+        let frames = stream::unfold((self, Stage::Accepted), |(mut events, stage)| async move {
+            let (text, stage) = match stage {
+                Stage::Accepted => {
+                    let accepted = describe(events.exchange.id(), &Progress::Pending);
+                    (event("accepted", &accepted), Stage::Growing)
+                }
+                Stage::Growing => events.next().await,
+                Stage::Ended => return None,
+            };
+            Some((Ok::<_, Infallible>(Frame::data(Bytes::from(text))), (events, stage)))
+        });
+        let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
+        let headers = answer.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        answer
+    }
+
+    async fn next(&mut self) -> (String, Stage) {
+        let mut is_growing = true;
+        loop {
+            tokio::select! {
+                biased;
+                delta = self.deltas.recv(), if is_growing => match delta {
+                    Ok(delta) => return (event("text", &json!({"delta": delta})), Stage::Growing),
+                    // The final event has the whole text, so a slow reader loses nothing for good.
+                    Err(RecvError::Lagged(count)) => return (format!(": {count} pieces left out\n\n"), Stage::Growing),
+                    Err(RecvError::Closed) => is_growing = false,
+                },
+                progress = self.exchanges.answered(&self.exchange) => return (self.last(&progress), Stage::Ended),
+                () = self.hurry.cancelled() => return (self.last(&Progress::Pending), Stage::Ended),
+                () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), Stage::Growing),
+            }
+        }
+    }
+
+    fn last(&self, progress: &Progress) -> String {
+        let data = describe(self.exchange.id(), progress);
+        let name = if data.get("error").is_some() { "error" } else { "final" };
+        event(name, &data)
+    }
+}
+
+/// JSON has no line breaks of its own, so one line of data is enough.
+fn event(name: &str, data: &Value) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
+}
