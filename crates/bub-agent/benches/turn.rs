@@ -95,7 +95,7 @@ impl House {
                 // A session hands off now and then: what is measured is a turn, not a view of a thousand.
                 let turn = turn.expect("a turn");
                 let tape = self.tape();
-                if tape.summary().await.expect("a summary").entries_since_last_anchor > 400 {
+                if tape.summary().await.expect("a summary").entries_since_last_anchor > 60 {
                     tape.handoff("bench", None).await.expect("an anchor");
                 }
                 turn

@@ -1,6 +1,6 @@
 //! The builtin agent: what answers prompts when no plugin does.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result, State,
@@ -27,6 +27,7 @@ pub struct Agent {
     settings: Arc<Settings>,
     calibration: Calibration,
     answering: Option<Arc<Answering>>,
+    all_tools: OnceLock<Arc<Toolbox>>,
 }
 
 /// A service that answers model calls in place of the network: a script in a test, a model in the same process.
@@ -42,7 +43,7 @@ pub(crate) struct Errand {
     pub(crate) tape: Arc<TurnTape>,
     pub(crate) session_id: String,
     /// The tools that may be used.
-    pub(crate) tools: Vec<Arc<dyn Tool>>,
+    pub(crate) toolbox: Arc<Toolbox>,
 }
 
 impl Agent {
@@ -55,7 +56,15 @@ impl Agent {
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
         let models = models.map(Arc::new).map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
-        Self { framework, models, client, settings, calibration: Calibration::default(), answering }
+        Self {
+            framework,
+            models,
+            client,
+            settings,
+            calibration: Calibration::default(),
+            answering,
+            all_tools: OnceLock::new(),
+        }
     }
 
     /// Answers the prompt of a turn: a command at once, anything else by the loop.
@@ -75,8 +84,8 @@ impl Agent {
             tape.ask(prompt, Vec::new()).await?;
             Arc::new(tape)
         };
-        let tools = self.tools_for(state)?;
-        let errand = Errand { framework, state: state.clone(), tape, session_id, tools };
+        let toolbox = self.toolbox(&framework, state)?;
+        let errand = Errand { framework, state: state.clone(), tape, session_id, toolbox };
         if prompt::is_command(prompt) {
             let text = run_command(self, &errand, &prompt.text()).await?;
             let end = StreamEvent::Final(json!({"ok": true, "text": text}));
@@ -91,7 +100,6 @@ impl Agent {
         if models.is_empty() {
             return Ok(offline::guide(&errand.state));
         }
-        let toolbox = Arc::new(Toolbox::of(errand.tools));
         let agent = Arc::clone(self);
         Ok(emit::stream(move |events| async move {
             let cancel = CancellationToken::new();
@@ -103,7 +111,7 @@ impl Agent {
                 state: errand.state,
                 tape: errand.tape,
                 session_id: errand.session_id,
-                toolbox,
+                toolbox: errand.toolbox,
                 models,
                 events,
                 cancel,
@@ -112,17 +120,21 @@ impl Agent {
         }))
     }
 
-    /// The tools that a model may use in a turn.
-    pub(crate) fn tools_for(&self, state: &State) -> Result<Vec<Arc<dyn Tool>>> {
-        let framework = self.framework()?;
-        let all: Vec<_> = framework.tools().iter().filter(|tool| tool.spec().agent_use).cloned().collect();
+    /// The tools that a model may use in a turn. All of them together are the same for every turn.
+    fn toolbox(&self, framework: &Framework, state: &State) -> Result<Arc<Toolbox>> {
+        let all = self.all_tools.get_or_init(|| Arc::new(Toolbox::of(for_models(framework))));
         match state.get("allowed_tools") {
             Some(Value::Array(names)) => {
-                let names: Vec<String> = names.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-                crate::tools::resolve(&names, &all)
+                let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+                Ok(Arc::new(Toolbox::of(crate::tools::resolve(&names, all.tools())?)))
             }
-            _ => Ok(all),
+            _ => Ok(Arc::clone(all)),
         }
+    }
+
+    /// The tools that a model may use in a turn.
+    pub(crate) fn tools_for(&self, state: &State) -> Result<Vec<Arc<dyn Tool>>> {
+        Ok(self.toolbox(&self.framework()?, state)?.tools().to_vec())
     }
 
     /// The models to try: that of the turn, or else the chosen one and its fallbacks.
@@ -182,6 +194,10 @@ impl std::fmt::Debug for Agent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Agent")
     }
+}
+
+fn for_models(framework: &Framework) -> Vec<Arc<dyn Tool>> {
+    framework.tools().iter().filter(|tool| tool.spec().agent_use).cloned().collect()
 }
 
 fn access_error(error: bub_model::AccessError) -> Error {

@@ -15,7 +15,7 @@ use crate::{
     agent::{Agent, Answering},
     policy::{Approvals, Policy},
     prompt,
-    record::{Ending, OpenTurns, Recorder, TurnTape, tape_error},
+    record::{Ending, OpenTurns, Recorder, TurnTape},
     sessions,
     shell::{Launcher, Shells},
     skills::{LoadedSkills, Skills},
@@ -118,11 +118,11 @@ impl Builtin {
         let tape = Arc::new(TurnTape::open(&framework, &self.redactor, message, session_id).await?);
         self.open_turns.add(session_id, &tape);
         let mut patch = StatePatch::with_capacity(8).with("session_id", session_id);
-        let summary = tape.tape().summary().await.map_err(tape_error)?;
-        let chosen = [("model", summary.model), ("reasoning_effort", summary.reasoning_effort)];
+        let summary = tape.summary().await?;
+        let chosen = [("model", &summary.model), ("reasoning_effort", &summary.reasoning_effort)];
         for (name, value) in chosen {
             if let Some(value) = value {
-                patch = patch.with(name, value);
+                patch = patch.with(name, value.as_str());
             }
         }
         let sender = message.sender();

@@ -17,8 +17,8 @@ use bub_kernel::{
 };
 use bub_settings::Redactor;
 use bub_tape::{
-    ChatStep, Entry, EntryId, Lease, MemoryStore, SessionInfo, Tape, TapeError, TapeName, View, ViewOptions,
-    Wait, now_iso, recover, run_id,
+    ChatStep, Entry, EntryId, Kind, Lease, MemoryStore, SessionInfo, Summary, Tape, TapeError, TapeName,
+    View, ViewOptions, Wait, now_iso, recover, run_id,
 };
 use serde_json::{Value, json};
 
@@ -56,6 +56,7 @@ struct Progress {
     is_complete: bool,
     /// Entries that go with the next batch.
     pending: Vec<Entry>,
+    summary: Option<Arc<Summary>>,
     step: Option<OpenStep>,
 }
 
@@ -214,7 +215,7 @@ impl TurnTape {
         if self.asked().is_some() || prompt.is_empty() || self.is_command(prompt) {
             return Ok(());
         }
-        let mut batch = self.tape.bootstrap_entries(&self.session).await.map_err(tape_error)?;
+        let mut batch = self.session.bootstrap_entries(&*self.summary().await?);
         batch.extend(waiting.iter().map(|prompt| self.user_message(prompt)));
         let mut question = self.user_message(prompt);
         if let Some(delivery) = &self.delivery {
@@ -263,17 +264,37 @@ impl TurnTape {
         for value in all.iter_mut().flat_map(|entry| entry.payload.values_mut()) {
             self.redact(value);
         }
+        // An anchor or a system prompt changes what is known of the tape.
+        if all.iter().any(|entry| matches!(entry.kind, Kind::Anchor | Kind::System)) {
+            self.look_again();
+        }
         let appended = self.tape.append_all(all).await.map_err(tape_error)?;
         Ok(appended.last().unwrap_or_default())
     }
 
     /// Makes sure that the tape says whose it is, for turns that ask nothing.
     pub(crate) async fn bootstrap(&self) -> Result<()> {
-        let batch = self.tape.bootstrap_entries(&self.session).await.map_err(tape_error)?;
+        let batch = self.session.bootstrap_entries(&*self.summary().await?);
         if !batch.is_empty() {
             self.append(batch).await?;
         }
         Ok(())
+    }
+
+    /// What is known of the tape. While the turn has the lease, nobody else appends to it, and what the turn itself
+    /// appends is learned in [`Self::append`].
+    pub(crate) async fn summary(&self) -> Result<Arc<Summary>> {
+        if let Some(known) = lock(&self.progress).summary.clone() {
+            return Ok(known);
+        }
+        let summary = Arc::new(self.tape.summary().await.map_err(tape_error)?);
+        lock(&self.progress).summary = Some(Arc::clone(&summary));
+        Ok(summary)
+    }
+
+    /// Forgets what was known of the tape, because somebody else has changed it.
+    pub(crate) fn look_again(&self) {
+        lock(&self.progress).summary = None;
     }
 
     /// A record of one model call, to be filled in.
@@ -283,7 +304,7 @@ impl TurnTape {
 
     /// Records a model call and what belongs to it as one batch.
     pub(crate) async fn record(&self, chat: ChatStep, more: Vec<Entry>) -> Result<EntryId> {
-        let mut batch = self.tape.chat_entries(chat).await.map_err(tape_error)?;
+        let mut batch = chat.into_entries(&*self.summary().await?);
         batch.extend(more);
         self.append(batch).await
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bub_kernel::Tool;
 use serde_json::{Value, json};
 
-use crate::tools;
+use crate::{tools, turn::estimate};
 
 /// Tools in the order of their registration.
 pub(crate) struct Toolbox {
@@ -13,6 +13,8 @@ pub(crate) struct Toolbox {
     names: Vec<String>,
     definitions: Arc<Vec<Value>>,
     block: String,
+    /// What the definitions take of a model's window.
+    tokens: u64,
 }
 
 /// What a name that the model used stands for.
@@ -26,9 +28,15 @@ impl Toolbox {
     /// Exactly these tools.
     pub(crate) fn of(tools: Vec<Arc<dyn Tool>>) -> Self {
         let names = tools.iter().map(|tool| tool.spec().model_name()).collect();
-        let definitions = Arc::new(tools.iter().map(|tool| definition(&**tool)).collect());
+        let definitions: Vec<Value> = tools.iter().map(|tool| definition(&**tool)).collect();
         let block = tools::block(&tools);
-        Self { tools, names, definitions, block }
+        let tokens = estimate(definitions.iter());
+        Self { tools, names, definitions: Arc::new(definitions), block, tokens }
+    }
+
+    /// The tools themselves.
+    pub(crate) fn tools(&self) -> &[Arc<dyn Tool>] {
+        &self.tools
     }
 
     /// Their names, as the model knows them.
@@ -41,9 +49,9 @@ impl Toolbox {
         &self.block
     }
 
-    /// What the provider is told.
-    pub(crate) fn definitions(&self) -> &[Value] {
-        &self.definitions
+    /// What telling the provider takes of a model's window.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
     }
 
     /// The same for some of them: a hook may have taken tools away.

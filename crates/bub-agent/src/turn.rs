@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 use self::{breaker::Breaker, step::Failure};
 pub(crate) use self::{
-    budget::Calibration,
+    budget::{Calibration, estimate},
     requests::{StepRequest, StepRequests},
 };
 use crate::{

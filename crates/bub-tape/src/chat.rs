@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::{Appended, Entry, EntryId, Result, Tape, entry::object, names::hex, now_iso};
+use crate::{Appended, Entry, EntryId, Result, Summary, Tape, entry::object, names::hex, now_iso};
 
 /// One call of a model, to be recorded as one batch.
 ///
@@ -46,28 +46,30 @@ impl ChatStep {
 }
 
 impl Tape {
-    /// Records a chat step as one batch; see [`Self::chat_entries`].
+    /// Records a chat step as one batch; see [`ChatStep::into_entries`].
     pub async fn record_chat(&self, step: ChatStep) -> Result<Appended> {
-        let batch = self.chat_entries(step).await?;
-        self.append_all(batch).await
+        let summary = self.summary().await?;
+        self.append_all(step.into_entries(&summary)).await
     }
+}
 
-    /// The entries of a chat step, for a batch with more in it: system, context error, messages, tool call, tool
+impl ChatStep {
+    /// The entries of the step on a tape of which that is known, for a batch with more in it: system, context error, messages, tool call, tool
     /// result, error, assistant message, event `run`.
-    pub async fn chat_entries(&self, step: ChatStep) -> Result<Vec<Entry>> {
-        let system = match step.system.as_deref() {
-            Some(text) => Some((text, prompt_hash(text), self.summary().await?.prompts)),
-            None => None,
+    pub fn into_entries(self, tape: &Summary) -> Vec<Entry> {
+        let hash = self.system.as_deref().map(prompt_hash);
+        let system = match (&self.system, &hash) {
+            (Some(text), Some(hash)) if !tape.prompts.contains(hash) => {
+                Some(Entry::system(text).with_meta("sha256", hash.as_str()))
+            }
+            _ => None,
         };
-        let hash = system.as_ref().map(|(_, hash, _)| hash.clone());
-        let first_use = system.filter(|(_, hash, known)| !known.contains(hash));
-        let system = first_use.map(|(text, hash, _)| Entry::system(text).with_meta("sha256", hash));
-        let run_id = step.run_id.clone();
-        let mut batch = step_entries(step, system, hash);
+        let run_id = self.run_id.clone();
+        let mut batch = step_entries(self, system, hash);
         for entry in &mut batch {
             entry.meta.insert("run_id".to_owned(), run_id.clone().into());
         }
-        Ok(batch)
+        batch
     }
 }
 

@@ -175,6 +175,10 @@ impl FileStore {
 
 impl TapeStore for FileStore {
     fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+        // Journals of forks are few, and every turn asks for them.
+        if matches!(listing, Listing::Forks(_)) {
+            return Box::pin(std::future::ready(Self::list_now(&self.shared, &listing)));
+        }
         let shared = Arc::clone(&self.shared);
         Box::pin(blocking(move || Self::list_now(&shared, &listing)))
     }
@@ -184,11 +188,11 @@ impl TapeStore for FileStore {
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
-        read::entries(Arc::clone(&self.shared), tape.clone(), span)
+        read::entries(Arc::clone(&self.shared), self.slots.get(tape), tape.clone(), span)
     }
 
     fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
-        sift::entries(Arc::clone(&self.shared), tape.clone(), span, sieve)
+        sift::entries(Arc::clone(&self.shared), self.slots.get(tape), tape.clone(), (span, sieve))
     }
 
     fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
@@ -201,11 +205,19 @@ impl TapeStore for FileStore {
         search: AnchorSearch,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         let slot = self.slots.get(tape);
+        if let (AnchorSearch::Latest(1), Some(last)) =
+            (&search, slot.if_known(|core, _| core.index.summary.last_anchor.clone()))
+        {
+            return Box::pin(std::future::ready(Ok(last.into_iter().collect())));
+        }
         Box::pin(blocking(move || slot.core().anchors(&search)))
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
         let slot = self.slots.get(tape);
+        if let Some(summary) = slot.if_known(|core, _| core.index.summary.clone()) {
+            return Box::pin(std::future::ready(Ok(summary)));
+        }
         Box::pin(blocking(move || slot.core().summary()))
     }
 

@@ -1,9 +1,9 @@
 //! What can be known about a tape without reading it: the content of the derived index.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-use crate::{AnchorMark, Entry, EntryId, Kind, Position};
+use crate::{AnchorMark, Entry, EntryId, Kind, Position, SESSION_START, handoff_entries};
 
 /// Enough distinct system prompts to recognise a session's own; an older one is merely stored again.
 const MAX_PROMPTS: usize = 32;
@@ -91,6 +91,14 @@ impl SessionInfo {
     /// A session of that id.
     pub fn new(session_id: impl Into<String>) -> Self {
         Self { session_id: session_id.into(), ..Self::default() }
+    }
+
+    /// What a tape of which that is known lacks before its first turn; see [`Tape::ensure_bootstrap`](crate::Tape).
+    pub fn bootstrap_entries(&self, tape: &Summary) -> Vec<Entry> {
+        if tape.anchors == 0 {
+            return handoff_entries(SESSION_START, Some(json!({"owner": "human"})), self.to_map());
+        }
+        if tape.session.is_none() { vec![self.event()] } else { Vec::new() }
     }
 
     /// The event that tells an older tape whose it is.

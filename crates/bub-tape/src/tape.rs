@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    AnchorMark, AnchorSearch, Appended, Entry, EntryId, Lease, Result, SESSION_START, SessionInfo, Sidecar,
-    Span, Summary, TapeContext, TapeError, TapeName, TapeStore, Wait, media,
+    AnchorMark, AnchorSearch, Appended, Entry, EntryId, Lease, Result, SessionInfo, Sidecar, Span, Summary,
+    TapeContext, TapeError, TapeName, TapeStore, Wait, media,
 };
 
 /// One tape in one store. Cloning it is cheap; clones are the same tape.
@@ -141,23 +141,10 @@ impl Tape {
     /// Before the first turn: writes `session/start` when there is no anchor, and records whose tape it is when that is
     /// not known yet.
     pub async fn ensure_bootstrap(&self, session: &SessionInfo) -> Result<()> {
-        match self.bootstrap_entries(session).await? {
+        match session.bootstrap_entries(&self.summary().await?) {
             batch if batch.is_empty() => Ok(()),
             batch => self.append_all(batch).await.map(drop),
         }
-    }
-
-    /// What [`Self::ensure_bootstrap`] would write, for a batch with more in it.
-    pub async fn bootstrap_entries(&self, session: &SessionInfo) -> Result<Vec<Entry>> {
-        let summary = self.summary().await?;
-        Ok(if summary.anchors == 0 {
-            let state = json!({"owner": "human"});
-            handoff_entries(SESSION_START, Some(state), session.to_map())
-        } else if summary.session.is_none() {
-            vec![session.event()]
-        } else {
-            Vec::new()
-        })
     }
 
     /// What the index knows about the tape.

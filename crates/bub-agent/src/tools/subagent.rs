@@ -14,6 +14,7 @@ use crate::{
     record::{TEMPORARY, TurnTape},
     shell::Shells,
     skills::LoadedSkills,
+    toolbox::Toolbox,
     tools,
 };
 
@@ -117,8 +118,13 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
     let tape = Arc::new(tape);
     state.put_slot(Arc::clone(&tape));
     tape.ask(&prompt, Vec::new()).await?;
-    let errand =
-        Errand { framework, state, tape: Arc::clone(&tape), session_id: session_id.clone(), tools: toolset };
+    let errand = Errand {
+        framework,
+        state,
+        tape: Arc::clone(&tape),
+        session_id: session_id.clone(),
+        toolbox: Arc::new(Toolbox::of(toolset)),
+    };
     let said = collect(agent.run_errand(errand, prompt.clone()).await?).await;
     let ending = crate::record::Ending { prompt: &prompt, output: &said.text, error: said.error.as_ref() };
     tape.finish(ending).await?;

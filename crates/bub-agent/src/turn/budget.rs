@@ -76,7 +76,7 @@ pub(super) fn room(estimate: u64, window: u64, answer: u64) -> Room {
 }
 
 /// Roughly how many tokens messages and tools take.
-pub(super) fn estimate<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
+pub(crate) fn estimate<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
     values.into_iter().map(|value| MESSAGE_TOKENS + tokens(value)).sum()
 }
 

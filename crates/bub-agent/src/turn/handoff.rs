@@ -77,6 +77,7 @@ impl Turn {
         };
         self.tape.append(Vec::new()).await?;
         tape.reset(archive).await.map_err(tape_error)?;
+        self.tape.look_again();
         let question = asked.unwrap_or_else(|| self.tape.user_message(prompt));
         self.tape.ask_again(Entry { id: EntryId::default(), ..question }).await
     }

@@ -112,14 +112,13 @@ impl Turn {
         let model = self.models.first().map(ToString::to_string).unwrap_or_default();
         let window = self.models.first().and_then(|model| self.agent.window(model));
         let answer = self.agent.settings().get(&core::MAX_TOKENS);
-        let definitions = self.toolbox.definitions();
         let mut before = None;
         loop {
             let view = self.tape.view(&model, window.map(carry_limit)).await?;
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
             messages.extend(view.messages.into_iter().map(Value::Object));
-            let estimate = budget::estimate(messages.iter().chain(definitions.iter()));
+            let estimate = budget::estimate(&messages) + self.toolbox.tokens();
             let tokens = self.agent.calibration().apply(&model, estimate);
             if let Some(window) = window {
                 // A handoff that does not help is not repeated.

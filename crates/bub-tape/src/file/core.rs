@@ -129,6 +129,20 @@ impl Core {
         self.shared.error(action, &self.shared.layout.tape(&self.tape), error)
     }
 
+    /// The readable part of a tape of which this process knows everything: two looks at the disk, and nothing to wait
+    /// for. `None` when there is more to find out.
+    pub(crate) fn known(&self) -> Option<Snapshot> {
+        let (lock, open) = (self.lock.as_ref()?, self.open.as_ref()?);
+        let record = Record::read(&*lock.file).ok()??;
+        let named = self.shared.fs.stat(&self.shared.layout.tape(&self.tape)).ok()?;
+        let at_rest = self.at_rest(record, named.size)?;
+        let is_known = named.inode == open.inode
+            && at_rest.inode == open.inode
+            && self.index_inode == open.inode
+            && self.index.covered == at_rest.end;
+        is_known.then(|| Snapshot { file: Arc::clone(&open.file), inode: open.inode, end: at_rest.end })
+    }
+
     /// The summary as of now.
     pub(crate) fn summary(&mut self) -> Result<Summary> {
         self.refresh()?;

@@ -10,6 +10,9 @@ use crate::{
 /// Who holds it is a courtesy to people who wait.
 const MAX_HOLDER_BYTES: usize = 200;
 
+/// Room for a process id and a date.
+const NOTE_BYTES: usize = 64;
+
 /// Takes the lease if it is free.
 pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
     let path = shared.layout.lease(tape);
@@ -21,8 +24,9 @@ pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
         return Err(TapeError::Busy { tape: tape.to_string(), holder: holder(&*file) });
     }
     let note = format!("process {} since {}", std::process::id(), time::now_iso());
+    // Always of the same length, over the last one: file systems flush a file that was cut to nothing and written anew.
     // The lock is what counts; on a full disk the note is missing.
-    let _ = file.set_len(0).and_then(|()| file.write_all_at(note.as_bytes(), 0));
+    let _ = file.write_all_at(format!("{note:<NOTE_BYTES$}").as_bytes(), 0);
     Ok(Lease::new(tape.clone(), file))
 }
 

@@ -11,6 +11,7 @@ use super::{
     blocking,
     lines::{Backward, Forward},
     shared::Shared,
+    slots::Slot,
     snapshot::Snapshot,
 };
 use crate::{Entry, EntryStream, Order, Result, Span, TapeName, codec};
@@ -29,25 +30,37 @@ struct Reader {
 }
 
 enum State {
-    Start(Arc<Shared>, TapeName, Span),
+    Start(Arc<Shared>, Arc<Slot>, TapeName, Span),
     Running(Reader),
     Finished,
 }
 
 /// The entries of a stretch, as of the moment the stream is first polled.
-pub(crate) fn entries<'a>(shared: Arc<Shared>, tape: TapeName, span: Span) -> EntryStream<'a> {
-    let chunks = stream::try_unfold(State::Start(shared, tape, span), |state| async move {
-        if matches!(state, State::Finished) {
-            return Ok(None);
+pub(crate) fn entries<'a>(
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    tape: TapeName,
+    span: Span,
+) -> EntryStream<'a> {
+    let chunks = stream::try_unfold(State::Start(shared, slot, tape, span), |state| async move {
+        match state {
+            State::Finished => Ok(None),
+            State::Start(shared, slot, tape, span) => match slot.if_known(|_, snapshot| snapshot) {
+                // What is in the page cache is there sooner than another thread.
+                Some(snapshot) if is_short(&snapshot, span) => {
+                    Reader::at(shared, tape, snapshot, span)?.chunk().map(Some)
+                }
+                _ => blocking(move || step(State::Start(shared, slot, tape, span))).await.map(Some),
+            },
+            state @ State::Running(_) => blocking(move || step(state)).await.map(Some),
         }
-        blocking(move || step(state)).await.map(Some)
     });
     Box::pin(chunks.map_ok(|chunk| stream::iter(chunk).map(Ok)).try_flatten())
 }
 
 fn step(state: State) -> Result<(Vec<Entry>, State)> {
     match state {
-        State::Start(shared, tape, span) => match Reader::open(shared, tape, span)? {
+        State::Start(shared, _, tape, span) => match Reader::open(shared, tape, span)? {
             Some(reader) => reader.chunk(),
             None => Ok((Vec::new(), State::Finished)),
         },
@@ -59,12 +72,16 @@ fn step(state: State) -> Result<(Vec<Entry>, State)> {
 impl Reader {
     fn open(shared: Arc<Shared>, tape: TapeName, span: Span) -> Result<Option<Self>> {
         let Some(snapshot) = Snapshot::take(&shared, &tape)? else { return Ok(None) };
+        Self::at(shared, tape, snapshot, span).map(Some)
+    }
+
+    fn at(shared: Arc<Shared>, tape: TapeName, snapshot: Snapshot, span: Span) -> Result<Self> {
         let Range { start, end } = extent(&shared, &tape, &snapshot, span)?;
         let direction = match span.order {
             Order::OldestFirst => Direction::Forward(Forward::new(start, end)),
             Order::NewestFirst => Direction::Backward(Backward::new(start, end)),
         };
-        Ok(Some(Self { shared, tape, snapshot, direction }))
+        Ok(Self { shared, tape, snapshot, direction })
     }
 
     fn chunk(mut self) -> Result<(Vec<Entry>, State)> {
@@ -79,6 +96,22 @@ impl Reader {
         let more = more.map_err(|error| self.shared.error("read", &path, error))?;
         Ok((entries, if more { State::Running(self) } else { State::Finished }))
     }
+}
+
+/// What is read at once, where the caller stands.
+const SHORT: u64 = 64 * 1024;
+
+/// Whether a stretch is short, as far as can be told without reading.
+pub(super) fn is_short(snapshot: &Snapshot, span: Span) -> bool {
+    let start = match span.start {
+        Bound::Unbounded => 0,
+        Bound::Included(position) | Bound::Excluded(position) => position.get(),
+    };
+    let end = match span.end {
+        Bound::Unbounded => snapshot.end,
+        Bound::Included(position) | Bound::Excluded(position) => position.get(),
+    };
+    end.saturating_sub(start) <= SHORT
 }
 
 /// The bytes of a stretch.

@@ -7,7 +7,7 @@ use std::{io, ops::Range, sync::Arc};
 
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{blocking, read, shared::Shared, snapshot::Snapshot};
+use super::{blocking, read, shared::Shared, slots::Slot, snapshot::Snapshot};
 use crate::{Entry, EntryStream, Order, Result, Sieve, Span, TapeError, TapeName, codec, fs::FsFile};
 
 /// Whoever wants the latest few entries shall not pay for a large block.
@@ -26,16 +26,26 @@ struct Stretch {
     extent: Range<u64>,
     order: Order,
     sieve: Arc<dyn Sieve>,
+    /// Sifted where the caller stands: what is in the page cache is there sooner than another thread.
+    is_short: bool,
 }
 
 /// The entries of a stretch whose lines the sieve keeps.
 pub(super) fn entries<'a>(
     shared: Arc<Shared>,
+    slot: Arc<Slot>,
     tape: TapeName,
-    span: Span,
-    sieve: Arc<dyn Sieve>,
+    (span, sieve): (Span, Arc<dyn Sieve>),
 ) -> EntryStream<'a> {
-    let opened = blocking(move || Stretch::open(shared, tape, span, sieve));
+    let opened = async move {
+        match slot.if_known(|_, snapshot| snapshot) {
+            Some(snapshot) if read::is_short(&snapshot, span) => {
+                Stretch::at(shared, tape, snapshot, (span, sieve))
+                    .map(|short| Some(Stretch { is_short: true, ..short }))
+            }
+            _ => blocking(move || Stretch::open(shared, tape, span, sieve)).await,
+        }
+    };
     let blocks = stream::once(opened).map_ok(|stretch| {
         stream::iter(stretch.map(Arc::new).into_iter().flat_map(|stretch| {
             let blocks = blocks(stretch.extent.clone(), stretch.order);
@@ -44,6 +54,9 @@ pub(super) fn entries<'a>(
     });
     let sifted = blocks.try_flatten().map(|block| async {
         let (stretch, block) = block?;
+        if stretch.is_short {
+            return stretch.sift(&block);
+        }
         blocking(move || stretch.sift(&block)).await
     });
     Box::pin(sifted.buffered(AT_A_TIME).map_ok(|entries| stream::iter(entries).map(Ok)).try_flatten())
@@ -52,8 +65,17 @@ pub(super) fn entries<'a>(
 impl Stretch {
     fn open(shared: Arc<Shared>, tape: TapeName, span: Span, sieve: Arc<dyn Sieve>) -> Result<Option<Self>> {
         let Some(snapshot) = Snapshot::take(&shared, &tape)? else { return Ok(None) };
+        Self::at(shared, tape, snapshot, (span, sieve)).map(Some)
+    }
+
+    fn at(
+        shared: Arc<Shared>,
+        tape: TapeName,
+        snapshot: Snapshot,
+        (span, sieve): (Span, Arc<dyn Sieve>),
+    ) -> Result<Self> {
         let extent = read::extent(&shared, &tape, &snapshot, span)?;
-        Ok(Some(Self { shared, tape, snapshot, extent, order: span.order, sieve }))
+        Ok(Self { shared, tape, snapshot, extent, order: span.order, sieve, is_short: false })
     }
 
     fn sift(&self, block: &Range<u64>) -> Result<Vec<Entry>> {

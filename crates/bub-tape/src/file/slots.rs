@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use super::{batch::Pending, core::Core, shared::Shared};
+use super::{batch::Pending, core::Core, shared::Shared, snapshot::Snapshot};
 use crate::TapeName;
 
 /// Each open tape costs two file handles and a summary.
@@ -72,6 +72,13 @@ impl Open {
 impl Slot {
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         lock(&self.core)
+    }
+
+    /// What the tape's state says without waiting for anything; `None` when it has to be asked with patience.
+    pub(crate) fn if_known<T>(&self, look: impl FnOnce(&mut Core, Snapshot) -> T) -> Option<T> {
+        let mut core = self.core.try_lock().ok()?;
+        let snapshot = core.known()?;
+        Some(look(&mut core, snapshot))
     }
 
     pub(crate) fn enqueue(&self, pending: Pending) {
