@@ -105,7 +105,7 @@ impl Webhook {
         if let Some(exchange) = &exchange {
             self.exchanges.add(exchange, &outbound);
         }
-        let own = message.str_field(submission::CALLBACK_FIELD).map(str::to_owned);
+        let own = message.str_field(submission::ROUTE_FIELD).map(str::to_owned);
         if let Some(url) = own.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback())) {
             return self.callbacks.post(&url, inbound_id, &outbound).await;
         }

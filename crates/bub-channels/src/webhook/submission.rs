@@ -12,8 +12,8 @@ use serde_json::{Map, Value};
 use super::{NAME, answer::Refusal, callback, options::WebhookOptions};
 use crate::Ticket;
 
-/// The field that tells where the replies to a message go; the gateway copies it to them.
-pub(super) const CALLBACK_FIELD: &str = "callback_url";
+/// The field that tells where the replies to a message go; the gateway copies it to each of them.
+pub(super) const ROUTE_FIELD: &str = "reply_route";
 /// The field that asks for the growing answer, whatever the setting `stream_output` says.
 pub(super) const STREAM_FIELD: &str = "stream_output";
 
@@ -97,7 +97,7 @@ impl Submission {
         }
         let mut message = Envelope::from(message).with_sender(sender);
         if let Some(url) = &callback_url {
-            message.set(CALLBACK_FIELD, url.as_str());
+            message.set(ROUTE_FIELD, url.as_str());
         }
         if reply == Reply::Stream {
             message.set(STREAM_FIELD, true);

@@ -1,0 +1,14 @@
+//! The gateway through its public surface, with channels and a model that are made for it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod webhook;
+mod webhook_callback;
+mod webhook_limits;
+mod webhook_support;
