@@ -47,7 +47,7 @@ impl House {
     pub(crate) async fn with(change: impl FnOnce(&mut WebhookOptions)) -> Self {
         let mut options = WebhookOptions::default();
         options.token = Some(TOKEN.into());
-        options.listen = "127.0.0.1:0".to_owned();
+        options.listen = String::from("127.0.0.1:0");
         change(&mut options);
         let (sender, inbound) = mpsc::unbounded_channel();
         let (accepted, refuse) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
@@ -155,14 +155,11 @@ fn handler(
             let ticket = message.slot::<Ticket>().unwrap();
             let id = format!("m{}", accepted.load(Ordering::SeqCst));
             let known = ticket.key().and_then(|key| keys.lock().unwrap().get(key).cloned());
-            match known {
-                Some(first) => ticket.accept(&first, true),
-                None => {
-                    accepted.fetch_add(1, Ordering::SeqCst);
-                    keys.lock().unwrap().extend(ticket.key().map(|key| (key.to_owned(), id.clone())));
-                    ticket.accept(&id, false);
-                    inbound.send(message).unwrap();
-                }
+            ticket.accept(known.as_ref().unwrap_or(&id), known.is_some());
+            if known.is_none() {
+                accepted.fetch_add(1, Ordering::SeqCst);
+                keys.lock().unwrap().extend(ticket.key().map(|key| (key.to_owned(), id)));
+                inbound.send(message).unwrap();
             }
         }
         Box::pin(std::future::ready(outcome))
