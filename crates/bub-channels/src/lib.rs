@@ -1,9 +1,31 @@
 //! The gateway: channels in, turns, replies out, with nothing lost in between.
 //!
+//! ```text
+//! channel → accept → journal → lane (debounce, admission) → turn → journal → outbox → channel
+//! ```
+//!
+//! * [`Gateway`]: opens the journal, runs channels and lanes, drains.
+//! * [`Options`], [`House`]: how it is run, and what the program above does for it.
 //! * [`Ticket`], [`ReplyTo`]: slots by which a channel learns what became of its messages.
+//! * [`status`]: the local socket.
 //! * [`webhook`]: the channel that any program can use.
 
+mod control;
+mod current;
+mod enable;
+mod gateway;
+mod journal;
+mod lane;
+mod manager;
+mod options;
+mod outbox;
+mod router;
+pub mod status;
 mod ticket;
 pub mod webhook;
 
+pub use enable::{check_names, choose};
+pub use gateway::Gateway;
+pub use journal::Recovered;
+pub use options::{House, NoHouse, Options, directory};
 pub use ticket::{Outcome, ReplyTo, Ticket};

@@ -208,6 +208,24 @@ pub static TAPE_DURABILITY: Key<Durability> = Key::new(
     "`os`: survives the end of the process; `always`: also the loss of power.",
 );
 
+/// How long a gateway finishes its work after the request to stop.
+pub static GATEWAY_DRAIN: Key<Duration> = Key::new(
+    "gateway.drain_seconds",
+    Duration::from_secs(30),
+    "Time in seconds for which the gateway finishes running turns after it was asked to stop.",
+);
+
+/// How many messages of one session wait.
+pub static GATEWAY_SESSION_QUEUE: Key<u64> =
+    Key::new("gateway.session_queue", 100, "Messages of one session that may wait; more are refused.");
+
+/// How many messages wait in all.
+pub static GATEWAY_QUEUE: Key<u64> = Key::new(
+    "gateway.queue",
+    10_000,
+    "Unfinished messages in all, and undelivered replies of a channel; more messages are refused.",
+);
+
 /// What people may do. Trusted: it is policy.
 pub static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
     "policy.rules",
@@ -378,6 +396,7 @@ static WEBHOOK: &[&dyn Declared] = &[
 ];
 static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
 static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
+static GATEWAY: &[&dyn Declared] = &[&GATEWAY_DRAIN, &GATEWAY_SESSION_QUEUE, &GATEWAY_QUEUE];
 static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
 static FS: &[&dyn Declared] = &[&FS_CONFINE];
 static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];
@@ -386,13 +405,14 @@ static WEB: &[&dyn Declared] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
 static USAGE: &[&dyn Declared] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
 /// The sections that are always there, the root first.
-pub(crate) fn sections() -> [Section; 11] {
+pub(crate) fn sections() -> [Section; 12] {
     [
         Section::new("", ROOT),
         Section::new("telegram", TELEGRAM),
         Section::new("webhook", WEBHOOK),
         Section::new("spill", SPILL),
         Section::new("tape", TAPE),
+        Section::new("gateway", GATEWAY),
         Section::new("policy", POLICY),
         Section::new("fs", FS),
         Section::new("env", ENV),

@@ -159,9 +159,12 @@ fn check_policy(framework: &Framework) -> Result<(), String> {
 }
 
 fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {
-    // The worker beside the main thread hears signals also while a plugin blocks the command.
+    // The worker beside the main thread hears signals also while a plugin blocks the command. The gateway runs many
+    // turns at once.
+    let is_busy = command.command.get_name() == "gateway";
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
+        .worker_threads(if is_busy { cores.clamp(2, 8) } else { 1 })
         .enable_all()
         .build()
         .map_err(|error| Error::unknown(format!("cannot start the runtime: {error}")))?;

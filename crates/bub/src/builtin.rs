@@ -27,6 +27,7 @@ impl Plugin for Builtin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
         Arc::clone(&self.agent).register(hooks);
         Arc::clone(&self.commands).register(hooks);
+        Arc::clone(&self.commands.in_channel).register(hooks);
         Arc::clone(&self.terminal).register(hooks);
     }
 }

@@ -1,16 +1,19 @@
 //! The builtin commands of the command line, one file each.
 
 mod approve;
+mod gateway;
 mod hooks;
 mod login;
 mod models;
+mod outbox;
 mod output;
 mod policy;
 mod run;
 mod skill;
+mod status;
 mod tape;
 
-pub(crate) use approve::Terminal;
+pub(crate) use approve::{InChannel, Terminal};
 use bub_kernel::{CliApp, Error};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
@@ -26,12 +29,16 @@ fn client(settings: &Settings) -> ModelClient {
 #[derive(Default)]
 pub(crate) struct Commands {
     flaw: run::Flaw,
+    pub(crate) in_channel: std::sync::Arc<InChannel>,
 }
 
 #[bub_macros::hooks(crate = bub_kernel)]
 impl Commands {
     fn register_cli_commands(&self, app: &CliApp) {
         app.add(run::command(&self.flaw));
+        app.add(gateway::command(&self.in_channel));
+        app.add(status::command());
+        app.add(outbox::command());
         app.add(login::command());
         app.add(models::command());
         app.add(hooks::command());

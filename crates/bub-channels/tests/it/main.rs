@@ -8,7 +8,14 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod admission;
+mod channels;
+mod debounce;
+mod lanes;
+mod outbox;
+mod recovery;
 mod webhook;
 mod webhook_callback;
 mod webhook_limits;
 mod webhook_support;
+mod world;

@@ -1,12 +1,17 @@
-//! Asking the person at the terminal whether a tool call may be made.
+//! Asking a person whether a tool call may be made: at the terminal, or in the chat the message came from.
 
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
+    sync::OnceLock,
 };
 
 use bub_agent::policy::Approvals;
-use bub_kernel::{ApprovalAnswer, ApprovalRequest, Error, Result, Sender, State};
+use bub_channels::House;
+use bub_kernel::{
+    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Error, Framework, FrameworkRef, Result,
+    Sender, State,
+};
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::{Mutex, mpsc};
 
@@ -41,6 +46,48 @@ impl Terminal {
         let answer = lines.ask(&question(request)).await?;
         approvals.answer(&request.id, &request.sender, answer.clone())?;
         Ok(Some(answer))
+    }
+}
+
+/// Asks in the chat; the answer comes as a message, and the gateway hands it over.
+#[derive(Default)]
+pub(crate) struct InChannel(OnceLock<Approvals>);
+
+#[bub_macros::hooks(crate = bub_kernel)]
+impl InChannel {
+    async fn request_approval(
+        &self,
+        request: &ApprovalRequest,
+        state: &State,
+    ) -> Result<Option<ApprovalAnswer>> {
+        let router = state.slot::<FrameworkRef>().and_then(|framework| framework.get()?.router());
+        let (Some(router), Some(approvals)) = (router, state.slot::<Approvals>()) else { return Ok(None) };
+        let _ = self.0.set((*approvals).clone());
+        let text = format!(
+            "{}\nAnswer `,approve {id}` or `,deny {id}`.",
+            question(request).trim_end_matches(" [y/N] "),
+            id = request.id
+        );
+        let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text);
+        router.dispatch(&message.chat_id(&request.sender.chat_id).into()).await?;
+        // The builtin plugin waits for the answer.
+        Ok(None)
+    }
+}
+
+impl House for InChannel {
+    fn wait_for_session<'a>(
+        &'a self,
+        framework: &'a Framework,
+        session_id: &'a str,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(bub_agent::wait_for_session(framework, session_id))
+    }
+
+    fn answer_approval(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
+        let approvals = self.0.get();
+        let none = || Error::invalid_input("there is no such request; it was answered or has expired");
+        approvals.ok_or_else(none)?.answer(id, by, answer)
     }
 }
 

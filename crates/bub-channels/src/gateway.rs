@@ -1,0 +1,356 @@
+//! The gateway itself: accepts messages, runs the channels, and stops without losing anything.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, OnceLock, Weak},
+    time::Duration,
+};
+
+use bub_kernel::{CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, MessageHandler, Result};
+use bub_settings::Settings;
+use tokio::sync::Semaphore;
+
+use crate::{
+    control, enable,
+    journal::{Accepted, Journal, Record, Recovered, StoredSender, lock, now, raw},
+    lane::{self, Item, Lanes},
+    manager,
+    options::Options,
+    outbox::{Outbox, Parcel},
+    router::Router,
+    status,
+    ticket::Ticket,
+};
+
+/// So long a message waits for room.
+const ROOM_LIMIT: Duration = Duration::from_secs(5);
+/// How soon to try again what was refused for want of room.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// A gateway, ready to run.
+pub struct Gateway {
+    core: Arc<Core>,
+    recovered: Recovered,
+}
+
+/// What all parts of a gateway share.
+pub(crate) struct Core {
+    pub(crate) framework: Framework,
+    pub(crate) options: Options,
+    pub(crate) journal: Journal,
+    pub(crate) lanes: Lanes,
+    pub(crate) outbox: Outbox,
+    pub(crate) channels: HashMap<String, Entry>,
+    room: Arc<Semaphore>,
+    /// Nothing new is accepted.
+    pub(crate) drain: CancellationToken,
+    /// Everything stops now.
+    pub(crate) halt: CancellationToken,
+    /// What channels see; any of them may end the gateway by it.
+    pub(crate) stop: CancellationToken,
+}
+
+/// A channel that was chosen to run.
+pub(crate) struct Entry {
+    pub(crate) channel: Arc<dyn Channel>,
+    pub(crate) state: Mutex<ChannelState>,
+}
+
+/// How a channel is.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChannelState {
+    pub(crate) phase: Phase,
+    pub(crate) last_error: Option<String>,
+    pub(crate) accepted: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    #[default]
+    Starting,
+    Running,
+    /// It is started again after a pause.
+    Failed,
+    Stopped,
+}
+
+impl Phase {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Failed => "failed, is started again",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+impl Gateway {
+    /// Opens the journal and chooses the channels. Nothing runs yet.
+    pub fn open(framework: &Framework, options: Options, names: &[String]) -> Result<Self> {
+        let place = Arc::new(OnceLock::<Weak<Core>>::new());
+        let all = framework.channels(&handler(Arc::clone(&place)))?;
+        enable::check_names(names, &all)?;
+        let chosen = enable::choose(names, &all);
+        if chosen.is_empty() {
+            let known: Vec<_> = all.iter().map(|channel| channel.name()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(Error::unknown(format!(
+                "no channel is enabled (there are: {known}); configure one and see `enabled_channels`"
+            )));
+        }
+        let (journal, recovered) =
+            Journal::open(Arc::clone(&options.fs), &options.directory, options.durability)?;
+        let entry = |channel: Arc<dyn Channel>| {
+            (channel.name().to_owned(), Entry { channel, state: Mutex::default() })
+        };
+        let core = Arc::new(Core {
+            framework: framework.clone(),
+            journal,
+            lanes: Lanes::default(),
+            outbox: Outbox::default(),
+            channels: chosen.into_iter().map(entry).collect(),
+            room: Arc::new(Semaphore::new(options.queue.min(Semaphore::MAX_PERMITS))),
+            options,
+            drain: CancellationToken::new(),
+            halt: CancellationToken::new(),
+            stop: CancellationToken::new(),
+        });
+        // Set exactly once, right here.
+        let _ = place.set(Arc::downgrade(&core));
+        Ok(Self { core, recovered })
+    }
+
+    /// What the journal held.
+    pub fn recovered(&self) -> Recovered {
+        self.recovered
+    }
+
+    /// The names of the channels that run.
+    pub fn channels(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.core.channels.keys().cloned().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Runs until `stop` fires or a channel ends it, then finishes what runs, within the limit. `ready` is called once
+    /// messages are taken.
+    ///
+    /// The framework's running scope must be open.
+    pub async fn run(self, stop: CancellationToken, ready: impl FnOnce()) -> Result<()> {
+        let core = &self.core;
+        core.framework.bind_router(Some(Arc::new(Router(Arc::downgrade(core)))));
+        // Before anything new comes in: what is older goes first.
+        core.recover();
+        let listening = status::listen(core)?;
+        let channels = manager::start(core);
+        ready();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = core.stop.cancelled() => {}
+        }
+        core.drain.cancel();
+        let _ = tokio::time::timeout(core.options.drain, core.drained()).await;
+        manager::stop(core, channels).await;
+        core.framework.bind_router(None);
+        core.halt.cancel();
+        let _ = tokio::time::timeout(Duration::from_secs(3), core.lanes_gone()).await;
+        core.journal.close().await;
+        drop(listening);
+        let left = core.journal.live().inbounds().count();
+        if left > 0 {
+            tracing::warn!("gateway.stopped unfinished={left}: they are picked up at the next start");
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("channels", &self.channels()).finish_non_exhaustive()
+    }
+}
+
+/// The handler that channels are made with, before the gateway exists.
+fn handler(place: Arc<OnceLock<Weak<Core>>>) -> MessageHandler {
+    Arc::new(move |message| {
+        let core = place.get().and_then(Weak::upgrade);
+        Box::pin(async move {
+            match core {
+                Some(core) => core.accept(message).await,
+                None => Err(busy("the gateway is not running")),
+            }
+        })
+    })
+}
+
+fn busy(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Temporary, why).with_retry_after(TRY_AGAIN)
+}
+
+impl Core {
+    pub(crate) fn channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
+        self.channels.get(name).map(|entry| Arc::clone(&entry.channel))
+    }
+
+    /// The channel, when it can send.
+    pub(crate) fn running_channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
+        let entry = self.channels.get(name)?;
+        (lock(&entry.state).phase == Phase::Running).then(|| Arc::clone(&entry.channel))
+    }
+
+    pub(crate) fn note_error(&self, channel: &str, error: &str) {
+        if let Some(entry) = self.channels.get(channel) {
+            lock(&entry.state).last_error = Some(error.to_owned());
+        }
+    }
+
+    /// A text without secrets.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        match self.framework.service::<Settings>() {
+            Some(settings) => settings.redactor().redact(text).into_owned(),
+            None => text.to_owned(),
+        }
+    }
+
+    /// Takes a message: it returns when the message is in the journal, or was refused with the reason.
+    async fn accept(self: &Arc<Self>, mut message: Envelope) -> Result<()> {
+        if self.drain.is_cancelled() {
+            return Err(busy("the gateway is stopping"));
+        }
+        let name = message.channel().unwrap_or_default().into_owned();
+        let Some(entry) = self.channels.get(&name) else {
+            tracing::warn!("gateway.unknown_channel channel={name}: its message is dropped");
+            return Err(Error::invalid_input(format!("there is no channel `{name}` here")));
+        };
+        if let Some((id, answer)) = control::approval(&message) {
+            return control::answer(self, &message, &id, answer).await;
+        }
+        let session = match self.framework.resolve_session(&message).await {
+            Ok(session) => session,
+            Err(error) => {
+                self.framework.hooks().notify_error("resolve_session", &error, Some(&message)).await;
+                return Err(error);
+            }
+        };
+        message.set("session_id", session.as_str());
+        let permit = self.room_for(&name, &session).await?;
+        let ticket = message.slot::<Ticket>();
+        let id = self.journal.next_id();
+        let key = ticket.as_ref().and_then(|ticket| ticket.key()).map(|key| format!("{name}:{key}"));
+        if let Some(key) = &key {
+            while let Some(owner) = self.reserve(key, &id) {
+                // The first may not be written yet, and may yet fail.
+                self.journal.append(Record::Mark).await?;
+                if self.journal.live().owner(key) == Some(&owner) {
+                    if let Some(ticket) = ticket {
+                        ticket.accept(&owner, true);
+                    }
+                    return Ok(());
+                }
+            }
+        }
+        let accepted = Accepted {
+            id: id.clone(),
+            at: now(),
+            session: session.clone(),
+            key: key.clone(),
+            sender: StoredSender::of(&message),
+            message: raw(&message)?,
+        };
+        if let Err(error) = self.journal.append(Record::Accepted(accepted)).await {
+            if let Some(key) = key {
+                self.journal.live().release(&key, &id);
+            }
+            return Err(error);
+        }
+        if let Some(ticket) = ticket {
+            ticket.accept(&id, false);
+        }
+        lock(&entry.state).accepted += 1;
+        let item = Item { permit: Some(permit), ..Item::new(id, message) };
+        Lanes::push(self, &session, item);
+        Ok(())
+    }
+
+    fn reserve(&self, key: &str, id: &str) -> Option<String> {
+        self.journal.live().reserve(key, id, now())
+    }
+
+    /// Room for a message, or the reason why there is none.
+    async fn room_for(&self, channel: &str, session: &str) -> Result<tokio::sync::OwnedSemaphorePermit> {
+        if self.lanes.unfinished(session) >= self.options.session_queue {
+            let most = self.options.session_queue;
+            return Err(busy(format!("{most} messages of this session wait already; try again later")));
+        }
+        let undelivered = self.journal.live().undelivered(channel);
+        if undelivered >= self.options.queue {
+            return Err(busy(format!("{undelivered} replies cannot be delivered; see `bub outbox list`")));
+        }
+        match tokio::time::timeout(ROOM_LIMIT, Arc::clone(&self.room).acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(busy("too many messages wait already; try again later")),
+        }
+    }
+
+    /// Ends what runs and waits in a session.
+    pub(crate) async fn quit(&self, session: &str, except: Option<String>) {
+        self.lanes.quit(session, except).await;
+    }
+
+    /// Puts what the journal holds where it was.
+    fn recover(self: &Arc<Self>) {
+        let (inbounds, outgoing) = {
+            let live = self.journal.live();
+            (live.inbounds().cloned().collect::<Vec<_>>(), live.outgoing().cloned().collect::<Vec<_>>())
+        };
+        let mut items: HashMap<String, (String, Item)> = HashMap::new();
+        let mut order = Vec::with_capacity(inbounds.len());
+        let mut groups = Vec::new();
+        for inbound in inbounds {
+            let accepted = &inbound.accepted;
+            let mut item = Item::new(accepted.id.clone(), accepted.envelope());
+            (item.attempt, item.is_recovered) = (inbound.attempt, true);
+            // Without room it is taken all the same: it was accepted.
+            item.permit = Arc::clone(&self.room).try_acquire_owned().ok();
+            order.push(accepted.id.clone());
+            if !inbound.with.is_empty() {
+                groups.push((accepted.id.clone(), inbound.with.clone()));
+            }
+            items.insert(accepted.id.clone(), (accepted.session.clone(), item));
+        }
+        // What was one turn is the same turn again.
+        for (id, with) in groups {
+            let Some((session, last)) = items.remove(&id) else { continue };
+            let attempt = last.attempt;
+            let mut batch: Vec<_> = with.iter().filter_map(|id| Some(items.remove(id)?.1)).collect();
+            batch.push(last);
+            if let Some(mut merged) = lane::merge(&mut batch) {
+                merged.attempt = attempt;
+                items.insert(id, (session, merged));
+            }
+        }
+        for id in order {
+            if let Some((session, item)) = items.remove(&id) {
+                Lanes::push(self, &session, item);
+            }
+        }
+        for outgoing in outgoing.into_iter().filter(|outgoing| !outgoing.is_stuck) {
+            let parcel = Parcel { reply: outgoing.reply, message: None, attempt: outgoing.attempt };
+            Outbox::send(self, parcel);
+        }
+    }
+
+    /// Waits until nothing runs and nothing is on its way.
+    async fn drained(&self) {
+        while !self.lanes.is_empty() || self.outbox.is_busy() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn lanes_gone(&self) {
+        while !self.lanes.is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! What is not finished: all the memory the journal needs.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::record::{Accepted, Record, Reply};
+
+/// So many idempotency keys are remembered.
+const MOST_KEYS: usize = 100_000;
+/// And so long, in milliseconds.
+const KEY_AGE: u64 = 24 * 60 * 60 * 1000;
+
+/// A message that is not done.
+#[derive(Clone, Debug)]
+pub(crate) struct Inbound {
+    pub(crate) accepted: Arc<Accepted>,
+    /// How often a turn for it began.
+    pub(crate) attempt: u32,
+    /// What is merged with it.
+    pub(crate) with: Vec<String>,
+    pub(crate) prints: Vec<u64>,
+}
+
+/// A reply that is not delivered.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing {
+    pub(crate) reply: Arc<Reply>,
+    pub(crate) attempt: u32,
+    pub(crate) error: Option<String>,
+    /// Nobody tries any more until a person says so.
+    pub(crate) is_stuck: bool,
+}
+
+/// The unfinished messages and replies, in the order of their arrival, and the keys.
+#[derive(Debug, Default)]
+pub(crate) struct Live {
+    next: u64,
+    order: HashMap<String, u64>,
+    inbounds: BTreeMap<u64, Inbound>,
+    outgoing: BTreeMap<u64, Outgoing>,
+    /// How many replies wait for each channel.
+    waiting: HashMap<String, usize>,
+    keys: HashMap<String, String>,
+    key_ages: VecDeque<(u64, String)>,
+}
+
+impl Live {
+    /// Takes in a fact that is written.
+    pub(crate) fn apply(&mut self, record: Record) {
+        match record {
+            Record::Accepted(accepted) => {
+                if let Some(key) = &accepted.key {
+                    self.remember(key.clone(), accepted.id.clone(), accepted.at);
+                }
+                let place = self.place(&accepted.id);
+                let accepted = Arc::new(accepted);
+                let fresh = Inbound { accepted, attempt: 0, with: Vec::new(), prints: Vec::new() };
+                self.inbounds.insert(place, fresh);
+            }
+            Record::Started { id, attempt, with } => {
+                if let Some(found) = self.inbound_mut(&id) {
+                    (found.attempt, found.with) = (attempt, with);
+                }
+            }
+            Record::Done { ids } | Record::Dropped { ids, .. } => {
+                for id in ids {
+                    if let Some(place) = self.order.remove(&id) {
+                        self.inbounds.remove(&place);
+                    }
+                }
+            }
+            Record::Reply(reply) => {
+                if let Some(found) = reply.inbound.as_deref().and_then(|id| self.inbound_mut(id)) {
+                    found.prints.push(reply.print);
+                }
+                let place = self.place(&reply.id);
+                *self.waiting.entry(reply.channel.clone()).or_default() += 1;
+                let fresh = Outgoing { reply: Arc::new(reply), attempt: 0, error: None, is_stuck: false };
+                self.outgoing.insert(place, fresh);
+            }
+            Record::Replied { id, prints } => {
+                if let Some(found) = self.inbound_mut(&id) {
+                    found.prints = prints;
+                }
+            }
+            Record::Attempt { id, attempt, error } => {
+                if let Some(found) = self.outgoing_mut(&id) {
+                    (found.attempt, found.error) = (attempt, Some(error));
+                }
+            }
+            Record::Undeliverable { id, error } => {
+                if let Some(found) = self.outgoing_mut(&id) {
+                    (found.is_stuck, found.error) = (true, Some(error));
+                }
+            }
+            Record::Retry { id } => {
+                if let Some(found) = self.outgoing_mut(&id) {
+                    (found.is_stuck, found.attempt) = (false, 0);
+                }
+            }
+            Record::Delivered { id } | Record::Forgotten { id } => {
+                let gone = self.order.remove(&id).and_then(|place| self.outgoing.remove(&place));
+                if let Some(count) = gone.and_then(|gone| self.waiting.get_mut(&gone.reply.channel)) {
+                    *count = count.saturating_sub(1);
+                }
+            }
+            Record::Key { key, id, at } => self.remember(key, id, at),
+            Record::Steered { .. } | Record::Mark => {}
+        }
+    }
+
+    /// The records from which all this can be built again.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let mut records = Vec::with_capacity(self.key_ages.len() + self.order.len());
+        for (at, key) in &self.key_ages {
+            if let Some(id) = self.keys.get(key) {
+                records.push(Record::Key { key: key.clone(), id: id.clone(), at: *at });
+            }
+        }
+        // Before the messages, whose own records have all their fingerprints.
+        for outgoing in self.outgoing.values() {
+            let id = outgoing.reply.id.clone();
+            records.push(Record::Reply((*outgoing.reply).clone()));
+            let error = outgoing.error.clone().unwrap_or_default();
+            if outgoing.attempt > 0 {
+                records.push(Record::Attempt {
+                    id: id.clone(),
+                    attempt: outgoing.attempt,
+                    error: error.clone(),
+                });
+            }
+            if outgoing.is_stuck {
+                records.push(Record::Undeliverable { id, error });
+            }
+        }
+        for inbound in self.inbounds.values() {
+            let id = inbound.accepted.id.clone();
+            // The key has its own record.
+            records.push(Record::Accepted(Accepted { key: None, ..(*inbound.accepted).clone() }));
+            if inbound.attempt > 0 {
+                let (attempt, with) = (inbound.attempt, inbound.with.clone());
+                records.push(Record::Started { id: id.clone(), attempt, with });
+            }
+            if !inbound.prints.is_empty() {
+                records.push(Record::Replied { id, prints: inbound.prints.clone() });
+            }
+        }
+        records
+    }
+
+    /// Reserves a key for a message; the id of the one that has it already.
+    pub(crate) fn reserve(&mut self, key: &str, id: &str, at: u64) -> Option<String> {
+        self.forget_old_keys(at);
+        if let Some(owner) = self.keys.get(key) {
+            return Some(owner.clone());
+        }
+        self.remember(key.to_owned(), id.to_owned(), at);
+        None
+    }
+
+    /// Gives a key back that was reserved for a message which was not accepted.
+    pub(crate) fn release(&mut self, key: &str, id: &str) {
+        if self.keys.get(key).is_some_and(|owner| owner == id) {
+            self.keys.remove(key);
+            self.key_ages.retain(|(_, known)| known != key);
+        }
+    }
+
+    pub(crate) fn owner(&self, key: &str) -> Option<&str> {
+        self.keys.get(key).map(String::as_str)
+    }
+
+    pub(crate) fn inbounds(&self) -> impl Iterator<Item = &Inbound> {
+        self.inbounds.values()
+    }
+
+    pub(crate) fn outgoing(&self) -> impl Iterator<Item = &Outgoing> {
+        self.outgoing.values()
+    }
+
+    pub(crate) fn inbound(&self, id: &str) -> Option<&Inbound> {
+        self.inbounds.get(self.order.get(id)?)
+    }
+
+    pub(crate) fn reply(&self, id: &str) -> Option<&Outgoing> {
+        self.outgoing.get(self.order.get(id)?)
+    }
+
+    /// How many replies of a channel are not delivered.
+    pub(crate) fn undelivered(&self, channel: &str) -> usize {
+        self.waiting.get(channel).copied().unwrap_or(0)
+    }
+
+    fn inbound_mut(&mut self, id: &str) -> Option<&mut Inbound> {
+        self.inbounds.get_mut(self.order.get(id)?)
+    }
+
+    fn outgoing_mut(&mut self, id: &str) -> Option<&mut Outgoing> {
+        self.outgoing.get_mut(self.order.get(id)?)
+    }
+
+    fn place(&mut self, id: &str) -> u64 {
+        self.next += 1;
+        self.order.insert(id.to_owned(), self.next);
+        self.next
+    }
+
+    fn remember(&mut self, key: String, id: String, at: u64) {
+        if self.keys.insert(key.clone(), id).is_none() {
+            self.key_ages.push_back((at, key));
+        }
+        self.forget_old_keys(at);
+    }
+
+    fn forget_old_keys(&mut self, now: u64) {
+        while let Some((at, _)) = self.key_ages.front() {
+            if self.key_ages.len() <= MOST_KEYS && now.saturating_sub(*at) < KEY_AGE {
+                break;
+            }
+            if let Some((_, key)) = self.key_ages.pop_front() {
+                self.keys.remove(&key);
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What the journal holds: one checksummed line for each fact.
+
+use bub_kernel::{Envelope, Role, Sender};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// A fact about a message or a reply. The names are the format of the file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Record {
+    Accepted(Accepted),
+    /// A turn for the message begins; it carries what was merged with it, oldest first.
+    Started {
+        id: String,
+        attempt: u32,
+        with: Vec<String>,
+    },
+    Steered {
+        id: String,
+        into: String,
+    },
+    Done {
+        ids: Vec<String>,
+    },
+    Dropped {
+        ids: Vec<String>,
+        reason: String,
+    },
+    Reply(Reply),
+    /// The fingerprints of replies that an unfinished message has had.
+    Replied {
+        id: String,
+        prints: Vec<u64>,
+    },
+    Attempt {
+        id: String,
+        attempt: u32,
+        error: String,
+    },
+    Delivered {
+        id: String,
+    },
+    Undeliverable {
+        id: String,
+        error: String,
+    },
+    Retry {
+        id: String,
+    },
+    Forgotten {
+        id: String,
+    },
+    Key {
+        key: String,
+        id: String,
+        at: u64,
+    },
+    /// Says nothing; whoever waits for it knows that all before it is written.
+    Mark,
+}
+
+/// A message that was taken.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Accepted {
+    pub(crate) id: String,
+    /// Milliseconds since 1970.
+    pub(crate) at: u64,
+    pub(crate) session: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sender: Option<StoredSender>,
+    pub(crate) message: Box<RawValue>,
+}
+
+/// A reply that is to be delivered.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Reply {
+    pub(crate) id: String,
+    pub(crate) at: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inbound: Option<String>,
+    pub(crate) channel: String,
+    pub(crate) chat: String,
+    pub(crate) print: u64,
+    pub(crate) message: Box<RawValue>,
+}
+
+/// A sender as the adapter vouched for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StoredSender {
+    role: String,
+    channel: String,
+    chat_id: String,
+    id: String,
+    name: String,
+}
+
+impl StoredSender {
+    pub(crate) fn of(envelope: &Envelope) -> Option<Self> {
+        let sender = envelope.slot::<Sender>()?;
+        let Sender { role, channel, chat_id, id, name } = (*sender).clone();
+        Some(Self { role: role.name().to_owned(), channel, chat_id, id, name })
+    }
+
+    fn into_sender(self) -> Sender {
+        let Self { role, channel, chat_id, id, name } = self;
+        Sender { role: Role::from_name(&role).unwrap_or_default(), channel, chat_id, id, name }
+    }
+}
+
+impl Accepted {
+    /// The message as it was accepted, as far as that can be written down.
+    pub(crate) fn envelope(&self) -> Envelope {
+        let envelope = envelope(&self.message);
+        match &self.sender {
+            Some(sender) => envelope.with_sender(sender.clone().into_sender()),
+            None => envelope,
+        }
+    }
+}
+
+impl Reply {
+    pub(crate) fn envelope(&self) -> Envelope {
+        envelope(&self.message)
+    }
+}
+
+fn envelope(raw: &RawValue) -> Envelope {
+    // It was written by `raw`, and its checksum is right.
+    serde_json::from_str(raw.get()).unwrap_or_default()
+}
+
+/// An envelope as it is stored.
+pub(crate) fn raw(envelope: &Envelope) -> bub_kernel::Result<Box<RawValue>> {
+    serde_json::value::to_raw_value(envelope)
+        .map_err(|error| bub_kernel::Error::invalid_input(format!("the message cannot be stored: {error}")))
+}
+
+impl Record {
+    /// The line: checksum, a space, JSON, newline.
+    pub(crate) fn line(&self) -> Vec<u8> {
+        let mut line = Vec::with_capacity(256);
+        line.extend_from_slice(b"00000000 ");
+        // Nothing in a record can fail to be JSON.
+        let _ = serde_json::to_writer(&mut line, self);
+        let sum = format!("{:08x}", crc32fast::hash(line.get(9..).unwrap_or_default()));
+        if let Some(place) = line.get_mut(..8) {
+            place.copy_from_slice(sum.as_bytes());
+        }
+        line.push(b'\n');
+        line
+    }
+
+    /// The record of a line without its newline; `None` when it is damaged.
+    pub(crate) fn parse(line: &[u8]) -> Option<Self> {
+        let (sum, rest) = line.split_at_checked(9)?;
+        let sum = u32::from_str_radix(std::str::from_utf8(sum.get(..8)?).ok()?, 16).ok()?;
+        if crc32fast::hash(rest) != sum {
+            return None;
+        }
+        serde_json::from_slice(rest).ok()
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

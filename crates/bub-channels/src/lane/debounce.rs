@@ -1,0 +1,89 @@
+//! Collecting messages that come in quick succession.
+//!
+//! A message that addresses bub starts the wait, and each further one prolongs it, but never beyond the hard cap. What
+//! is merely heard joins while the chat is active, and is dropped otherwise.
+
+use bub_kernel::Envelope;
+use tokio::time::Instant;
+
+use super::Item;
+use crate::gateway::Core;
+
+#[derive(Debug, Default)]
+pub(super) struct Debounce {
+    held: Vec<Item>,
+    /// When the first of the held arrived.
+    since: Option<Instant>,
+    due: Option<Instant>,
+    last_active: Option<Instant>,
+}
+
+impl Debounce {
+    /// Holds a message back; returns one that nobody is meant to answer.
+    pub(super) fn take(&mut self, item: Item, core: &Core) -> Option<Item> {
+        let now = Instant::now();
+        if item.is_recovered {
+            // It was held before the restart, and has waited long enough.
+            self.due = Some(now);
+        } else if item.envelope.is_active() {
+            self.last_active = Some(now);
+            let cap = self.since.unwrap_or(now) + core.options.max_wait;
+            self.due = Some(cap.min(now + core.options.debounce));
+        } else if self.is_active(now, core) {
+            self.due = self.due.or(Some(now + core.options.max_wait));
+        } else {
+            self.last_active = None;
+            return Some(item);
+        }
+        self.since = self.since.or(Some(now));
+        self.held.push(item);
+        None
+    }
+
+    fn is_active(&self, now: Instant, core: &Core) -> bool {
+        self.last_active.is_some_and(|last| now.duration_since(last) <= core.options.active_window)
+    }
+
+    pub(super) fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether there is something to remember.
+    pub(super) fn is_needed(&self, core: &Core) -> bool {
+        let remembers = self.is_active(Instant::now(), core) && !core.drain.is_cancelled();
+        self.is_holding() || remembers
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.due.is_some_and(|due| due <= Instant::now())
+    }
+
+    pub(super) fn wake_at(&self, core: &Core) -> Option<Instant> {
+        // A little after the window, which includes its last moment.
+        let forget =
+            || Some(self.last_active? + core.options.active_window + std::time::Duration::from_millis(1));
+        self.due.or_else(forget)
+    }
+
+    /// All that is held, as one message.
+    pub(super) fn flush(&mut self) -> Option<Item> {
+        (self.due, self.since) = (None, None);
+        let mut held = std::mem::take(&mut self.held);
+        merge(&mut held)
+    }
+}
+
+/// Merges messages into the last of them.
+pub(crate) fn merge(items: &mut Vec<Item>) -> Option<Item> {
+    if items.len() > 1 {
+        let batch: Vec<Envelope> = items.iter().map(|item| item.envelope.clone()).collect();
+        let merged = Envelope::merge_batch(batch);
+        let mut last = items.pop()?;
+        if let Ok(merged) = merged {
+            last.envelope = merged;
+        }
+        last.merged = std::mem::take(items);
+        return Some(last);
+    }
+    items.pop()
+}

@@ -1,0 +1,81 @@
+//! One turn of a lane.
+
+use std::sync::Arc;
+
+use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, TurnOptions};
+
+use super::Item;
+use crate::{current::Current, gateway::Core, journal::Record};
+
+/// So many beginnings of a turn the end of the process may follow; the agent gives up earlier, and says so.
+const MOST_ATTEMPTS: u32 = 5;
+
+/// How a turn ended.
+pub(super) struct Ended {
+    pub(super) replies: u32,
+    /// It was stopped before its end.
+    pub(super) is_cancelled: bool,
+}
+
+/// A turn that is to be run.
+pub(super) struct Turn {
+    pub(super) core: Arc<Core>,
+    pub(super) session: String,
+    pub(super) id: String,
+    pub(super) message: Envelope,
+    pub(super) attempt: u32,
+    pub(super) with: Vec<String>,
+    pub(super) cancel: CancellationToken,
+}
+
+impl Turn {
+    pub(super) async fn run(mut self) -> Ended {
+        let (core, id) = (Arc::clone(&self.core), self.id.clone());
+        if self.attempt > MOST_ATTEMPTS {
+            tracing::error!("lane.given_up id={id}: its turn ended the process {MOST_ATTEMPTS} times");
+            return Ended { replies: 0, is_cancelled: false };
+        }
+        let said = core.journal.live().inbound(&id).map(|inbound| inbound.prints.clone()).unwrap_or_default();
+        if !self.begin().await {
+            return Ended { replies: 0, is_cancelled: true };
+        }
+        self.message.put_slot(Arc::new(Delivery { inbound_id: id.clone(), attempt: self.attempt }));
+        let options =
+            TurnOptions { stream_output: core.options.stream_output, cancel: Some(self.cancel.clone()) };
+        let current = Arc::new(Current::new(id, said));
+        let outcome = current.run(core.framework.process_inbound(self.message, options)).await;
+        let is_cancelled =
+            outcome.is_err_and(|error| error.kind() == ErrorKind::Cancelled) && self.cancel.is_cancelled();
+        Ended { replies: current.replies(), is_cancelled }
+    }
+
+    /// Writes down that it begins, and waits for its session; `false` when it is not to begin any more.
+    async fn begin(&mut self) -> bool {
+        let (id, with) = (self.id.clone(), std::mem::take(&mut self.with));
+        let waiting = async {
+            self.core.journal.commit(Record::Started { id, attempt: self.attempt, with }).await?;
+            self.core.options.house.wait_for_session(&self.core.framework, &self.session).await
+        };
+        let ready = tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => return false,
+            ready = waiting => ready,
+        };
+        match ready {
+            Err(error) if error.kind() == ErrorKind::Cancelled => false,
+            Err(error) => {
+                // The turn itself will say what is wrong, and to whom it matters.
+                tracing::warn!("lane.wait_failed session={} error={error}", self.session);
+                true
+            }
+            Ok(()) => true,
+        }
+    }
+}
+
+/// A turn that the end of the gateway cut off is no crash: it does not count as another attempt.
+pub(super) fn interrupted(core: &Core, item: &Item) {
+    let with = item.merged.iter().map(|item| item.id.clone()).collect();
+    let attempt = item.attempt.saturating_sub(1).max(1);
+    core.journal.post(Record::Started { id: item.id.clone(), attempt, with });
+}

@@ -1,0 +1,73 @@
+//! Starting and stopping channels, each for itself.
+
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
+
+use bub_kernel::{Error, Result};
+use futures_util::FutureExt as _;
+use tokio::task::JoinSet;
+
+use crate::{
+    gateway::{Core, Phase},
+    journal::lock,
+};
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// A channel has so long to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Starts every channel in a task of its own.
+pub(crate) fn start(core: &Arc<Core>) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for name in core.channels.keys().cloned() {
+        tasks.spawn(keep_running(Arc::clone(core), name));
+    }
+    tasks
+}
+
+async fn keep_running(core: Arc<Core>, name: String) {
+    let Some(entry) = core.channels.get(&name) else { return };
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let starting = guarded(entry.channel.start(core.stop.clone()));
+        let Err(error) = starting.await else { break };
+        let text = core.redact(error.message());
+        tracing::error!("channel.start_failed channel={name} error={text}; again in {} s", pause.as_secs());
+        {
+            let mut state = lock(&entry.state);
+            (state.phase, state.last_error) = (Phase::Failed, Some(text));
+        }
+        let _ = tokio::time::timeout(STOP_LIMIT, guarded(entry.channel.stop())).await;
+        tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        lock(&entry.state).phase = Phase::Starting;
+    }
+    lock(&entry.state).phase = Phase::Running;
+    tracing::info!("channel.running channel={name}");
+    // Replies may have waited for it.
+    core.outbox.hurry.notify_waiters();
+}
+
+/// Stops all of them, whatever one does.
+pub(crate) async fn stop(core: &Core, mut starting: JoinSet<()>) {
+    core.stop.cancel();
+    starting.abort_all();
+    let stopping = core.channels.iter().map(|(name, entry)| async move {
+        match tokio::time::timeout(STOP_LIMIT, guarded(entry.channel.stop())).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!("channel.stop_failed channel={name} error={}", core.redact(error.message()));
+            }
+            Err(_) => tracing::error!("channel.stop_failed channel={name} error=it took too long"),
+        }
+        lock(&entry.state).phase = Phase::Stopped;
+    });
+    futures_util::future::join_all(stopping).await;
+}
+
+async fn guarded(work: impl Future<Output = Result<()>>) -> Result<()> {
+    AssertUnwindSafe(work)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(Error::unknown("the channel panicked")))
+}

@@ -1,0 +1,177 @@
+//! Delivering replies: in order for each chat, as often as it takes, without one chat waiting for another.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bub_kernel::{Envelope, Error, ErrorKind, Result};
+use futures_util::FutureExt as _;
+use tokio::sync::Notify;
+
+use crate::{
+    gateway::Core,
+    journal::{Record, Reply, lock, now, random},
+    ticket::ReplyTo,
+};
+
+/// A reply that could not be delivered for so long is left to a person, in milliseconds.
+const MOST_AGE: u64 = 24 * 60 * 60 * 1000;
+/// The same after so many attempts.
+const MOST_ATTEMPTS: u32 = 200;
+/// An attempt takes no longer.
+const SEND_LIMIT: Duration = Duration::from_mins(2);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(10);
+
+type Chat = (String, String);
+
+/// The replies on their way, by chat.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    chats: Mutex<HashMap<Chat, VecDeque<Parcel>>>,
+    /// How many chats have something to send just now, and do not merely wait for another attempt.
+    busy: AtomicUsize,
+    /// A person wants something tried now.
+    pub(crate) hurry: Notify,
+}
+
+/// A reply, with the slots that came with it as long as this process lives.
+#[derive(Debug, Clone)]
+pub(crate) struct Parcel {
+    pub(crate) reply: Arc<Reply>,
+    pub(crate) message: Option<Envelope>,
+    pub(crate) attempt: u32,
+}
+
+impl Outbox {
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::SeqCst) > 0
+    }
+
+    /// Has a reply delivered after those of its chat that wait already.
+    pub(crate) fn send(core: &Arc<Core>, parcel: Parcel) {
+        let chat = (parcel.reply.channel.clone(), parcel.reply.chat.clone());
+        let mut chats = lock(&core.outbox.chats);
+        if let Some(waiting) = chats.get_mut(&chat) {
+            waiting.push_back(parcel);
+            return;
+        }
+        chats.insert(chat.clone(), VecDeque::from([parcel]));
+        drop(chats);
+        core.outbox.busy.fetch_add(1, Ordering::SeqCst);
+        tokio::spawn(deliver_all(Arc::clone(core), chat));
+    }
+
+    /// Tries a reply again that waits or was given up.
+    pub(crate) async fn retry(core: &Arc<Core>, id: &str) -> Result<()> {
+        let found = core.journal.live().reply(id).cloned();
+        let found = found.ok_or_else(|| unknown_reply(id))?;
+        core.journal.commit(Record::Retry { id: id.to_owned() }).await?;
+        if found.is_stuck {
+            Self::send(core, Parcel { reply: found.reply, message: None, attempt: 0 });
+        } else {
+            core.outbox.hurry.notify_waiters();
+        }
+        Ok(())
+    }
+
+    /// Forgets a reply.
+    pub(crate) async fn forget(core: &Core, id: &str) -> Result<()> {
+        if core.journal.live().reply(id).is_none() {
+            return Err(unknown_reply(id));
+        }
+        core.journal.commit(Record::Forgotten { id: id.to_owned() }).await?;
+        core.outbox.hurry.notify_waiters();
+        Ok(())
+    }
+}
+
+pub(crate) fn unknown_reply(id: &str) -> Error {
+    Error::not_found(format!("there is no undelivered reply `{id}`; `bub outbox list` shows them"))
+}
+
+async fn deliver_all(core: Arc<Core>, chat: Chat) {
+    while let Some(parcel) = next(&core, &chat) {
+        tokio::select! {
+            biased;
+            // It is in the journal.
+            () = core.halt.cancelled() => return,
+            () = deliver(&core, parcel) => {}
+        }
+    }
+    core.outbox.busy.fetch_sub(1, Ordering::SeqCst);
+}
+
+fn next(core: &Core, chat: &Chat) -> Option<Parcel> {
+    let mut chats = lock(&core.outbox.chats);
+    let parcel = chats.get_mut(chat)?.pop_front();
+    if parcel.is_none() {
+        chats.remove(chat);
+    }
+    parcel
+}
+
+async fn deliver(core: &Core, mut parcel: Parcel) {
+    let id = parcel.reply.id.clone();
+    let mut message = parcel.message.take().unwrap_or_else(|| parcel.reply.envelope());
+    loop {
+        // A person may have dropped it meanwhile.
+        if core.journal.live().reply(&id).is_none() {
+            return;
+        }
+        parcel.attempt += 1;
+        message.put_slot(Arc::new(ReplyTo {
+            inbound_id: parcel.reply.inbound.clone(),
+            reply_id: id.clone(),
+            attempt: parcel.attempt,
+        }));
+        let Err(error) = attempt(core, &parcel.reply.channel, &message).await else {
+            core.journal.post(Record::Delivered { id });
+            return;
+        };
+        let text = core.redact(error.message());
+        tracing::warn!("outbox.attempt_failed reply={id} channel={} error={text}", parcel.reply.channel);
+        core.note_error(&parcel.reply.channel, &text);
+        let is_final =
+            matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config);
+        let is_old = now().saturating_sub(parcel.reply.at) > MOST_AGE || parcel.attempt >= MOST_ATTEMPTS;
+        if is_final || is_old {
+            tracing::error!("outbox.undeliverable reply={id}; see `bub outbox list`");
+            core.journal.post(Record::Undeliverable { id, error: text });
+            return;
+        }
+        core.journal.post(Record::Attempt { id: id.clone(), attempt: parcel.attempt, error: text });
+        core.outbox.busy.fetch_sub(1, Ordering::SeqCst);
+        tokio::select! {
+            () = tokio::time::sleep(pause(parcel.attempt, &error)) => {}
+            () = core.outbox.hurry.notified() => {}
+        }
+        core.outbox.busy.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn attempt(core: &Core, channel: &str, message: &Envelope) -> Result<()> {
+    let temporary = |why: String| Error::new(ErrorKind::Temporary, why);
+    let Some(channel) = core.running_channel(channel) else {
+        return Err(temporary(format!("the channel {channel} does not run")));
+    };
+    let sending = AssertUnwindSafe(async { channel.send(message).await }).catch_unwind();
+    match tokio::time::timeout(SEND_LIMIT, sending).await {
+        Ok(Ok(sent)) => sent,
+        Ok(Err(_)) => Err(temporary("the channel panicked".to_owned())),
+        Err(_) => Err(temporary(format!("it took longer than {} s", SEND_LIMIT.as_secs()))),
+    }
+}
+
+/// Longer every time, a little different for everybody, and never shorter than the platform asks for.
+fn pause(attempt: u32, error: &Error) -> Duration {
+    let grown = FIRST_PAUSE.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
+    let jitter = grown.mul_f64(f64::from(random()) / f64::from(u16::MAX) / 4.0);
+    error.retry_after().unwrap_or_default().max(grown) + jitter
+}

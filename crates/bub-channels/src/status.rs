@@ -1,0 +1,191 @@
+//! The local socket by which other programs see how the gateway is, and look after its outbox.
+//!
+//! A client writes one line of JSON, `{"do": "status"}`, and gets one line back.
+
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bub_kernel::{Error, ErrorKind, Result};
+use bub_settings::{Settings, core as settings};
+use bub_tape::{Durability, fs::Fs};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixListener, UnixStream},
+};
+
+use crate::{
+    gateway::Core,
+    journal::{Journal, Live, Record, lock, now},
+    outbox::{Outbox, unknown_reply},
+};
+
+const SOCKET: &str = "status.sock";
+/// No request is longer, and none takes longer.
+const MOST_REQUEST: u64 = 64 * 1024;
+const LIMIT: Duration = Duration::from_secs(10);
+/// So many busy sessions are named.
+const MOST_SESSIONS: usize = 50;
+
+/// Removes the socket when the gateway is gone.
+pub(crate) struct Listening {
+    path: PathBuf,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.task.abort();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Starts answering.
+pub(crate) fn listen(core: &Arc<Core>) -> Result<Listening> {
+    let path = core.options.directory.join(SOCKET);
+    // The lock of the journal says that nobody else listens there.
+    let _ = std::fs::remove_file(&path);
+    let failed =
+        |error: std::io::Error| Error::config(format!("cannot listen at {}: {error}", path.display()));
+    let listener = UnixListener::bind(&path).map_err(failed)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    let core = Arc::clone(core);
+    let task = tokio::spawn(async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    drop(tokio::spawn(tokio::time::timeout(LIMIT, serve(Arc::clone(&core), stream))));
+                }
+                // Out of file handles, most likely.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    });
+    Ok(Listening { path, task })
+}
+
+async fn serve(core: Arc<Core>, stream: UnixStream) -> std::io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    BufReader::new(read.take(MOST_REQUEST)).read_line(&mut line).await?;
+    let answer = match answer(&core, &line).await {
+        Ok(answer) => answer,
+        Err(error) => json!({"error": error.to_value()}),
+    };
+    write.write_all(format!("{answer}\n").as_bytes()).await
+}
+
+async fn answer(core: &Arc<Core>, line: &str) -> Result<Value> {
+    let request: Value = serde_json::from_str(line)
+        .map_err(|error| Error::invalid_input(format!("the request is no JSON: {error}")))?;
+    let id = request.get("id").and_then(Value::as_str).unwrap_or_default();
+    match request.get("do").and_then(Value::as_str) {
+        Some("status") => Ok(status(core)),
+        Some("outbox") => Ok(undelivered(&core.journal.live())),
+        Some("retry") => Outbox::retry(core, id).await.map(|()| json!({"ok": true})),
+        Some("drop") => Outbox::forget(core, id).await.map(|()| json!({"ok": true})),
+        _ => Err(Error::invalid_input("the request is none of status, outbox, retry, drop")),
+    }
+}
+
+fn status(core: &Core) -> Value {
+    let channels: Vec<Value> = core
+        .channels
+        .iter()
+        .map(|(name, entry)| {
+            let state = lock(&entry.state).clone();
+            let undelivered = core.journal.live().undelivered(name);
+            json!({
+                "name": name, "state": state.phase.name(), "last_error": state.last_error,
+                "accepted": state.accepted, "undelivered": undelivered,
+            })
+        })
+        .collect();
+    let mut loads = core.lanes.loads();
+    let running: usize = loads.iter().map(|(_, _, running)| running).sum();
+    let busy = loads.len();
+    loads.sort_unstable_by_key(|(_, unfinished, _)| std::cmp::Reverse(*unfinished));
+    loads.truncate(MOST_SESSIONS);
+    let sessions: Vec<Value> = loads
+        .into_iter()
+        .map(|(session, unfinished, running)| json!({"id": session, "unfinished": unfinished, "running": running}))
+        .collect();
+    let (unfinished, outgoing, stuck) = {
+        let live = core.journal.live();
+        let stuck = live.outgoing().filter(|outgoing| outgoing.is_stuck).count();
+        (live.inbounds().count(), live.outgoing().count(), stuck)
+    };
+    let owners = core.framework.service::<Settings>().map(|settings| settings.get(&settings::OWNERS));
+    json!({
+        "owners": owners.unwrap_or_default(),
+        "pid": std::process::id(),
+        "stopping": core.drain.is_cancelled(),
+        "channels": channels,
+        "unfinished": unfinished,
+        "running_turns": running,
+        "busy_sessions": busy,
+        "sessions": sessions,
+        "undelivered": outgoing,
+        "given_up": stuck,
+        "journal_backlog": core.journal.backlog(),
+    })
+}
+
+fn undelivered(live: &Live) -> Value {
+    let now = now();
+    let replies = live.outgoing().map(|outgoing| {
+        let text = outgoing.reply.envelope().content().chars().take(200).collect::<String>();
+        json!({
+            "id": outgoing.reply.id, "channel": outgoing.reply.channel, "chat": outgoing.reply.chat,
+            "age_seconds": now.saturating_sub(outgoing.reply.at) / 1000, "attempts": outgoing.attempt,
+            "state": if outgoing.is_stuck { "given up" } else { "being tried" },
+            "error": outgoing.error, "text": text,
+        })
+    });
+    json!({"replies": replies.collect::<Vec<_>>()})
+}
+
+/// Asks the gateway that runs in a directory; `None` when none does.
+pub async fn ask(directory: &Path, request: &Value) -> Result<Option<Value>> {
+    let Ok(mut stream) = UnixStream::connect(directory.join(SOCKET)).await else { return Ok(None) };
+    let talking = async {
+        stream.write_all(format!("{request}\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        std::io::Result::Ok(answer)
+    };
+    let silent = || Error::new(ErrorKind::Temporary, "the gateway does not answer");
+    let answer = tokio::time::timeout(LIMIT, talking).await.map_err(|_| silent())?.map_err(|_| silent())?;
+    let answer: Value = serde_json::from_str(&answer).map_err(|_| silent())?;
+    match answer.get("error") {
+        Some(error) => Err(Error::from_value(error)),
+        None => Ok(Some(answer)),
+    }
+}
+
+/// Looks after the outbox of a gateway that does not run.
+pub async fn tend(
+    fs: Arc<dyn Fs>,
+    directory: &Path,
+    durability: Durability,
+    request: &Value,
+) -> Result<Value> {
+    let (journal, _) = Journal::open(fs, directory, durability)?;
+    let id = request.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let record = match request.get("do").and_then(Value::as_str) {
+        Some("retry") => Some(Record::Retry { id: id.clone() }),
+        Some("drop") => Some(Record::Forgotten { id: id.clone() }),
+        _ => None,
+    };
+    let outcome = match record {
+        Some(_) if journal.live().reply(&id).is_none() => Err(unknown_reply(&id)),
+        Some(record) => journal.append(record).await.map(|()| json!({"ok": true})),
+        None => Ok(undelivered(&journal.live())),
+    };
+    journal.close().await;
+    outcome
+}
