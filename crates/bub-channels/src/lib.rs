@@ -8,6 +8,7 @@
 //! * [`Options`], [`House`]: how it is run, and what the program above does for it.
 //! * [`Ticket`], [`ReplyTo`]: slots by which a channel learns what became of its messages.
 //! * [`status`]: the local socket.
+//! * [`Channels`]: the plugin that provides the channels below.
 //! * [`webhook`]: the channel that any program can use.
 
 mod control;
@@ -19,6 +20,7 @@ mod lane;
 mod manager;
 mod options;
 mod outbox;
+mod plugin;
 mod router;
 pub mod status;
 mod ticket;
@@ -28,4 +30,5 @@ pub use enable::{check_names, choose};
 pub use gateway::Gateway;
 pub use journal::Recovered;
 pub use options::{House, NoHouse, Options, directory};
+pub use plugin::Channels;
 pub use ticket::{Outcome, ReplyTo, Ticket};

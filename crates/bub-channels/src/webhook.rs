@@ -38,7 +38,7 @@ use crate::ReplyTo;
 /// The name of the channel.
 pub const NAME: &str = "webhook";
 /// How long connections have to end when the channel stops.
-const STOP_DEADLINE: Duration = Duration::from_secs(5);
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
 
 /// The channel.
 pub struct Webhook {

@@ -1,0 +1,31 @@
+//! The channels that come with the program.
+
+use std::sync::Arc;
+
+use bub_kernel::{Channel, Error, MessageHandler, PluginContext, Result, hooks};
+use bub_settings::Settings;
+
+use crate::webhook::{Webhook, WebhookOptions};
+
+/// Provides the channels of this crate; which of them run is a matter of settings.
+#[derive(Debug)]
+pub struct Channels {
+    webhook: WebhookOptions,
+}
+
+impl Channels {
+    /// Makes the plugin from the settings the program loaded.
+    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
+        let settings = context
+            .service::<Settings>()
+            .ok_or_else(|| Error::config("the channels need the program's settings as a service"))?;
+        Ok(Self { webhook: WebhookOptions::new(&settings) })
+    }
+}
+
+#[hooks(crate = bub_kernel)]
+impl Channels {
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        vec![Arc::new(Webhook::new(self.webhook.clone(), Arc::clone(message_handler)))]
+    }
+}
