@@ -44,7 +44,7 @@ pub(crate) async fn answer(
     if let Some(chat_id) = message.chat_id() {
         reply = reply.chat_id(chat_id);
     }
-    let turn = Arc::new(Current::new(core.journal.next_id(), Vec::new()));
+    let turn = Arc::new(Current::new(core.journal.next_id(), message, Vec::new()));
     let ticket = message.slot::<Ticket>();
     if let Some(ticket) = &ticket {
         ticket.accept(&turn.inbound_id, false);

@@ -10,8 +10,12 @@ use std::{
 };
 
 use bub_kernel::Envelope;
+use serde_json::Value;
 
 use crate::journal::lock;
+
+/// The field of a message that is copied to its replies, for its channel to know where they go after a restart.
+pub(crate) const ROUTE: &str = "reply_route";
 
 tokio::task_local! {
     static CURRENT: Arc<Current>;
@@ -21,15 +25,20 @@ tokio::task_local! {
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) inbound_id: String,
+    /// The channel that the message is answered by.
+    channel: String,
+    /// What that channel wants to find on the replies.
+    route: Option<Value>,
     /// The fingerprints of replies of earlier attempts, which must not be sent again.
     said: Mutex<Vec<u64>>,
     replies: AtomicU32,
 }
 
 impl Current {
-    pub(crate) fn new(inbound_id: String, said: Vec<u64>) -> Self {
+    pub(crate) fn new(inbound_id: String, message: &Envelope, said: Vec<u64>) -> Self {
         let replies = AtomicU32::new(u32::try_from(said.len()).unwrap_or(u32::MAX));
-        Self { inbound_id, said: Mutex::new(said), replies }
+        let channel = message.output_channel().unwrap_or_default().into_owned();
+        Self { inbound_id, channel, route: message.field(ROUTE).cloned(), said: Mutex::new(said), replies }
     }
 
     /// Runs a turn as the current one.
@@ -49,8 +58,18 @@ impl Current {
         at.map(|at| said.swap_remove(at)).is_some()
     }
 
-    pub(crate) fn count_reply(&self) {
-        self.replies.fetch_add(1, Ordering::Relaxed);
+    /// Puts on a reply by the message's own channel what that channel put on the message.
+    pub(crate) fn mark(&self, channel: &str, reply: &mut Envelope) {
+        if let (Some(route), true) = (&self.route, channel == self.channel) {
+            reply.set(ROUTE, route.clone());
+        }
+    }
+
+    /// Counts a reply; one by another channel is nothing that the message's own could wait for.
+    pub(crate) fn count_reply(&self, channel: &str) {
+        if channel == self.channel {
+            self.replies.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn replies(&self) -> u32 {

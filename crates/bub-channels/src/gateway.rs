@@ -19,7 +19,7 @@ use crate::{
     outbox::{Outbox, Parcel},
     router::Router,
     status,
-    ticket::Ticket,
+    ticket::{Outcome, Ticket},
 };
 
 /// So long a message waits for room.
@@ -245,6 +245,9 @@ impl Core {
                 if self.journal.live().owner(key) == Some(&owner) {
                     if let Some(ticket) = ticket {
                         ticket.accept(&owner, true);
+                        if self.journal.live().is_finished(&owner) {
+                            ticket.settle(Outcome::Done { replies: 0 });
+                        }
                     }
                     return Ok(());
                 }

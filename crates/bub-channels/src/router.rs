@@ -63,6 +63,9 @@ pub(crate) async fn dispatch(
     if message.chat_id().is_none() {
         message.set("chat_id", "default");
     }
+    if let Some(turn) = &turn {
+        turn.mark(&name, &mut message);
+    }
     let reply = Reply {
         id: core.journal.next_id(),
         at: now(),
@@ -75,7 +78,7 @@ pub(crate) async fn dispatch(
     let parcel = Parcel { reply: Arc::new(reply.clone()), message: Some(message), attempt: 0 };
     core.journal.commit(Record::Reply(reply)).await?;
     if let Some(turn) = turn {
-        turn.count_reply();
+        turn.count_reply(&parcel.reply.channel);
     }
     Outbox::send(core, parcel);
     Ok(true)

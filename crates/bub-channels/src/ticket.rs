@@ -58,7 +58,7 @@ impl Ticket {
     }
 
     /// Whether a message with the same key had been accepted before. Then this one leads to nothing, and its ticket
-    /// is never settled.
+    /// is settled, with no replies, only when the first was answered and its replies delivered already.
     pub fn is_duplicate(&self) -> bool {
         self.accepted.get().is_some_and(|accepted| accepted.is_duplicate)
     }

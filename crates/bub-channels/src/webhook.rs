@@ -33,7 +33,7 @@ use self::{
     exchange::{Exchange, Exchanges, Outbound},
     server::Server,
 };
-use crate::ReplyTo;
+use crate::{ReplyTo, current::ROUTE};
 
 /// The name of the channel.
 pub const NAME: &str = "webhook";
@@ -105,7 +105,7 @@ impl Webhook {
         if let Some(exchange) = &exchange {
             self.exchanges.add(exchange, &outbound);
         }
-        let own = message.str_field(submission::ROUTE_FIELD).map(str::to_owned);
+        let own = message.str_field(ROUTE).map(str::to_owned);
         if let Some(url) = own.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback())) {
             return self.callbacks.post(&url, inbound_id, &outbound).await;
         }

@@ -182,6 +182,12 @@ impl Live {
         self.inbounds.get(self.order.get(id)?)
     }
 
+    /// Whether nothing is left to do for a message: it is answered, and its replies are delivered.
+    pub(crate) fn is_finished(&self, id: &str) -> bool {
+        let is_owed = |outgoing: &Outgoing| outgoing.reply.inbound.as_deref() == Some(id);
+        self.inbound(id).is_none() && !self.outgoing.values().any(is_owed)
+    }
+
     pub(crate) fn reply(&self, id: &str) -> Option<&Outgoing> {
         self.outgoing.get(self.order.get(id)?)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, TurnOptions};
+use serde_json::Value;
 
 use super::Item;
 use crate::{current::Current, gateway::Core, journal::Record};
@@ -40,9 +41,11 @@ impl Turn {
             return Ended { replies: 0, is_cancelled: true };
         }
         self.message.put_slot(Arc::new(Delivery { inbound_id: id.clone(), attempt: self.attempt }));
-        let options =
-            TurnOptions { stream_output: core.options.stream_output, cancel: Some(self.cancel.clone()) };
-        let current = Arc::new(Current::new(id, said));
+        // A message may ask for what the setting does not give to all.
+        let is_streamed = self.message.field("stream_output").and_then(Value::as_bool).unwrap_or(false);
+        let stream_output = core.options.stream_output || is_streamed;
+        let options = TurnOptions { stream_output, cancel: Some(self.cancel.clone()) };
+        let current = Arc::new(Current::new(id, &self.message, said));
         let outcome = current.run(core.framework.process_inbound(self.message, options)).await;
         let is_cancelled =
             outcome.is_err_and(|error| error.kind() == ErrorKind::Cancelled) && self.cancel.is_cancelled();

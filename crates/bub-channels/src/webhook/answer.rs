@@ -58,7 +58,7 @@ pub(super) fn about(id: &str, progress: &Progress, waiting: Option<Waiting>) -> 
     let status = match progress {
         Progress::Pending => StatusCode::ACCEPTED,
         Progress::Answered(outbounds) if failure(outbounds).is_some() => StatusCode::INTERNAL_SERVER_ERROR,
-        Progress::Answered(_) | Progress::Dropped(_) => StatusCode::OK,
+        Progress::Answered(_) | Progress::Delivered | Progress::Dropped(_) => StatusCode::OK,
     };
     json_answer(status, &describe(id, progress), waiting)
 }
@@ -67,6 +67,7 @@ pub(super) fn about(id: &str, progress: &Progress, waiting: Option<Waiting>) -> 
 pub(super) fn describe(id: &str, progress: &Progress) -> Value {
     let outbounds = match progress {
         Progress::Pending => return json!({"id": id, "status": "accepted"}),
+        Progress::Delivered => return json!({"id": id, "status": "delivered"}),
         Progress::Dropped(reason) => return json!({"id": id, "status": "dropped", "reason": reason}),
         Progress::Answered(outbounds) => outbounds,
     };

@@ -92,6 +92,8 @@ impl Outbound {
 pub(super) enum Progress {
     Pending,
     Answered(Vec<Outbound>),
+    /// It was answered before this process began, or so long ago that the reply is forgotten.
+    Delivered,
     Dropped(String),
 }
 
@@ -165,18 +167,23 @@ impl Exchanges {
         self.answered(exchange).now_or_never().unwrap_or(Progress::Pending)
     }
 
-    /// Waits for the end of an exchange. One whose ticket is gone ends with its first reply.
+    /// Waits for the end of an exchange. One whose first request is not known ends with its first reply.
     pub(super) async fn answered(&self, exchange: &Arc<Exchange>) -> Progress {
         let mut exchange = Arc::clone(exchange);
         for _ in 0..MOST_JOINS {
+            let mut outbounds = exchange.outbounds.subscribe();
             let outcome = match exchange.ticket.get() {
                 Some(ticket) if !ticket.is_duplicate() => ticket.settled().await,
-                _ => Outcome::Done { replies: 1 },
+                Some(ticket) => tokio::select! {
+                    biased;
+                    _ = outbounds.wait_for(|all| !all.is_empty()) => Outcome::Done { replies: 1 },
+                    _ = ticket.settled() => return Progress::Delivered,
+                },
+                None => Outcome::Done { replies: 1 },
             };
             match outcome {
                 Outcome::Done { replies } => {
                     let expected = usize::try_from(replies).unwrap_or(usize::MAX);
-                    let mut outbounds = exchange.outbounds.subscribe();
                     let found = outbounds.wait_for(|all| all.len() >= expected).await;
                     return found.map_or(Progress::Pending, |all| Progress::Answered(all.clone()));
                 }

@@ -10,10 +10,8 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value};
 
 use super::{NAME, answer::Refusal, callback, options::WebhookOptions};
-use crate::Ticket;
+use crate::{Ticket, current};
 
-/// The field that tells where the replies to a message go; the gateway copies it to each of them.
-pub(super) const ROUTE_FIELD: &str = "reply_route";
 /// The field that asks for the growing answer, whatever the setting `stream_output` says.
 pub(super) const STREAM_FIELD: &str = "stream_output";
 
@@ -97,7 +95,7 @@ impl Submission {
         }
         let mut message = Envelope::from(message).with_sender(sender);
         if let Some(url) = &callback_url {
-            message.set(ROUTE_FIELD, url.as_str());
+            message.set(current::ROUTE, url.as_str());
         }
         if reply == Reply::Stream {
             message.set(STREAM_FIELD, true);
