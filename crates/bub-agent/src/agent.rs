@@ -16,6 +16,7 @@ use crate::{
     runner::run_command,
     toolbox::Toolbox,
     turn::{Calibration, Turn},
+    usage::DailyCap,
 };
 
 /// What answers prompts when no plugin does: the typed slot that `load_state` seeds.
@@ -26,6 +27,7 @@ pub struct Agent {
     client: ModelClient,
     settings: Arc<Settings>,
     calibration: Calibration,
+    cap: DailyCap,
     answering: Option<Arc<Answering>>,
     all_tools: OnceLock<Arc<Toolbox>>,
 }
@@ -56,11 +58,13 @@ impl Agent {
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
         let models = models.map(Arc::new).map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
+        let cap = DailyCap::new(&settings);
         Self {
             framework,
             models,
             client,
             settings,
+            cap,
             calibration: Calibration::default(),
             answering,
             all_tools: OnceLock::new(),
@@ -172,6 +176,20 @@ impl Agent {
     /// The window of a model in tokens, where it is known.
     pub(crate) fn window(&self, model: &ModelId) -> Option<u64> {
         self.models.as_ref().ok()?.catalogue().get(model.provider())?.context_window(model.model())
+    }
+
+    /// Whether the cap of the day allows a call of one of these models.
+    pub(crate) async fn check_cap(&self, models: &[ModelId]) -> Result<()> {
+        if !self.cap.is_set() {
+            return Ok(());
+        }
+        let store = self.framework()?.tape_store();
+        self.cap.check(models, self.models.clone()?.catalogue(), store.as_deref()).await
+    }
+
+    /// The cap of the day.
+    pub(crate) fn cap(&self) -> &DailyCap {
+        &self.cap
     }
 
     /// What was learned about the size of requests.

@@ -6,6 +6,7 @@
 //! * [`policy`]: who may use which tool, and who is asked.
 //! * [`Skills`]: directories of instructions, found where the user and the workspace keep them.
 //! * [`shell`]: the commands of the tool `bash`, their processes and output.
+//! * [`usage`]: tokens and cost by session, model and day, and the cap of a day.
 //! * [`web`]: pages of the web, and why others cannot be read.
 //! * `prompt`, `system_prompt`: what the model is told.
 //! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
@@ -30,6 +31,7 @@ mod system_prompt;
 mod toolbox;
 pub mod tools;
 mod turn;
+pub mod usage;
 pub mod web;
 
 pub use agent::{Agent, AnswerCall, Answering};

@@ -1,15 +1,17 @@
 //! The provider catalogue: builtin rows, and what the config adds to them or changes.
 
 mod custom;
+mod prices;
 mod rows;
 mod windows;
 
 use bub_settings::{Origin, Settings, SettingsError, core};
 use serde_json::{Map, Value};
 
+pub use self::prices::Price;
 pub use self::rows::{Login, ROWS, Row};
 use crate::base_url::BaseUrl;
-use crate::{Quirks, Wire};
+use crate::{ModelId, Quirks, Wire};
 
 /// A model identifier for error messages: the default of the original.
 pub(crate) const EXAMPLE: &str = "openrouter:openrouter/free";
@@ -53,6 +55,8 @@ pub struct Provider {
     pub origin: Option<Origin>,
     /// Context windows from the config: prefix of the model's name, tokens.
     windows: Vec<(String, u64)>,
+    /// Prices from the config: prefix of the model's name, price.
+    prices: Vec<(String, Price)>,
 }
 
 impl Provider {
@@ -62,6 +66,14 @@ impl Provider {
         let fits = self.windows.iter().filter(|(prefix, _)| model.starts_with(prefix));
         let configured = fits.max_by_key(|(prefix, _)| prefix.len()).map(|(_, window)| *window);
         configured.or_else(|| if self.local { None } else { windows::known(model) })
+    }
+
+    /// What a model costs, if it is known. The config beats the builtin table; what runs on the user's computer is free.
+    pub fn price(&self, model: &str) -> Option<Price> {
+        let fits = self.prices.iter().filter(|(prefix, _)| model.starts_with(prefix));
+        let configured = fits.max_by_key(|(prefix, _)| prefix.len()).map(|(_, price)| *price);
+        let free = self.local.then_some(Price::FREE);
+        configured.or(free).or_else(|| prices::known(&ModelId::new(&self.name, model)))
     }
 
     /// What it speaks at an address: somebody else's server may only imitate it.
@@ -96,6 +108,7 @@ impl Provider {
             login: row.login,
             origin: None,
             windows: Vec::new(),
+            prices: Vec::new(),
         }
     }
 }
@@ -124,6 +137,11 @@ impl Catalogue {
         let name = normal(name);
         let by_name = self.providers.iter().find(|provider| provider.name == name);
         by_name.or_else(|| self.providers.iter().find(|provider| provider.aliases.contains(&name)))
+    }
+
+    /// What a model costs, if it is known.
+    pub fn price(&self, model: &ModelId) -> Option<Price> {
+        self.get(model.provider())?.price(model.model())
     }
 
     /// Every provider, in the order in which keys decide about the model.

@@ -39,7 +39,7 @@ pub mod wire;
 
 pub use access::{AccessError, Endpoint};
 pub use base_url::BaseUrl;
-pub use catalogue::{Catalogue, Login, Provider, ROWS, Row};
+pub use catalogue::{Catalogue, Login, Price, Provider, ROWS, Row};
 pub use choice::{Choice, Why};
 pub use client::{Backoff, Body, CallOptions, ModelClient};
 pub use completion::{Accumulator, BrokenCall, Completion};

@@ -12,6 +12,7 @@ mod run;
 mod skill;
 mod status;
 mod tape;
+mod usage;
 
 pub(crate) use approve::{InChannel, Terminal};
 use bub_kernel::{CliApp, Error};
@@ -43,6 +44,7 @@ impl Commands {
         app.add(models::command());
         app.add(hooks::command());
         app.add(tape::command());
+        app.add(usage::command());
         app.add(skill::command());
         app.add(policy::command());
     }

@@ -62,6 +62,7 @@ impl Turn {
             self.say(&text, memory).await;
             return self.end(chat, text).await;
         }
+        self.agent.check_cap(&self.models_for(&gate.request)?).await?;
         let started = Instant::now();
         let answered = self.ask_model(&gate.request, memory).await;
         let mut result = LlmResult {
@@ -82,6 +83,13 @@ impl Turn {
         result.usage = answer.usage.as_ref().map(bub_model::Usage::to_json);
         chat.usage.clone_from(&result.usage);
         chat.model = model.map(|model| model.to_string()).or(chat.model);
+        if self.agent.cap().is_set() {
+            // What a provider does not count is estimated: it is never free.
+            let estimated =
+                || json!({"prompt_tokens": asked.estimate, "completion_tokens": answer.text.len() / 3});
+            let usage = result.usage.clone().unwrap_or_else(estimated);
+            self.agent.cap().add(chat.model.as_deref().unwrap_or_default(), &usage).await;
+        }
         if let Some(usage) = &answer.usage {
             self.agent.calibration().learn(&gate.request.model, asked.estimate, usage.prompt);
         }
@@ -191,8 +199,7 @@ impl Turn {
 
     fn open(&self, asked: &LlmRequest) -> Result<ModelStream> {
         let settings = self.agent.settings();
-        let unchanged = self.models.first().is_some_and(|first| first.to_string() == asked.model);
-        let models = if unchanged { self.models.clone() } else { vec![self.agent.resolve(&asked.model)?] };
+        let models = self.models_for(asked)?;
         let request = ChatRequest {
             messages: Arc::clone(&asked.messages),
             tools: self.toolbox.definitions_of(&asked.tool_names),
@@ -204,6 +211,12 @@ impl Turn {
         };
         let options = CallOptions { cancel: self.cancel.clone(), ..CallOptions::from_settings(settings) };
         self.agent.stream(models, request, options)
+    }
+
+    /// The models that a request may go to: another one, if a hook chose it, has no fallbacks.
+    fn models_for(&self, asked: &LlmRequest) -> Result<Vec<ModelId>> {
+        let unchanged = self.models.first().is_some_and(|first| first.to_string() == asked.model);
+        if unchanged { Ok(self.models.clone()) } else { Ok(vec![self.agent.resolve(&asked.model)?]) }
     }
 
     /// Says something that no model said.

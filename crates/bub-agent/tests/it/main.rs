@@ -31,4 +31,5 @@ mod turn_context;
 mod turn_crash;
 mod turn_loop;
 mod turn_subagent;
+mod usage;
 mod web;

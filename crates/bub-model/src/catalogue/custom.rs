@@ -6,17 +6,18 @@
 //!     base_url: https://llm.lab.example/v1
 //!     key_variable: LAB_KEY
 //!     context_window: {small: 32000, large: 128000}
+//!     prices: {small: {input: 0.5, output: 2}}    # US dollars for a million tokens
 //! ```
 
 use bub_settings::{Origin, Settings, SettingsError};
 use serde_json::{Map, Value};
 
-use super::{Catalogue, Provider, ROWS, conventional, normal, quirks, rows::EMPTY};
+use super::{Catalogue, Price, Provider, ROWS, conventional, normal, quirks, rows::EMPTY};
 use crate::base_url::{self, BaseUrl};
 use crate::{Quirks, Wire};
 
 /// The fields of one provider.
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 11] = [
     "base_url",
     "wire",
     "key_variable",
@@ -25,6 +26,7 @@ const FIELDS: [&str; 10] = [
     "needs_key",
     "default_model",
     "context_window",
+    "prices",
     "headers",
     "quirks",
 ];
@@ -106,6 +108,7 @@ fn change(
             "key_header" => provider.key_header = Some(place.header(field, text()?)?),
             "default_model" => provider.default_model = Some(text()?.to_owned()),
             "context_window" => provider.windows = place.windows(field, value)?,
+            "prices" => provider.prices = place.prices(field, value)?,
             "headers" => provider.headers = place.headers(field, value)?,
             "quirks" => provider.quirks = place.quirks(field, value, &provider.name)?,
             _ => {}
@@ -213,6 +216,19 @@ impl Place<'_> {
         }
     }
 
+    /// A price for every model, or a map of prefix to price.
+    fn prices(&self, field: &str, value: &Value) -> Result<Vec<(String, Price)>, SettingsError> {
+        let bad = |value: &Value| {
+            self.bad(field, value, "{input, output, cached, cache_write} in US dollars for a million tokens, or a map of model prefix to that")
+        };
+        let map = value.as_object().ok_or_else(|| bad(value))?;
+        if map.contains_key("input") {
+            return Ok(vec![(String::new(), price(value).ok_or_else(|| bad(value))?)]);
+        }
+        let pairs = map.iter().map(|(prefix, own)| Ok((prefix.clone(), price(own).ok_or_else(|| bad(own))?)));
+        pairs.collect()
+    }
+
     /// What the table says about the provider, with the user's entries on top.
     fn quirks(&self, field: &str, value: &Value, provider: &str) -> Result<Quirks, SettingsError> {
         let own = value.as_object().ok_or_else(|| self.bad(field, value, "a map of quirks"))?;
@@ -220,6 +236,24 @@ impl Place<'_> {
         quirks(row, own)
             .map_err(|error| self.wrong(Some(field), format!("not understood ({error})"), "a map of quirks"))
     }
+}
+
+/// What is not said about the cache costs what other input costs.
+fn price(value: &Value) -> Option<Price> {
+    let map = value.as_object()?;
+    let known = ["input", "cached", "cache_write", "output"];
+    let number = |name: &str| match map.get(name) {
+        Some(value) => value.as_f64().filter(|price| price.is_finite() && *price >= 0.0).map(Some),
+        None => Some(None),
+    };
+    let input = number("input")??;
+    let price = Price {
+        input,
+        cached: number("cached")?.unwrap_or(input),
+        cache_write: number("cache_write")?.unwrap_or(input),
+        output: number("output")??,
+    };
+    map.keys().all(|key| known.contains(&key.as_str())).then_some(price)
 }
 
 fn kind_of(value: &Value) -> &'static str {

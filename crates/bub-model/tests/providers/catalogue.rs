@@ -130,6 +130,14 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
             ":3: `providers.openai.context_window` is `0`, expected a number of tokens",
         ),
         (
+            "openai:\n    prices: {gpt: {input: -1, output: 2}}",
+            ":3: `providers.openai.prices` is a map, expected {input, output, cached, cache_write} in US dollars",
+        ),
+        (
+            "openai:\n    prices: {input: 1}",
+            ":3: `providers.openai.prices` is a map, expected {input, output, cached, cache_write} in US dollars",
+        ),
+        (
             "openai:\n    headers: [a]",
             ":3: `providers.openai.headers` is a list, expected a map of header to text",
         ),
@@ -168,6 +176,37 @@ fn context_windows_are_known_where_they_are_public() {
     assert_eq!(window("openrouter", "anthropic/Claude-Sonnet-4"), Some(200_000));
     assert_eq!(window("openrouter", "openrouter/free"), None);
     assert_eq!(window("ollama", "gpt-oss:20b"), None, "a local server decides for itself");
+}
+
+#[test]
+fn prices_are_those_of_exactly_that_model() {
+    let config = "providers:\n  openai:\n    prices: {gpt-5-nano: {input: 7, output: 8}}\n  lab:\n    \
+                  base_url: https://lab.example\n    prices: {input: 1, cached: 0.5, output: 2}\n";
+    let catalogue = Catalogue::new(&Given::new().config(config).settings()).unwrap();
+    let price = |id: &str| {
+        let price = catalogue.price(&id.parse().unwrap())?;
+        Some([price.input, price.cached, price.cache_write, price.output])
+    };
+    let mini = Some([0.25, 0.025, 0.25, 2.0]);
+    assert_eq!(price("openai:gpt-5-mini"), mini);
+    assert_eq!(price("openai:gpt-5-mini-2025-08-07"), mini, "a dated version");
+    assert_eq!(price("openrouter:openai/gpt-5-mini"), mini, "through a router");
+    assert_eq!(price("openrouter:anthropic/claude-opus-4.5"), Some([5.0, 0.5, 6.25, 25.0]));
+    assert_eq!(price("gemini:gemini-3.1-pro-preview"), Some([2.0, 0.2, 2.0, 12.0]));
+    for unknown in [
+        "openai:gpt-5-9",
+        "openai:gpt-5.5-ultra",
+        "openai:gpt-5-mini-2",
+        "nobody:gpt-5",
+        "groq:deepseek-chat",
+    ] {
+        assert_eq!(price(unknown), None, "{unknown}");
+    }
+    assert!(price("deepseek:deepseek-chat").is_some(), "its maker's price");
+    assert_eq!(price("ollama:gpt-5-mini"), Some([0.0; 4]), "on this computer");
+    assert_eq!(price("openrouter:some/model:free"), Some([0.0; 4]));
+    assert_eq!(price("openai:gpt-5-nano"), Some([7.0, 7.0, 7.0, 8.0]), "config beats the table");
+    assert_eq!(price("lab:anything"), Some([1.0, 0.5, 1.0, 2.0]));
 }
 
 // H-91, H-95: compatible servers speak chat completions; at its own address the provider speaks more.

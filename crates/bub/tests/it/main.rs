@@ -22,3 +22,4 @@ mod models;
 mod sandbox;
 mod shells;
 mod tape;
+mod usage;

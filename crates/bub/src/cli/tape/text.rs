@@ -94,7 +94,7 @@ pub(super) fn count(number: u64, one: &str, many: &str) -> String {
 }
 
 /// Rows in columns; the last column is as long as it likes.
-pub(super) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+pub(in crate::cli) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let mut widths = [0; N];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {

@@ -1,0 +1,126 @@
+//! What models were used, and what that cost: read from the events `run` on the tapes.
+//!
+//! * [`Tokens`]: counts of one call or of many, and their cost.
+//! * [`report()`]: the calls on all tapes, by session, model or day.
+//! * `cap`: the most that a day may cost.
+
+mod cap;
+mod report;
+
+use std::{ops::AddAssign, ops::Range, sync::Arc};
+
+use bub_model::{ModelId, Price};
+use bub_tape::{Entry, Kind, Sieve, Span, TapeName, TapeStore};
+use futures_util::{Stream, TryStreamExt as _};
+use jiff::Timestamp;
+use memchr::memmem;
+use serde_json::Value;
+
+pub(crate) use self::cap::DailyCap;
+pub use self::report::{By, Row, report};
+
+/// Tokens of one call, or of many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tokens {
+    /// All input.
+    pub input: u64,
+    /// Of the input: what the provider's cache had.
+    pub cached: u64,
+    /// Of the input: what was written to the provider's cache.
+    pub cache_write: u64,
+    /// All output.
+    pub output: u64,
+}
+
+impl Tokens {
+    /// Reads what a `run` event says about a call.
+    pub fn from_usage(usage: &Value) -> Option<Self> {
+        let number = |path: &str| usage.pointer(path).and_then(Value::as_u64);
+        let output = number("/completion_tokens").unwrap_or(0);
+        // Some record no more than the sum.
+        let input =
+            number("/prompt_tokens").or_else(|| Some(number("/total_tokens")?.saturating_sub(output)))?;
+        let cached = number("/prompt_tokens_details/cached_tokens").unwrap_or(0).min(input);
+        let cache_write =
+            number("/prompt_tokens_details/cache_write_tokens").unwrap_or(0).min(input - cached);
+        Some(Self { input, cached, cache_write, output })
+    }
+
+    /// Input and output.
+    pub fn total(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
+    /// What they cost in US dollars.
+    #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+    pub fn cost(&self, price: Price) -> f64 {
+        let plain = self.input - self.cached - self.cache_write;
+        let parts = [
+            (plain, price.input),
+            (self.cached, price.cached),
+            (self.cache_write, price.cache_write),
+            (self.output, price.output),
+        ];
+        parts.into_iter().map(|(tokens, price)| tokens as f64 * price).sum::<f64>() / 1e6
+    }
+}
+
+impl AddAssign for Tokens {
+    fn add_assign(&mut self, other: Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.cached = self.cached.saturating_add(other.cached);
+        self.cache_write = self.cache_write.saturating_add(other.cache_write);
+        self.output = self.output.saturating_add(other.output);
+    }
+}
+
+/// A call of a model.
+struct Call {
+    at: Timestamp,
+    /// As it stands on the tape.
+    model: String,
+    tokens: Tokens,
+}
+
+impl Call {
+    /// The call that an entry records; a subagent's are on the tape of whoever sent it.
+    fn read(entry: &Entry) -> Option<Self> {
+        if entry.kind != Kind::Event || !matches!(entry.name()?, "run" | "subagent.run") {
+            return None;
+        }
+        let data = entry.data()?;
+        let model = data.get("model").and_then(Value::as_str).unwrap_or("unknown").to_owned();
+        Some(Self { at: entry.timestamp()?, model, tokens: Tokens::from_usage(data.get("usage")?)? })
+    }
+
+    fn model_id(&self) -> Option<ModelId> {
+        self.model.parse().ok()
+    }
+}
+
+/// The calls on a tape, as they are read.
+fn calls<'a>(
+    store: &'a dyn TapeStore,
+    tape: &'a TapeName,
+    span: Span,
+) -> impl Stream<Item = bub_tape::Result<Call>> + 'a {
+    store.sift(tape, span, Arc::new(Runs)).try_filter_map(|entry| std::future::ready(Ok(Call::read(&entry))))
+}
+
+/// Keeps the lines that can be records of calls.
+#[derive(Debug)]
+struct Runs;
+
+impl Sieve for Runs {
+    fn sift(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
+        let mut start = 0;
+        while let Some(rest) = lines.get(start..).filter(|rest| !rest.is_empty()) {
+            let length = memchr::memchr(b'\n', rest).map_or(rest.len(), |newline| newline + 1);
+            let line = rest.get(..length).unwrap_or(rest);
+            if memmem::find(line, b"\"usage\"").is_some() && memmem::find(line, b"run\"").is_some() {
+                keep.push(start..start + length);
+            }
+            start += length;
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! The calls on all tapes, added up.
+
+use std::{collections::BTreeMap, pin::pin};
+
+use bub_kernel::{Error, Result};
+use bub_model::Catalogue;
+use bub_tape::{Listing, Span, TapeStore};
+use futures_util::TryStreamExt as _;
+use jiff::{Timestamp, civil::Date, tz::TimeZone};
+
+use super::{Tokens, calls};
+use crate::record::tape_error;
+
+/// What makes a row of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// A session.
+    Session,
+    /// A model.
+    Model,
+    /// A day of the computer's time zone.
+    Day,
+}
+
+/// What belongs together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// The session, the model, or the day.
+    pub name: String,
+    /// How many calls there were.
+    pub calls: u64,
+    /// Their tokens.
+    pub tokens: Tokens,
+    /// What the calls of known price cost, in US dollars.
+    pub cost: f64,
+    /// How many calls had a price that nobody knows.
+    pub unpriced: u64,
+}
+
+impl Row {
+    fn add(&mut self, tokens: Tokens, cost: Option<f64>) {
+        self.calls += 1;
+        self.tokens += tokens;
+        self.cost += cost.unwrap_or_default();
+        self.unpriced += u64::from(cost.is_none());
+    }
+}
+
+/// The calls on all tapes of a store since a day (`2026-11-16`), sorted by name, and their sum. Tapes that cannot be
+/// read are named and left out.
+pub async fn report(
+    store: &dyn TapeStore,
+    catalogue: &Catalogue,
+    by: By,
+    since: Option<&str>,
+) -> Result<(Vec<Row>, Row, Vec<String>)> {
+    let zone = TimeZone::system();
+    let since = since.map(|day| start_of(day, &zone)).transpose()?.unwrap_or(Timestamp::MIN);
+    let (mut rows, mut sum, mut unread) = (BTreeMap::<_, Row>::new(), Row::default(), Vec::new());
+    for tape in store.list(Listing::Sessions).await.map_err(tape_error)? {
+        let summary = match store.summary(&tape).await {
+            Ok(summary) => summary,
+            Err(error) => {
+                unread.push(error.to_string());
+                continue;
+            }
+        };
+        let session = summary.session.map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
+        let mut calls = pin!(calls(store, &tape, Span::ALL));
+        loop {
+            let call = match calls.try_next().await {
+                Ok(Some(call)) => call,
+                Ok(None) => break,
+                Err(error) => {
+                    unread.push(error.to_string());
+                    break;
+                }
+            };
+            if call.at < since {
+                continue;
+            }
+            // Sessions of different workspaces may have the same id.
+            let (key, name) = match by {
+                By::Session => (tape.as_str().to_owned(), session.clone()),
+                By::Model => (call.model.clone(), call.model.clone()),
+                By::Day => {
+                    let day = call.at.to_zoned(zone.clone()).date().to_string();
+                    (day.clone(), day)
+                }
+            };
+            let price = call.model_id().and_then(|model| catalogue.price(&model));
+            let cost = price.map(|price| call.tokens.cost(price));
+            rows.entry((name.clone(), key))
+                .or_insert_with(|| Row { name, ..Row::default() })
+                .add(call.tokens, cost);
+            sum.add(call.tokens, cost);
+        }
+    }
+    Ok((rows.into_values().collect(), sum, unread))
+}
+
+fn start_of(day: &str, zone: &TimeZone) -> Result<Timestamp> {
+    let wrong = || Error::invalid_input(format!("`{day}` is no day; write it as 2026-11-16"));
+    let date: Date = day.trim().parse().map_err(|_| wrong())?;
+    Ok(date.to_zoned(zone.clone()).map_err(|_| wrong())?.timestamp())
+}

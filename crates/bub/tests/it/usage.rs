@@ -1,0 +1,66 @@
+//! `bub usage`: what models cost, as the tapes record it.
+
+use bub_testkit::model::{ModelServer, Reply, Usage};
+use serde_json::Value;
+
+use crate::sandbox::{Run, Sandbox, bub};
+
+fn run(sandbox: &Sandbox, server: &ModelServer, variables: &[(&str, &str)], args: &[&str]) -> Run {
+    let mut command = sandbox.command(&bub());
+    command
+        .env("BUB_OPENAI_API_BASE", format!("{}/v1", server.url()))
+        .env("BUB_OPENAI_API_KEY", "key-of-a-test");
+    command.env("TZ", "UTC").envs(variables.iter().copied());
+    Run::of(command.args(args).output().unwrap())
+}
+
+#[test]
+fn tokens_and_cost_are_shown_by_model_session_and_day() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("ok").usage(Usage { input: 1000, output: 100, cached: 400, reasoning: 0 }));
+    for (model, session) in [("openai:gpt-4o", "one"), ("openai:gpt-4o", "two"), ("openai:mystery", "two")] {
+        run(&sandbox, &server, &[("BUB_MODEL", model)], &["run", "hi", "--session-id", session]).ok();
+    }
+    let shown = |args: &[&str]| run(&sandbox, &server, &[], &[&["usage"], args].concat()).ok();
+    // A call: 600 * $2.50 + 400 * $1.25 + 100 * $10 for a million.
+    assert_eq!(
+        shown(&["--by", "model"]),
+        "MODEL           CALLS  INPUT  CACHED  OUTPUT  COST\n\
+         openai:gpt-4o   2      2000   800     200     $0.0060\n\
+         openai:mystery  1      1000   400     100     unknown\n\
+         total           3      3000   1200    300     $0.0060 and 1 of unknown price\n"
+    );
+    let sessions = shown(&["--by", "session"]);
+    assert!(sessions.contains("one      1      1000   400     100     $0.0030\n"), "{sessions}");
+    assert!(
+        sessions.contains("two      2      2000   800     200     $0.0030 and 1 of unknown price\n"),
+        "{sessions}"
+    );
+    let days = shown(&[]);
+    assert_eq!(days.lines().count(), 3, "{days}");
+    let row: Value =
+        serde_json::from_str(shown(&["--by", "model", "--json"]).lines().nth(1).unwrap()).unwrap();
+    assert_eq!(
+        (&row["model"], &row["cost"], &row["calls_of_unknown_price"]),
+        (&"openai:mystery".into(), &Value::Null, &1.into())
+    );
+    assert_eq!(shown(&["--since", "9999-01-01"]), "(no calls)\n");
+    // What is configured beats the table, also for what was called before.
+    let priced = [("BUB_PROVIDERS", r#"{"openai": {"prices": {"mystery": {"input": 1, "output": 1}}}}"#)];
+    let text = run(&sandbox, &server, &priced, &["usage", "--by", "model"]).ok();
+    assert!(text.contains("openai:mystery  1      1000   400     100     $0.0011\n"), "{text}");
+}
+
+#[test]
+fn the_cap_of_a_day_outlives_the_process() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("ok").usage(Usage { input: 900, output: 100, ..Usage::default() }));
+    let capped = [("BUB_MODEL", "openai:gpt-4o"), ("BUB_USAGE_DAILY_TOKENS", "1500")];
+    // What was used before there was a cap counts, too.
+    run(&sandbox, &server, &[("BUB_MODEL", "openai:gpt-4o")], &["run", "hi"]).ok();
+    run(&sandbox, &server, &capped, &["run", "hi"]).ok();
+    let refused = run(&sandbox, &server, &capped, &["run", "hi"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("2000 of 1500 tokens (`usage.daily_tokens`)"), "{refused:?}");
+    assert_eq!(server.requests().len(), 2);
+}
