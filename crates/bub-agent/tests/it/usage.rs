@@ -1,5 +1,7 @@
 //! The cap of a day, and what is counted.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+
 use bub_agent::usage::{By, Tokens, report};
 use bub_kernel::{ChannelMessage, Result, TurnResult};
 use bub_model::{Catalogue, Price};
@@ -89,9 +91,28 @@ async fn a_price_that_is_not_known_is_never_nothing() {
 
 #[tokio::test]
 async fn what_is_not_counted_by_the_provider_is_estimated() {
-    let server = ModelServer::start();
-    server.otherwise(Reply::text("an answer of some length"));
-    let world = world(&server, &[(TOKENS, "10")]);
+    // A server that says nothing about tokens.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            let (mut line, mut length) = (String::new(), 0);
+            while stream.read_line(&mut line).unwrap() > 2 {
+                let lower = line.to_lowercase();
+                length = lower
+                    .strip_prefix("content-length: ")
+                    .map_or(length, |text| text.trim().parse().unwrap());
+                line.clear();
+            }
+            stream.read_exact(&mut vec![0; length]).unwrap();
+            let body = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"content\": \"an answer\"}, \
+                        \"finish_reason\": \"stop\"}]}\n\ndata: [DONE]\n\n";
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+            stream.get_mut().write_all(format!("{head}{body}").as_bytes()).unwrap();
+        }
+    });
+    let world = World::asking_so(&url, &[(TOKENS, "10")], |builder| builder);
     let running = world.framework.running().await.unwrap();
     ask(&world, "s").await.unwrap();
     assert_eq!(tape_of(&world, "s").summary().await.unwrap().usage, None, "the server counts nothing");

@@ -120,6 +120,10 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "env.pass BUB_ENV_PASS []",
             "env.drop BUB_ENV_DROP []",
             "skills.env BUB_SKILLS_ENV {}",
+            "web.allow_private BUB_WEB_ALLOW_PRIVATE []",
+            "web.proxy BUB_WEB_PROXY true",
+            "usage.daily_tokens BUB_USAGE_DAILY_TOKENS null",
+            "usage.daily_cost BUB_USAGE_DAILY_COST null",
         ]
     );
 }
