@@ -16,6 +16,7 @@ mod outbox;
 mod recovery;
 mod webhook;
 mod webhook_callback;
+mod webhook_gateway;
 mod webhook_limits;
 mod webhook_support;
 mod world;

@@ -14,7 +14,7 @@ use tokio::{
 use crate::webhook_support::{House, TOKEN, outbound};
 
 /// A server that takes one request, gives one answer, and returns what it got.
-async fn receive(listener: &TcpListener, answer: &str) -> (String, String) {
+pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, String) {
     let (mut stream, _) = listener.accept().await.unwrap();
     let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
     loop {

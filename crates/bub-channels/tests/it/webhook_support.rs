@@ -81,13 +81,7 @@ impl House {
 
     /// Sends a request without waiting for its answer.
     pub(crate) async fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> Client {
-        let mut client = self.connect().await;
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {TOKEN}\r\n"
-        );
-        let rest = format!("{headers}content-length: {}\r\n\r\n{body}", body.len());
-        client.write(&(head + &rest)).await;
-        client
+        begin(self.address, method, path, headers, body).await
     }
 
     pub(crate) async fn begin_post(&self, body: impl ToString) -> Client {
@@ -95,7 +89,7 @@ impl House {
     }
 
     pub(crate) async fn connect(&self) -> Client {
-        Client { stream: TcpStream::connect(self.address).await.unwrap(), seen: String::new() }
+        connect(self.address).await
     }
 
     /// Delivers a reply, as the outbox does.
@@ -119,6 +113,26 @@ impl House {
     pub(crate) async fn delta(&self, message: &Envelope, delta: &str) {
         self.webhook.on_event(&StreamEvent::Text(delta.to_owned()), message).await.unwrap();
     }
+}
+
+pub(crate) async fn connect(address: SocketAddr) -> Client {
+    Client { stream: TcpStream::connect(address).await.unwrap(), seen: String::new() }
+}
+
+/// Sends a request with the right token.
+pub(crate) async fn begin(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> Client {
+    let mut client = connect(address).await;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {TOKEN}\r\n"
+    );
+    client.write(&format!("{head}{headers}content-length: {}\r\n\r\n{body}", body.len())).await;
+    client
 }
 
 /// A reply as the outbox hands it over.

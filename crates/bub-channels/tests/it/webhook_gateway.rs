@@ -1,0 +1,167 @@
+//! The webhook with the gateway behind it: what a client sees of journal, lanes and outbox.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+
+use bub_channels::{
+    Gateway,
+    webhook::{Webhook, WebhookOptions},
+};
+use bub_kernel::{
+    CancellationToken, Channel, Envelope, Error, Framework, FrameworkRef, MessageHandler, ModelStream,
+    PluginContext, Prompt, Result, StreamEvent, hooks,
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::{
+    webhook_callback::receive,
+    webhook_support::{Answer, TOKEN, begin},
+    world,
+};
+
+/// Answers in two pieces; one of its messages also goes elsewhere.
+#[derive(Clone, Default)]
+struct Model {
+    framework: FrameworkRef,
+    webhook: Arc<OnceLock<Arc<Webhook>>>,
+}
+
+#[hooks(crate = bub_kernel)]
+impl Model {
+    fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
+        ModelStream::of([
+            StreamEvent::Text("echo: ".to_owned()),
+            StreamEvent::Text(prompt.text().to_string()),
+        ])
+    }
+
+    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
+        let router = self.framework.get().and_then(|framework| framework.router());
+        match router {
+            Some(router) => router.dispatch(message).await,
+            None => Ok(false),
+        }
+    }
+
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let mut options = WebhookOptions::default();
+        options.token = Some(TOKEN.into());
+        options.listen = String::from("127.0.0.1:0");
+        options.callback_hosts = vec!["127.0.0.1".to_owned()];
+        let webhook =
+            self.webhook.get_or_init(|| Arc::new(Webhook::new(options, Arc::clone(message_handler))));
+        vec![Arc::clone(webhook) as Arc<dyn Channel>]
+    }
+}
+
+struct Running {
+    address: SocketAddr,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<()>>,
+}
+
+impl Running {
+    async fn open(directory: &Path) -> Self {
+        let mut model = Model::default();
+        let webhook = Arc::clone(&model.webhook);
+        let make = move |context: &PluginContext<'_>| {
+            model.framework = context.framework.clone();
+            Ok::<_, Error>(model)
+        };
+        let framework = Framework::builder().plugin_with("model", make).build();
+        let running = framework.running().await.unwrap();
+        let gateway = Gateway::open(&framework, world::options(directory), &["all".to_owned()]).unwrap();
+        let stop = CancellationToken::new();
+        let until = stop.clone();
+        let task = tokio::spawn(async move {
+            let outcome = gateway.run(until, || ()).await;
+            running.close().await?;
+            outcome
+        });
+        let webhook = webhook.get().unwrap();
+        let address = loop {
+            match webhook.address() {
+                Some(address) => break address,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        Self { address, stop, task }
+    }
+
+    async fn post(&self, body: Value) -> Answer {
+        begin(self.address, "POST", "/v1/messages", "", &body.to_string()).await.finish().await
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let body = json!({"content": "hello", "idempotency_key": "k"});
+    let first = running.post(body.clone()).await;
+    assert_eq!((first.status, &first.json()["reply"]), (200, &json!("echo: hello")));
+    assert_eq!(running.post(body.clone()).await.json(), first.json());
+    running.stop().await;
+
+    let running = Running::open(home.path()).await;
+    let again = running.post(body).await;
+    assert_eq!((again.status, again.json()), (200, json!({"id": first.json()["id"], "status": "delivered"})));
+    running.stop().await;
+}
+
+// S-54
+#[tokio::test]
+async fn a_stream_grows_though_the_setting_streams_to_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let answer = running.post(json!({"content": "hello", "reply": "stream"})).await;
+    let expected =
+        ["event: accepted", r#"{"delta":"echo: "}"#, r#"{"delta":"hello"}"#, r#""reply":"echo: hello""#];
+    let places: Vec<_> = expected.iter().map(|text| answer.body.find(text).expect(text)).collect();
+    assert!(places.is_sorted(), "{answer:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_callback_that_failed_is_posted_again_after_a_restart_under_the_same_key() {
+    let home = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let running = Running::open(home.path()).await;
+    let body = json!({"content": "hello", "reply": "callback", "callback_url": url});
+    let accepted = running.post(body).await;
+    assert_eq!(accepted.status, 202);
+    let key = |head: &str| head.split("idempotency-key: ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let (first, _) = receive(&listener, "503 Busy").await;
+    running.stop().await;
+
+    let running = Running::open(home.path()).await;
+    let (second, body) = receive(&listener, "200 OK").await;
+    assert_eq!(key(&first), key(&second));
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((&body["reply"], &body["id"]), (&json!("echo: hello"), &accepted.json()["id"]));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn many_clients_at_once_each_get_their_own_reply() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let ask = async |number: usize| {
+        let body = json!({"content": format!("n{number}"), "chat_id": format!("c{}", number % 7)});
+        (number, running.post(body).await.json()["reply"].clone())
+    };
+    for (number, reply) in futures_util::future::join_all((0..100).map(ask)).await {
+        assert_eq!(reply, format!("echo: n{number}"));
+    }
+    running.stop().await;
+}
