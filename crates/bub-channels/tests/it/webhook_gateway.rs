@@ -33,10 +33,7 @@ struct Model {
 #[hooks(crate = bub_kernel)]
 impl Model {
     fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
-        ModelStream::of([
-            StreamEvent::Text("echo: ".to_owned()),
-            StreamEvent::Text(prompt.text().to_string()),
-        ])
+        ModelStream::of([StreamEvent::Text("echo: ".to_owned()), StreamEvent::Text(prompt.text().clone())])
     }
 
     async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
