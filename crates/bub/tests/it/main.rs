@@ -23,3 +23,4 @@ mod sandbox;
 mod shells;
 mod tape;
 mod usage;
+mod webhook;

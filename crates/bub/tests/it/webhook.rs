@@ -1,0 +1,99 @@
+//! `bub gateway` with its webhook, as a program on the same computer meets it.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    process::{Child, Stdio},
+};
+
+use bub_testkit::model::{ModelServer, Reply};
+
+use crate::sandbox::{Sandbox, bub, signal};
+
+const TOKEN: &str = "correct-horse-battery";
+
+struct Gateway {
+    child: Child,
+    address: String,
+}
+
+impl Gateway {
+    fn start(sandbox: &Sandbox, model: &ModelServer) -> Self {
+        let mut child = sandbox
+            .command(&bub())
+            .arg("gateway")
+            .env("BUB_WEBHOOK_TOKEN", TOKEN)
+            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
+            .env("BUB_VERBOSE", "1")
+            .env("BUB_MODEL", "openai:small")
+            .env("BUB_API_BASE", format!("{}/v1", model.url()))
+            .env("BUB_API_KEY", "sk-none-at-all")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines.find_map(|line| {
+            let line = line.unwrap();
+            line.split("webhook.listening address=")
+                .nth(1)
+                .map(|rest| rest.split(' ').next().unwrap().to_owned())
+        });
+        // The rest of the log is read by nobody, but must not stop the program.
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { child, address: address.expect("it listens") }
+    }
+
+    /// Posts a message; the status and the body of the answer.
+    fn post(&self, body: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
+        write!(stream, "{head}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
+    }
+
+    fn stop(mut self) {
+        signal(&self.child, "TERM");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_program_posts_a_message_and_gets_the_models_answer_whole_or_as_it_grows() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    let gateway = Gateway::start(&sandbox, &model);
+    model.script(Reply::deltas(["Hel", "lo"]));
+    let (status, body) = gateway.post(r#"{"content": "hi"}"#);
+    assert!(status == "200" && body.contains(r#""reply":"Hello""#), "{status} {body}");
+    model.script(Reply::deltas(["Good", "bye"]));
+    let (status, body) = gateway.post(r#"{"content": "bye", "reply": "stream"}"#);
+    let places: Vec<_> = [r#"{"delta":"Good"}"#, r#"{"delta":"bye"}"#, r#""reply":"Goodbye""#]
+        .into_iter()
+        .map(|text| body.find(text).unwrap_or_else(|| panic!("no {text} in {body}")))
+        .collect();
+    assert!(status == "200" && places.is_sorted(), "{body}");
+    assert!(sandbox.only_tape().contains("webhook:default"));
+    gateway.stop();
+}
+
+#[test]
+fn a_turn_that_fails_is_an_error_for_the_client_and_not_the_end_of_the_gateway() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    let gateway = Gateway::start(&sandbox, &model);
+    model.script(Reply::status(401));
+    let (status, body) = gateway.post(r#"{"content": "hi"}"#);
+    assert!(status == "500" && body.contains(r#""code":"turn_failed""#), "{status} {body}");
+    model.script(Reply::text("better"));
+    assert!(gateway.post(r#"{"content": "again"}"#).1.contains(r#""reply":"better""#));
+    gateway.stop();
+}
