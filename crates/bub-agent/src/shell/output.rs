@@ -5,7 +5,7 @@ use std::fmt::Write;
 /// So much of the beginning is kept, and as much of the end.
 const KEPT: usize = 512 * 1024;
 /// The end is cut only every so often, so that an endless command costs no copy for each block.
-const SLACK: usize = 64 * 1024;
+const MARGIN: usize = 64 * 1024;
 
 /// The beginning and the end of a text that may be endless.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Output {
         let (first, rest) = text.split_at(text.floor_char_boundary(room));
         self.head.push(first);
         self.tail.push(rest);
-        if self.tail.text.len() > KEPT + SLACK {
+        if self.tail.text.len() > KEPT + MARGIN {
             self.cut_tail();
         }
     }

@@ -140,7 +140,8 @@ async fn silence_is_tried_once_more_and_said() {
     let (error, second) = tick(&clock, &mut stream).await;
     let error = error.unwrap_err();
     assert!(error.message.ends_with("tried 2 times"), "{error}");
-    assert!(first + second < Duration::from_secs(260), "{first:?} {second:?}");
+    // A third try would make it three times 120 s; a busy machine lets the clock run ahead of the client.
+    assert!(first + second < Duration::from_secs(355), "{first:?} {second:?}");
     assert_eq!(server.requests().len(), 2);
 }
 

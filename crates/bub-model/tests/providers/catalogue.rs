@@ -149,7 +149,7 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
             "openai:\n    quirks: {strem_options: true}",
             ":3: `providers.openai.quirks` is not understood (unknown field",
         ),
-        ("openai:\n    quirks: 1", ":3: `providers.openai.quirks` is a number, expected a map of quirks"),
+        ("openai:\n    quirks: 1", ":3: `providers.openai.quirks` is `1`, expected a map of quirks"),
     ] {
         let given = Given::new().config(&format!("providers:\n  {yaml}\n"));
         let error = given.shorten(given.try_models().map(drop).unwrap_err());

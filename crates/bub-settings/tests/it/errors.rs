@@ -42,7 +42,7 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
             "policy:\n  rules: [x]",
             ":2: `policy.rules` is a list with other things than maps, expected a list of maps",
         ),
-        ("policy:\n  rules: deny", ":2: `policy.rules` is a text that is not shown, expected a list of maps"),
+        ("policy:\n  rules: deny", ":2: `policy.rules` is a single value, expected a list of maps"),
         ("tape:\n  durability: maybe", ":2: `tape.durability` is `maybe`, expected one of os, always"),
         ("telegram: on", ":1: `telegram` is a single value or a list, expected a map of settings"),
     ] {

@@ -44,7 +44,7 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
     let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
-    assert_eq!(settings.len(), 46);
+    assert_eq!(settings.len(), 49);
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
@@ -114,6 +114,9 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "webhook.connections BUB_WEBHOOK_CONNECTIONS 1024",
             "spill.threshold BUB_SPILL_THRESHOLD 4096",
             r#"tape.durability BUB_TAPE_DURABILITY "os""#,
+            "gateway.drain_seconds BUB_GATEWAY_DRAIN_SECONDS 30.0",
+            "gateway.session_queue BUB_GATEWAY_SESSION_QUEUE 100",
+            "gateway.queue BUB_GATEWAY_QUEUE 10000",
             "policy.rules BUB_POLICY_RULES []",
             "policy.approval_timeout_seconds BUB_POLICY_APPROVAL_TIMEOUT_SECONDS 300.0",
             "fs.confine BUB_FS_CONFINE false",
