@@ -46,13 +46,18 @@ impl Gateway {
 
     /// Posts a message; the status and the body of the answer.
     fn post(&self, body: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
-        write!(stream, "{head}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut stream = self.begin(body);
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
+    }
+
+    fn begin(&self, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
+        write!(stream, "{head}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        stream
     }
 
     fn stop(mut self) {
@@ -96,4 +101,32 @@ fn a_turn_that_fails_is_an_error_for_the_client_and_not_the_end_of_the_gateway()
     model.script(Reply::text("better"));
     assert!(gateway.post(r#"{"content": "again"}"#).1.contains(r#""reply":"better""#));
     gateway.stop();
+}
+
+#[test]
+fn a_client_that_lost_its_gateway_asks_the_next_one_with_the_same_key() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    let mut gateway = Gateway::start(&sandbox, &model);
+    model.script(Reply::deltas(["Hel", "lo", "!"]).hang_after(2));
+    let body = r#"{"content": "hi", "idempotency_key": "k", "reply": "stream"}"#;
+    let mut stream = gateway.begin(body);
+    let mut seen = String::new();
+    while !seen.contains("Hel") {
+        let mut piece = [0; 1024];
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "{seen}");
+        seen.push_str(std::str::from_utf8(&piece[..count]).unwrap());
+    }
+    gateway.child.kill().unwrap();
+    gateway.child.wait().unwrap();
+
+    model.script(Reply::text("once"));
+    model.otherwise(Reply::text("twice"));
+    let gateway = Gateway::start(&sandbox, &model);
+    let body = r#"{"content": "hi", "idempotency_key": "k"}"#;
+    let (status, first) = gateway.post(body);
+    assert!(status == "200" && first.contains(r#""reply":"once""#), "{status} {first}");
+    assert_eq!(gateway.post(body).1, first);
+    gateway.stop();
+    assert_eq!(model.requests().len(), 2, "one turn was cut off, one answered");
 }
