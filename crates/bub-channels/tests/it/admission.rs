@@ -101,8 +101,8 @@ async fn nobody_rides_in_the_turn_of_another() {
     let channel = world.channel(0);
     channel.say("a", "wait").await.unwrap();
     world.echo.wait_asked(1).await;
-    let member = channel.say_as("a", "by a member", Role::Member, "bob", None).await.unwrap();
-    let same_id = channel.say_as("a", "by a lesser self", Role::Member, "ada", None).await.unwrap();
+    let member = channel.say_as((Role::Member, "bob"), "a", "by a member", None).await.unwrap();
+    let same_id = channel.say_as((Role::Member, "ada"), "a", "by a lesser self", None).await.unwrap();
     let command = channel.say("a", ",help").await.unwrap();
     world.echo.permits.add_permits(1);
     for ticket in [member, same_id, command] {

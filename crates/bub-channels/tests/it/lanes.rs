@@ -92,7 +92,7 @@ async fn quit_stops_one_session_at_once() {
     let other = channel.say("b", "wait 3").await.unwrap();
     world.echo.wait_asked(2).await;
     // Whom nobody let in cannot quit: the message waits like any other.
-    channel.say_as("a", ",quit", Role::Guest, "eve", None).await.unwrap();
+    channel.say_as((Role::Guest, "eve"), "a", ",quit", None).await.unwrap();
     tokio::task::yield_now().await;
     let quit = channel.say("a", ",quit").await.unwrap();
     for ticket in [running, pending] {
@@ -138,7 +138,7 @@ async fn an_idempotency_key_is_honoured_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     let channel = world.channel(0);
-    let say = |key| channel.say_as("a", "hi", Role::Owner, "ada", key);
+    let say = |key| channel.say_as((Role::Owner, "ada"), "a", "hi", key);
     let (first, second) = tokio::join!(say(Some("k")), say(Some("k")));
     let (first, second) = (first.unwrap(), second.unwrap());
     assert_eq!(first.inbound_id(), second.inbound_id());
@@ -148,7 +148,7 @@ async fn an_idempotency_key_is_honoured_also_after_a_restart() {
     let id = first.inbound_id().unwrap().to_owned();
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let again = world.channel(0).say_as("a", "hi", Role::Owner, "ada", Some("k")).await.unwrap();
+    let again = world.channel(0).say_as((Role::Owner, "ada"), "a", "hi", Some("k")).await.unwrap();
     assert!(again.is_duplicate());
     assert_eq!(again.inbound_id(), Some(id.as_str()));
     world.stop().await;

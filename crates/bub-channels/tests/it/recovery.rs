@@ -119,7 +119,7 @@ fn a_redelivered_message_is_what_it_was() {
     let echo = Echo::new(vec![Fake::new("lab")]);
     let ticket = life(async {
         let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
-        let ticket = world.channel(0).say_as("a", "wait", Role::Member, "bob", None).await.unwrap();
+        let ticket = world.channel(0).say_as((Role::Member, "bob"), "a", "wait", None).await.unwrap();
         world.echo.wait_asked(1).await;
         faults.crash_at(faults.steps() + 1);
         world.channel(0).say("a", "unheard").await.unwrap_err();

@@ -53,20 +53,19 @@ impl Fake {
 
     /// Hands a message in, as an adapter would.
     pub(crate) async fn say(&self, chat: &str, text: &str) -> Result<Arc<Ticket>> {
-        self.say_as(chat, text, Role::Owner, "ada", None).await
+        self.say_as((Role::Owner, "ada"), chat, text, None).await
     }
 
     pub(crate) async fn say_as(
         &self,
+        by: (Role, &str),
         chat: &str,
         text: &str,
-        role: Role,
-        id: &str,
         key: Option<&str>,
     ) -> Result<Arc<Ticket>> {
         let message =
             ChannelMessage::new(format!("{}:{chat}", self.name), &self.name, text).chat_id(chat).active();
-        self.hand_in(message.into(), role, id, key).await
+        self.hand_in(message.into(), by.0, by.1, key).await
     }
 
     pub(crate) async fn hand_in(
@@ -222,7 +221,7 @@ impl Echo {
     }
 
     async fn run_model(&self, prompt: &Prompt, session_id: &str, state: &State) -> Result<String> {
-        let text = prompt.text().to_string();
+        let text = prompt.text();
         self.asked.send_modify(|asked| asked.push(text.clone()));
         if text.starts_with("fail") {
             return Err(Error::new(ErrorKind::Provider, "the model is gone"));
@@ -233,7 +232,8 @@ impl Echo {
         let mut answer = format!("echo: {text}");
         if self.take_steering.load(std::sync::atomic::Ordering::SeqCst) {
             for steered in state.slot::<SteeringHandle>().unwrap().0.drain(session_id).await? {
-                answer.push_str(&format!(" + {}", steered.content()));
+                answer += " + ";
+                answer += &steered.content();
             }
         }
         Ok(answer)
