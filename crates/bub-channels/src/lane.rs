@@ -55,7 +55,8 @@ pub(crate) struct Load {
 
 #[derive(Debug)]
 enum Event {
-    Message(Item),
+    // In a box, because the queue of a lane has room for many events from the start.
+    Message(Box<Item>),
     Quit { except: Option<String>, done: oneshot::Sender<()> },
 }
 
@@ -63,7 +64,9 @@ enum Event {
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) id: String,
+    /// Empty while its turn runs: the turn has it.
     pub(crate) envelope: Envelope,
+    pub(crate) ticket: Option<Arc<Ticket>>,
     /// How often a turn for it began.
     pub(crate) attempt: u32,
     pub(crate) is_recovered: bool,
@@ -85,7 +88,17 @@ impl Drop for Seat {
 
 impl Item {
     pub(crate) fn new(id: String, envelope: Envelope) -> Self {
-        Self { id, envelope, attempt: 0, is_recovered: false, merged: Vec::new(), permit: None, seat: None }
+        let ticket = envelope.slot::<Ticket>();
+        Self {
+            id,
+            envelope,
+            ticket,
+            attempt: 0,
+            is_recovered: false,
+            merged: Vec::new(),
+            permit: None,
+            seat: None,
+        }
     }
 
     fn is_command(&self) -> bool {
@@ -105,7 +118,7 @@ impl Item {
             };
             item.settle(joined);
         }
-        if let Some(ticket) = self.envelope.slot::<Ticket>() {
+        if let Some(ticket) = self.ticket {
             ticket.settle(outcome);
         }
     }
@@ -147,7 +160,7 @@ impl Lanes {
         lane.load.unfinished.fetch_add(1, Ordering::Relaxed);
         item.seat = Some(Seat(Arc::clone(&lane.load)));
         // The lane cannot retire while its map is locked.
-        let _ = lane.events.send(Event::Message(item));
+        let _ = lane.events.send(Event::Message(Box::new(item)));
     }
 
     /// Ends what runs and waits in a session, except one turn.
@@ -221,10 +234,10 @@ impl Lane {
             let wake = self.wake_at(drain.is_cancelled());
             tokio::select! {
                 biased;
-                () = halt.cancelled() => return self.halted().await,
-                Some(ended) = self.turns.join_next_with_id(), if !self.turns.is_empty() => self.ended(ended).await,
-                Some(event) = self.events.recv() => self.handle(event).await,
-                () = sleep_until(wake) => self.on_time().await,
+                () = halt.cancelled() => return Box::pin(self.halted()).await,
+                Some(ended) = self.turns.join_next_with_id(), if !self.turns.is_empty() => Box::pin(self.ended(ended)).await,
+                Some(event) = self.events.recv() => Box::pin(self.handle(event)).await,
+                () = sleep_until(wake) => Box::pin(self.on_time()).await,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
             }
         }
@@ -269,6 +282,7 @@ impl Lane {
     async fn handle(&mut self, event: Event) {
         match event {
             Event::Message(item) => {
+                let item = *item;
                 if is_quit(&item.envelope) {
                     self.quit(None).await;
                     // It has its own turn, which also ends what is not a turn.
@@ -410,7 +424,7 @@ impl Lane {
             core: Arc::clone(&self.core),
             session: self.session.clone(),
             id: item.id.clone(),
-            message: item.envelope.clone(),
+            message: std::mem::take(&mut item.envelope),
             attempt: item.attempt,
             with: item.merged.iter().map(|item| item.id.clone()).collect(),
             cancel: cancel.clone(),

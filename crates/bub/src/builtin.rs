@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_channels::webhook::{Webhook, WebhookOptions};
-use bub_kernel::{Channel, MessageHandler, Plugin, PluginContext, Result, hooks::HookSet};
-use bub_settings::Settings;
+use bub_kernel::{Plugin, PluginContext, Result, hooks::HookSet};
 
 use crate::cli::{Commands, Terminal};
 
@@ -14,21 +12,6 @@ pub(crate) struct Builtin {
     channels: Arc<bub_channels::Channels>,
     commands: Arc<Commands>,
     terminal: Arc<Terminal>,
-    channels: Arc<Channels>,
-}
-
-/// The channels that come with the program.
-struct Channels(Option<Arc<Settings>>);
-
-#[bub_macros::hooks(crate = bub_kernel)]
-impl Channels {
-    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        let webhook = |settings: &Arc<Settings>| {
-            let options = WebhookOptions::new(settings);
-            Arc::new(Webhook::new(options, Arc::clone(message_handler))) as Arc<dyn Channel>
-        };
-        self.0.iter().map(webhook).collect()
-    }
 }
 
 impl Builtin {
@@ -38,7 +21,6 @@ impl Builtin {
             channels: Arc::new(bub_channels::Channels::new(context)?),
             commands: Arc::default(),
             terminal: Arc::default(),
-            channels: Arc::new(Channels(context.service())),
         })
     }
 }
@@ -50,6 +32,5 @@ impl Plugin for Builtin {
         Arc::clone(&self.commands).register(hooks);
         Arc::clone(&self.commands.in_channel).register(hooks);
         Arc::clone(&self.terminal).register(hooks);
-        Arc::clone(&self.channels).register(hooks);
     }
 }

@@ -15,7 +15,7 @@ use bub_tape::{
 use super::{live::Live, lock, record::Record};
 
 /// From this size on a file is replaced by what is live.
-const ROTATE_AT: u64 = 8 * 1024 * 1024;
+const ROTATE_AT: u64 = 16 * 1024 * 1024;
 
 /// The file in use. Exactly one at a time; the lock keeps other processes out.
 #[derive(Debug)]
