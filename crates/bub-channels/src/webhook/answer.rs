@@ -73,16 +73,16 @@ pub(super) fn describe(id: &str, progress: &Progress) -> Value {
     };
     let values: Vec<_> = outbounds.iter().map(Outbound::value).collect();
     if let Some(failure) = failure(outbounds) {
-        let error = json!({"code": "turn_failed", "message": failure.content});
+        let error = json!({"code": "turn_failed", "message": failure.content()});
         return json!({"id": id, "status": "failed", "error": error, "outbounds": values});
     }
-    let reply: Vec<_> = outbounds.iter().map(|outbound| outbound.content.as_str()).collect();
+    let reply: Vec<_> = outbounds.iter().map(Outbound::content).collect();
     json!({"id": id, "status": "answered", "reply": reply.join("\n"), "outbounds": values})
 }
 
 /// The notice about a turn that failed, which is a reply of its own kind.
 fn failure(outbounds: &[Outbound]) -> Option<&Outbound> {
-    outbounds.last().filter(|outbound| outbound.kind == "error")
+    outbounds.last().filter(|outbound| outbound.is_error())
 }
 
 fn json_answer(status: StatusCode, body: &Value, waiting: Option<Waiting>) -> Answer {

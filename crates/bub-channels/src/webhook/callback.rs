@@ -53,7 +53,7 @@ impl Callbacks {
         let body = json!({
             "id": inbound_id,
             "delivery": outbound.reply_id,
-            "reply": outbound.content,
+            "reply": outbound.content(),
             "outbound": outbound.value(),
         });
         let body = body.to_string();

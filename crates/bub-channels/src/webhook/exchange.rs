@@ -64,22 +64,27 @@ pub(super) struct Exchange {
 pub(super) struct Outbound {
     /// The same for every attempt to deliver it.
     pub(super) reply_id: String,
-    pub(super) content: String,
-    pub(super) kind: String,
     value: Arc<Value>,
 }
 
 impl Outbound {
     pub(super) fn new(message: &Envelope, reply_id: Option<&str>) -> Self {
-        let content = message.content().into_owned();
-        let mut value = json!({"content": content, "kind": message.kind()});
+        let mut value = json!({"content": message.content(), "kind": message.kind()});
         for name in ["chat_id", "session_id", "media"] {
             if let (Value::Object(map), Some(field)) = (&mut value, message.field(name)) {
                 map.insert(name.to_owned(), field.clone());
             }
         }
         let reply_id = reply_id.unwrap_or_default().to_owned();
-        Self { reply_id, content, kind: message.kind().to_owned(), value: Arc::new(value) }
+        Self { reply_id, value: Arc::new(value) }
+    }
+
+    pub(super) fn content(&self) -> &str {
+        self.value.get("content").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    pub(super) fn is_error(&self) -> bool {
+        self.value.get("kind").and_then(Value::as_str) == Some("error")
     }
 
     pub(super) fn value(&self) -> &Value {
@@ -152,7 +157,7 @@ impl Exchanges {
         });
         if is_new {
             let mut known = self.known();
-            known.bytes += outbound.content.len();
+            known.bytes += outbound.content().len();
             self.forget(&mut known);
         }
     }
@@ -325,7 +330,7 @@ impl Exchange {
     }
 
     fn bytes(&self) -> usize {
-        self.outbounds.borrow().iter().map(|outbound| outbound.content.len()).sum()
+        self.outbounds.borrow().iter().map(|outbound| outbound.content().len()).sum()
     }
 }
 

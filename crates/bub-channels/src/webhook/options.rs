@@ -56,8 +56,8 @@ impl Default for WebhookOptions {
             read_timeout: Duration::from_secs(15),
             keep_alive: Duration::from_secs(15),
             callback_timeout: Duration::from_secs(30),
-            kept: 20_000,
-            kept_bytes: 8_000_000,
+            kept: 2_000,
+            kept_bytes: 2_000_000,
             kept_for: Duration::from_hours(1),
         }
     }
