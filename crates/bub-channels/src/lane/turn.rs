@@ -6,7 +6,7 @@ use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, TurnOptions};
 use serde_json::Value;
 
 use super::Item;
-use crate::{current::Current, gateway::Core, journal::Record};
+use crate::{current::Current, gateway::Core, journal::Record, router};
 
 /// So many beginnings of a turn the end of the process may follow; the agent gives up earlier, and says so.
 const MOST_ATTEMPTS: u32 = 5;
@@ -32,11 +32,10 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) async fn run(mut self) -> Ended {
         let (core, id) = (Arc::clone(&self.core), self.id.clone());
-        if self.attempt > MOST_ATTEMPTS {
-            tracing::error!("lane.given_up id={id}: its turn ended the process {MOST_ATTEMPTS} times");
-            return Ended { replies: 0, is_cancelled: false };
-        }
         let said = core.journal.live().inbound(&id).map(|inbound| inbound.prints.clone()).unwrap_or_default();
+        if self.attempt > MOST_ATTEMPTS {
+            return self.give_up(said).await;
+        }
         if !self.begin().await {
             return Ended { replies: 0, is_cancelled: true };
         }
@@ -50,6 +49,24 @@ impl Turn {
         let is_cancelled =
             outcome.is_err_and(|error| error.kind() == ErrorKind::Cancelled) && self.cancel.is_cancelled();
         Ended { replies: current.replies(), is_cancelled }
+    }
+
+    /// The message is not tried again, and its sender is told, unless there was a reply already.
+    async fn give_up(self, said: Vec<u64>) -> Ended {
+        tracing::error!("lane.given_up session={} id={}", self.session, self.id);
+        let is_answered = !said.is_empty();
+        let current = Arc::new(Current::new(self.id, &self.message, said));
+        if !is_answered {
+            let text = format!(
+                "This message was begun {MOST_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
+            );
+            let notice = self.message.clone().with("content", text).with("kind", "error");
+            // An error means that the gateway stops: the next one says it.
+            if router::dispatch(&self.core, &notice, Some(Arc::clone(&current))).await.is_err() {
+                return Ended { replies: 0, is_cancelled: true };
+            }
+        }
+        Ended { replies: current.replies(), is_cancelled: false }
     }
 
     /// Writes down that it begins, and waits for its session; `false` when it is not to begin any more.

@@ -214,3 +214,28 @@ fn damage_is_reported_and_kept_aside() {
             .any(|file| { file.unwrap().file_name().to_string_lossy().starts_with("damaged-") })
     );
 }
+
+// Design §5: a message that ends the process again and again is given up, and its sender told.
+#[test]
+fn a_message_that_ends_the_process_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    life(async {
+        World::open(dir.path(), vec![Fake::new("lab")]).await.channel(0).say("a", "wait").await.unwrap();
+    });
+    for _ in 0..5 {
+        life(async {
+            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            world.echo.wait_asked(1).await;
+        });
+    }
+    life(async {
+        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+        let sent = world.channel(0).wait_sent(1).await;
+        assert!(sent[0].content.contains("will not be tried again"), "{sent:?}");
+        assert!(world.echo.asked.borrow().is_empty());
+        world.stop().await;
+        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+        assert_eq!((world.recovered.messages, world.recovered.replies), (0, 0));
+        world.stop().await;
+    });
+}

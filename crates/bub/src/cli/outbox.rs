@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
 use bub_channels::{Options, status};
-use bub_kernel::{CliCommand, CliContext, Result};
+use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_tape::fs::RealFs;
 use clap::{Arg, ArgMatches, Command};
 use serde_json::{Value, json};
@@ -35,7 +35,11 @@ async fn run(context: CliContext) -> Result<ExitCode> {
     };
     let answer = match status::ask(&options.directory, &request).await? {
         Some(answer) => answer,
-        None if !options.directory.exists() => json!({"replies": []}),
+        // Looking must not make a journal.
+        None if !options.directory.exists() => match given.try_get_one::<String>("id").ok().flatten() {
+            Some(id) => return Err(Error::not_found(format!("there is no undelivered reply `{id}`"))),
+            None => json!({"replies": []}),
+        },
         None => status::tend(Arc::new(RealFs), &options.directory, options.durability, &request).await?,
     };
     output::print_text(&report(what, given, &answer))

@@ -17,6 +17,8 @@ mod configuration;
 mod docs;
 mod examples;
 mod faults;
+mod gateway;
+mod gateway_kill;
 mod login;
 mod models;
 mod sandbox;
