@@ -5,7 +5,8 @@ use std::ffi::{OsStr, OsString};
 use crate::{Found, Secret, Settings, core};
 
 impl Settings {
-    /// The environment for a child process: everything but the secrets bub has read, plus what
+    /// The environment for a child process: everything but secrets (those bub has read, and variables whose
+    /// names say that they are), plus what
     /// `env.pass` names, minus what `env.drop` names. Both take `NAME` and `PREFIX*`.
     pub fn child_environment(&self) -> Vec<(&str, &OsStr)> {
         let secret = self.secret_env_names();

@@ -162,14 +162,12 @@ impl Settings {
         });
     }
 
-    /// Secrets of plugins that are not loaded are secrets all the same.
+    /// Secrets of plugins that are not loaded, of providers that are not used and of other programs are secrets all
+    /// the same: what a command can read, the model and the tape get.
     pub(crate) fn note_undeclared_secrets(&self) {
-        for (name, value) in self.sources.environment.iter() {
-            let ours = name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
-            if ours && is_sensitive_name(name) {
-                self.keep_from_children(name);
-                self.redactor.register_text(value.to_str().unwrap_or_default());
-            }
+        for (name, value) in self.sources.environment.iter().filter(|(name, _)| is_sensitive_name(name)) {
+            self.keep_from_children(name);
+            self.redactor.register_text(value.to_string_lossy().trim());
         }
         let bindings = self.sources.dotenv.iter().flat_map(|file| &file.bindings);
         for binding in bindings.filter(|binding| is_sensitive_name(&binding.name)) {

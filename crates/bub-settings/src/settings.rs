@@ -153,8 +153,8 @@ impl Settings {
         })
     }
 
-    /// The variables of the environment that hold secrets bub has read, spelled as they are there.
-    /// Child processes must not get them.
+    /// The variables of the environment that hold secrets, spelled as they are there: those bub has read,
+    /// and those whose names say so. Child processes must not get them.
     pub fn secret_env_names(&self) -> Vec<String> {
         let names = self.secret_variables.lock().unwrap_or_else(PoisonError::into_inner);
         names.iter().cloned().collect()

@@ -139,11 +139,11 @@ fn a_start_without_home_directory_needs_bub_home() {
     assert_eq!(settings.home().to_str(), Some("/nonexistent/bub"));
 }
 
-// L7 of the design: a child must not inherit what bub read as a secret
+// L7 of the design: a child must not inherit what bub read as a secret, nor what is one by its name
 #[test]
 fn children_get_the_environment_without_secrets() {
     let given = Given::new()
-        .config("env:\n  pass: [OPENAI_API_KEY]\n  drop: DATABASE_*\n")
+        .config("env:\n  pass: [OPENAI_API_KEY, GH_TOKEN]\n  drop: DATABASE_*\n")
         .env("PATH", "/bin")
         .env("BUB_API_KEY", "one-secret")
         .env("bub_api_key", "other-secret")
@@ -155,6 +155,9 @@ fn children_get_the_environment_without_secrets() {
         .env("OPENAI_API_KEY", "read later, but passed")
         .env("GEMINI_API_KEY", "read later")
         .env("MISTRAL_API_KEY", "never read")
+        .env("MY_DB_PASSWORD", "of another program")
+        .env("AWS_SECRET_ACCESS_KEY", "of another program, too")
+        .env("GH_TOKEN", "passed")
         .env("DATABASE_URL", "x")
         .flag("api_key", "from-flag");
     let settings = given.load();
@@ -164,16 +167,24 @@ fn children_get_the_environment_without_secrets() {
     assert_eq!(
         settings.secret_env_names(),
         [
+            "AWS_SECRET_ACCESS_KEY",
             "BUB_API_KEY",
             "BUB_CLIENT_ARGS",
             "BUB_DISCORD_TOKEN",
             "BUB_GROQ_API_KEY",
             "BUB_TELEGRAM_PROXY",
             "GEMINI_API_KEY",
+            "GH_TOKEN",
+            "MISTRAL_API_KEY",
+            "MY_DB_PASSWORD",
             "OPENAI_API_KEY",
             "bub_api_key"
         ]
     );
     let names: Vec<&str> = settings.child_environment().iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["HOME", "PATH", "BUB_MODEL", "OPENAI_API_KEY", "MISTRAL_API_KEY"]);
+    assert_eq!(names, ["HOME", "PATH", "BUB_MODEL", "OPENAI_API_KEY", "GH_TOKEN"]);
+    // Passed or not, and read or not: it is masked.
+    for secret in ["never read", "of another program", "of another program, too", "passed"] {
+        assert_eq!(settings.redactor().redact(&format!("<{secret}>")), "<***>", "{secret}");
+    }
 }
