@@ -19,6 +19,7 @@ mod openai_responses;
 mod raw;
 mod replay;
 mod stream;
+mod surrogates;
 
 pub(crate) use openai_chat::{ORGANIZATION_HEADER, PROJECT_HEADER};
 use raw::RawObject;
@@ -100,7 +101,7 @@ impl Wire {
     pub fn decode(self, body: &[u8], quirks: &Quirks) -> Result<Completion, ModelError> {
         let mut frames = self.frames(quirks);
         let mut events = Vec::new();
-        frames.body(stream::text(body)?, &mut events)?;
+        frames.body(stream::text(&surrogates::mended(body))?, &mut events)?;
         frames.end(&mut events)?;
         let mut accumulator = Accumulator::new();
         for event in events {

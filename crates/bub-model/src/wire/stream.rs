@@ -1,6 +1,6 @@
 //! From bytes of an answer to events, for any wire format.
 
-use super::Wire;
+use super::{Wire, surrogates::mended};
 use crate::classify::classify;
 use crate::error::{ErrorKind, ModelError, looks_like_html};
 use crate::sse::{EVENT_LIMIT, SseDecoder, SseError, SseEvent};
@@ -93,7 +93,7 @@ impl StreamDecoder {
             Mode::Over => Ok(()),
             Mode::Start => Err(empty()),
             Mode::Whole(body) => {
-                self.frames.body(text(&body)?, out)?;
+                self.frames.body(text(&mended(&body))?, out)?;
                 self.frames.end(out)
             }
             Mode::Events(mut sse) => {
@@ -180,7 +180,9 @@ fn step(
         frames.end_mark();
         Flow::Done
     } else {
-        frames.frame(event, out).map_err(|error| explained(error, event))?
+        let data = mended(event.data);
+        let event = SseEvent { data: &data, ..*event };
+        frames.frame(&event, out).map_err(|error| explained(error, &event))?
     };
     if *flow == Flow::Done { frames.end(out) } else { Ok(()) }
 }

@@ -1,9 +1,10 @@
 //! Answers as they come when something is wrong: the right typed error, never a hang or a panic, and
 //! never a partial tool call that looks whole.
 
-use bub_model::{Action, ErrorKind, FinishReason, ModelEvent, Quirks, Wire};
+use bub_model::{Action, Completion, ErrorKind, FinishReason, ModelEvent, Quirks, Wire};
 use serde_json::{Value, json};
 
+use crate::scenarios::scenarios;
 use crate::support::{complete, fold, sse, stream};
 
 fn chunk(delta: &Value) -> Value {
@@ -277,4 +278,72 @@ fn the_end_is_noticed_before_the_connection_closes() {
     let count = events.len();
     decoder.finish(&mut events).unwrap();
     assert_eq!(events.len(), count, "the end comes once");
+}
+
+/// Half a character in an escape, as a server sends it that cuts between UTF-16 units, costs one character.
+#[test]
+fn half_a_character_never_takes_the_text_around_it_along() {
+    let halves = [
+        (r"\ud83d", "\u{fffd}"),
+        (r"a\uDE00b", "a\u{fffd}b"),
+        (r"\ud83d\u0041", "\u{fffd}A"),
+        (r"\ud83d\ud83d\ude00", "\u{fffd}😀"),
+        (r"\ud83d\n", "\u{fffd}\n"),
+        (r"\\ud83d", r"\ud83d"),
+    ];
+    for (escaped, meant) in halves {
+        for scenario in scenarios().into_iter().filter(|scenario| scenario.name == "text") {
+            let with_half = |json: &[u8]| String::from_utf8_lossy(json).replace("there", escaped);
+            let whole = with_half(scenario.whole.unwrap().to_string().as_bytes());
+            let found = [
+                complete(scenario.wire, with_half(&scenario.stream).as_bytes()),
+                complete(scenario.wire, whole.as_bytes()),
+                scenario.wire.decode(whole.as_bytes(), &Quirks::default()),
+            ];
+            for found in found {
+                assert_eq!(found.unwrap().text, format!("Hé {meant}"), "{:?} {escaped}", scenario.wire);
+            }
+        }
+    }
+}
+
+/// A piece of arguments with half a character in it is still a piece of the arguments.
+#[test]
+fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
+    let call = |piece: &str| json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": piece}}]});
+    let found = |first: &str, second: &str| {
+        let frames = sse(&[chunk(&call("{\"a\":\"FIRST")), chunk(&call("SECOND\"}")), end("tool_calls")]);
+        let frames = String::from_utf8(frames).unwrap().replace("FIRST", first).replace("SECOND", second);
+        complete(Wire::ChatCompletions, frames.as_bytes()).unwrap()
+    };
+    let arguments =
+        |found: &Completion| found.tool_calls[0]["function"]["arguments"].as_str().unwrap().to_owned();
+    let split = found(r"x\ud83d", r"\ude00y");
+    assert_eq!(
+        (arguments(&split), split.broken_calls.len()),
+        ("{\"a\":\"x\u{fffd}\u{fffd}y\"}".to_owned(), 0)
+    );
+    // The escapes of the arguments themselves meet again.
+    let joined = found(r"x\\ud83d", r"\\ude00y");
+    assert_eq!((&*arguments(&joined), joined.broken_calls.len()), (r#"{"a":"x\ud83d\ude00y"}"#, 0));
+    assert_eq!(found(r"x\\ud83d", "y").broken_calls.len(), 1);
+    let whole = [
+        (
+            Wire::Messages,
+            r#"{"type":"message","content":[{"type":"tool_use","id":"c","name":"f","input":{"a":"\ud83d"}}],"stop_reason":"tool_use"}"#,
+        ),
+        (
+            Wire::GenerateContent,
+            r#"{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"a":"\ud83d"}}}]},"finishReason":"STOP"}]}"#,
+        ),
+        (
+            Wire::Responses,
+            r#"{"object":"response","status":"completed","output":[{"type":"function_call","id":"i","call_id":"c","name":"f","arguments":"{\"a\":\"\ud83d\"}"}]}"#,
+        ),
+    ];
+    for (wire, body) in whole {
+        let found = complete(wire, body.as_bytes()).unwrap();
+        let given: Value = serde_json::from_str(&arguments(&found)).unwrap();
+        assert_eq!((given, found.broken_calls.len()), (json!({"a": "\u{fffd}"}), 0), "{wire:?}");
+    }
 }
