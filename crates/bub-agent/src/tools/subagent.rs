@@ -6,12 +6,13 @@ use bub_kernel::{
     BoxFuture, Error, ModelStream, Prompt, Result, State, SteeringHandle, StreamEvent, Tool, ToolContext,
     ToolSpec,
 };
+use bub_tape::{Entry, MergeBack, Span};
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
 use crate::{
     agent::{Agent, Errand},
-    record::{TEMPORARY, TurnTape},
+    record::{Ending, TEMPORARY, TurnTape, tape_error},
     shell::Shells,
     skills::LoadedSkills,
     toolbox::Toolbox,
@@ -104,11 +105,8 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
         None => drop(state.remove("model")),
     }
     let inherited = asked_for == "inherit";
-    let fork = if inherited {
-        Some(parent.tape().fork(bub_tape::MergeBack::No).await.map_err(crate::record::tape_error)?)
-    } else {
-        None
-    };
+    let fork =
+        if inherited { Some(parent.tape().fork(MergeBack::No).await.map_err(tape_error)?) } else { None };
     let tape = match &fork {
         Some(fork) => {
             TurnTape::new(fork.tape().clone(), &framework, agent.settings().redactor(), &session_id, None)
@@ -126,16 +124,37 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
         toolbox: Arc::new(Toolbox::of(toolset)),
     };
     let said = collect(agent.run_errand(errand, prompt.clone()).await?).await;
-    let ending = crate::record::Ending { prompt: &prompt, output: &said.text, error: said.error.as_ref() };
+    let ending = Ending { prompt: &prompt, output: &said.text, error: said.error.as_ref() };
     tape.finish(ending).await?;
+    if inherited || session_id.starts_with(TEMPORARY) {
+        // Its tape goes; what it cost stays.
+        for run in runs_of(&tape).await? {
+            parent.note(parent.owned(Entry::event("subagent.run", Some(run)).outside_context()));
+        }
+    }
     // What a session that is forgotten has started goes with it.
     if let Some(shells) = context.state.slot::<Shells>().filter(|_| session_id.starts_with(TEMPORARY)) {
         shells.stop_session(&session_id).await;
     }
     if let Some(fork) = fork {
-        fork.finish().await.map_err(crate::record::tape_error)?;
+        fork.finish().await.map_err(tape_error)?;
     }
     Ok(said.shown())
+}
+
+/// The model calls of a turn, as its tape has them.
+async fn runs_of(turn: &TurnTape) -> Result<Vec<Value>> {
+    let tape = turn.tape();
+    let mut runs = Vec::new();
+    let mut newest = tape.store().read(tape.name(), Span::ALL.newest_first());
+    while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
+        if Some(entry.id) == turn.asked() {
+            break;
+        }
+        runs.extend(entry.data().filter(|_| entry.name() == Some("run")).cloned());
+    }
+    runs.reverse();
+    Ok(runs)
 }
 
 /// The model chooses among its own: it can neither read nor write the session of another chat.

@@ -40,6 +40,9 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
     let running = world.framework.running().await.unwrap();
     let tapes = world.framework.tape_store().unwrap().list(Listing::Sessions).await.unwrap();
     assert_eq!(tapes.len(), 1, "only the session's own tape");
+    let cost = crate::turn_loop::events(&entries(&world, "s").await, "subagent.run");
+    assert_eq!(cost.len(), 2, "what it cost stays");
+    assert_eq!(cost[0]["usage"]["total_tokens"], 15);
     assert!(entries(&world, "s").await.iter().all(|entry| !entry.payload.contains_key("x")));
     running.close().await.unwrap();
 }

@@ -9,6 +9,7 @@
     reason = "tests stop at the first surprise"
 )]
 
+mod agent_kill;
 mod answers;
 mod architecture;
 mod bad_input;
