@@ -17,8 +17,8 @@ use bub_kernel::{
 };
 use bub_settings::Redactor;
 use bub_tape::{
-    ChatStep, Entry, EntryId, Kind, Lease, MemoryStore, SessionInfo, Summary, Tape, TapeError, TapeName,
-    View, ViewOptions, Wait, now_iso, recover, run_id,
+    ChatStep, Entry, EntryId, INTERRUPTED, Kind, Lease, MemoryStore, SessionInfo, Summary, Tape, TapeError,
+    TapeName, View, ViewOptions, Wait, now_iso, recover, run_id,
 };
 use serde_json::{Value, json};
 
@@ -28,6 +28,9 @@ use crate::{prompt, steering};
 /// How long a turn waits for another one of its session: less than a hook may take, so that the
 /// error says who holds it.
 const PATIENCE: Duration = Duration::from_mins(4);
+
+/// The result of a call that was not made, because the turn had ended.
+const NOT_RUN: &str = "[not run]";
 
 /// Sessions of this name leave nothing behind.
 pub(crate) const TEMPORARY: &str = "temp/";
@@ -57,6 +60,7 @@ struct Progress {
     /// Entries that go with the next batch.
     pending: Vec<Entry>,
     summary: Option<Arc<Summary>>,
+    calls: Option<OpenCalls>,
     step: Option<OpenStep>,
 }
 
@@ -67,6 +71,33 @@ struct OpenStep {
     started: Instant,
     /// What it has said so far.
     said: String,
+}
+
+/// The tool calls of a response, until their results are recorded.
+#[derive(Debug)]
+struct OpenCalls {
+    ids: Vec<String>,
+    outcomes: Vec<CallState>,
+}
+
+/// How far a call has come.
+#[derive(Clone, Debug)]
+enum CallState {
+    Waiting,
+    Running,
+    Done(Value),
+}
+
+impl OpenCalls {
+    /// The results as they are when the turn ends before its time.
+    fn close(self) -> Entry {
+        let results = self.outcomes.into_iter().map(|outcome| match outcome {
+            CallState::Waiting => NOT_RUN.into(),
+            CallState::Running => INTERRUPTED.into(),
+            CallState::Done(result) => result,
+        });
+        Entry::tool_result(results.collect()).with_meta("call_ids", self.ids)
+    }
 }
 
 /// What is known of a turn when it ends.
@@ -324,6 +355,36 @@ impl TurnTape {
         }
     }
 
+    /// Calls of a response are on the tape.
+    pub(crate) fn calls_begin(&self, ids: Vec<String>) {
+        let outcomes = vec![CallState::Waiting; ids.len()];
+        lock(&self.progress).calls = Some(OpenCalls { ids, outcomes });
+    }
+
+    /// One of them is being made, or was.
+    pub(crate) fn call_is(&self, index: usize, result: Option<&Value>) {
+        let mut progress = lock(&self.progress);
+        let calls = progress.calls.as_mut();
+        if let Some(outcome) = calls.and_then(|calls| calls.outcomes.get_mut(index)) {
+            *outcome = result.map_or(CallState::Running, |result| CallState::Done(result.clone()));
+        }
+    }
+
+    /// Their results are noted.
+    pub(crate) fn calls_end(&self) {
+        lock(&self.progress).calls = None;
+    }
+
+    /// Closes calls that were left open; `false` when there are none.
+    pub(crate) fn close_calls(&self) -> bool {
+        let calls = lock(&self.progress).calls.take();
+        let any = calls.is_some();
+        if let Some(calls) = calls {
+            self.note(self.owned(calls.close()));
+        }
+        any
+    }
+
     /// What the step has said so far.
     pub(crate) fn said_so_far(&self) -> Option<String> {
         lock(&self.progress).step.as_ref().map(|step| step.said.clone())
@@ -362,9 +423,11 @@ impl TurnTape {
             return Ok(());
         }
         self.ask(ending.prompt, Vec::new()).await?;
+        let has_calls = self.close_calls();
         let mut chat = self.chat();
         // The steps before the last one are on the tape already.
-        chat.text = Some(self.said_so_far().unwrap_or_else(|| ending.output.to_owned()));
+        let said = self.said_so_far().unwrap_or_else(|| ending.output.to_owned());
+        chat.text = Some(said).filter(|_| !has_calls);
         chat.error = ending.error.map(error_entry);
         let last = self.end_step(if ending.error.is_some() { "error" } else { "ok" }, ending.error);
         self.record(chat, last.into_iter().collect()).await?;

@@ -146,7 +146,8 @@ impl Turn {
     /// Records the end of the turn by an error.
     async fn fail(&self, error: Error) -> Error {
         let mut chat = self.tape.chat();
-        chat.text = self.tape.said_so_far();
+        // What was said beside calls is on the tape with them.
+        chat.text = self.tape.said_so_far().filter(|_| !self.tape.close_calls());
         chat.error = Some(crate::record::error_entry(&error));
         let last = self.tape.end_step("error", Some(&error));
         match self.tape.record(chat, last.into_iter().collect()).await {

@@ -88,8 +88,9 @@ async fn every_damage_is_found_and_placed() {
             Damage::IdOrder { line: 4, id: one, previous: two }
         ]
     );
+    // Calls that were cut off are part of the story.
     let calls = [line(1, Entry::tool_call(vec![])), line(2, Entry::tool_call(vec![])), message(3)].concat();
-    assert_eq!(damage_of(calls).await, [Damage::Unpaired { id: one }, Damage::Unpaired { id: two }]);
+    assert_eq!(damage_of(calls).await, []);
     assert_eq!(damage_of(line(2, Entry::tool_result(vec![]))).await, [Damage::Unpaired { id: two }]);
     let blob = format!("sha256:{}", "0".repeat(64));
     let media = Entry::message("user", json!([])).with_meta("media", json!([{"blob": blob}]));
@@ -124,14 +125,16 @@ async fn a_repair_keeps_what_it_removes_and_says_so() {
 #[tokio::test]
 async fn what_only_rewriting_history_could_change_is_accepted_once() {
     let (_root, store) = scene();
-    let tape = [message(1), message(1), line(2, Entry::tool_call(vec![]))].concat();
+    let tape = [message(1), message(1), line(2, Entry::tool_result(vec![]))].concat();
     fs::write(store.path(&name()), &tape).unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage.len(), 2);
     store.repair(&name()).await.unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
     assert!(fs::read_to_string(store.path(&name())).unwrap().starts_with(&tape), "history was rewritten");
-    store.append(&name(), vec![Entry::tool_call(vec![])]).await.unwrap();
+    store.append(&name(), vec![Entry::tool_result(vec![])]).await.unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage, [Damage::Unpaired { id: EntryId::new(4) }]);
+    store.append(&name(), vec![Entry::tool_call(vec![])]).await.unwrap();
+    assert_eq!(store.verify(&name()).await.unwrap().interrupted, [EntryId::new(5)]);
 }
 
 #[tokio::test]

@@ -65,7 +65,13 @@ impl Breaker {
     }
 }
 
-/// The calls without their ids.
+/// The calls without their ids; how their arguments are written does not matter.
 fn signature(calls: &[Value]) -> Value {
-    calls.iter().map(|call| call.get("function").cloned().unwrap_or_default()).collect()
+    let one = |call: &Value| {
+        let arguments = call.pointer("/function/arguments").and_then(Value::as_str).unwrap_or_default();
+        let parsed = serde_json::from_str::<Value>(arguments);
+        let arguments = parsed.unwrap_or_else(|_| arguments.into());
+        Value::from(vec![call.pointer("/function/name").cloned().unwrap_or_default(), arguments])
+    };
+    calls.iter().map(one).collect()
 }

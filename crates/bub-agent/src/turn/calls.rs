@@ -6,7 +6,7 @@ use bub_tape::{ChatStep, Entry, tool_done};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
-use super::{Memory, Step, Turn, breaker::Patience};
+use super::{Memory, Step, Turn, breaker::Patience, requests::StepRequests};
 use crate::{runner::Runner, toolbox::Found};
 
 /// So many calls run at once, when they only read.
@@ -35,6 +35,7 @@ impl Turn {
         chat.provider_state.clone_from(&answer.provider_state);
         // On the tape before anything is done: after a crash nobody has to guess.
         self.tape.record(chat, Vec::new()).await?;
+        self.tape.calls_begin(answer.tool_calls.iter().map(|call| text_at(call, "/id").to_owned()).collect());
         self.events.send(StreamEvent::ToolCall(answer.tool_calls.clone())).await;
         let mut results = match patience {
             Patience::Left => self.make_calls(&answer).await?,
@@ -52,6 +53,7 @@ impl Turn {
         let ids: Value =
             answer.tool_calls.iter().map(|call| call.get("id").cloned().unwrap_or_default()).collect();
         let entry = Entry::tool_result(results.clone()).with_meta("call_ids", ids);
+        self.tape.calls_end();
         self.tape.note(self.tape.owned(entry));
         if self.apply_requests(prompt).await? {
             memory.was_asked_to_hand_off = false;
@@ -69,20 +71,29 @@ impl Turn {
             answer.tool_calls.iter().enumerate().map(|(index, call)| read(call, index, answer)).collect();
         let only_read = calls.iter().all(|call| self.toolbox.is_read_only(call.name));
         let several = calls.len() > 1;
-        let made: Vec<BoxFuture<'_, _>> =
-            calls.iter().map(|call| Box::pin(self.make_call(call, several)) as _).collect();
+        let made: Vec<BoxFuture<'_, _>> = calls
+            .iter()
+            .enumerate()
+            .map(|(index, call)| Box::pin(self.make_call(index, call, several)) as _)
+            .collect();
         let made = stream::iter(made);
         let made: Vec<Result<Value>> = made.buffered(if only_read { AT_ONCE } else { 1 }).collect().await;
         made.into_iter().collect()
     }
 
-    async fn make_call(&self, call: &Call<'_>, is_one_of_several: bool) -> Result<Value> {
+    async fn make_call(&self, index: usize, call: &Call<'_>, is_one_of_several: bool) -> Result<Value> {
+        if self.state.slot::<StepRequests>().is_some_and(|requests| requests.will_reset()) {
+            // Nothing would be left to tell of it.
+            return Ok("[not run: the tape is being reset]".into());
+        }
+        self.tape.call_is(index, None);
         let runner = Runner::of(self);
         let result = match (self.toolbox.find(call.name), &call.arguments) {
             (Found::Tool(tool), Ok(arguments)) => runner.shown(tool, arguments.clone(), call.id).await,
             (Found::Tool(_), Err(reason)) => Error::new(ErrorKind::InvalidInput, reason.as_str()).to_value(),
             (Found::Nothing(guidance), _) => guidance.into(),
         };
+        self.tape.call_is(index, Some(&result));
         if is_one_of_several {
             self.tape.append(vec![self.tape.owned(tool_done(call.id, result.clone()))]).await?;
         }
@@ -90,8 +101,12 @@ impl Turn {
     }
 }
 
+fn text_at<'a>(call: &'a Value, path: &str) -> &'a str {
+    call.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
 fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> Call<'a> {
-    let text = |path: &str| call.pointer(path).and_then(Value::as_str).unwrap_or_default();
+    let text = |path: &str| text_at(call, path);
     let raw = text("/function/arguments");
     let arguments = match answer.broken(index) {
         Some(broken) => {

@@ -1,7 +1,8 @@
 //! New anchors within a turn: because a tool asked, because the window fills, because the provider said so.
 
 use bub_kernel::{Error, Prompt, Result};
-use bub_tape::{AnchorSearch, Entry, EntryId, Span, handoff_entries};
+use bub_tape::{AnchorSearch, Entry, EntryId, Kind, Span, handoff_entries};
+use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -56,7 +57,8 @@ impl Turn {
         for request in requests {
             match request {
                 StepRequest::HandOff { name, summary } => {
-                    let carry: Vec<EntryId> = self.tape.asked().into_iter().collect();
+                    let mut carry: Vec<EntryId> = self.tape.asked().into_iter().collect();
+                    carry.extend(self.response_with_others().await?);
                     let state = json!({"summary": summary, "carry": carry});
                     for entry in handoff_entries(&name, Some(state), self.meta()) {
                         self.tape.note(entry);
@@ -66,6 +68,28 @@ impl Turn {
             }
         }
         Ok(any)
+    }
+
+    /// The calls of the last response and their results, when it made others beside the handoff: what came of those is
+    /// news to the model.
+    async fn response_with_others(&self) -> Result<Vec<EntryId>> {
+        self.tape.append(Vec::new()).await?;
+        let tape = self.tape.tape();
+        let mut ids = Vec::new();
+        let mut newest = tape.store().read(tape.name(), Span::ALL.newest_first());
+        while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
+            match entry.kind {
+                Kind::ToolResult => ids.push(entry.id),
+                Kind::ToolCall => {
+                    let calls = entry.payload.get("calls").and_then(Value::as_array).map_or(0, Vec::len);
+                    ids.push(entry.id);
+                    ids.reverse();
+                    return Ok(if calls > 1 { ids } else { Vec::new() });
+                }
+                _ => {}
+            }
+        }
+        Ok(Vec::new())
     }
 
     /// Empties the tape. The message that the turn answers is the first on it.

@@ -22,6 +22,12 @@ impl StepRequests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request);
     }
 
+    /// Whether the tape is to be emptied.
+    pub(crate) fn will_reset(&self) -> bool {
+        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.iter().any(|request| matches!(request, StepRequest::Reset { .. }))
+    }
+
     /// Everything that was asked for.
     pub(crate) fn take(&self) -> Vec<StepRequest> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))

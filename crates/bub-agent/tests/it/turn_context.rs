@@ -96,7 +96,22 @@ async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
     let shown = shown(&server);
     let text = json!(shown).to_string();
     assert!(text.contains("[Anchor created: phase 2]") && text.contains("the question"), "{text}");
-    assert!(shown.iter().all(|message| message["role"] != "tool"), "{text}");
+    // What else the same response did is not lost on the model.
+    let results: Vec<_> = shown.iter().filter(|message| message["role"] == "tool").collect();
+    assert!(results[1]["content"].as_str().unwrap().starts_with("name: "), "{text}");
+    running.close().await.unwrap();
+}
+
+// The same, when the handoff is all that the response asks for: the new phase begins with the summary and the question.
+#[tokio::test]
+async fn a_handoff_alone_leaves_only_the_summary_and_the_question() {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "tape_handoff", r#"{"summary": "all is well"}"#));
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "the question")).await.unwrap();
+    assert!(shown(&server).iter().all(|message| message["role"] != "tool"));
     running.close().await.unwrap();
 }
 
@@ -105,7 +120,8 @@ async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
 async fn a_reset_by_the_model_keeps_the_question() {
     let server = ModelServer::start();
     server.script(Reply::text("old"));
-    server.script(Reply::new().call("a", "tape_reset", r#"{"archive": true}"#));
+    let reset = Reply::new().call("a", "tape_reset", r#"{"archive": true}"#);
+    server.script(reset.call("b", "bash", r#"{"cmd": "touch after-reset"}"#));
     server.script(Reply::text("fresh"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
@@ -113,6 +129,7 @@ async fn a_reset_by_the_model_keeps_the_question() {
     world.own_turn(ChannelMessage::new("s", "lab", "start over")).await.unwrap();
     let text = json!(shown(&server)).to_string();
     assert!(text.contains("start over") && !text.contains("before"), "{text}");
+    assert!(!world.dir.path().join("workspace/after-reset").exists(), "nothing would be left to tell of it");
     running.close().await.unwrap();
 }
 

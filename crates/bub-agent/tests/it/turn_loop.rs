@@ -324,7 +324,9 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
 async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     let server = ModelServer::start();
     let command = r#"{"cmd": "echo $$ > pid; sleep 60"}"#;
-    server.script(Reply::text("one moment").call("a", "bash", command));
+    let calls =
+        Reply::text("one moment").call("z", "bash", r#"{"cmd": "echo zero"}"#).call("a", "bash", command);
+    server.script(calls.call("b", "bash", r#"{"cmd": "echo never"}"#));
     server.script(Reply::text("I was interrupted"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
@@ -347,11 +349,14 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     let entries = entries(&world, "s").await;
     assert_eq!(events(&entries, "loop.step").last().unwrap()["status"], "error");
     let view = tape_of(&world, "s").view(&ViewOptions::new()).await.unwrap();
-    assert_eq!(view.messages.iter().filter(|message| message["role"] == "tool").count(), 1);
+    assert_eq!(view.messages.iter().filter(|message| message["role"] == "tool").count(), 3);
+    // The results are closed as they were: done, cut off, not begun.
+    let closed = entries.iter().rfind(|entry| entry.kind == Kind::ToolResult).unwrap();
+    assert_eq!(closed.payload["results"], json!(["zero", bub_tape::INTERRUPTED, "[not run]"]));
     world.own_turn(ChannelMessage::new("s", "lab", "what happened?")).await.unwrap();
     let shown = shown(&server);
-    let tool = shown.iter().find(|message| message["role"] == "tool").unwrap();
-    assert_eq!(tool["content"], bub_tape::INTERRUPTED);
+    let tools: Vec<_> = shown.iter().filter(|message| message["role"] == "tool").collect();
+    assert_eq!(tools[1]["content"], bub_tape::INTERRUPTED);
     running.close().await.unwrap();
 }
 

@@ -49,9 +49,9 @@ pub enum Damage {
         /// The id before it.
         previous: EntryId,
     },
-    /// Tool calls have no results, or results no calls; views close open calls as interrupted.
+    /// Tool results have no calls.
     Unpaired {
-        /// The entry that lacks its other half.
+        /// The entry of the results.
         id: EntryId,
     },
     /// An entry refers to a blob that is not there, or is not what it was.
@@ -86,7 +86,7 @@ impl fmt::Display for Damage {
             }
             Self::IdOrder { line, id, previous } => write!(f, "line {line}: id {id} follows id {previous}"),
             Self::Unpaired { id } => {
-                write!(f, "entry {id}: tool calls without results, or results without calls")
+                write!(f, "entry {id}: tool results without calls")
             }
             Self::BadBlob { id, blob, missing: true } => write!(f, "entry {id}: blob {blob} is missing"),
             Self::BadBlob { id, blob, missing: false } => write!(f, "entry {id}: blob {blob} is damaged"),
@@ -102,6 +102,9 @@ pub struct Verdict {
     pub entries: u64,
     /// What is wrong, in tape order.
     pub damage: Vec<Damage>,
+    /// Tool calls whose turn was cut off before their results were there. Views show them as interrupted: that is what
+    /// happened, and no damage.
+    pub interrupted: Vec<EntryId>,
 }
 
 impl FileStore {
@@ -206,7 +209,6 @@ impl Checker {
             self.pair(&entry);
         }
         if entry.kind == Kind::Event && entry.name() == Some(ACCEPTED) {
-            self.open.clear();
             self.verdict.damage.retain(|damage| !damage.is_acceptable());
         }
         self.media(&entry)
@@ -216,9 +218,7 @@ impl Checker {
         let run = entry.meta.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
         match entry.kind {
             Kind::ToolCall => {
-                if let Some(id) = self.open.insert(run, entry.id) {
-                    self.found(Damage::Unpaired { id });
-                }
+                self.verdict.interrupted.extend(self.open.insert(run, entry.id));
             }
             Kind::ToolResult if self.open.remove(&run).is_none() => {
                 self.found(Damage::Unpaired { id: entry.id });
@@ -259,7 +259,7 @@ impl Checker {
         if !running {
             let mut open: Vec<_> = self.open.values().copied().collect();
             open.sort();
-            self.verdict.damage.extend(open.into_iter().map(|id| Damage::Unpaired { id }));
+            self.verdict.interrupted.extend(open);
         }
         self.verdict
     }

@@ -55,7 +55,7 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
     let media = format!(r#"{{"media": [{{"index": 0, "type": "image_url", "blob": "sha256:{blob}"}}]}}"#);
     let tape_text = [
         entry(1, "message", r#"{"role": "user", "content": []}"#, &media),
-        entry(1, "tool_call", r#"{"calls": []}"#, "{}"),
+        entry(1, "tool_result", r#"{"results": []}"#, "{}"),
     ];
     sandbox.write("home/tapes/a__b.jsonl", &tape_text.concat());
     sandbox.write("home/tapes/.bub/index/a__b.idx", "{}");
@@ -65,7 +65,7 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
         "a__b: damaged (2 entries)".to_owned(),
         format!("  entry 1: blob sha256:{blob} is missing"),
         "  line 2: id 1 is there twice".to_owned(),
-        "  entry 1: tool calls without results, or results without calls".to_owned(),
+        "  entry 1: tool results without calls".to_owned(),
         "  the index does not match the tape".to_owned(),
     ];
     assert_eq!(found.stdout.lines().collect::<Vec<_>>(), expected);
