@@ -15,7 +15,7 @@ pub struct Completion {
     pub reasoning: String,
     /// Tool calls in chat-completions shape, in the order in which the model made them.
     pub tool_calls: Vec<Value>,
-    /// Calls that must not be run, because what arrived of them is not a whole call.
+    /// Calls that must not be run: what arrived is not a whole call, or the provider stopped the answer.
     pub broken_calls: Vec<BrokenCall>,
     /// Token counts, when the provider told them.
     pub usage: Option<Usage>,
@@ -108,11 +108,10 @@ impl Accumulator {
         let Some(finish) = self.finish else {
             return Err(ModelError::truncated("the answer ended without a finish reason"));
         };
-        let cut = finish == FinishReason::Length;
         let mut broken_calls = Vec::new();
         let mut tool_calls = Vec::with_capacity(self.calls.len());
         for (index, call) in self.calls.into_iter().enumerate() {
-            if let Some(reason) = call.damage(cut) {
+            if let Some(reason) = call.damage(&finish) {
                 broken_calls.push(BrokenCall { index, reason });
             }
             tool_calls.push(call.into_json(index));
@@ -144,8 +143,12 @@ impl Accumulator {
 }
 
 impl Call {
-    /// Why this call must not be run, if so. `cut`: the token limit ended the answer.
-    fn damage(&self, cut: bool) -> Option<String> {
+    /// Why this call must not be run, if so.
+    fn damage(&self, finish: &FinishReason) -> Option<String> {
+        if finish.is_stopped() {
+            return Some(format!("the provider stopped the answer ({finish}); the call was not made"));
+        }
+        let cut = *finish == FinishReason::Length;
         if self.name.is_empty() {
             return Some("the tool call has no name".into());
         }

@@ -26,6 +26,11 @@ impl FinishReason {
         matches!(self, Self::Stop | Self::ToolCalls)
     }
 
+    /// Whether the provider or the model broke the answer off for what it says: nothing in it may be acted on.
+    pub fn is_stopped(&self) -> bool {
+        !self.is_complete() && *self != Self::Length
+    }
+
     /// The stable name used on the tape and in logs.
     pub fn as_str(&self) -> &str {
         match self {

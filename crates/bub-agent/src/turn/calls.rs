@@ -109,6 +109,7 @@ fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> Call<'a> {
     let text = |path: &str| text_at(call, path);
     let raw = text("/function/arguments");
     let arguments = match answer.broken(index) {
+        Some(broken) if answer.finish.is_stopped() => Err(broken.reason.clone()),
         Some(broken) => {
             Err(format!("{}; call it again with one JSON object as its arguments", broken.reason))
         }

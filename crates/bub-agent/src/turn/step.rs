@@ -97,10 +97,10 @@ impl Turn {
         if let Some(usage) = result.usage {
             self.events.send(StreamEvent::Usage(usage)).await;
         }
+        if let Some(error) = incomplete(&answer) {
+            self.events.send(StreamEvent::Error(error)).await;
+        }
         if answer.tool_calls.is_empty() {
-            if let Some(error) = incomplete(&answer) {
-                self.events.send(StreamEvent::Error(error)).await;
-            }
             return self.end(chat, answer.text).await;
         }
         Ok(self.use_tools(chat, answer, prompt, memory).await?)

@@ -70,13 +70,20 @@ async fn an_answer_cut_off_by_its_limit_is_told() {
 
     let server = ModelServer::start();
     server.script(Reply::text("The answer is").finish(Finish::Length));
+    // Also when calls came with it, and the model goes on after them.
+    server.script(Reply::new().call("c", "fs_list", "{}").finish(Finish::Filter));
+    server.script(Reply::text("well"));
     let seen = std::sync::Arc::default();
     let world = World::asking_with(&server.url(), "watching", Watching(std::sync::Arc::clone(&seen)));
     let result = world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
     assert_eq!(result.model_output, "The answer is");
+    assert_eq!(world.turn(ChannelMessage::new("s", "lab", "go on")).await.unwrap().model_output, "well");
     let seen = seen.lock().unwrap();
     assert_eq!(
         *seen,
-        ["run_model: [provider] the answer is not complete: it reached the limit of `max_tokens`"]
+        [
+            "run_model: [provider] the answer is not complete: it reached the limit of `max_tokens`",
+            "run_model: [provider] the answer is not complete: the provider's content filter stopped it",
+        ]
     );
 }

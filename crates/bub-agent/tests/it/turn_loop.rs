@@ -99,6 +99,10 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
         (Reply::new().call("c", "fs_read", r#"{"path": "#), "not valid JSON"),
         (Reply::new().call("c", "fs_read", "[1]"), "not a JSON object"),
         (Reply::new().call("c", "fs_read", r#"{"path": "a"#).finish(Finish::Length), "cut"),
+        (
+            Reply::new().call("c", "fs_read", r#"{"path": "a"}"#).finish(Finish::Filter),
+            "the provider stopped the answer (content_filter); the call was not made",
+        ),
         (Reply::new().call("c", "fs_read", r#"{"path": "no-such-file"}"#), "no-such-file"),
     ];
     for (reply, expected) in cases {

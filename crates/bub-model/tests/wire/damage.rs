@@ -195,6 +195,45 @@ fn empty_arguments_after_a_length_stop_are_cut_arguments() {
     assert_eq!((found.finish, found.broken_calls.len()), (FinishReason::Length, 1));
 }
 
+/// W-6: what a provider stopped for what it says is not acted on, however whole it looks.
+#[test]
+fn calls_of_a_stopped_answer_must_not_be_run() {
+    let whole = [
+        (
+            Wire::ChatCompletions,
+            "content_filter",
+            json!({"choices": [{"message": {"tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}}]}, "finish_reason": "content_filter"}]}),
+        ),
+        (
+            Wire::Messages,
+            "refusal",
+            json!({"type": "message", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}], "stop_reason": "refusal"}),
+        ),
+        (
+            Wire::GenerateContent,
+            "content_filter",
+            json!({"candidates": [{"content": {"parts": [{"functionCall": {"name": "f", "args": {}}}]}, "finishReason": "SAFETY"}]}),
+        ),
+        (
+            Wire::Responses,
+            "content_filter",
+            json!({"object": "response", "status": "incomplete", "incomplete_details": {"reason": "content_filter"},
+                "output": [{"type": "function_call", "id": "i", "call_id": "c", "name": "f", "arguments": "{}"}]}),
+        ),
+    ];
+    for (wire, word, body) in whole {
+        let found = complete(wire, body.to_string().as_bytes()).unwrap();
+        let reason = format!("the provider stopped the answer ({word}); the call was not made");
+        assert_eq!((found.finish.as_str(), found.tool_calls.len()), (word, 1), "{wire:?}");
+        assert_eq!(found.broken(0).unwrap().reason, reason, "{wire:?}");
+    }
+    // The token limit can come after a whole call.
+    let delta =
+        json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
+    let found = complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("length")])).unwrap();
+    assert_eq!((found.finish, found.broken_calls), (FinishReason::Length, vec![]));
+}
+
 /// H-85: the accents of compatible servers.
 #[test]
 fn tool_calls_in_every_accent_are_understood() {
