@@ -1,7 +1,7 @@
 //! One tool call, from the decision to what is shown of its result.
 //!
 //! ```text
-//! before_tool_call → policy (asking, where it says so) → the tool → after_tool_call → spill
+//! before_tool_call → the arguments as the tool reads them → policy (asking, where it says so) → the tool → after_tool_call → spill
 //! ```
 //!
 //! Calls of the model and commands of people go the same way.
@@ -82,12 +82,19 @@ impl<'a> Runner<'a> {
         let call = ToolCall { run_id: self.tape.run_id().to_owned(), tool: name.clone(), arguments };
         let gate = self.framework.hooks().before_tool_call(call, self.state).await;
         self.note(&gate.notes);
-        let call = gate.call;
+        let mut call = gate.call;
         tracing::info!("tool.call.start name={name} {}", Logged(&call.arguments));
         let result = match gate.decision {
             ToolDecision::Deny(reason) => Err(ToolDecision::denial(&name, reason.as_deref())),
             ToolDecision::Replace(value) => Ok(value),
-            ToolDecision::Proceed(_) => self.call(tool, &call, call_id).await,
+            // What is decided about is what the tool is going to read, however it was spelled.
+            ToolDecision::Proceed(_) => match tool.normalize(call.arguments.clone()) {
+                Ok(arguments) => {
+                    call.arguments = arguments;
+                    self.call(tool, &call, call_id).await
+                }
+                Err(error) => Err(error),
+            },
         };
         let outcome = ToolOutcome { result, duration: started.elapsed() };
         let (outcome, notes) = self.framework.hooks().after_tool_call(&call, outcome, self.state).await;

@@ -67,6 +67,12 @@ pub trait Tool: Send + Sync + 'static {
     /// What it is.
     fn spec(&self) -> &ToolSpec;
 
+    /// The arguments as a call is going to read them: `"yes"` is `true` where that is what is meant. Policy decides
+    /// about these, and the call gets them; what is wrong with them may wait for the call.
+    fn normalize(&self, arguments: Map<String, Value>) -> Result<Map<String, Value>> {
+        Ok(arguments)
+    }
+
     /// Runs it. A string result reaches the model as it is, anything else as JSON.
     fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> BoxFuture<'_, Result<Value>>;
 }

@@ -89,6 +89,32 @@ async fn a_command_goes_through_policy_and_hooks() {
     assert!(!world.dir.path().join("workspace/pwned").exists());
 }
 
+// L7: a rule about `background: true` is about every spelling of it, typed or asked for by a model.
+#[tokio::test]
+async fn rules_see_arguments_as_the_tool_reads_them() {
+    let server = ModelServer::start();
+    let rules = json!([{"tools": ["bash"], "arguments": {"background": "true"}, "action": "deny"}]);
+    let world =
+        World::asking_so(&server.url(), &[("BUB_POLICY_RULES", &rules.to_string())], |builder| builder);
+    let running = world.framework.running().await.unwrap();
+    for spelling in ["true", "yes", "1", "On", " t "] {
+        let line = format!(",bash cmd='touch pwned' background='{spelling}'");
+        let error = world.own_turn(command(&line)).await.unwrap_err();
+        assert_eq!(error.message(), "Tool 'bash' denied by policy: rule 1", "{line}");
+    }
+    world.own_turn(command(",bash cmd='echo hi' background=no")).await.unwrap();
+    for spelling in [json!(1), json!("yes")] {
+        let arguments = json!({"cmd": "touch pwned", "background": spelling});
+        server.script(Reply::new().call("a", "bash", &arguments.to_string()));
+        server.script(Reply::text("done"));
+        world.own_turn(command("go")).await.unwrap();
+    }
+    assert!(!world.dir.path().join("workspace/pwned").exists());
+    let shown = format!("{:?}", shown(&server));
+    assert_eq!(shown.matches("denied by policy: rule 1").count(), 2, "{shown}");
+    running.close().await.unwrap();
+}
+
 // H-72, H-119: model and effort of a session last from the next turn on, and in no other session.
 #[tokio::test]
 async fn the_model_of_a_session_lasts() {

@@ -163,6 +163,27 @@ impl<T: ToolArgument> ToolArgument for Option<T> {
     }
 }
 
+/// The one spelling of a value that an argument of that schema reads it as; `None` when it reads none.
+pub(super) fn normalized(schema: &Value, value: &Value) -> Option<Value> {
+    if let Some(any) = schema.get("anyOf").and_then(Value::as_array) {
+        return any.iter().find_map(|schema| normalized(schema, value));
+    }
+    let whole = || integer(value).ok().and_then(Number::from_i128).map(Value::Number);
+    match schema.get("type").and_then(Value::as_str) {
+        Some("boolean") => bool::from_value(value.clone()).ok().map(Value::Bool),
+        Some("integer") => whole(),
+        Some("number") => whole().or_else(|| f64::from_value(value.clone()).ok().map(Value::from)),
+        Some("string") => String::from_value(value.clone()).ok().map(Value::String),
+        Some("object") => Map::from_value(value.clone()).ok().map(Value::Object),
+        Some("array") => {
+            let items = Vec::<Value>::from_value(value.clone()).ok()?;
+            items.iter().map(|item| normalized(schema.get("items")?, item)).collect()
+        }
+        Some("null") => value.is_null().then_some(Value::Null),
+        _ => Some(value.clone()),
+    }
+}
+
 fn expected(what: &str, value: &Value) -> String {
     const SHOWN: usize = 80;
     let text = value.to_string();

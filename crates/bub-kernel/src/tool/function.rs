@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{Tool, ToolArgument, ToolContext, ToolSpec};
+use super::{Tool, ToolArgument, ToolContext, ToolSpec, argument};
 use crate::{
     BoxFuture,
     error::{BoxError, Error, ErrorKind, Result},
@@ -36,6 +36,20 @@ where
 {
     fn spec(&self) -> &ToolSpec {
         &self.spec
+    }
+
+    /// An argument that does not fit its type stays as it is: the call reports it, with all that is wrong.
+    fn normalize(&self, mut arguments: Map<String, Value>) -> Result<Map<String, Value>> {
+        for (name, is_required) in self.spec.parameters() {
+            let schema = &self.spec.parameters["properties"][name];
+            match arguments.get_mut(name) {
+                // To the call it is as if it were not there.
+                Some(Value::Null) if !is_required => drop(arguments.shift_remove(name)),
+                Some(value) => *value = argument::normalized(schema, value).unwrap_or_else(|| value.take()),
+                None => {}
+            }
+        }
+        Ok(arguments)
     }
 
     fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> BoxFuture<'_, Result<Value>> {

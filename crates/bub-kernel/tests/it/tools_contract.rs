@@ -250,3 +250,44 @@ fn a_plugin_that_cannot_be_made_leaves_no_tools() {
         .build();
     assert_eq!(descriptions(framework.tools()), ["Takes nothing."]);
 }
+
+// L7: policy decides about the arguments as the call reads them, whatever their spelling.
+#[test]
+fn arguments_have_one_spelling_before_the_call() {
+    /// Takes everything.
+    #[tool(crate = bub_kernel)]
+    async fn all(
+        flag: bool,
+        #[default(7)] whole: u32,
+        part: Option<f64>,
+        text: Option<String>,
+        list: Option<Vec<bool>>,
+        map: Option<Map<String, Value>>,
+        any: Option<Value>,
+    ) {
+        let _ = (flag, whole, part, text, list, map, any);
+    }
+
+    for (given, read) in [
+        (json!({"flag": "yes"}), json!({"flag": true})),
+        (json!({"flag": 1}), json!({"flag": true})),
+        (json!({"flag": " OFF "}), json!({"flag": false})),
+        (json!({"whole": "+5", "part": "5.0", "text": 5}), json!({"whole": 5, "part": 5, "text": "5"})),
+        (json!({"part": "0.5", "list": "yes"}), json!({"part": 0.5, "list": [true]})),
+        (
+            json!({"list": "[1, \"no\"]", "map": "{\"a\": 1}"}),
+            json!({"list": [true, false], "map": {"a": 1}}),
+        ),
+        // As if it were not there, where it need not be.
+        (json!({"flag": null, "whole": null, "text": null, "any": null}), json!({"flag": null})),
+        // What is wrong, or not known, is for the call to say.
+        (json!({"flag": "maybe", "other": "yes"}), json!({"flag": "maybe", "other": "yes"})),
+    ] {
+        let shown = given.to_string();
+        assert_eq!(
+            Value::Object(all().normalize(given.as_object().cloned().unwrap()).unwrap()),
+            read,
+            "{shown}"
+        );
+    }
+}
