@@ -50,18 +50,24 @@ impl SteeringInbox for MemoryInbox {
     }
 }
 
-/// Takes what waits for the session and makes prompts of it.
-pub(crate) async fn take(framework: &Framework, session_id: &str, state: &State) -> Result<Vec<Prompt>> {
-    let Some(inbox) = state.slot::<SteeringHandle>() else { return Ok(Vec::new()) };
+/// Takes what waits for the session: what is said to the model as prompts, and the commands, which are not.
+pub(crate) async fn take(
+    framework: &Framework,
+    session_id: &str,
+    state: &State,
+) -> Result<(Vec<Prompt>, Vec<Envelope>)> {
+    let Some(inbox) = state.slot::<SteeringHandle>() else { return Ok(<_>::default()) };
     if inbox.0.count(session_id) == 0 {
-        return Ok(Vec::new());
+        return Ok(<_>::default());
     }
-    let messages = inbox.0.drain(session_id).await?;
+    let waiting = inbox.0.drain(session_id).await?;
+    let is_command = |message: &Envelope| message.content().starts_with(prompt::COMMAND_PREFIX);
+    let (commands, messages): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_command);
     let built: Vec<BoxFuture<'_, Result<Prompt>>> = messages
         .iter()
         .map(|message| Box::pin(framework.build_prompt(message, session_id, state)) as _)
         .collect();
-    try_join_all(built).await
+    Ok((try_join_all(built).await?, commands))
 }
 
 /// Whether something waits for the session.
@@ -81,7 +87,16 @@ pub(crate) async fn before_the_turn(
         RunModel::implementations(hooks).is_empty() && RunModelStream::implementations(hooks).len() == 1;
     let session_id = state.get_str("session_id").filter(|_| is_ours && !prompt::is_command(prompt));
     match session_id {
-        Some(session_id) => take(framework, &session_id, state).await,
+        Some(session_id) => {
+            let (waiting, commands) = take(framework, &session_id, state).await?;
+            // They are run at the first step, like those that come later.
+            if let Some(inbox) = state.slot::<SteeringHandle>() {
+                for command in commands {
+                    inbox.0.enqueue(&session_id, command).await?;
+                }
+            }
+            Ok(waiting)
+        }
         None => Ok(Vec::new()),
     }
 }

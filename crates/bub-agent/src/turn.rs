@@ -18,7 +18,7 @@ mod step;
 use std::sync::Arc;
 
 use bub_kernel::{
-    CancellationToken, Error, ErrorKind, Framework, Prompt, Result, State, StreamEvent,
+    CancellationToken, Envelope, Error, ErrorKind, Framework, Prompt, Result, State, StreamEvent,
     hooks::{HookPoint, point::ContinuePrompt},
 };
 use bub_model::ModelId;
@@ -32,9 +32,10 @@ pub(crate) use self::{
     requests::{StepRequest, StepRequests},
 };
 use crate::{
-    agent::Agent,
+    agent::{Agent, Errand},
     emit::Emitter,
     record::{Resumed, TurnTape},
+    runner::run_command,
     steering,
     toolbox::Toolbox,
 };
@@ -131,7 +132,10 @@ impl Turn {
         if ContinuePrompt::implementations(self.framework.hooks()).len() > 1 {
             self.tape.append(Vec::new()).await?;
         }
-        let waiting = steering::take(&self.framework, &self.session_id, &self.state).await?;
+        let (waiting, commands) = steering::take(&self.framework, &self.session_id, &self.state).await?;
+        for command in commands {
+            self.run_steered(&command).await;
+        }
         let text = self.framework.continue_prompt(prompt, self.tape.tape(), &self.state).await?;
         let mut messages: Vec<Entry> = waiting.iter().map(|prompt| self.tape.user_message(prompt)).collect();
         if let Some(text) = text.filter(|text| !text.is_empty()) {
@@ -141,6 +145,25 @@ impl Turn {
         self.tape.begin_step(number, &shortened(&prompt.text()));
         self.tape.append(messages).await?;
         Ok(())
+    }
+
+    /// Runs a command that somebody sent meanwhile, with that person's rights. What it says goes to the chat, not to the
+    /// model.
+    async fn run_steered(&self, command: &Envelope) {
+        let state = self.state.detached();
+        state.put_slot(command.sender());
+        state.drop_slot::<StepRequests>();
+        let errand = Errand {
+            framework: self.framework.clone(),
+            state,
+            tape: Arc::clone(&self.tape),
+            session_id: self.session_id.clone(),
+            toolbox: Arc::clone(&self.toolbox),
+        };
+        let line = command.content();
+        let output = run_command(&self.agent, &errand, &line).await;
+        let output = output.unwrap_or_else(|error| error.message().to_owned());
+        self.events.send(StreamEvent::Text(format!("\n\n{line}\n{output}"))).await;
     }
 
     /// Records the end of the turn by an error.

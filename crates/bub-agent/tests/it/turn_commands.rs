@@ -14,7 +14,7 @@ fn command(text: &str) -> ChannelMessage {
     ChannelMessage::new("s", "lab", text)
 }
 
-// H-125…H-128: a command is run without a model; the tape has an event, and the model never sees it.
+// H-125, H-126, H-127, H-128: a command is run without a model; the tape has an event, and the model never sees it.
 #[tokio::test]
 async fn a_command_is_run_without_a_model() {
     let server = ModelServer::start();

@@ -209,7 +209,7 @@ async fn the_estimate_follows_the_reported_usage() {
     assert!(turns_until_handoff[1] < turns_until_handoff[0], "{turns_until_handoff:?}");
 }
 
-// H-130…H-132, H-38, W-28: big output is put aside, of failures too; it can be read in pages, exactly.
+// H-130, H-131, H-132, H-38, W-28: big output is put aside, of failures too; it can be read in pages, exactly.
 #[tokio::test]
 async fn big_output_is_put_aside_and_can_be_read() {
     let script = "seq 1 12000; echo été; exit 1";

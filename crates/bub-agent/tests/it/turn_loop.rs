@@ -203,7 +203,8 @@ async fn a_model_that_repeats_itself_is_stopped() {
     assert_eq!(server.requests().len(), 8);
 }
 
-// H-73, S-54: what people say meanwhile comes before the prompt of the next step, once, and only in its session.
+// H-73, S-54, W-47: what people say meanwhile comes before the prompt of the next step, once, and only in its session; a command
+// is run, with the rights of whoever sent it, and not told to the model.
 #[tokio::test]
 async fn steering_messages_reach_the_next_step() {
     struct Steering(Mutex<bool>);
@@ -214,6 +215,8 @@ async fn steering_messages_reach_the_next_step() {
             if !std::mem::replace(&mut *self.0.lock().unwrap(), true) {
                 let inbox = state.slot::<bub_kernel::SteeringHandle>().unwrap();
                 inbox.0.enqueue("s", ChannelMessage::new("s", "lab", "in French!").into()).await?;
+                inbox.0.enqueue("s", owned(ChannelMessage::new("s", "lab", ",echo ran"))).await?;
+                inbox.0.enqueue("s", ChannelMessage::new("s", "lab", ",touch pwned").into()).await?;
                 inbox.0.enqueue("other", ChannelMessage::new("other", "lab", "not here").into()).await?;
             }
             Ok(None)
@@ -225,10 +228,14 @@ async fn steering_messages_reach_the_next_step() {
     server.script(Reply::text("fini"));
     let world = World::asking_so(&server.url(), &[], |b| b.plugin("steering", Steering(Mutex::new(false))));
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    assert!(result.model_output.contains(",echo ran\nran"), "{}", result.model_output);
+    assert!(result.model_output.contains("denied by policy"), "{}", result.model_output);
+    assert!(!world.dir.path().join("workspace/pwned").exists());
     let shown = shown(&server);
     let texts: Vec<_> = shown.iter().map(|m| m["content"].as_str().unwrap_or_default().to_owned()).collect();
     assert!(texts[texts.len() - 2].ends_with("in French!"), "{texts:#?}");
+    assert!(!texts.iter().any(|text| text.contains("echo ran")), "{texts:#?}");
     assert!(!texts.iter().any(|text| text.contains("not here")));
     let inbox = world.framework.steering_inbox().unwrap();
     assert_eq!((inbox.count("s"), inbox.count("other")), (0, 1));
@@ -492,4 +499,85 @@ async fn the_model_sees_the_tools_in_their_order() {
         names.iter().filter(|name| **name != "web_fetch").collect::<Vec<_>>(),
         expected.iter().filter(|name| **name != "web_fetch").collect::<Vec<_>>()
     );
+}
+
+/// Every event of a turn's stream, by kind.
+struct Listening(Arc<Mutex<Vec<String>>>);
+
+#[hooks(crate = bub_kernel)]
+impl Listening {
+    async fn run_model_stream(
+        &self,
+        next: bub_kernel::hooks::Next<'_, bub_kernel::hooks::point::RunModelStream>,
+    ) -> Result<Option<bub_kernel::ModelStream>> {
+        let heard = Arc::clone(&self.0);
+        let stream = next.call().await?;
+        Ok(stream.map(|stream| {
+            stream.map_events(move |event| {
+                heard.lock().unwrap().push(event.kind().to_owned());
+                event
+            })
+        }))
+    }
+}
+
+// H-74, H-86: whoever watches sees the calls, the results and the end of every step, in this order.
+#[tokio::test]
+async fn the_stream_tells_of_calls_results_and_the_end_of_each_step() {
+    let server = ModelServer::start();
+    server.script(Reply::text("look").call("a", "tape_info", "{}"));
+    server.script(Reply::text("done"));
+    let heard = Arc::default();
+    let world = World::asking_with(&server.url(), "listening", Listening(Arc::clone(&heard)));
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let heard = heard.lock().unwrap();
+    let expected = ["text", "usage", "tool_call", "tool_result", "final", "text", "text", "usage", "final"];
+    assert_eq!(*heard, expected);
+}
+
+// H-90: when the context cannot be built, the turn fails and the tape says why.
+#[tokio::test]
+async fn a_context_that_cannot_be_built_is_recorded() {
+    struct Lost;
+
+    #[hooks(crate = bub_kernel)]
+    impl Lost {
+        fn build_tape_context(&self) -> bub_tape::TapeContext {
+            bub_tape::TapeContext {
+                anchor: bub_tape::AnchorSelector::Named("nowhere".to_owned()),
+                ..Default::default()
+            }
+        }
+    }
+
+    let server = ModelServer::start();
+    let world = World::asking_with(&server.url(), "lost", Lost);
+    let running = world.framework.running().await.unwrap();
+    let error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    assert!(error.message().contains("nowhere"), "{error}");
+    let entries = entries(&world, "s").await;
+    assert!(entries.iter().any(|entry| entry.kind == Kind::Error));
+    assert_eq!(events(&entries, "run").last().unwrap()["status"], "error");
+    running.close().await.unwrap();
+}
+
+// H-103: the system prompt is the fragments of the plugins, the tools and the skills, with blank lines between them.
+#[tokio::test]
+async fn the_system_prompt_is_fragments_tools_and_skills() {
+    let server = ModelServer::start();
+    server.script(Reply::text("ok"));
+    let world = World::asking(&server.url());
+    std::fs::write(world.dir.path().join("workspace/AGENTS.md"), "Use tabs.").unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let request = server.requests().last().unwrap().json();
+    let system = request["messages"][0]["content"].as_str().unwrap();
+    let places: Vec<_> = [
+        "<general_instruction>",
+        "Use tabs.\n\n<available_tools>",
+        "</available_tools>\n\n<available_skills>",
+    ]
+    .iter()
+    .map(|part| system.find(part))
+    .collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}: {system}");
 }
