@@ -60,6 +60,16 @@ pub enum SettingsError {
         /// What the declaration asks for.
         expected: String,
     },
+    /// A name that no declaration knows, where a mistake would allow what should be forbidden.
+    #[error("{origin}: there is no setting `{name}`{suggestion}")]
+    Unknown {
+        /// Where it stands.
+        origin: Origin,
+        /// The key.
+        name: String,
+        /// What was probably meant, as a question; else empty.
+        suggestion: String,
+    },
     /// A section cannot be registered: a mistake of its author.
     #[error("settings section `{section}`: {problem}")]
     Declaration {

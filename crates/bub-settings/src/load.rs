@@ -115,6 +115,7 @@ impl Loader {
         for section in self.sections {
             settings.add(section, &mut problems);
         }
+        problems.extend(settings.policy_mistakes());
         (settings, problems)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::node::{Data, Map, Node};
 use crate::settings::Settings;
-use crate::{Origin, Warning, suggest};
+use crate::{Origin, SettingsError, Warning, suggest};
 
 impl Settings {
     /// Everything a user should know about the sources, computed against the sections registered
@@ -24,6 +24,21 @@ impl Settings {
             }
         }
         warnings
+    }
+
+    /// Names that are probably meant to restrict somebody, and do not: unlike others, these must not be passed over.
+    pub(crate) fn policy_mistakes(&self) -> impl Iterator<Item = SettingsError> {
+        let mut unknown = Vec::new();
+        for (key, node) in self.sources.config.iter().flat_map(Map::iter) {
+            self.check_root_key(key, node, &mut unknown);
+        }
+        unknown.into_iter().filter_map(|warning| {
+            let Warning::Unknown { origin, name, suggestion } = warning else { return None };
+            let meant = suggestion.as_deref().is_some_and(|meant| meant == "policy" || meant == "owners");
+            let suggestion = suggestion.map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
+            (meant || name.starts_with("policy.") || name.starts_with("owners."))
+                .then_some(SettingsError::Unknown { origin, name, suggestion })
+        })
     }
 
     fn keys(&self) -> impl Iterator<Item = &str> {

@@ -145,3 +145,19 @@ fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
     assert!(matches!(given.problems().as_slice(), [SettingsError::Syntax { .. }]));
     assert_eq!(given.loader().load_lenient().0.get(&core::MODEL).unwrap(), "a:b");
 }
+
+// L7: who mistypes a policy must not get none.
+#[test]
+fn mistyped_policies_and_owners_are_errors() {
+    for (config, expected) in [
+        ("polcy: {rules: []}\n", "there is no setting `polcy`, did you mean `policy`?"),
+        ("Policy: {rules: []}\n", "there is no setting `Policy`, did you mean `policy`?"),
+        ("owner: [a:b]\n", "there is no setting `owner`, did you mean `owners`?"),
+        ("policy.rules: []\n", "there is no setting `policy.rules`, did you mean `policy: {rules: …}`?"),
+        ("policy: {rulez: []}\n", "there is no setting `policy.rulez`, did you mean `policy.rules`?"),
+        ("policy: {anything: []}\n", "there is no setting `policy.anything`"),
+    ] {
+        let error = Given::new().config(config).error();
+        assert!(error.ends_with(expected) && error.contains("config.yml:1"), "{error}");
+    }
+}
