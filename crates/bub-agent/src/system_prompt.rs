@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::Read,
     path::{Path, PathBuf},
+    sync::Once,
 };
 
 use bub_kernel::State;
@@ -41,7 +42,7 @@ const LONGEST_NAME: usize = 120;
 pub(crate) fn build(state: &State, home: &Path) -> String {
     let text =
         |name| state.with(name, |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned));
-    let workspace = text("_runtime_workspace").map(|workspace| Path::new(&workspace).join(NOTES));
+    let workspace = text("_runtime_workspace").and_then(|workspace| workspace_file(Path::new(&workspace)));
     let session = text("session_id").and_then(|session| session_file(home, &session));
     let mut fragment = INSTRUCTIONS.to_owned();
     for notes in
@@ -51,6 +52,19 @@ pub(crate) fn build(state: &State, home: &Path) -> String {
         fragment.push_str(&notes);
     }
     fragment
+}
+
+/// The notes of a workspace. It may come from anywhere: a link in it must not lead to files of its owner, which would
+/// then be read to the model.
+fn workspace_file(workspace: &Path) -> Option<PathBuf> {
+    static WARNED: Once = Once::new();
+    let found = workspace.join(NOTES).canonicalize().ok()?;
+    if workspace.canonicalize().is_ok_and(|workspace| found.starts_with(workspace)) {
+        return Some(found);
+    }
+    let file = workspace.join(NOTES);
+    WARNED.call_once(|| tracing::warn!("{} leads out of the workspace: it is not read", file.display()));
+    None
 }
 
 /// The file with the instructions for one session, whether it is there or not.

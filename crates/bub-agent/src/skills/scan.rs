@@ -78,9 +78,13 @@ impl Scan {
         if !self.look(directory).is_some_and(|found| found.is_dir()) || self.look(&file).is_none() {
             return;
         }
+        let location = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
+        // Whoever wrote the workspace must not have files of its owner read to the model.
+        if source == Source::Project && !is_in_workspace(&location, directory) {
+            return self.problem(&file, "leads out of the workspace");
+        }
         match read(&file).and_then(|text| frontmatter::read(&text, name)) {
             Ok(frontmatter) => {
-                let location = fs::canonicalize(&file).unwrap_or(file);
                 self.skills.push(Arc::new(Skill::new(name, source, frontmatter, Text::File(location))));
             }
             Err(reason) => self.problem(&file, &reason),
@@ -105,6 +109,12 @@ impl Scan {
     fn problem(&mut self, file: &Path, reason: &str) {
         self.problems.push(Problem { file: file.to_owned(), reason: reason.to_owned() });
     }
+}
+
+/// Whether the file of a skill in that directory of a workspace, `.agents/skills/name`, is in the workspace, too.
+fn is_in_workspace(file: &Path, directory: &Path) -> bool {
+    let workspace = directory.ancestors().nth(3).map(fs::canonicalize);
+    workspace.is_some_and(|workspace| workspace.is_ok_and(|workspace| file.starts_with(workspace)))
 }
 
 /// A link that leads nowhere is something, though what it leads to is not.

@@ -69,3 +69,21 @@ async fn odd_files_are_no_instructions() {
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     assert_eq!(system_prompt(&world, "s").await, plain);
 }
+
+// L7: a workspace that came from elsewhere must not have its owner's files read to the model.
+#[tokio::test]
+async fn notes_that_lead_out_of_the_workspace_are_not_read() {
+    let world = World::new();
+    let plain = system_prompt(&world, "s").await;
+    let at = |name: &str| world.dir.path().join(name);
+    let link = at("workspace/AGENTS.md");
+    fs::write(at("private"), "private key").unwrap();
+    for target in [at("private"), "../private".into(), "/etc/passwd".into()] {
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert_eq!(system_prompt(&world, "s").await, plain, "{}", target.display());
+        fs::remove_file(&link).unwrap();
+    }
+    fs::write(at("workspace/CLAUDE.md"), "Use tabs.").unwrap();
+    std::os::unix::fs::symlink("CLAUDE.md", &link).unwrap();
+    assert!(system_prompt(&world, "s").await.ends_with("Use tabs."));
+}

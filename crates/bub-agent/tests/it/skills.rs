@@ -244,6 +244,9 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
     symlink("/nowhere/at/all", at("dangling")).unwrap();
     fs::create_dir(at("device")).unwrap();
     symlink("/dev/zero", at("device/SKILL.md")).unwrap();
+    // Valid, but whoever wrote the workspace did not write it.
+    house.write("elsewhere/link/SKILL.md", "---\nname: link\ndescription: d\n---\nprivate");
+    symlink(house.workspace().join("../elsewhere/link"), at("link")).unwrap();
     for _ in 0..3 {
         assert!(house.block("$good $binary", None).0.contains("\nbody\n"));
         assert_eq!(
@@ -259,9 +262,10 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
         ("deep-flow/SKILL.md: ", "not valid YAML"),
         ("deep-list/SKILL.md: ", "not valid YAML"),
         ("deep-map/SKILL.md: ", "not valid YAML"),
-        ("device/SKILL.md: ", "not a regular file"),
+        ("device/SKILL.md: ", "leads out of the workspace"),
         ("folder/SKILL.md: ", "not a regular file"),
         ("huge/SKILL.md: ", "larger than 1 MiB"),
+        ("link/SKILL.md: ", "leads out of the workspace"),
         ("loop: ", "symbolic links"),
         ("pipe/SKILL.md: ", "not a regular file"),
     ];
