@@ -109,8 +109,8 @@ impl CallOptions {
 impl ModelClient {
     /// A client that has not opened anything yet. Error texts go through the redactor.
     pub fn new(options: HttpOptions, redactor: Redactor) -> Self {
-        for url in options.proxies.secrets() {
-            redactor.register(url);
+        for secret in options.proxies.secrets() {
+            redactor.register(&secret);
         }
         Self { inner: Arc::new(Inner { http: Http::new(options), redactor }) }
     }

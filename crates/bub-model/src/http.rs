@@ -1,5 +1,6 @@
 //! The one HTTP client: built on first use, connections kept, keys never redirected.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,16 +75,28 @@ impl Proxies {
 
     /// The hosts of the proxies, in lower case.
     pub fn hosts(&self) -> Vec<String> {
-        self.secrets().filter_map(|url| parsed(url.expose())?.host_str().map(str::to_lowercase)).collect()
+        self.urls().filter_map(|url| parsed(url.expose())?.host_str().map(str::to_lowercase)).collect()
     }
 
-    /// Every URL, for the redactor.
-    pub(crate) fn secrets(&self) -> impl Iterator<Item = &Secret> {
+    /// What nobody may see of the URLs: passwords, alone and with their users. Where a proxy is, is no secret.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = Secret> {
+        let logins = self.urls().filter_map(|url| {
+            let (_, address) = url.expose().split_once("://").unwrap_or(("", url.expose()));
+            let (login, _) = address.rsplit_once('@')?;
+            Some([login, login.split_once(':')?.1])
+        });
+        logins.flatten().filter(|text| !text.is_empty()).map(Secret::from)
+    }
+
+    fn urls(&self) -> impl Iterator<Item = &Secret> {
         [&self.http, &self.https, &self.all].into_iter().flatten()
     }
 
     /// Host and port of the proxy that an address may be reached through, for messages.
     pub(crate) fn host_for(&self, url: &Url) -> Option<String> {
+        if is_this_computer(url) {
+            return None;
+        }
         let own = if url.scheme() == "https" { &self.https } else { &self.http };
         let text = own.as_ref().or(self.all.as_ref())?.expose();
         let proxy = parsed(text)?;
@@ -93,7 +106,7 @@ impl Proxies {
 
     /// Whether the way to an `http` address leads through TLS.
     fn need_tls(&self) -> bool {
-        self.secrets().any(|url| url.expose().starts_with("https:"))
+        self.urls().any(|url| url.expose().starts_with("https:"))
     }
 
     fn build(&self) -> Result<Vec<Proxy>, ModelError> {
@@ -111,6 +124,12 @@ impl Proxies {
             })
             .collect()
     }
+}
+
+/// Whether an address is on this computer, to which no proxy leads.
+fn is_this_computer(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// The address of a proxy, which may be written without a scheme.
@@ -205,4 +224,19 @@ fn no_tls(error: &reqwest::Error) -> ModelError {
 
 fn setup(message: String) -> ModelError {
     ModelError::new(ErrorKind::Setup, Action::GiveUp, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_proxy_is_blamed_on_the_way_to_this_computer() {
+        let proxies = Proxies { all: Some("proxy.example:3128".into()), ..Proxies::default() };
+        let host_for = |url: &str| proxies.host_for(&Url::parse(url).unwrap());
+        for near in ["http://localhost:1/v1", "https://127.0.0.2/v1", "http://[::1]:8080/v1"] {
+            assert_eq!(host_for(near), None, "{near}");
+        }
+        assert_eq!(host_for("https://far.example/v1").as_deref(), Some("proxy.example:3128"));
+    }
 }

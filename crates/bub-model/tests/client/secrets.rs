@@ -59,6 +59,21 @@ fn proxies_come_from_the_environment_and_are_not_printed() {
     let client = ModelClient::new(options, redactor.clone());
     assert!(!format!("{client:?}").contains("hunter2"));
     assert!(!redactor.redact("http://user:hunter2hunter2@proxy:3128").contains("hunter2"));
+    assert!(!redactor.redact("the password is hunter2hunter2").contains("hunter2"));
+    assert_eq!(redactor.redact("asked proxy:3128"), "asked proxy:3128");
+}
+
+#[test]
+fn a_proxy_without_a_password_is_no_secret() {
+    let redactor = Redactor::new();
+    let environment = Environment::from_pairs([
+        ("HTTPS_PROXY", "http://proxy.example:3128"),
+        ("ALL_PROXY", "someone@proxy.example:3128"),
+    ]);
+    let _client = ModelClient::new(HttpOptions::from_environment(&environment), redactor.clone());
+    for text in ["set http://proxy.example:3128 in", "someone@proxy.example:3128", "someone"] {
+        assert_eq!(redactor.redact(text), text);
+    }
 }
 
 #[tokio::test]
