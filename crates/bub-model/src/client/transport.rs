@@ -51,7 +51,8 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
 /// A certificate that is not trusted is the usual trouble behind a company's proxy.
 fn in_words(error: &rustls::Error) -> String {
     use rustls::CertificateError::{
-        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, UnknownIssuer,
+        Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
+        NotValidForNameContext, NotValidYet, NotValidYetContext, Revoked, UnknownIssuer,
     };
     let rustls::Error::InvalidCertificate(problem) = error else { return error.to_string() };
     match problem {
@@ -64,7 +65,18 @@ fn in_words(error: &rustls::Error) -> String {
             "its certificate has expired, or this computer's clock is wrong".to_owned()
         }
         NotValidForName | NotValidForNameContext { .. } => "its certificate is for another host".to_owned(),
-        other => format!("its certificate is not valid: {other:?}"),
+        NotValidYet | NotValidYetContext { .. } => {
+            "its certificate is not valid yet, or this computer's clock is wrong".to_owned()
+        }
+        Revoked => "its certificate has been revoked".to_owned(),
+        InvalidPurpose | InvalidPurposeContext { .. } => "its certificate is not one for servers".to_owned(),
+        // The type of this one is not exported.
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "it shows the certificate of a CA (CA:TRUE) as its own; give the server one without CA:TRUE: signed by \
+             that CA, or by itself"
+                .to_owned()
+        }
+        other => format!("its certificate is not valid: {other}"),
     }
 }
 

@@ -22,11 +22,18 @@ struct Server {
 const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"safe\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 
 async fn serve(name: &str) -> Server {
-    let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    serve_as(name, rcgen::IsCa::NoCa).await
+}
+
+async fn serve_as(name: &str, is_ca: rcgen::IsCa) -> Server {
+    let signing_key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+    params.is_ca = is_ca;
+    let cert = params.self_signed(&signing_key).unwrap();
+    let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key).unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("https://{}/v1", listener.local_addr().unwrap())).unwrap();
     let connections = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -42,7 +49,7 @@ async fn serve(name: &str) -> Server {
             let _ = stream.shutdown().await;
         }
     });
-    Server { base, pem: made.cert.pem(), connections }
+    Server { base, pem: cert.pem(), connections }
 }
 
 /// Calls the server, trusting what the file has; the text of the answer.
@@ -86,6 +93,14 @@ async fn a_trusted_certificate_for_another_host_is_refused() {
     let server = serve("elsewhere.example").await;
     let error = call(&server, Some(&server.pem)).await.unwrap_err();
     assert!(error.message.ends_with("its certificate is for another host"), "{error}");
+}
+
+#[tokio::test]
+async fn a_ca_certificate_shown_by_a_server_is_named_in_words() {
+    let server = serve_as("127.0.0.1", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained)).await;
+    let error = call(&server, Some(&server.pem)).await.unwrap_err();
+    assert!(error.message.contains("the certificate of a CA (CA:TRUE) as its own"), "{error}");
+    assert!(!error.message.contains("Error("), "{error}");
 }
 
 #[tokio::test]
