@@ -197,7 +197,16 @@ impl Place<'_> {
                     expected,
                 ));
             }
-            Ok((self.header(field, name)?, text))
+            let name = self.header(field, name)?;
+            // They are made from the address and the body; another value breaks the request.
+            if ["host", "content-length", "transfer-encoding"].contains(&name.as_str()) {
+                return Err(self.wrong(
+                    Some(field),
+                    format!("`{name}`"),
+                    "headers that bub does not make itself",
+                ));
+            }
+            Ok((name, text))
         });
         pairs.collect()
     }

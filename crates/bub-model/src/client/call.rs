@@ -41,6 +41,8 @@ pub(crate) struct Call {
     failures: Vec<ModelError>,
     /// Whether the caller has got anything that counts.
     emitted: bool,
+    /// What went wrong after the events that are still to be handed out.
+    failed: Option<ModelError>,
     /// The error that ends the call, once what came before it is handed out.
     last: Option<ModelError>,
     /// The answer is read to its end, or the call has failed.
@@ -74,6 +76,7 @@ impl Call {
             resume: None,
             failures: Vec::new(),
             emitted: false,
+            failed: None,
             last: None,
             done: false,
         }
@@ -114,6 +117,10 @@ impl Call {
             if let Some(error) = self.last.take() {
                 return Some(Err(error));
             }
+            if let Some(error) = self.failed.take() {
+                self.last = self.recover(error).await.err();
+                continue;
+            }
             if self.done {
                 if let Some(attempt) = self.attempt.take() {
                     attempt.close().await;
@@ -123,7 +130,9 @@ impl Call {
             match self.step().await {
                 Ok(Progress::More) => {}
                 Ok(Progress::Done) => self.done = true,
-                Err(error) => self.last = self.recover(error).await.err(),
+                // What came before it is handed out first: whether the call may be repeated does not depend on
+                // how the network cut it.
+                Err(error) => self.failed = Some(error),
             }
         }
     }
@@ -176,7 +185,6 @@ impl Call {
         if self.emitted && !self.options.restartable {
             return Err(error);
         }
-        self.pending.clear();
         if std::mem::take(&mut self.emitted) {
             self.pending.push_back(ModelEvent::Restart);
         }
@@ -208,11 +216,17 @@ impl Call {
         Ok(())
     }
 
-    /// The error with how often it was tried, where that was more than once.
+    /// The error with how often it was tried, where that was more than once, and the wait that was asked for.
     fn tried(&self, mut error: ModelError) -> ModelError {
         let tries = self.turn.as_ref().map_or(0, |turn| turn.tries);
-        if tries > 1 && error.action == Action::Retry {
+        if error.action != Action::Retry {
+            return error;
+        }
+        if tries > 1 {
             error.message = format!("{}; tried {tries} times", error.message);
+        }
+        if let Some(wait) = error.retry_after.filter(|wait| !wait.is_zero()) {
+            error.message = format!("{}; it asks to wait {} s", error.message, wait.as_secs_f64().ceil());
         }
         error
     }

@@ -10,16 +10,24 @@ use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     if let Some(millis) = text("retry-after-ms").and_then(|millis| millis.parse::<f64>().ok()) {
-        return Duration::try_from_secs_f64(millis / 1000.0).ok();
+        return duration(millis / 1000.0);
     }
     let asked = text(RETRY_AFTER.as_str())?;
     if let Ok(seconds) = asked.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).ok();
+        return duration(seconds);
     }
     // The server's own clock, where it tells it, so that a wrong clock here does no harm.
     let now = text(DATE.as_str()).and_then(date).unwrap_or_else(Timestamp::now);
     Duration::try_from(date(asked)?.duration_since(now)).ok().or(Some(Duration::ZERO))
 }
+
+/// More seconds than can be counted are a very long time, not none.
+fn duration(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(if seconds > FOREVER { FOREVER } else { seconds }).ok()
+}
+
+/// A year, in seconds.
+const FOREVER: f64 = 365.0 * 24.0 * 3600.0;
 
 fn date(text: &str) -> Option<Timestamp> {
     DateTimeParser::new().parse_timestamp(text).ok()
@@ -51,8 +59,11 @@ mod tests {
         );
         assert_eq!(asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]), Some(Duration::ZERO));
         assert_eq!(asked(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]), Some(Duration::ZERO));
-        for odd in ["soon", "", "-5", "NaN", "inf", "1e300", "Sun, 99 Nov 1994"] {
+        for odd in ["soon", "", "-5", "NaN", "Sun, 99 Nov 1994"] {
             assert_eq!(asked(&[("retry-after", odd)]), None, "{odd}");
+        }
+        for long in ["inf", "1e300", "99999999999999999999999"] {
+            assert!(asked(&[("retry-after", long)]) > Some(Duration::from_hours(1)), "{long}");
         }
         assert_eq!(asked(&[]), None);
     }

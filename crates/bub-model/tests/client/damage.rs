@@ -200,3 +200,20 @@ async fn an_endless_error_body_is_not_read_to_its_end() {
     assert_eq!(error.status, Some(400));
     assert!(error.message.chars().count() < 500);
 }
+
+/// What came before an error counts, however the network cut it.
+#[tokio::test]
+async fn whether_a_call_is_repeated_does_not_depend_on_packets() {
+    for wire in Wire::ALL {
+        for bytes in [1, 40, 100_000] {
+            let server = ModelServer::start();
+            let busy = json!({"code": "overloaded_error", "type": "overloaded_error", "message": "busy"});
+            server.script(Reply::deltas(["a", "b"]).error_event(busy).split(bytes));
+            server.otherwise(Reply::text("again"));
+            let (events, error) =
+                collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
+            assert_eq!((text(&events).as_str(), server.requests().len()), ("ab", 1), "{wire:?} {bytes}");
+            assert_eq!(error.unwrap().action, Action::Retry, "{wire:?} {bytes}");
+        }
+    }
+}

@@ -121,6 +121,7 @@ async fn a_server_that_asks_for_too_long_is_not_waited_for() {
         collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
     let error = error.unwrap();
     assert_eq!((error.action, error.retry_after), (Action::Retry, Some(Duration::from_hours(1))));
+    assert!(error.message.ends_with("; it asks to wait 3600 s"), "{error}");
     assert_eq!(server.requests().len(), 1);
 }
 

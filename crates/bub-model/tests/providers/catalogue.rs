@@ -146,6 +146,10 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
             ":3: `providers.openai.headers` is `a b`, expected the name of an HTTP header",
         ),
         (
+            "openai:\n    headers: {Host: elsewhere.example}",
+            ":3: `providers.openai.headers` is `host`, expected headers that bub does not make itself",
+        ),
+        (
             "openai:\n    quirks: {strem_options: true}",
             ":3: `providers.openai.quirks` is not understood (unknown field",
         ),

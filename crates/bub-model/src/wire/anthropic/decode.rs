@@ -258,7 +258,7 @@ fn finish_reason(word: &str) -> FinishReason {
     match word {
         "end_turn" | "stop_sequence" => FinishReason::Stop,
         "tool_use" => FinishReason::ToolCalls,
-        "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+        "max_tokens" => FinishReason::Length,
         "refusal" => FinishReason::Refusal,
         other => FinishReason::Other(other.to_owned()),
     }
