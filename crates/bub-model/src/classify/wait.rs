@@ -11,6 +11,9 @@ pub(super) fn wait_in_text(text: &str) -> Option<Duration> {
     LEADS.iter().find_map(|lead| duration(text.split_once(lead)?.1))
 }
 
+/// In seconds.
+const YEAR: f64 = 365.0 * 24.0 * 3600.0;
+
 /// A duration at the beginning of `text`: numbers, each with a unit.
 fn duration(mut text: &str) -> Option<Duration> {
     let mut total: Option<Duration> = None;
@@ -28,7 +31,8 @@ fn duration(mut text: &str) -> Option<Duration> {
             "h" | "hour" | "hours" => number * 3600.0,
             _ => return total,
         };
-        let more = Duration::try_from_secs_f64(seconds).ok()?;
+        // More than can be counted is a very long time, not none.
+        let more = Duration::try_from_secs_f64(seconds.min(YEAR)).ok()?;
         total = Some(total.unwrap_or_default().saturating_add(more));
         text = after;
     }
@@ -49,7 +53,7 @@ mod tests {
             ("Please wait 2 minutes", Some(120_000)),
             ("Please try again later.", None),
             ("please wait before trying again", None),
-            ("retry after 99999999999999999999999 hours", None),
+            ("retry after 99999999999999999999999 hours", Some(31_536_000_000)),
         ];
         for (text, millis) in cases {
             assert_eq!(wait_in_text(text), millis.map(Duration::from_millis), "{text}");
