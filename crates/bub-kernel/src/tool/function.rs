@@ -41,7 +41,9 @@ where
     /// An argument that does not fit its type stays as it is: the call reports it, with all that is wrong.
     fn normalize(&self, mut arguments: Map<String, Value>) -> Result<Map<String, Value>> {
         for (name, is_required) in self.spec.parameters() {
-            let schema = &self.spec.parameters["properties"][name];
+            let Some(schema) = self.spec.parameters.get("properties").and_then(|all| all.get(name)) else {
+                continue;
+            };
             match arguments.get_mut(name) {
                 // To the call it is as if it were not there.
                 Some(Value::Null) if !is_required => drop(arguments.shift_remove(name)),
