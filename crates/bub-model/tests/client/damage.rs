@@ -217,3 +217,16 @@ async fn whether_a_call_is_repeated_does_not_depend_on_packets() {
         }
     }
 }
+
+/// The same where all of it is in one packet.
+#[tokio::test]
+async fn what_came_in_one_packet_with_an_error_is_handed_out() {
+    let server = ModelServer::start();
+    let packet = "data: {\"choices\":[{\"delta\":{\"content\":\"ab\"}}]}\n\ndata: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n";
+    server.script(Reply::raw(packet));
+    server.otherwise(Reply::text("again"));
+    let (events, error) =
+        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+    assert_eq!((text(&events).as_str(), server.requests().len()), ("ab", 1));
+    assert_eq!(error.unwrap().action, Action::Retry);
+}
