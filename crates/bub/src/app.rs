@@ -90,6 +90,7 @@ impl App {
         {
             return shell::supervise(rest);
         }
+        keep_memory_private();
         let redactor = Redactor::new();
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
             // Nothing sensible is left to do when standard error is gone as well.
@@ -143,6 +144,13 @@ impl App {
         let builder = builder.plugin_with(BUILTIN, Builtin::new);
         self.add_plugins.into_iter().fold(builder, |builder, add| add(builder)).build()
     }
+}
+
+/// On Linux other processes of this user, commands of the agent among them, could otherwise read the environment and the
+/// memory of this one, keys included, in `/proc`. Best effort: where the system refuses, all else works.
+fn keep_memory_private() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
 /// A setting with a shape of its own. A mistake in it must not wait for the first model call.
@@ -202,5 +210,17 @@ impl From<Error> for Failure {
 impl Failure {
     fn usage(text: impl Into<String>) -> Self {
         Self { text: text.into(), code: USAGE }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use rustix::process::{DumpableBehavior, dumpable_behavior};
+
+    // L7: not asked of another process, because root reads everything.
+    #[test]
+    fn memory_and_environment_are_private() {
+        super::keep_memory_private();
+        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
     }
 }

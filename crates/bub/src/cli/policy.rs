@@ -1,12 +1,13 @@
 //! `bub policy`: who may use which tool, and why.
 
-use std::{fmt::Write, process::ExitCode};
+use std::{fmt::Write, path::Path, process::ExitCode, sync::Arc};
 
 use bub_agent::{
     command,
     policy::{Action, Policy},
+    tools::resolve_path,
 };
-use bub_kernel::{CliCommand, CliContext, Error, Framework, Result, Role, Sender, ToolSpec};
+use bub_kernel::{CliCommand, CliContext, Error, Framework, Result, Role, Sender, Tool, ToolSpec};
 use bub_settings::{Origin, Settings, core};
 use clap::{Arg, ArgMatches, Command};
 use serde_json::Value;
@@ -59,10 +60,21 @@ pub(super) fn command() -> CliCommand {
 
 fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) -> Result<ExitCode> {
     let sender = sender(policy, matches)?;
-    let (tool, known) = tool(framework, matches);
+    let found = tool(framework, matches)?;
+    let tool = found.spec();
     let words = matches.get_many::<String>("arguments").into_iter().flatten().cloned();
-    let arguments = command::arguments(&tool, words)?;
-    let verdict = policy.decide(&sender, &tool, &arguments);
+    let arguments = found.normalize(command::arguments(tool, words)?)?;
+    let mut verdict = policy.decide(&sender, tool, &arguments);
+    let is_confined = tool.name.starts_with("fs.") && policy.confines(&sender);
+    let path = arguments.get("path").and_then(Value::as_str).map(Path::new);
+    if let Some(path) = path.filter(|_| is_confined && verdict.action != Action::Deny) {
+        let workspace = framework.workspace();
+        if let Err(error) = resolve_path(&workspace.join(path), Some(workspace), true) {
+            verdict.action = Action::Deny;
+            verdict.rule = error.message().to_owned();
+            (verdict.origin, verdict.reason) = (Origin::Default, None);
+        }
+    }
     let mut text = format!("{}: {} for {}", tool.name, verdict.action.name(), sender.role.name());
     let who = if sender == Sender::terminal() { "this terminal".to_owned() } else { sender.to_string() };
     let _ = writeln!(text, " ({who})");
@@ -72,14 +84,11 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
     if let Some(reason) = &verdict.reason {
         let _ = writeln!(text, "reason: {reason}");
     }
-    if verdict.action != Action::Deny && tool.name.starts_with("fs.") && policy.confines(&sender) {
+    if verdict.action != Action::Deny && is_confined {
         text.push_str("note: only files in the workspace\n");
     }
     if verdict.action == Action::Ask {
         let _ = writeln!(text, "note: no answer within {} s is a no", policy.approval_timeout().as_secs());
-    }
-    if !known {
-        text.push_str("note: no tool of this name is loaded\n");
     }
     output::print_text(&text)?;
     Ok(match verdict.action {
@@ -104,15 +113,12 @@ fn sender(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
     Ok(Sender { role, channel, id, ..Sender::default() })
 }
 
-/// The tool of that name, however it is spelled; or one that is not loaded, since rules may be about it.
-fn tool(framework: &Framework, matches: &ArgMatches) -> (ToolSpec, bool) {
-    let name = matches.get_one::<String>("tool").cloned().unwrap_or_default();
-    let mut specs = framework.tools().iter().map(|tool| tool.spec());
-    if let Some(spec) = specs.find(|spec| spec.name == name || spec.model_name() == name) {
-        return (spec.clone(), true);
-    }
-    let (description, parameters) = (String::new(), Value::Null);
-    (ToolSpec { name, description, parameters, agent_use: true, read_only: false }, false)
+/// The tool of that name, however it is spelled.
+fn tool<'a>(framework: &'a Framework, matches: &ArgMatches) -> Result<&'a Arc<dyn Tool>> {
+    let name = matches.get_one::<String>("tool").map_or("", String::as_str);
+    let is_named = |spec: &ToolSpec| spec.name == name || spec.model_name() == name;
+    let found = framework.tools().iter().find(|tool| is_named(tool.spec()));
+    found.ok_or_else(|| Error::invalid_input(format!("there is no tool `{name}`")))
 }
 
 fn rules(policy: &Policy, settings: &Settings) -> String {
