@@ -71,7 +71,7 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         let workspace = framework.workspace();
         if let Err(error) = resolve_path(&workspace.join(path), Some(workspace), true) {
             verdict.action = Action::Deny;
-            verdict.rule = error.message().to_owned();
+            error.message().clone_into(&mut verdict.rule);
             (verdict.origin, verdict.reason) = (Origin::Default, None);
         }
     }
