@@ -1,6 +1,7 @@
 //! Starting a command, watching it, ending it: under the supervisor, or directly where there is none.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsString,
     io,
     os::{fd::OwnedFd, unix::net::UnixStream as StdStream},
@@ -31,6 +32,8 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
+    /// Killed, as somebody had killed its supervisor.
+    Unwatched,
 }
 
 impl Exit {
@@ -39,6 +42,7 @@ impl Exit {
         match self {
             Self::Code(code) => code,
             Self::Signal(signal) => -signal,
+            Self::Unwatched => -Signal::KILL.as_raw(),
         }
     }
 }
@@ -62,7 +66,8 @@ pub(super) struct Process {
 /// Learns what becomes of a command.
 pub(super) struct Watch {
     child: Child,
-    group: Pid,
+    /// Not known of a command that killed its supervisor at once.
+    group: Option<Pid>,
     reports: Option<Lines<BufReader<OwnedReadHalf>>>,
 }
 
@@ -88,7 +93,7 @@ impl Start<'_> {
             let child = command.arg("-c").arg(self.command).stdin(Stdio::null()).process_group(0).spawn()?;
             let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
             let group = group.ok_or_else(|| io::Error::other("the system gave the process no number"))?;
-            let watch = Watch { child, group, reports: None };
+            let watch = Watch { child, group: Some(group), reports: None };
             return Ok(Process { watch, reins: Reins::Direct(Some(group)), output });
         }
         let (own, theirs) = StdStream::pair()?;
@@ -101,10 +106,11 @@ impl Start<'_> {
         let mut reports = BufReader::new(reports).lines();
         let first = reports.next_line().await?.unwrap_or_default();
         let group = first.strip_prefix("started ").and_then(|group| Pid::from_raw(group.parse().ok()?));
-        let group = group.ok_or_else(|| {
-            io::Error::other(first.strip_prefix("failed ").unwrap_or("its supervisor ended").to_owned())
-        })?;
-        let watch = Watch { child, group, reports: Some(reports) };
+        let mut watch = Watch { child, group, reports: Some(reports) };
+        if group.is_none() && !watch.lost().await {
+            let why = first.strip_prefix("failed ").unwrap_or("its supervisor ended");
+            return Err(io::Error::other(why.to_owned()));
+        }
         Ok(Process { watch, reins: Reins::Supervised(orders), output })
     }
 }
@@ -117,11 +123,25 @@ impl Watch {
             return (self.child.wait().await.map_or(killed, Exit::from), false);
         };
         let report = reports.next_line().await.ok().flatten();
-        report.as_deref().and_then(Exit::from_report).unwrap_or_else(|| {
-            // Somebody killed the supervisor. What it watched is not to run unwatched.
-            let _ = rustix::process::kill_process_group(self.group, Signal::KILL);
-            (killed, false)
-        })
+        match report.as_deref().and_then(Exit::from_report) {
+            Some(report) => report,
+            None => {
+                self.lost().await;
+                (Exit::Unwatched, false)
+            }
+        }
+    }
+
+    /// The supervisor is gone too early: what it watched is not to run unwatched. Whether somebody killed it.
+    async fn lost(&mut self) -> bool {
+        if let Some(group) = self.group {
+            let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        }
+        // Its number is nobody else's before it is waited for.
+        if let Some(supervisor) = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
+            kill_session(supervisor);
+        }
+        self.child.wait().await.is_ok_and(|status| matches!(Exit::from(status), Exit::Signal(_)))
     }
 
     /// Waits until no process of the command is left.
@@ -132,7 +152,8 @@ impl Watch {
                 let _ = self.child.wait().await;
             }
             None => {
-                while rustix::process::test_kill_process_group(self.group).is_ok() {
+                while self.group.is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok())
+                {
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
             }
@@ -175,6 +196,29 @@ impl Drop for Reins {
             self.kill();
         }
     }
+}
+
+/// Kills whatever a supervisor's session still has, where the system tells: also what is in no known group.
+fn kill_session(supervisor: Pid) {
+    let mut killed = BTreeSet::new();
+    loop {
+        let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+        let own = pids.filter(|pid| session_of(*pid) == Some(supervisor));
+        let new: Vec<_> = own.filter(|pid| killed.insert(pid.as_raw_nonzero())).collect();
+        if new.is_empty() {
+            return;
+        }
+        for pid in new {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+/// The fourth field after the name; not by `getsid`, which cannot say that a process has none.
+fn session_of(pid: Pid) -> Option<Pid> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    Pid::from_raw(stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()?)
 }
 
 impl Exit {

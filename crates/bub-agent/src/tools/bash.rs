@@ -47,7 +47,11 @@ pub async fn bash(
     match outcome.exit {
         Some(Exit::Code(0)) => Ok(shown),
         Some(exit) => {
-            let how = if matches!(exit, Exit::Signal(_)) { " (killed by a signal)" } else { "" };
+            let how = match exit {
+                Exit::Code(_) => "",
+                Exit::Signal(_) => " (killed by a signal)",
+                Exit::Unwatched => " (its supervisor was killed; the command may have taken effect)",
+            };
             let text = format!("command exited with code {}{how}\noutput:\n{shown}", exit.code());
             Err(Error::new(ErrorKind::Tool, text))
         }

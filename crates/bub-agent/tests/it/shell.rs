@@ -288,7 +288,24 @@ async fn a_supervisor_that_is_killed_takes_the_command_along() {
     assert!(cmdline.starts_with(b"shell-guard\0"));
     std::process::Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap();
     shell.over().await;
-    assert_eq!(shell.exit(), Some(Exit::Signal(9)));
+    assert_eq!(shell.exit(), Some(Exit::Unwatched));
+}
+
+// L7: at once, before the supervisor could tell anything, and from another group.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_command_that_kills_its_supervisor_does_not_get_away() {
+    let world = World::supervised();
+    let family =
+        "echo $$ > shell; set -m; sleep 99 & echo $! > child; kill -9 $PPID; echo survived; sleep 99";
+    for command in [family, "echo $$ > shell; echo $$ > child; kill -9 $PPID; exec sleep 99"] {
+        let outcome = world.run(command).await;
+        assert_eq!((outcome.exit, outcome.left_running), (Some(Exit::Unwatched), None), "{command}");
+        for member in ["shell", "child"] {
+            let pid = world.pid(member).await;
+            eventually(|| !is_alive(pid)).await;
+        }
+    }
 }
 
 // W-25
