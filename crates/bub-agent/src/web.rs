@@ -189,7 +189,7 @@ fn target(response: &Response, url: &Url) -> Result<Option<Url>> {
     let text = std::str::from_utf8(location.as_bytes()).map_err(|_| wrong())?;
     let mut next = url.join(text).map_err(|_| wrong())?;
     acceptable(&next).map_err(|error| {
-        Error::new(ErrorKind::Tool, format!("{} redirects to a refused URL: {error}", host(url)))
+        Error::new(ErrorKind::Tool, format!("{} redirects to a refused URL: {}", host(url), error.message()))
     })?;
     next.set_fragment(None);
     Ok(Some(next))

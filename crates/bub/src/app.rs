@@ -94,8 +94,9 @@ impl App {
         let redactor = Redactor::new();
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
             // Nothing sensible is left to do when standard error is gone as well.
-            let line = cli::one_line(&redactor.redact(&failure.text));
-            let _ = writeln!(std::io::stderr(), "error: {line}");
+            let text = redactor.redact(&failure.text);
+            let text = if failure.has_lines { cli::harmless(text.trim_end()) } else { cli::one_line(&text) };
+            let _ = writeln!(std::io::stderr(), "error: {text}");
             ExitCode::from(failure.code)
         })
     }
@@ -188,13 +189,17 @@ fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Fa
 /// What ends the program, in one line, with its exit code.
 struct Failure {
     text: String,
+    /// It quotes what a command printed.
+    has_lines: bool,
     code: u8,
 }
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         // Where it happened, and how it calls that, matters when it is somebody else's code.
-        let text = match error.origin().filter(|origin| &*origin.plugin != BUILTIN) {
+        let foreign = error.origin().filter(|origin| &*origin.plugin != BUILTIN);
+        let has_lines = foreign.is_none() && error.kind() == ErrorKind::Tool;
+        let text = match foreign {
             Some(origin) => format!("{error} (hook {} of plugin {})", origin.hook, origin.plugin),
             None => error.message().to_owned(),
         };
@@ -203,13 +208,13 @@ impl From<Error> for Failure {
             ErrorKind::InvalidInput if error.origin().is_none() => USAGE,
             _ => FAILED,
         };
-        Self { text, code }
+        Self { text, has_lines, code }
     }
 }
 
 impl Failure {
     fn usage(text: impl Into<String>) -> Self {
-        Self { text: text.into(), code: USAGE }
+        Self { text: text.into(), has_lines: false, code: USAGE }
     }
 }
 

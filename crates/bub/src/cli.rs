@@ -18,7 +18,7 @@ pub(crate) use approve::{InChannel, Terminal};
 use bub_kernel::{CliApp, Error};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
-pub(crate) use output::{one_line, print};
+pub(crate) use output::{harmless, one_line, print};
 
 /// The HTTP client of a command. Costs nothing until the first request.
 fn client(settings: &Settings) -> ModelClient {

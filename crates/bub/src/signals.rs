@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: the first asks the turn to end and be recorded, the second ends the program.
+//! Ctrl-C, SIGTERM and a terminal that is closed: the first asks the turn to end and be recorded, the second ends the program.
 
 use std::{
     process::ExitCode,
@@ -31,13 +31,23 @@ impl Stop {
 /// Starts listening, on the current runtime.
 pub(crate) fn listen() -> Stop {
     let stop = Stop { token: CancellationToken::new(), code: Arc::new(AtomicU8::new(1)) };
-    for (kind, code) in [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)] {
+    let hangup = (!ignores_hangup()).then_some((SignalKind::hangup(), 129));
+    for (kind, code) in
+        [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)].into_iter().chain(hangup)
+    {
         match signal(kind) {
             Ok(received) => drop(tokio::spawn(watch(received, stop.token(), Arc::clone(&stop.code), code))),
             Err(error) => tracing::warn!("cannot listen for signal {kind:?}: {error}"),
         }
     }
     stop
+}
+
+/// Whether the program was started with `nohup`, to outlive its terminal.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
 #[expect(clippy::exit, reason = "a second signal means: now")]

@@ -142,7 +142,9 @@ impl Approvals {
             Some(Ok(Some(ApprovalAnswer::Denied(reason)))) => (Decision::Denied, Some(by), reason),
             Some(Ok(None)) => (Decision::Failed, None, Some("nothing here asks people".to_owned())),
             Some(Err(error)) => {
-                tracing::error!("approval.failed tool={} error={error}", request.tool);
+                // The failure of the call says it, too.
+                let why = error.message();
+                tracing::error!(target: "bub::turn", "approval.failed tool={} error={why}", request.tool);
                 (Decision::Failed, None, Some(error.message().to_owned()))
             }
         };

@@ -123,13 +123,11 @@ impl Watch {
             return (self.child.wait().await.map_or(killed, Exit::from), false);
         };
         let report = reports.next_line().await.ok().flatten();
-        match report.as_deref().and_then(Exit::from_report) {
-            Some(report) => report,
-            None => {
-                self.lost().await;
-                (Exit::Unwatched, false)
-            }
+        if let Some(exit) = report.as_deref().and_then(Exit::from_report) {
+            return exit;
         }
+        self.lost().await;
+        (Exit::Unwatched, false)
     }
 
     /// The supervisor is gone too early: what it watched is not to run unwatched. Whether somebody killed it.

@@ -14,6 +14,12 @@ use crate::{
     turn::{StepRequest, StepRequests},
 };
 
+/// What providers know.
+const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "max", "auto"];
+
+/// What stands for the configured model.
+const CONFIGURED: &str = "default";
+
 /// Starts the tape anew. With archive=true the old content is kept in a file of its own.
 #[tool(crate = bub_kernel, name = "tape.reset")]
 pub(crate) async fn tape_reset(context: &ToolContext, #[default(false)] archive: bool) -> Result<String> {
@@ -65,18 +71,20 @@ pub(crate) async fn quit(context: &ToolContext) -> Result<String> {
 #[tool(crate = bub_kernel, command_only)]
 pub(crate) async fn model(
     context: &ToolContext,
-    /// As `provider:model`.
+    /// As `provider:model`, or `default` for the configured one.
     model_id: String,
 ) -> Result<String> {
     let chosen = model_id.trim();
-    if chosen.is_empty() {
-        return Err(Error::invalid_input("a model is needed, as `provider:model`"));
+    if chosen == CONFIGURED {
+        tape(context)?.event("model_switch", json!({"model": null})).await.map_err(tape_error)?;
+        context.state.remove("model");
+        return Ok("Session model set to the configured one (applies from the next turn).".to_owned());
     }
+    // One that cannot be would fail every turn from now on.
+    agent(context)?.resolve(chosen)?;
     tape(context)?.event("model_switch", json!({"model": chosen})).await.map_err(tape_error)?;
     context.state.set("model", chosen);
-    let doubt = agent(context)?.resolve(chosen).err();
-    let doubt = doubt.map(|error| format!(" Note: {}", error.message())).unwrap_or_default();
-    Ok(format!("Session model set to {chosen} (applies from the next turn).{doubt}"))
+    Ok(format!("Session model set to {chosen} (applies from the next turn)."))
 }
 
 /// Chooses how hard the model of this session thinks, from the next turn on.
@@ -87,8 +95,11 @@ pub(crate) async fn reasoning_effort(
     reasoning_effort: String,
 ) -> Result<String> {
     let chosen = reasoning_effort.trim();
-    if chosen.is_empty() {
-        return Err(Error::invalid_input("reasoning_effort must not be empty"));
+    if !EFFORTS.contains(&chosen) {
+        let known = EFFORTS.join(", ");
+        return Err(Error::invalid_input(format!(
+            "there is no reasoning effort `{chosen}`; there are: {known}"
+        )));
     }
     let event = json!({"reasoning_effort": chosen});
     tape(context)?.event("reasoning_effort_switch", event).await.map_err(tape_error)?;

@@ -127,6 +127,9 @@ async fn the_model_of_a_session_lasts() {
     let said = world.own_turn(command(",reasoning_effort ' high '")).await.unwrap().model_output;
     assert_eq!(said, "Session reasoning effort set to high (applies from the next turn).");
     assert!(world.own_turn(command(",reasoning_effort ' '")).await.is_err());
+    assert!(world.own_turn(command(",reasoning_effort much")).await.is_err());
+    // One that cannot be would fail every turn from now on.
+    assert!(world.own_turn(command(",model nonsense")).await.is_err());
     world.own_turn(command("hi")).await.unwrap();
     let request = server.requests().last().unwrap().json();
     assert_eq!((&request["model"], &request["reasoning_effort"]), (&json!("other"), &json!("high")));
@@ -134,6 +137,9 @@ async fn the_model_of_a_session_lasts() {
     world.own_turn(command("hi").context("model", "llamacpp:third")).await.unwrap();
     assert_eq!(server.requests().last().unwrap().json()["model"], "third");
     world.own_turn(ChannelMessage::new("t", "lab", "hi")).await.unwrap();
+    assert_eq!(server.requests().last().unwrap().json()["model"], "test");
+    world.own_turn(command(",model default")).await.unwrap();
+    world.own_turn(command("hi")).await.unwrap();
     assert_eq!(server.requests().last().unwrap().json()["model"], "test");
     running.close().await.unwrap();
 }

@@ -98,7 +98,8 @@ impl Lines {
         let mut reader = BufReader::new(tty.try_clone()?);
         std::thread::Builder::new().name("terminal".to_owned()).spawn(move || {
             let mut line = String::new();
-            while reader.read_line(&mut line).is_ok_and(|length| length > 0) {
+            // Nothing at all is Ctrl-D; the terminal goes on after it.
+            while reader.read_line(&mut line).is_ok() {
                 if sender.blocking_send(std::mem::take(&mut line)).is_err() {
                     break;
                 }
@@ -112,8 +113,24 @@ impl Lines {
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}
         self.tty.write_all(question.as_bytes())?;
-        let line = self.typed.recv().await.unwrap_or_default();
-        Ok(meaning(&line))
+        let mut unanswered = Unanswered { tty: &self.tty, is_so: true };
+        let line = self.typed.recv().await.filter(|line| !line.is_empty());
+        unanswered.is_so = line.is_none();
+        Ok(line.map_or_else(|| ApprovalAnswer::Denied(Some("no answer".to_owned())), |line| meaning(&line)))
+    }
+}
+
+/// A question that stands there. Whoever asked may be gone by now; the line must end all the same.
+struct Unanswered<'a> {
+    tty: &'a File,
+    is_so: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.is_so {
+            let _ = self.tty.write_all(b"\nno answer: denied\n");
+        }
     }
 }
 

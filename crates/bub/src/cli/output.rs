@@ -19,6 +19,11 @@ pub(crate) fn one_line(text: &str) -> String {
     text::line(text)
 }
 
+/// Any text that is safe to show, with its lines.
+pub(crate) fn harmless(text: &str) -> String {
+    text::harmless(text).into_owned()
+}
+
 /// Prints a result. A reader that has gone away (`bub … | head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<ExitCode> {
     let mut stdout = std::io::stdout().lock();

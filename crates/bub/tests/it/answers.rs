@@ -36,6 +36,19 @@ fn a_whole_answer_is_printed_and_nothing_else() {
     assert_eq!(run.ok(), "[cli:local]\nHello\n");
 }
 
+// What a failed command printed keeps its lines; what could play tricks with the terminal is shown as it is written.
+#[test]
+fn the_output_of_a_failed_command_keeps_its_lines() {
+    let run = run(&Sandbox::new(), &[], &["run", r",seq 3; printf '\\033[2J\\n'; exit 3"]);
+    assert_eq!(run.code, Some(1));
+    assert!(
+        run.stderr.starts_with("error: command exited with code 3\noutput:\n1\n2\n3\n"),
+        "{}",
+        run.stderr
+    );
+    assert!(!run.stderr.contains('\u{1b}'), "{}", run.stderr);
+}
+
 // Finish reasons are surfaced: an answer that broke off is no success, and what there is of it is not lost.
 #[test]
 fn an_answer_that_is_not_complete_fails_in_one_line() {
