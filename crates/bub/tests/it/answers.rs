@@ -49,6 +49,20 @@ fn the_output_of_a_failed_command_keeps_its_lines() {
     assert!(!run.stderr.contains('\u{1b}'), "{}", run.stderr);
 }
 
+// H-120: each call leaves two lines in the log, with its arguments cut short; what it printed is not in them.
+#[test]
+fn calls_are_logged_without_what_they_printed() {
+    let long = "x".repeat(300);
+    let line = format!(",printf 'out%s' put # {long}");
+    let good = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", &line]);
+    let start = good.stderr.lines().find(|line| line.contains("tool.call.start name=bash { cmd=")).unwrap();
+    assert!(start.len() < 250 && !start.contains(&long), "{start}");
+    assert!(good.stderr.contains("tool.call.success name=bash elapsed_time="), "{}", good.stderr);
+    assert!(!good.stderr.contains("output") && good.stdout.contains("output"), "{good:?}");
+    let bad = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", ",exit 4"]);
+    assert!(bad.stderr.contains("tool.call.error name=bash elapsed_time="), "{}", bad.stderr);
+}
+
 // Finish reasons are surfaced: an answer that broke off is no success, and what there is of it is not lost.
 #[test]
 fn an_answer_that_is_not_complete_fails_in_one_line() {
