@@ -14,6 +14,7 @@ use std::{
 
 use bub_kernel::{
     BoxFuture, Delivery, Envelope, Error, ErrorKind, Framework, Prompt, Result, State, TurnRecorder,
+    hooks::HookNote,
 };
 use bub_settings::Redactor;
 use bub_tape::{
@@ -283,6 +284,13 @@ impl TurnTape {
     /// An entry that goes with the next batch: worth knowing, but nothing waits for it.
     pub(crate) fn note(&self, entry: Entry) {
         lock(&self.progress).pending.push(entry);
+    }
+
+    /// What hooks decided about a call.
+    pub(crate) fn note_hooks(&self, notes: &[HookNote]) {
+        for note in notes {
+            self.note(self.owned(Entry::event("hook", Some(note.to_value())).outside_context()));
+        }
     }
 
     /// Appends a batch behind what is pending and returns the id of its last entry.

@@ -12,7 +12,7 @@ use std::{sync::Arc, time::Instant};
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolCall, ToolContext, ToolDecision,
-    ToolOutcome, ToolSpec, hooks::HookNote, run_tool,
+    ToolOutcome, ToolSpec, run_tool,
 };
 use bub_tape::Entry;
 use serde_json::{Map, Value};
@@ -81,7 +81,7 @@ impl<'a> Runner<'a> {
         self.state.put_slot(Arc::new(self.tape.tape().clone()));
         let call = ToolCall { run_id: self.tape.run_id().to_owned(), tool: name.clone(), arguments };
         let gate = self.framework.hooks().before_tool_call(call, self.state).await;
-        self.note(&gate.notes);
+        self.tape.note_hooks(&gate.notes);
         let mut call = gate.call;
         tracing::info!("tool.call.start name={name} {}", Logged(&call.arguments));
         let result = match gate.decision {
@@ -98,7 +98,7 @@ impl<'a> Runner<'a> {
         };
         let outcome = ToolOutcome { result, duration: started.elapsed() };
         let (outcome, notes) = self.framework.hooks().after_tool_call(&call, outcome, self.state).await;
-        self.note(&notes);
+        self.tape.note_hooks(&notes);
         let elapsed = outcome.duration.as_millis();
         match &outcome.result {
             Ok(_) => tracing::info!("tool.call.success name={name} elapsed_time={elapsed}ms"),
@@ -160,28 +160,19 @@ impl<'a> Runner<'a> {
 
     /// The result as it is shown: without secrets, and of a size that fits.
     async fn put_aside(&self, tool: &str, value: Value) -> Value {
-        let redactor = self.agent.settings().redactor();
-        match value {
-            Value::String(text) => {
-                let text = redactor.redact(&text).into_owned();
-                spill::put_aside(self.tape, self.agent.settings(), tool, text).await.into()
-            }
+        let settings = self.agent.settings();
+        let text = match value {
+            Value::String(text) => text,
             other => {
                 let text = other.to_string();
-                if spill::fits(self.agent.settings(), &text) {
+                if spill::fits(settings, &text) {
                     return other;
                 }
-                let text = redactor.redact(&text).into_owned();
-                spill::put_aside(self.tape, self.agent.settings(), tool, text).await.into()
+                text
             }
-        }
-    }
-
-    pub(crate) fn note(&self, notes: &[HookNote]) {
-        for note in notes {
-            let event = Entry::event("hook", Some(note.to_value())).outside_context();
-            self.tape.note(self.tape.owned(event));
-        }
+        };
+        let text = settings.redactor().redact(&text).into_owned();
+        spill::put_aside(self.tape, settings, tool, text).await.into()
     }
 }
 

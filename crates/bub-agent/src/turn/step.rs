@@ -2,13 +2,13 @@
 
 use std::{path::PathBuf, sync::Arc, time::Instant};
 
-use bub_kernel::{Error, ErrorKind, LlmRequest, LlmResult, Prompt, Result, StreamEvent, hooks::HookNote};
+use bub_kernel::{Error, ErrorKind, LlmRequest, LlmResult, Prompt, Result, StreamEvent};
 use bub_model::{
     Accumulator, Action, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelEvent, ModelId,
     ModelStream,
 };
 use bub_settings::core;
-use bub_tape::{ChatStep, Entry, EntryId};
+use bub_tape::{ChatStep, EntryId};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ impl Turn {
         let system = self.system_prompt(prompt)?;
         let asked = self.request(&system, memory).await?;
         let gate = self.framework.hooks().before_llm_call(asked.request, &self.state).await;
-        self.note_hooks(&gate.notes);
+        self.tape.note_hooks(&gate.notes);
         let mut chat = self.tape.chat();
         (chat.system, chat.view) = (Some(system), asked.seen);
         chat.model = Some(gate.request.model.clone());
@@ -231,15 +231,7 @@ impl Turn {
 
     async fn after_call(&self, request: &LlmRequest, result: &LlmResult) {
         let notes = self.framework.hooks().after_llm_call(request, result, &self.state).await;
-        self.note_hooks(&notes);
-    }
-
-    /// What hooks decided is on the tape.
-    pub(super) fn note_hooks(&self, notes: &[HookNote]) {
-        for note in notes {
-            let event = Entry::event("hook", Some(note.to_value())).outside_context();
-            self.tape.note(self.tape.owned(event));
-        }
+        self.tape.note_hooks(&notes);
     }
 
     fn allowed_skills(&self) -> Option<Vec<String>> {
