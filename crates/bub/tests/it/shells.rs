@@ -99,6 +99,8 @@ fn the_program_is_a_helper_of_few_resources() {
         os::{fd::OwnedFd, unix::net::UnixStream},
     };
     let sandbox = Sandbox::new();
+    // Before the command runs: it would not wait for a pipe that is not there yet.
+    std::process::Command::new("mkfifo").arg(sandbox.workspace().join("go")).status().unwrap();
     let (own, theirs) = UnixStream::pair().unwrap();
     let mut helper = sandbox
         .command(Path::new(&bub()))
@@ -106,7 +108,6 @@ fn the_program_is_a_helper_of_few_resources() {
         .stdin(OwnedFd::from(theirs))
         .spawn()
         .unwrap();
-    std::process::Command::new("mkfifo").arg(sandbox.workspace().join("go")).status().unwrap();
     let mut reports = BufReader::new(own).lines().map(Result::unwrap);
     assert!(reports.next().unwrap().starts_with("started "));
     eventually("it runs", || pid(&sandbox, "helper").is_some());
