@@ -10,6 +10,7 @@
 //! * [`status`]: the local socket.
 //! * [`Channels`]: the plugin that provides the channels below.
 //! * [`webhook`]: the channel that any program can use.
+//! * [`telegram`]: a bot.
 
 mod control;
 mod current;
@@ -23,6 +24,7 @@ mod outbox;
 mod plugin;
 mod router;
 pub mod status;
+pub mod telegram;
 mod ticket;
 pub mod webhook;
 

@@ -1,0 +1,1 @@
+//! Markdown as Telegram HTML, in parts that fit into one message.

@@ -1,0 +1,1 @@
+//! A message of the Bot API, as the agent sees it.
