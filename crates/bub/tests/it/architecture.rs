@@ -13,9 +13,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bub-model", &["bub-settings"]),
     ("bub-agent", &["bub-kernel", "bub-model", "bub-tape", "bub-settings"]),
     ("bub-channels", &["bub-kernel", "bub-tape", "bub-settings"]),
+    ("bub-terminal", &["bub-kernel", "bub-settings"]),
     (
         "bub",
-        &["bub-agent", "bub-channels", "bub-kernel", "bub-macros", "bub-model", "bub-tape", "bub-settings"],
+        &[
+            "bub-agent",
+            "bub-channels",
+            "bub-kernel",
+            "bub-macros",
+            "bub-model",
+            "bub-tape",
+            "bub-terminal",
+            "bub-settings",
+        ],
     ),
     ("bub-testkit", &["bub-tape", "bub-kernel", "bub-model", "bub-settings"]),
 ];

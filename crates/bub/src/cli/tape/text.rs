@@ -3,29 +3,9 @@
 use std::{borrow::Cow, fmt::Write as _};
 
 use bub_tape::Entry;
+use bub_terminal::{columns as cells, harmless::is_harmful};
 
-/// Text in which control sequences are visible instead of obeyed. Line ends and tabs stay.
-pub(in crate::cli) fn harmless(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|character| is_harmful(character) && !matches!(character, '\n' | '\t')) {
-        return Cow::Borrowed(text);
-    }
-    let mut clean = String::with_capacity(text.len() + 16);
-    let mut rest = text.chars().peekable();
-    while let Some(character) = rest.next() {
-        match character {
-            '\r' if rest.peek() == Some(&'\n') => {}
-            '\n' | '\t' => clean.push(character),
-            other => push_visible(&mut clean, other),
-        }
-    }
-    Cow::Owned(clean)
-}
-
-/// The same on one line.
-pub(in crate::cli) fn line(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    harmless(&words.join(" ")).into_owned()
-}
+pub(in crate::cli) use bub_terminal::harmless::{harmless, line};
 
 /// The beginning of a line, with `…` when something is missing.
 pub(super) fn cut(text: &str, characters: usize) -> String {
@@ -114,44 +94,12 @@ pub(in crate::cli) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     table
 }
 
-/// How many cells of a terminal a text takes, near enough to align columns.
-fn cells(text: &str) -> usize {
-    text.chars().map(|character| if is_wide(character) { 2 } else { 1 }).sum()
-}
-
-fn is_wide(character: char) -> bool {
-    matches!(character, '\u{1100}'..='\u{115f}' | '\u{2e80}'..='\u{a4cf}' | '\u{ac00}'..='\u{d7a3}'
-        | '\u{f900}'..='\u{faff}' | '\u{fe30}'..='\u{fe6f}' | '\u{ff00}'..='\u{ff60}' | '\u{ffe0}'..='\u{ffe6}'
-        | '\u{1f300}'..='\u{1faff}' | '\u{20000}'..='\u{3fffd}')
-}
-
-/// Controls, and the marks that make text read in another order than it is written.
-fn is_harmful(character: char) -> bool {
-    character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-fn push_visible(clean: &mut String, character: char) {
-    match u32::from(character) {
-        // Every control character of ASCII has a picture.
-        code @ 0..=0x1f => clean.extend(char::from_u32(0x2400 + code)),
-        0x7f => clean.push('\u{2421}'),
-        code if is_harmful(character) => {
-            let _ = write!(clean, "\\u{{{code:x}}}");
-        }
-        _ => clean.push(character),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn control_sequences_become_visible() {
-        assert_eq!(harmless("a\x1b[31mb\u{9b}2Jc\x07"), "a␛[31mb\\u{9b}2Jc␇");
-        assert_eq!(harmless("one\r\ntwo\rthree\tfour"), "one\ntwo␍three\tfour");
-        assert_eq!(harmless("abc\u{202e}def"), "abc\\u{202e}def");
-        assert!(matches!(harmless("plain\n你好 🐙"), Cow::Borrowed(_)));
+    fn controls_in_json_are_escaped() {
         assert_eq!(harmless_json("\"\u{9b}\"\n"), "\"\\u009b\"\n");
     }
 
