@@ -5,7 +5,7 @@ use std::{
     hash::{Hash, Hasher},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
 };
 
@@ -27,18 +27,38 @@ pub(crate) struct Current {
     pub(crate) inbound_id: String,
     /// The channel that the message is answered by.
     channel: String,
+    /// The chat that the message came from.
+    chat: String,
     /// What that channel wants to find on the replies.
     route: Option<Value>,
     /// The fingerprints of replies of earlier attempts, which must not be sent again.
     said: Mutex<Vec<u64>>,
     replies: AtomicU32,
+    /// Whether it said something in its own chat by a tool.
+    has_spoken: AtomicBool,
+    /// Whether it is past the model: what comes now are its plain replies.
+    is_rendered: AtomicBool,
 }
 
 impl Current {
     pub(crate) fn new(inbound_id: String, message: &Envelope, said: Vec<u64>) -> Self {
         let replies = AtomicU32::new(u32::try_from(said.len()).unwrap_or(u32::MAX));
         let channel = message.output_channel().unwrap_or_default().into_owned();
-        Self { inbound_id, channel, route: message.field(ROUTE).cloned(), said: Mutex::new(said), replies }
+        Self {
+            inbound_id,
+            channel,
+            chat: message.chat_id().unwrap_or("default".into()).into_owned(),
+            route: message.field(ROUTE).cloned(),
+            said: Mutex::new(said),
+            replies,
+            has_spoken: AtomicBool::default(),
+            is_rendered: AtomicBool::default(),
+        }
+    }
+
+    /// The same, when an earlier attempt said something in its chat by a tool.
+    pub(crate) fn spoken(self, has_spoken: bool) -> Self {
+        Self { has_spoken: AtomicBool::new(has_spoken), ..self }
     }
 
     /// Runs a turn as the current one.
@@ -70,6 +90,29 @@ impl Current {
         if channel == self.channel {
             self.replies.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that something was said in a chat by a tool; whether that is the turn's own chat.
+    pub(crate) fn note_spoken(&self, channel: &str, chat: &str) -> bool {
+        let is_own = self.is_own_chat(channel, chat);
+        self.has_spoken.fetch_or(is_own, Ordering::Relaxed);
+        is_own
+    }
+
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.has_spoken.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_own_chat(&self, channel: &str, chat: &str) -> bool {
+        channel == self.channel && chat == self.chat
+    }
+
+    pub(crate) fn note_rendered(&self) {
+        self.is_rendered.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_rendered(&self) -> bool {
+        self.is_rendered.load(Ordering::Relaxed)
     }
 
     pub(crate) fn replies(&self) -> u32 {

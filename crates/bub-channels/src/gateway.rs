@@ -133,6 +133,12 @@ impl Gateway {
         names
     }
 
+    /// Whom the channels that run let in, each with its name.
+    pub fn audiences(&self) -> Vec<(String, String)> {
+        let named = |name: String| Some((name.clone(), self.core.channels.get(&name)?.channel.audience()?));
+        self.channels().into_iter().filter_map(named).collect()
+    }
+
     /// Runs until `stop` fires or a channel ends it, then finishes what runs, within the limit. `ready` is called once
     /// messages are taken.
     ///

@@ -6,6 +6,7 @@
 //!
 //! * [`Gateway`]: opens the journal, runs channels and lanes, drains.
 //! * [`Options`], [`House`]: how it is run, and what the program above does for it.
+//! * [`spoken`]: no plain reply on top of what a tool of the channel sent.
 //! * [`Ticket`], [`ReplyTo`]: slots by which a channel learns what became of its messages.
 //! * [`status`]: the local socket.
 //! * [`Channels`]: the plugin that provides the channels below.
@@ -23,6 +24,7 @@ mod options;
 mod outbox;
 mod plugin;
 mod router;
+pub mod spoken;
 pub mod status;
 pub mod telegram;
 mod ticket;

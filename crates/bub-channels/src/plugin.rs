@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{Channel, Error, MessageHandler, PluginContext, Result, hooks};
+use bub_kernel::{Channel, Envelope, Error, MessageHandler, PluginContext, Result, hooks};
 use bub_settings::Settings;
 
-use crate::webhook::{Webhook, WebhookOptions};
+use crate::{
+    current::Current,
+    webhook::{Webhook, WebhookOptions},
+};
 
 /// Provides the channels of this crate; which of them run is a matter of settings.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Channels {
     webhook: WebhookOptions,
 }
@@ -25,6 +28,14 @@ impl Channels {
 
 #[hooks(crate = bub_kernel)]
 impl Channels {
+    /// Adds nothing: from here on what a turn sends are its plain replies.
+    fn render_outbound(&self) -> Vec<Envelope> {
+        if let Some(turn) = Current::get() {
+            turn.note_rendered();
+        }
+        Vec::new()
+    }
+
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         vec![Arc::new(Webhook::new(self.webhook.clone(), Arc::clone(message_handler)))]
     }

@@ -9,6 +9,7 @@ use crate::{
     gateway::Core,
     journal::{Record, Reply, now, raw},
     outbox::{Outbox, Parcel},
+    spoken::{self, ByTool},
 };
 
 /// The router of a gateway. It does not keep the gateway alive.
@@ -52,7 +53,13 @@ pub(crate) async fn dispatch(
     if message.content().trim().is_empty() && message.media().is_empty() {
         return Ok(true);
     }
+    if turn.as_ref().is_some_and(|turn| spoken::is_too_much(turn, &name, message)) {
+        return Ok(true);
+    }
     let print = fingerprint(&name, message);
+    let chat = message.chat_id().unwrap_or("default".into()).into_owned();
+    let by_tool = message.slot::<ByTool>().is_some()
+        && turn.as_ref().is_some_and(|turn| turn.note_spoken(&name, &chat));
     if turn.as_ref().is_some_and(|turn| turn.was_said(print)) {
         return Ok(true);
     }
@@ -61,7 +68,7 @@ pub(crate) async fn dispatch(
         message.set("session_id", format!("{name}:default"));
     }
     if message.chat_id().is_none() {
-        message.set("chat_id", "default");
+        message.set("chat_id", chat.as_str());
     }
     if let Some(turn) = &turn {
         turn.mark(&name, &mut message);
@@ -70,9 +77,10 @@ pub(crate) async fn dispatch(
         id: core.journal.next_id(),
         at: now(),
         inbound: turn.as_ref().map(|turn| turn.inbound_id.clone()),
-        chat: message.chat_id().unwrap_or_default().into_owned(),
+        chat,
         channel: name,
         print,
+        by_tool,
         message: raw(&message)?,
     };
     let parcel = Parcel { reply: Arc::new(reply.clone()), message: Some(message), attempt: 0 };

@@ -102,6 +102,7 @@ fn status(core: &Core) -> Value {
             json!({
                 "name": name, "state": state.phase.name(), "last_error": state.last_error,
                 "accepted": state.accepted, "undelivered": undelivered,
+                "audience": entry.channel.audience(),
             })
         })
         .collect();

@@ -169,6 +169,12 @@ impl Channel for Webhook {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn audience(&self) -> Option<String> {
+        let address =
+            self.address().map_or_else(|| self.options.listen.clone(), |address| address.to_string());
+        Some(format!("whoever has the token of http://{address}/v1/messages is {}", self.options.role.name()))
+    }
+
     fn enabled(&self) -> bool {
         self.options.token.is_some()
     }

@@ -87,6 +87,11 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
+    /// Whom it lets in and as what, in one line for people: `whoever has the token is member`.
+    fn audience(&self) -> Option<String> {
+        None
+    }
+
     /// What it is to its users.
     fn role(&self) -> ChannelRole {
         ChannelRole::Service

@@ -19,6 +19,8 @@ pub(crate) struct Inbound {
     /// What is merged with it.
     pub(crate) with: Vec<String>,
     pub(crate) prints: Vec<u64>,
+    /// Whether a tool of its turn said something in its chat.
+    pub(crate) has_spoken: bool,
 }
 
 /// A reply that is not delivered.
@@ -54,7 +56,8 @@ impl Live {
                 }
                 let place = self.place(&accepted.id);
                 let accepted = Arc::new(accepted);
-                let fresh = Inbound { accepted, attempt: 0, with: Vec::new(), prints: Vec::new() };
+                let fresh =
+                    Inbound { accepted, attempt: 0, with: Vec::new(), prints: Vec::new(), has_spoken: false };
                 self.inbounds.insert(place, fresh);
             }
             Record::Started { id, attempt, with } => {
@@ -72,15 +75,16 @@ impl Live {
             Record::Reply(reply) => {
                 if let Some(found) = reply.inbound.as_deref().and_then(|id| self.inbound_mut(id)) {
                     found.prints.push(reply.print);
+                    found.has_spoken |= reply.by_tool;
                 }
                 let place = self.place(&reply.id);
                 *self.waiting.entry(reply.channel.clone()).or_default() += 1;
                 let fresh = Outgoing { reply: Arc::new(reply), attempt: 0, error: None, is_stuck: false };
                 self.outgoing.insert(place, fresh);
             }
-            Record::Replied { id, prints } => {
+            Record::Replied { id, prints, has_spoken } => {
                 if let Some(found) = self.inbound_mut(&id) {
-                    found.prints = prints;
+                    (found.prints, found.has_spoken) = (prints, has_spoken);
                 }
             }
             Record::Attempt { id, attempt, error } => {
@@ -142,7 +146,8 @@ impl Live {
                 records.push(Record::Started { id: id.clone(), attempt, with });
             }
             if !inbound.prints.is_empty() {
-                records.push(Record::Replied { id, prints: inbound.prints.clone() });
+                let (prints, has_spoken) = (inbound.prints.clone(), inbound.has_spoken);
+                records.push(Record::Replied { id, prints, has_spoken });
             }
         }
         records

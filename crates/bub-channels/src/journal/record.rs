@@ -31,6 +31,8 @@ pub(crate) enum Record {
     Replied {
         id: String,
         prints: Vec<u64>,
+        #[serde(default, skip_serializing_if = "is_false")]
+        has_spoken: bool,
     },
     Attempt {
         id: String,
@@ -83,6 +85,9 @@ pub(crate) struct Reply {
     pub(crate) channel: String,
     pub(crate) chat: String,
     pub(crate) print: u64,
+    /// A tool sent it to the chat of its own turn.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) by_tool: bool,
     pub(crate) message: Box<RawValue>,
 }
 
@@ -94,6 +99,11 @@ pub(crate) struct StoredSender {
     chat_id: String,
     id: String,
     name: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl StoredSender {

@@ -32,7 +32,11 @@ pub(super) struct Turn {
 impl Turn {
     pub(super) async fn run(mut self) -> Ended {
         let (core, id) = (Arc::clone(&self.core), self.id.clone());
-        let said = core.journal.live().inbound(&id).map(|inbound| inbound.prints.clone()).unwrap_or_default();
+        let (said, has_spoken) = {
+            let live = core.journal.live();
+            let before = live.inbound(&id).map(|inbound| (inbound.prints.clone(), inbound.has_spoken));
+            before.unwrap_or_default()
+        };
         if self.attempt > MOST_ATTEMPTS {
             return self.give_up(said).await;
         }
@@ -44,7 +48,7 @@ impl Turn {
         let is_streamed = self.message.field("stream_output").and_then(Value::as_bool).unwrap_or(false);
         let stream_output = core.options.stream_output || is_streamed;
         let options = TurnOptions { stream_output, cancel: Some(self.cancel.clone()) };
-        let current = Arc::new(Current::new(id, &self.message, said));
+        let current = Arc::new(Current::new(id, &self.message, said).spoken(has_spoken));
         let outcome = current.run(core.framework.process_inbound(self.message, options)).await;
         let is_cancelled =
             outcome.is_err_and(|error| error.kind() == ErrorKind::Cancelled) && self.cancel.is_cancelled();

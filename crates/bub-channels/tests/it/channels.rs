@@ -48,9 +48,9 @@ async fn wrong_names_and_no_channel_are_said_clearly() {
         World::try_with(options(dir.path()), Echo::new(vec![Fake::new("lab")]), names)
     };
     let unknown = open(&["lap"]).await.err().unwrap();
-    assert_eq!(unknown.message(), "there is no channel `lap`; there are: lab");
+    assert!(unknown.message().starts_with("there is no channel `lap`; there are: lab"), "{unknown}");
     let none = open(&["!lab"]).await.err().unwrap();
-    assert!(none.message().starts_with("no channel is enabled (there are: lab)"), "{none}");
+    assert!(none.message().starts_with("no channel is enabled (there are: lab"), "{none}");
     let world = open(&["all"]).await.unwrap();
     let second = open(&["all"]).await.err().unwrap();
     assert!(second.message().contains("another gateway uses"), "{second}");

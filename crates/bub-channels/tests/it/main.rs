@@ -14,6 +14,7 @@ mod debounce;
 mod lanes;
 mod outbox;
 mod recovery;
+mod spoken;
 mod webhook;
 mod webhook_callback;
 mod webhook_gateway;

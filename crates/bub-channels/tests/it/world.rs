@@ -7,7 +7,10 @@ use std::{
     time::Duration,
 };
 
-use bub_channels::{Gateway, NoHouse, Options, Outcome, Recovered, ReplyTo, Ticket};
+use bub_channels::{
+    Channels, Gateway, NoHouse, Options, Outcome, Recovered, ReplyTo, Ticket,
+    spoken::{self, ByTool},
+};
 use bub_kernel::{
     Admission, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Delivery, Envelope, Error,
     ErrorKind, Framework, FrameworkRef, MessageHandler, PluginContext, Prompt, Provided, Result, Role,
@@ -155,7 +158,8 @@ impl Channel for FakeHandle {
     }
 }
 
-/// Echoes; a prompt that begins with `wait` waits for a permit, `fail` fails.
+/// Echoes; a prompt that begins with `wait` waits for a permit, `fail` fails, `tell CHAT` sends something by a tool
+/// first (`script CHAT` without the router), and with `wait` after it waits then.
 #[derive(Clone)]
 pub(crate) struct Echo {
     pub(crate) channels: Vec<Arc<Fake>>,
@@ -226,7 +230,17 @@ impl Echo {
         if text.starts_with("fail") {
             return Err(Error::new(ErrorKind::Provider, "the model is gone"));
         }
-        if text.starts_with("wait") {
+        let words: Vec<_> = text.split(' ').collect();
+        match words[..] {
+            ["tell", chat, ..] if self.deliveries.lock().unwrap().last().unwrap().attempt == 1 => {
+                let mut told: Envelope = ChannelMessage::new(session_id, "lab", "told").chat_id(chat).into();
+                told.put_slot(Arc::new(ByTool));
+                self.framework.get().unwrap().router().unwrap().dispatch(&told).await?;
+            }
+            ["script", chat] => spoken::note("lab", chat),
+            _ => {}
+        }
+        if text.starts_with("wait") || text.ends_with("wait") {
             self.permits.acquire().await.unwrap().forget();
         }
         let mut answer = format!("echo: {text}");
@@ -300,7 +314,8 @@ impl World {
             plugin.framework = context.framework.clone();
             Ok::<_, Error>(plugin)
         };
-        let framework = Framework::builder().plugin_with("echo", make).build();
+        let framework =
+            Framework::builder().plugin("channels", Channels::default()).plugin_with("echo", make).build();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let running = framework.running().await?;
         let gateway = Gateway::open(&framework, options, &names)?;

@@ -12,10 +12,7 @@ use std::{
     time::Duration,
 };
 
-use bub_channels::{
-    Gateway, Options,
-    webhook::{self, WebhookOptions},
-};
+use bub_channels::{Gateway, Options};
 use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_settings::{Environment, Settings, core};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -115,14 +112,8 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
 fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let mut text = format!("gateway {name}: {}\n", gateway.channels().join(", "));
     let _ = writeln!(text, "{}", super::status::rights(&settings.get(&core::OWNERS)));
-    if gateway.channels().iter().any(|name| name == webhook::NAME) {
-        let webhook = WebhookOptions::new(settings);
-        let _ = writeln!(
-            text,
-            "webhook: http://{}/v1/messages, whoever has its token is {}",
-            webhook.listen,
-            webhook.role.name()
-        );
+    for (channel, audience) in gateway.audiences() {
+        let _ = writeln!(text, "{channel}: {}", output::one_line(&audience));
     }
     let found = gateway.recovered();
     if found.messages + found.replies > 0 {

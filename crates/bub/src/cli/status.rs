@@ -33,7 +33,7 @@ pub(super) fn command() -> CliCommand {
 pub(super) fn rights(owners: &[String]) -> String {
     let owners =
         if owners.is_empty() { "nobody; see the setting `owners`".to_owned() } else { owners.join(", ") };
-    format!("owners: {owners}; members: whom a channel lets in; all others are guests, see `bub policy`")
+    format!("owners: {owners}; others are what their channel says, or else guests, see `bub policy`")
 }
 
 fn report(name: &str, status: &Value) -> String {
@@ -51,8 +51,13 @@ fn report(name: &str, status: &Value) -> String {
             count(channel, "accepted"),
             count(channel, "undelivered"),
         );
-        let error = text_of(channel, "last_error");
-        let _ = if error.is_empty() { writeln!(text) } else { writeln!(text, "; last error: {error}") };
+        for (what, key) in [("last error", "last_error"), ("lets in", "audience")] {
+            let said = text_of(channel, key);
+            if !said.is_empty() {
+                let _ = write!(text, "; {what}: {said}");
+            }
+        }
+        let _ = writeln!(text);
     }
     let _ = writeln!(
         text,
