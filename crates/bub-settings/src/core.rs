@@ -20,7 +20,7 @@ pub static MODEL: Key<Option<String>> =
 
 /// Models tried when the first one fails.
 pub static FALLBACK_MODELS: Key<Option<Vec<String>>> =
-    Key::new("fallback_models", None, "Models to try, in this order, when the first one fails.");
+    Key::new("fallback_models", None, "Models to try, in this order, when the first one fails.").listed();
 
 /// Keys of the providers.
 pub static API_KEY: Key<PerProvider<Secret>> = Key::new(

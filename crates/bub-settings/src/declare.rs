@@ -38,7 +38,7 @@ pub enum Kind {
 
 /// The part of a declaration that does not depend on the Rust type.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "four independent marks, set by name in the builder")]
+#[expect(clippy::struct_excessive_bools, reason = "independent marks, set by name in the builder")]
 pub struct Setting {
     key: Cow<'static, str>,
     help: Cow<'static, str>,
@@ -48,6 +48,7 @@ pub struct Setting {
     secret: bool,
     trusted: bool,
     in_file: bool,
+    listed: bool,
     min: Option<i64>,
     max: Option<i64>,
 }
@@ -69,8 +70,8 @@ impl Setting {
     const fn with(key: Cow<'static, str>, help: Cow<'static, str>, kind: Kind) -> Self {
         let variable = Variable::Derived;
         let (min, max) = (None, None);
-        let (nullable, secret, trusted, in_file) = (false, false, false, true);
-        Self { key, help, kind, variable, nullable, secret, trusted, in_file, min, max }
+        let (nullable, secret, trusted, in_file, listed) = (false, false, false, true, false);
+        Self { key, help, kind, variable, nullable, secret, trusted, in_file, listed, min, max }
     }
 
     /// Marks a value as secret: never shown, always redacted, withheld from child processes.
@@ -127,6 +128,11 @@ impl Setting {
     /// Whether the config file may set it.
     pub fn is_in_file(&self) -> bool {
         self.in_file
+    }
+
+    /// Whether several values are written as a list, not with commas.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed
     }
 
     /// The environment variable that sets it.
@@ -257,6 +263,14 @@ impl<T: SettingType> Key<T> {
     #[must_use]
     pub const fn not_in_file(mut self) -> Self {
         self.setting.in_file = false;
+        self
+    }
+
+    /// Several values are written into the config file as a list: the original reads most of its lists as text with
+    /// commas, and some only as lists.
+    #[must_use]
+    pub const fn listed(mut self) -> Self {
+        self.setting.listed = true;
         self
     }
 

@@ -16,6 +16,7 @@ use std::str::Chars;
 const MOST_VALUE_BYTES: usize = 64 * 1024;
 
 /// One assignment.
+#[derive(Clone)]
 pub(crate) struct Binding {
     pub(crate) name: String,
     pub(crate) value: String,

@@ -6,6 +6,8 @@
 //!   of strength, merges maps, and gives [`Settings`] or a [`SettingsError`] that says where and what.
 //! - [`Settings::get`] gives typed values, [`Settings::get_value`] values by path,
 //!   [`Settings::origin`] where they came from, [`Settings::warnings`] what looks like a mistake.
+//! - [`ConfigFile`] changes the config file and keeps everything else in it; [`Settings::revised`] says what would be in
+//!   force with it.
 //! - [`Secret`] and [`Redactor`]: every secret that is read is registered, and masked from then on.
 //!
 //! ```
@@ -27,6 +29,7 @@ mod child;
 pub mod core;
 mod declare;
 mod dotenv;
+mod edit;
 mod environment;
 mod error;
 mod files;
@@ -36,6 +39,7 @@ mod node;
 mod origin;
 mod redact;
 mod resolve;
+mod revise;
 mod secret;
 mod settings;
 mod show;
@@ -47,12 +51,14 @@ mod warning;
 mod yaml;
 
 pub use declare::{Declared, DynamicKey, Key, Kind, Section, Setting};
+pub use edit::{ConfigFile, EditError};
 pub use environment::Environment;
 pub use error::{LookupError, SettingsError};
 pub use load::{Loader, Trust};
 pub use lookup::{Entry, Found};
 pub use origin::Origin;
 pub use redact::{RedactingWriter, Redactor};
+pub use revise::ValueError;
 pub use secret::{MASK, Secret, is_sensitive_name};
 pub use settings::Settings;
 pub use suggest::closest;

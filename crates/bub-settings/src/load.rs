@@ -167,7 +167,11 @@ fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
     std::path::absolute(path).ok()
 }
 
-fn read_config(file: &Path, text: &str, warnings: &mut Vec<Warning>) -> Result<Option<Map>, SettingsError> {
+pub(crate) fn read_config(
+    file: &Path,
+    text: &str,
+    warnings: &mut Vec<Warning>,
+) -> Result<Option<Map>, SettingsError> {
     let shared: Arc<Path> = file.into();
     let origin = move |line| Origin::Config { file: shared.clone(), line };
     let document = yaml::parse(text, &origin).map_err(|problem| SettingsError::Syntax {

@@ -73,7 +73,7 @@ impl Settings {
     }
 
     /// The setting whose key `path` starts with, and what is left of the path.
-    fn slot_for<'p>(
+    pub(crate) fn slot_for<'p>(
         &self,
         path: &'p str,
     ) -> Option<(&Slot, impl Iterator<Item = &'p str> + Clone + use<'p>)> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::declare::{Declared, Keys, Section, Setting};
-use crate::node::{Data, Map, Node, merge};
+use crate::node::{Map, Node, merge};
 use crate::secret::is_sensitive_name;
 use crate::settings::{Item, Settings, Slot};
 use crate::sources::Layer;
@@ -34,15 +34,7 @@ impl Settings {
     }
 
     fn push(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
-        let in_config = self.sources.config.as_ref().and_then(|config| config.get(&section.name));
-        if let Some(node) = in_config.filter(|node| !node.is_null() && !matches!(node.data, Data::Map(_))) {
-            problems.push(SettingsError::Invalid {
-                origin: node.origin.clone(),
-                key: section.name.to_string(),
-                found: "a single value or a list".to_owned(),
-                expected: "a map of settings".to_owned(),
-            });
-        }
+        problems.extend(self.section_problem(&section.name));
         self.sections.push(section.name);
         let slot = |declared| Slot { declared, value: None };
         match section.keys {
@@ -75,7 +67,7 @@ impl Settings {
         })
     }
 
-    fn resolve_from(&mut self, first: usize, problems: &mut Vec<SettingsError>) {
+    pub(crate) fn resolve_from(&mut self, first: usize, problems: &mut Vec<SettingsError>) {
         for index in first..self.slots.len() {
             let mut warnings = Vec::new();
             let value =

@@ -12,6 +12,7 @@ use crate::{Environment, Origin};
 
 /// Everything that was read, before any declaration is applied. It stays as it is, so a section
 /// registered later finds its values.
+#[derive(Clone)]
 pub(crate) struct Sources {
     pub(crate) environment: Environment,
     pub(crate) dotenv: Option<DotEnvFile>,
@@ -19,12 +20,14 @@ pub(crate) struct Sources {
     pub(crate) flags: Vec<Flag>,
 }
 
+#[derive(Clone)]
 pub(crate) struct DotEnvFile {
     pub(crate) file: Arc<Path>,
     pub(crate) bindings: Vec<Binding>,
     pub(crate) trust: Trust,
 }
 
+#[derive(Clone)]
 pub(crate) struct Flag {
     pub(crate) key: String,
     pub(crate) name: Arc<str>,

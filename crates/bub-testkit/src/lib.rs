@@ -2,8 +2,10 @@
 //!
 //! - [`Faults`] and [`FaultFs`]: files that fail, write short or torn, run out of space, or die at a chosen step.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
+//! - [`pty`]: programs in a pseudo-terminal.
 
 mod files;
 pub mod model;
+pub mod pty;
 
 pub use files::{FaultFs, Faults};

@@ -28,6 +28,11 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 /// The plugin with everything that comes with the program.
 const BUILTIN: &str = "builtin";
+/// The commands that explain or repair a configuration, so they run with a broken one.
+const REPAIRING: [&str; 5] = ["config", "doctor", "onboard", "completions", "man"];
+
+/// What is wrong with the configuration, for the commands that run all the same.
+pub(crate) struct Problems(pub(crate) Vec<SettingsError>);
 
 /// The `bub` program, with the plugins you add.
 ///
@@ -110,7 +115,8 @@ impl App {
         for warning in settings.warnings() {
             tracing::warn!("{warning}");
         }
-        let framework = self.compose(&workspace, settings);
+        let problems = Arc::new(Problems(problems));
+        let framework = self.compose(&workspace, settings, Arc::clone(&problems));
         let commands = framework.cli_commands();
         let parsed = catch_unwind(AssertUnwindSafe(|| arguments::parse(args, &commands, named.as_deref())));
         let parsed = parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
@@ -120,11 +126,13 @@ impl App {
             Parsed::Wrong(line) => return Err(Failure::usage(line)),
         };
         arguments::check_workspace(&workspace).map_err(Failure::usage)?;
-        if let Some(problem) = problems.first() {
-            return Err(Failure::usage(problem.to_string()));
+        if !REPAIRING.contains(&name.as_str()) {
+            if let Some(problem) = problems.0.first() {
+                return Err(Failure::usage(problem.to_string()));
+            }
+            let settings = framework.service::<Settings>();
+            settings.map_or(Ok(()), |settings| check(&settings)).map_err(Failure::usage)?;
         }
-        check_providers(&framework).map_err(|problem| Failure::usage(problem.to_string()))?;
-        check_policy(&framework).map_err(Failure::usage)?;
         let Some(command) = commands.into_iter().find(|known| known.command.get_name() == name) else {
             return Err(Failure::usage(format!("there is no command `{name}`")));
         };
@@ -137,8 +145,9 @@ impl App {
         std::mem::take(&mut self.sections).into_iter().fold(loader, Loader::section).load_lenient()
     }
 
-    fn compose(self, workspace: &Path, settings: Settings) -> Framework {
-        let mut builder = Framework::builder().workspace(workspace).service(Arc::new(settings));
+    fn compose(self, workspace: &Path, settings: Settings, problems: Arc<Problems>) -> Framework {
+        let mut builder =
+            Framework::builder().workspace(workspace).service(Arc::new(settings)).service(problems);
         if let Some(launcher) = self.launcher {
             builder = builder.service(Arc::new(launcher));
         }
@@ -154,17 +163,11 @@ fn keep_memory_private() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// A setting with a shape of its own. A mistake in it must not wait for the first model call.
-fn check_providers(framework: &Framework) -> Result<(), SettingsError> {
-    let settings = framework.service::<Settings>();
-    settings.map_or(Ok(()), |settings| bub_model::Catalogue::new(&settings).map(drop))
-}
-
-/// The other one. A broken policy allows nothing, which is better known before than after.
-fn check_policy(framework: &Framework) -> Result<(), String> {
-    let settings = framework.service::<Settings>();
-    let policy = settings.map(|settings| bub_agent::policy::Policy::new(&settings));
-    policy.and_then(|policy| policy.problem().map(str::to_owned)).map_or(Ok(()), Err)
+/// The settings with a shape of their own. A mistake in a provider must not wait for the first model call, and a broken
+/// policy allows nothing, which is better known before than after.
+pub(crate) fn check(settings: &Settings) -> Result<(), String> {
+    bub_model::Catalogue::new(settings).map_err(|problem| problem.to_string())?;
+    bub_agent::policy::Policy::new(settings).problem().map_or(Ok(()), |problem| Err(problem.to_owned()))
 }
 
 fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {

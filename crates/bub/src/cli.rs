@@ -1,6 +1,8 @@
 //! The builtin commands of the command line, one file each.
 
 mod approve;
+mod ask;
+mod config;
 mod gateway;
 mod hooks;
 mod login;
@@ -15,7 +17,9 @@ mod tape;
 mod usage;
 
 pub(crate) use approve::{InChannel, Terminal};
-use bub_kernel::{CliApp, Error};
+use std::sync::Arc;
+
+use bub_kernel::{CliApp, Error, Framework, Result};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
 pub(crate) use output::{harmless, one_line, print};
@@ -26,11 +30,16 @@ fn client(settings: &Settings) -> ModelClient {
     ModelClient::new(options, settings.redactor().clone())
 }
 
+/// The settings of the program.
+fn settings(framework: &Framework) -> Result<Arc<Settings>> {
+    framework.service::<Settings>().ok_or_else(|| Error::config("the program has no settings as a service"))
+}
+
 /// Registers the builtin commands, in the order in which help lists them.
 #[derive(Default)]
 pub(crate) struct Commands {
     flaw: run::Flaw,
-    pub(crate) in_channel: std::sync::Arc<InChannel>,
+    pub(crate) in_channel: Arc<InChannel>,
 }
 
 #[bub_macros::hooks(crate = bub_kernel)]
@@ -42,6 +51,7 @@ impl Commands {
         app.add(outbox::command());
         app.add(login::command());
         app.add(models::command());
+        app.add(config::command());
         app.add(hooks::command());
         app.add(tape::command());
         app.add(usage::command());

@@ -4,6 +4,7 @@
 
 mod config_file;
 mod docs;
+mod edit;
 mod environment;
 mod errors;
 mod given;

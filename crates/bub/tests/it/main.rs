@@ -14,6 +14,7 @@ mod answers;
 mod architecture;
 mod bad_input;
 mod commands;
+mod config;
 mod configuration;
 mod docs;
 mod examples;

@@ -1,0 +1,381 @@
+//! Changing a config file without touching what else is in it.
+//!
+//! A change is made in the text, at the place the parser names, so comments, order and unknown keys stay. The new text
+//! is read again and must mean the old one with exactly this change; a shape in which that does not work out (anchors
+//! that others use, text inside of text) is refused rather than guessed at.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::{Origin, SettingsError, files, show, yaml};
+
+mod locate;
+mod quote;
+mod save;
+
+use locate::{Place, Shape};
+
+/// Why a config file was not changed. The value is never part of the message.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EditError {
+    /// The file cannot be read as it is.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// What stands there has no keys below it.
+    #[error("{}:{line}: `{key}` is a single value or a list, so it has no `{below}`; unset it first", file.display())]
+    NoMap {
+        /// The config file.
+        file: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// The key that is there.
+        key: String,
+        /// What was to be set below it.
+        below: String,
+    },
+    /// A way of writing that cannot be changed safely.
+    #[error("{}:{line}: `{key}` is written in a way that cannot be changed safely; use `bub config edit`", file.display())]
+    Shape {
+        /// The config file.
+        file: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// The key.
+        key: String,
+    },
+    /// Somebody else wrote the file in the meantime.
+    #[error("{}: changed in the meantime; nothing was written, try again", file.display())]
+    Changed {
+        /// The config file.
+        file: PathBuf,
+    },
+    /// The file cannot be written.
+    #[error("{}: cannot be written: {source}", file.display())]
+    Unwritable {
+        /// The config file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The text of a config file, and what is to become of it.
+///
+/// There is no `Debug`: it is full of keys.
+pub struct ConfigFile {
+    path: PathBuf,
+    /// What the file had when it was read; `None` when there was none.
+    before: Option<String>,
+    text: String,
+}
+
+impl ConfigFile {
+    /// Reads a file that may not exist yet.
+    pub fn open(path: &Path) -> Result<Self, EditError> {
+        let before = files::read(path)?;
+        let text = before.clone().unwrap_or_default();
+        Ok(Self { path: path.to_owned(), before, text })
+    }
+
+    /// The text with all changes.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Replaces the whole text, for an editor that people use.
+    pub fn replace(&mut self, text: String) {
+        self.text = text;
+    }
+
+    /// Whether anything was changed.
+    pub fn is_changed(&self) -> bool {
+        self.text != self.before.as_deref().unwrap_or_default()
+    }
+
+    /// What the text means: a map, empty for an empty file.
+    pub fn value(&self) -> Result<Map<String, Value>, EditError> {
+        self.meaning(&self.text)
+    }
+
+    /// Sets the value at a path of keys.
+    pub fn set(&mut self, path: &[&str], value: &Value) -> Result<(), EditError> {
+        let mut expected = self.value()?;
+        if at(&expected, path) == Some(value) {
+            return Ok(());
+        }
+        let place = self.locate(path)?;
+        put(&mut expected, path, value);
+        let text = self.with(&place, path, value)?;
+        self.accept(text, &expected, path, &place)
+    }
+
+    /// Takes the value at a path of keys out, and maps that are empty without it. Says whether there was one.
+    pub fn unset(&mut self, path: &[&str]) -> Result<bool, EditError> {
+        let mut found = false;
+        // A key may stand twice, and the one that did not count must not count from now on.
+        while at(&self.value()?, path).is_some() {
+            let place = self.locate(path)?;
+            let mut expected = self.value()?;
+            let text = self.without(&place, path)?;
+            // With one of two equal keys gone, the other one counts: only the rest can be compared.
+            let after = self.meaning(&text).map_err(|_| self.refusal(path, &place))?;
+            match at(&after, path).cloned() {
+                Some(other) => put(&mut expected, path, &other),
+                None => take(&mut expected, path),
+            }
+            self.accept(text, &expected, path, &place)?;
+            found = true;
+        }
+        Ok(found)
+    }
+
+    fn meaning(&self, text: &str) -> Result<Map<String, Value>, EditError> {
+        let file: std::sync::Arc<Path> = self.path.as_path().into();
+        let origin = move |line| Origin::Config { file: file.clone(), line };
+        let document = yaml::parse(text, &origin).map_err(|problem| SettingsError::Syntax {
+            file: self.path.clone(),
+            line: problem.line,
+            column: problem.column,
+            problem: problem.text,
+        })?;
+        match document.root.as_ref().map(show::bare) {
+            None => Ok(Map::new()),
+            Some(Value::Object(map)) => Ok(map),
+            Some(_) => {
+                let (file, line, found) = (self.path.clone(), 1, "a single value or a list");
+                Err(SettingsError::NotAMap { file, line, found }.into())
+            }
+        }
+    }
+
+    fn locate(&self, path: &[&str]) -> Result<Place, EditError> {
+        let shape = || EditError::Shape {
+            file: self.path.clone(),
+            line: 1,
+            key: path.first().copied().unwrap_or("").to_owned(),
+        };
+        locate::places(&self.text).ok_or_else(shape)
+    }
+
+    fn accept(
+        &mut self,
+        text: String,
+        expected: &Map<String, Value>,
+        path: &[&str],
+        place: &Place,
+    ) -> Result<(), EditError> {
+        match self.meaning(&text) {
+            Ok(found) if found == *expected => self.text = text,
+            _ => return Err(self.refusal(path, place)),
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, path: &[&str], place: &Place) -> EditError {
+        let start = path.first().and_then(|key| place.entry(key)).map_or(0, |entry| entry.start);
+        EditError::Shape { file: self.path.clone(), line: self.line_of(start), key: path.join(".") }
+    }
+
+    fn line_of(&self, offset: usize) -> usize {
+        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+    }
+
+    /// The end of a line, before what ends it.
+    fn line_end(&self, offset: usize) -> usize {
+        let rest = self.text.get(offset..).unwrap_or_default();
+        let line = rest.split('\n').next().unwrap_or_default();
+        offset + line.trim_end_matches('\r').len()
+    }
+
+    fn line_start(&self, offset: usize) -> usize {
+        self.text.get(..offset).and_then(|head| head.rfind('\n')).map_or(0, |at| at + 1)
+    }
+
+    fn newline(&self) -> &'static str {
+        if self.text.contains("\r\n") { "\r\n" } else { "\n" }
+    }
+
+    /// The text with pieces replaced; the last piece first.
+    fn spliced(&self, pieces: &[(usize, usize, String)]) -> String {
+        let mut text = self.text.clone();
+        for (start, end, new) in pieces {
+            if text.is_char_boundary(*start)
+                && text.is_char_boundary(*end)
+                && start <= end
+                && *end <= text.len()
+            {
+                text.replace_range(*start..*end, new);
+            }
+        }
+        text
+    }
+
+    fn with(&self, root: &Place, path: &[&str], value: &Value) -> Result<String, EditError> {
+        let (mut place, mut depth) = (root, 0);
+        while let Some(entry) = path.get(depth).and_then(|key| place.entry(key)) {
+            depth += 1;
+            if depth == path.len() {
+                return Ok(self.spliced(&self.replacement(entry, &quote::inline(value, place.is_flow()))));
+            }
+            match &entry.value.shape {
+                Shape::Nothing => {
+                    return Ok(self.spliced(&self.first_below(
+                        entry,
+                        root_column(place),
+                        path.get(depth..).unwrap_or_default(),
+                        value,
+                    )));
+                }
+                Shape::Single | Shape::List => {
+                    return Err(EditError::NoMap {
+                        file: self.path.clone(),
+                        line: self.line_of(entry.start),
+                        key: path.get(..depth).unwrap_or_default().join("."),
+                        below: path.get(depth..).unwrap_or_default().join("."),
+                    });
+                }
+                Shape::Map { .. } => place = &entry.value,
+            }
+        }
+        let rest = path.get(depth..).unwrap_or_default();
+        let piece = match &place.shape {
+            Shape::Map { is_flow: true, entries, .. } => {
+                let comma = if entries.is_empty() { "" } else { ", " };
+                let at = entries.last().map_or(place.start + 1, |entry| entry.value.end);
+                (at, at, format!("{comma}{}", quote::nested_inline(rest, value)))
+            }
+            Shape::Map { column, entries, .. } => {
+                let at = self.line_end(entries.last().map_or(place.end, |entry| entry.value.end));
+                (at, at, format!("{}{}", self.newline(), self.block(rest, value, *column)))
+            }
+            _ => {
+                let end = self.text.len();
+                let gap = if self.text.is_empty() || self.text.ends_with('\n') { "" } else { self.newline() };
+                (end, end, format!("{gap}{}{}", self.block(rest, value, 0), self.newline()))
+            }
+        };
+        Ok(self.spliced(&[piece]))
+    }
+
+    /// A key and its value in lines of their own.
+    fn block(&self, path: &[&str], value: &Value, column: usize) -> String {
+        let mut text = String::new();
+        for (depth, key) in path.iter().enumerate() {
+            let indent = " ".repeat(column + 2 * depth);
+            let gap = if depth == 0 { "" } else { self.newline() };
+            let _ = write!(text, "{gap}{indent}{}:", quote::text(key, false));
+        }
+        text + " " + &quote::inline(value, false)
+    }
+
+    fn replacement(&self, entry: &locate::Entry, new: &str) -> Vec<(usize, usize, String)> {
+        let colon = entry.colon;
+        let old = self.text.get(colon..entry.value.end.max(colon)).unwrap_or_default();
+        if old.contains('\n') {
+            // A comment behind the key stays there.
+            let end = self.line_end(colon);
+            let is_comment = self.text.get(colon..end).is_some_and(|rest| rest.trim_start().starts_with('#'));
+            let from = if is_comment { end } else { colon };
+            return vec![(from, entry.value.end, String::new()), (colon, colon, format!(" {new}"))];
+        }
+        let blanks = if old.trim().is_empty() { 0 } else { old.len() - old.trim_start().len() };
+        let gap = if blanks == 0 { " " } else { "" };
+        vec![(colon + blanks, entry.value.end.max(colon), format!("{gap}{new}"))]
+    }
+
+    /// The first key below one that has no value yet.
+    fn first_below(
+        &self,
+        entry: &locate::Entry,
+        column: usize,
+        path: &[&str],
+        value: &Value,
+    ) -> Vec<(usize, usize, String)> {
+        let at = self.line_end(entry.value.end.max(entry.colon));
+        let below = format!("{}{}", self.newline(), self.block(path, value, column + 2));
+        vec![(at, at, below), (entry.colon, entry.value.end.max(entry.colon), String::new())]
+    }
+
+    fn without(&self, root: &Place, path: &[&str]) -> Result<String, EditError> {
+        let (mut place, mut chain) = (root, Vec::new());
+        for key in path {
+            let Some(entry) = place.entry(key) else { return Err(self.refusal(path, root)) };
+            chain.push((place, entry));
+            place = &entry.value;
+        }
+        // A map with nothing else in it goes with its last key; comments in it stay.
+        let mut pieces = Vec::new();
+        let mut inner_end = None;
+        while let Some((map, entry)) = chain.pop() {
+            pieces.push(self.removal(map, entry, inner_end));
+            inner_end = Some(entry.start);
+            if map.len() > 1 {
+                break;
+            }
+            if map.is_flow() && !chain.is_empty() {
+                // All of it goes with the key that has it.
+                pieces.clear();
+                inner_end = None;
+            }
+        }
+        Ok(self.spliced(&pieces))
+    }
+
+    /// What to cut for one entry; of a map whose content is cut on its own, only the line of the key.
+    fn removal(&self, map: &Place, entry: &locate::Entry, inner: Option<usize>) -> (usize, usize, String) {
+        let end = entry.value.end.max(entry.colon);
+        if let Shape::Map { is_flow: true, entries, .. } = &map.shape {
+            let next = entries.iter().map(|other| other.start).find(|start| *start > entry.start);
+            let before =
+                entries.iter().filter(|other| other.start < entry.start).map(|other| other.value.end).max();
+            return match (next, before) {
+                (Some(next), _) => (entry.start, next, String::new()),
+                (None, Some(before)) => (before, end, String::new()),
+                (None, None) => (entry.start, end, String::new()),
+            };
+        }
+        let start = self.line_start(entry.start);
+        let last = self.line_end(if inner.is_some() { entry.colon } else { end });
+        let newline = self.text.get(last..).map_or(0, |rest| rest.find('\n').map_or(rest.len(), |at| at + 1));
+        (start, last + newline, String::new())
+    }
+}
+
+fn root_column(place: &Place) -> usize {
+    if let Shape::Map { column, .. } = &place.shape { *column } else { 0 }
+}
+
+fn at<'a>(map: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
+    let (first, rest) = path.split_first()?;
+    rest.iter().try_fold(map.get(*first)?, |value, key| value.as_object()?.get(*key))
+}
+
+fn put(map: &mut Map<String, Value>, path: &[&str], value: &Value) {
+    let Some((first, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        map.insert((*first).to_owned(), value.clone());
+        return;
+    }
+    let inner = map.entry(*first).or_insert(Value::Null);
+    if !inner.is_object() {
+        *inner = Value::Object(Map::new());
+    }
+    if let Value::Object(inner) = inner {
+        put(inner, rest, value);
+    }
+}
+
+fn take(map: &mut Map<String, Value>, path: &[&str]) {
+    let Some((first, rest)) = path.split_first() else { return };
+    if rest.is_empty() {
+        map.remove(*first);
+    } else if let Some(Value::Object(inner)) = map.get_mut(*first) {
+        take(inner, rest);
+        if inner.is_empty() {
+            map.remove(*first);
+        }
+    }
+}

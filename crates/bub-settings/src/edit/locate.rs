@@ -1,0 +1,147 @@
+//! Where in the text the keys and values of a config file stand.
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, StructureStyle};
+
+use crate::node::Atom;
+use crate::yaml;
+
+/// A value in the text, from its first to behind its last byte.
+pub(super) struct Place {
+    pub(super) shape: Shape,
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+pub(super) enum Shape {
+    /// `key:` with nothing, `~` or `null` behind it.
+    Nothing,
+    Single,
+    List,
+    Map {
+        is_flow: bool,
+        /// How far its keys are indented.
+        column: usize,
+        entries: Vec<Entry>,
+    },
+}
+
+/// A key with its value.
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) start: usize,
+    /// Behind the colon.
+    pub(super) colon: usize,
+    pub(super) value: Place,
+}
+
+impl Place {
+    /// The entry that counts: the last of that name.
+    pub(super) fn entry(&self, key: &str) -> Option<&Entry> {
+        match &self.shape {
+            Shape::Map { entries, .. } => entries.iter().rev().find(|entry| entry.key == key),
+            _ => None,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        if let Shape::Map { entries, .. } = &self.shape { entries.len() } else { 0 }
+    }
+
+    pub(super) fn is_flow(&self) -> bool {
+        matches!(self.shape, Shape::Map { is_flow: true, .. })
+    }
+}
+
+/// The places of a document; `None` when it is not one whose places can be told.
+pub(super) fn places(text: &str) -> Option<Place> {
+    let mut options = Options::default();
+    options.emit_comments = false;
+    let skipped = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let body = text.get(skipped..)?;
+    let mut walker = Walker { events: Parser::new_from_str_with_options(body, options), text, skipped };
+    loop {
+        match walker.next()? {
+            (Event::StreamStart | Event::DocumentStart(..), _) => {}
+            (Event::StreamEnd | Event::DocumentEnd, _) => {
+                return Some(Place { shape: Shape::Nothing, start: text.len(), end: text.len() });
+            }
+            item => return walker.place(item),
+        }
+    }
+}
+
+struct Walker<'t, P> {
+    events: P,
+    text: &'t str,
+    /// A mark at the start of the file that the parser does not see.
+    skipped: usize,
+}
+
+impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P> {
+    fn next(&mut self) -> Option<(Event<'i>, Span)> {
+        self.events.next()?.ok()
+    }
+
+    fn range(&self, span: &Span) -> Option<(usize, usize)> {
+        let start = span.start.byte_offset()? + self.skipped;
+        let end = span.end.byte_offset()? + self.skipped;
+        // The span of a text over several lines goes on to what follows it.
+        let content = self.text.get(start..end)?.trim_end().len();
+        Some((start, start + content))
+    }
+
+    fn place(&mut self, (event, span): (Event<'i>, Span)) -> Option<Place> {
+        let (start, end) = self.range(&span)?;
+        match event {
+            Event::Scalar(text, style, ..) => {
+                let is_null = style == ScalarStyle::Plain && yaml::resolve(&text) == Atom::Null;
+                Some(Place { shape: if is_null { Shape::Nothing } else { Shape::Single }, start, end })
+            }
+            Event::Alias(_) => Some(Place { shape: Shape::Single, start, end }),
+            Event::SequenceStart(style, ..) => {
+                let mut last = end;
+                loop {
+                    match self.next()? {
+                        (Event::SequenceEnd, span) => {
+                            let close = self.range(&span)?.1;
+                            let end = if style == StructureStyle::Flow { close } else { last };
+                            return Some(Place { shape: Shape::List, start, end });
+                        }
+                        item => last = last.max(self.place(item)?.end),
+                    }
+                }
+            }
+            Event::MappingStart(style, ..) => self.map(start, style == StructureStyle::Flow),
+            _ => None,
+        }
+    }
+
+    fn map(&mut self, start: usize, is_flow: bool) -> Option<Place> {
+        let (mut entries, mut column) = (Vec::<Entry>::new(), 0);
+        loop {
+            let (key, span) = match self.next()? {
+                (Event::MappingEnd, span) => {
+                    let last = entries.last().map_or(start, |entry| entry.value.end.max(entry.colon));
+                    let end = if is_flow { self.range(&span)?.1 } else { last };
+                    return Some(Place { shape: Shape::Map { is_flow, column, entries }, start, end });
+                }
+                (Event::Scalar(key, ..), span) => (key.into_owned(), span),
+                _ => return None,
+            };
+            let (start, key_end) = self.range(&span)?;
+            if entries.is_empty() {
+                column = span.start.col();
+            }
+            let gap = self.text.get(key_end..)?.find(':')?;
+            self.text.get(key_end..key_end + gap).filter(|gap| gap.trim().is_empty())?;
+            let colon = key_end + gap + 1;
+            let value = self.next()?;
+            let mut value = self.place(value)?;
+            // The place of nothing is wherever the parser was by then.
+            if matches!(value.shape, Shape::Nothing) && value.start >= value.end {
+                (value.start, value.end) = (colon, colon);
+            }
+            entries.push(Entry { key, start, colon, value });
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Questions at the terminal, one line each. Whoever is asked can leave with Ctrl-C or Ctrl-D.
+
+use std::io::{BufRead, IsTerminal, Read, Write};
+
+use bub_kernel::{Error, ErrorKind, Result};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+/// Whether there is somebody to ask.
+pub(super) fn is_possible() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// A line that is not shown.
+pub(super) async fn secret(question: &str) -> Result<String> {
+    say(&format!("{question}: "));
+    let quiet = Quiet::start();
+    let typed = interruptible(read_line).await;
+    drop(quiet);
+    say("\n");
+    typed
+}
+
+/// Yes or no.
+pub(super) async fn confirm(question: &str, default: bool) -> Result<bool> {
+    loop {
+        say(&format!("{question} [{}] ", if default { "Y/n" } else { "y/N" }));
+        match interruptible(read_line).await?.to_ascii_lowercase().as_str() {
+            "" => return Ok(default),
+            "y" | "yes" => return Ok(true),
+            "n" | "no" => return Ok(false),
+            _ => say("Please answer y or n.\n"),
+        }
+    }
+}
+
+/// All of standard input, for a value that must not be seen in a list of processes.
+pub(super) fn whole_input() -> Result<String> {
+    let mut text = String::new();
+    std::io::stdin().lock().take(1 << 20).read_to_string(&mut text)?;
+    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+/// Runs what blocks, in a thread that does not keep the program from ending.
+pub(super) async fn interruptible<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || sender.send(work()));
+    tokio::select! {
+        done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the question panicked"))),
+        _ = tokio::signal::ctrl_c() => {
+            say("\n");
+            Err(interrupted())
+        }
+    }
+}
+
+pub(super) fn interrupted() -> Error {
+    Error::new(ErrorKind::Unknown, "stopped; nothing was written")
+}
+
+/// Everything but results goes to standard error. There is no other place to complain about that one.
+pub(super) fn say(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+fn read_line() -> Result<String> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line)? {
+        0 => Err(interrupted()),
+        _ => Ok(line.trim().to_owned()),
+    }
+}
+
+/// A terminal that does not show what is typed, until this is dropped.
+struct Quiet(Termios);
+
+impl Quiet {
+    fn start() -> Option<Self> {
+        let before = tcgetattr(std::io::stdin()).ok()?;
+        let mut quiet = before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(std::io::stdin(), OptionalActions::Flush, &quiet).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
+    }
+}

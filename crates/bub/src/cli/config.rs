@@ -1,0 +1,260 @@
+//! `bub config`: what is in force and why, and changing it without losing anything.
+
+use std::{
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use bub_kernel::{CliCommand, CliContext, Error, Result};
+use bub_settings::{ConfigFile, EditError, Entry, Environment, Origin, Settings, SettingsError};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::{Value, json};
+
+use super::{ask, output, tape::text};
+use crate::app::{self, Problems};
+
+pub(super) fn command() -> CliCommand {
+    let key = || {
+        Arg::new("key")
+            .value_name("KEY")
+            .required(true)
+            .help("The setting, such as `max_steps` or `api_key.NAME`")
+    };
+    let flag = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    let command = Command::new("config")
+        .about("Show and change settings: the value in force, and where it comes from")
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommand(
+            Command::new("list")
+                .about("List every setting with the value in force and its source; secrets are masked")
+                .arg(flag("changed", "Only those that are not at their default"))
+                .arg(flag("json", "Print one JSON object for each setting")),
+        )
+        .subcommand(
+            Command::new("get")
+                .about("Print the value in force of one setting; a secret is masked")
+                .arg(key())
+                .arg(flag("json", "Print value and source as JSON")),
+        )
+        .subcommand(
+            Command::new("set")
+                .about("Set a value in the config file; everything else in it stays as it is")
+                .arg(key())
+                .arg(
+                    Arg::new("value")
+                        .value_name("VALUE")
+                        .allow_hyphen_values(true)
+                        .help("The value, as a variable would have it; read from standard input when absent or `-`"),
+                ),
+        )
+        .subcommand(Command::new("unset").about("Take a value out of the config file").arg(key()))
+        .subcommand(Command::new("path").about("Print where the config file is, or would be"))
+        .subcommand(
+            Command::new("edit")
+                .about("Open the config file in your editor, and check it before it is saved")
+                .long_about(
+                    "Open the config file in $VISUAL, $EDITOR or vi, and check it before it is saved. A file with a mistake is \
+                     not saved; what you typed can be corrected.",
+                ),
+        );
+    CliCommand::new(command, run)
+}
+
+async fn run(context: CliContext) -> Result<ExitCode> {
+    let settings = super::settings(&context.framework)?;
+    let problems = context.framework.service::<Problems>();
+    let problems = problems.as_deref().map_or(&[][..], |problems| &problems.0);
+    if let Some(("list" | "get", _)) = context.matches.subcommand() {
+        for problem in problems {
+            ask::say(&format!(
+                "error: {}\n",
+                output::one_line(&settings.redactor().redact(&problem.to_string()))
+            ));
+        }
+    }
+    match context.matches.subcommand() {
+        Some(("list", matches)) => list(&settings, matches),
+        Some(("get", matches)) => get(&settings, key(matches), matches.get_flag("json")),
+        Some(("set", matches)) => set(&settings, key(matches), matches).await,
+        Some(("unset", matches)) => unset(&settings, key(matches)),
+        Some(("edit", _)) => edit(&settings).await,
+        _ => output::print(&format!("{}\n", settings.config_file().display())),
+    }
+}
+
+fn key(matches: &ArgMatches) -> &str {
+    matches.get_one::<String>("key").map_or("", String::as_str)
+}
+
+fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
+    let changed = matches.get_flag("changed");
+    let entries = settings.entries().filter(|entry| !changed || entry.origin != Origin::Default);
+    let text = if matches.get_flag("json") {
+        entries.fold(String::new(), |text, entry| text + &as_json(&entry).to_string() + "\n")
+    } else {
+        let row = |entry: Entry<'_>| {
+            [entry.setting.key().to_owned(), text::line(&plain(&entry.shown)), entry.origin.to_string()]
+        };
+        text::columns(&entries.map(row).collect::<Vec<_>>())
+    };
+    output::print_text(&settings.redactor().redact(&text))
+}
+
+fn as_json(entry: &Entry<'_>) -> Value {
+    json!({
+        "key": entry.setting.key(),
+        "value": entry.shown,
+        "default": entry.default,
+        "source": entry.origin.to_string(),
+        "variable": entry.setting.variable(),
+        "expected": entry.setting.expected(),
+        "help": entry.setting.help(),
+    })
+}
+
+fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
+    let found = settings.get_value(key).map_err(|error| Error::invalid_input(error.to_string()))?.shown();
+    let text = if as_json {
+        let origin = settings.origin(key).map(|origin| origin.to_string());
+        json!({"key": key, "value": found, "source": origin}).to_string()
+    } else {
+        plain(&found)
+    };
+    output::print_text(&settings.redactor().redact(&format!("{text}\n")))
+}
+
+/// A value as people write it.
+pub(super) fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) if items.iter().all(Value::is_string) => {
+            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+        }
+        value => value.to_string(),
+    }
+}
+
+async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<ExitCode> {
+    let given = matches.get_one::<String>("value").filter(|value| *value != "-").cloned();
+    let text = match given {
+        Some(text) => text,
+        None if ask::is_possible() => ask::secret(&format!("value of {key}")).await?,
+        None => ask::whole_input()?,
+    };
+    let value = settings.value_for(key, &text).map_err(|error| Error::invalid_input(error.to_string()))?;
+    let mut file = open(settings)?;
+    file.set(&key.split('.').collect::<Vec<_>>(), &value).map_err(refused)?;
+    let revised = save(settings, &mut file)?;
+    if let Some(origin) = revised.origin(key).filter(|origin| !matches!(origin, Origin::Config { .. })) {
+        ask::say(&format!("note: {origin} is stronger, so `{key}` stays what it says\n"));
+    }
+    output::print(&format!("set {key} in {}\n", settings.config_file().display()))
+}
+
+fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
+    let mut file = open(settings)?;
+    if !file.unset(&key.split('.').collect::<Vec<_>>()).map_err(refused)? {
+        let hint = settings.get_value(key).err().map_or(String::new(), |error| format!("; {error}"));
+        let file = settings.config_file().display();
+        return Err(Error::invalid_input(format!("{file} does not set `{key}`{hint}")));
+    }
+    let revised = save(settings, &mut file)?;
+    if let Some(origin) = revised.origin(key).filter(|origin| *origin != Origin::Default) {
+        ask::say(&format!("note: {origin} still sets `{key}`\n"));
+    }
+    output::print(&format!("unset {key} in {}\n", settings.config_file().display()))
+}
+
+pub(super) fn open(settings: &Settings) -> Result<ConfigFile> {
+    ConfigFile::open(settings.config_file()).map_err(refused)
+}
+
+fn refused(error: EditError) -> Error {
+    match error {
+        EditError::Unwritable { .. } | EditError::Changed { .. } => Error::unknown(error.to_string()),
+        error => Error::config(error.to_string()),
+    }
+}
+
+/// What would be in force with this file; a mistake in it is the error. What is wrong elsewhere is no reason to refuse.
+pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings> {
+    let wrong = |error: SettingsError| Error::config(error.to_string());
+    let (revised, problems) = settings.revised(file.text()).map_err(wrong)?;
+    let in_file = |error: &SettingsError| match error {
+        SettingsError::Invalid { origin, .. } | SettingsError::Unknown { origin, .. } => {
+            matches!(origin, Origin::Config { .. })
+        }
+        _ => false,
+    };
+    problems.into_iter().find(in_file).map_or(Ok(()), |error| Err(wrong(error)))?;
+    app::check(&revised).map_err(Error::config)?;
+    Ok(revised)
+}
+
+/// Writes a file that is right, and says what is in force with it.
+pub(super) fn save(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
+    let revised = checked(settings, file)?;
+    file.save(revised.has_secrets_in_file()).map_err(refused)?;
+    Ok(revised)
+}
+
+async fn edit(settings: &Arc<Settings>) -> Result<ExitCode> {
+    let mut file = open(settings)?;
+    let copy = Copy::of(&file, settings.home())?;
+    loop {
+        run_editor(settings, &copy.0)?;
+        file.replace(std::fs::read_to_string(&copy.0)?);
+        if !file.is_changed() {
+            return output::print("nothing was changed\n");
+        }
+        let Err(error) = save(settings, &mut file) else { break };
+        let error =
+            settings.redactor().redact(error.message()).replace(&*copy.0.to_string_lossy(), "the file");
+        ask::say(&format!("not saved: {}\n", output::one_line(&error)));
+        if !ask::is_possible() || !ask::confirm("edit again?", true).await? {
+            return Err(Error::config("nothing was saved"));
+        }
+    }
+    output::print(&format!("saved {}\n", settings.config_file().display()))
+}
+
+/// A private copy to edit, gone afterwards.
+struct Copy(PathBuf);
+
+impl Copy {
+    fn of(file: &ConfigFile, home: &Path) -> Result<Self> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+        let path = home.join(format!(".config-{}.yml", std::process::id()));
+        let mut options = std::fs::OpenOptions::new();
+        let mut copy = options.write(true).create_new(true).mode(0o600).open(&path)?;
+        let copied = Self(path);
+        std::io::Write::write_all(&mut copy, file.text().as_bytes())?;
+        Ok(copied)
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
+    let environment = settings.environment();
+    let named = |name| Environment::get(environment, name).filter(|value| !value.is_empty());
+    let editor = named("VISUAL").or_else(|| named("EDITOR")).unwrap_or("vi".as_ref());
+    // An editor may come with arguments (`code --wait`), so a shell reads it, as everywhere.
+    let mut command = std::process::Command::new("/bin/sh");
+    command.arg("-c").arg("exec $BUB_EDITOR \"$1\"").arg("sh").arg(file);
+    command.env_clear().envs(settings.child_environment()).env("BUB_EDITOR", editor);
+    let status =
+        command.status().map_err(|error| Error::unknown(format!("cannot start the editor: {error}")))?;
+    let name = editor.to_string_lossy();
+    status
+        .success()
+        .then_some(())
+        .ok_or_else(|| Error::unknown(format!("`{name}` failed; nothing was saved")))
+}

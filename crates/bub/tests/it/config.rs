@@ -1,0 +1,161 @@
+//! `bub config`, as a person and as a script uses it.
+
+use std::os::unix::fs::PermissionsExt;
+
+use bub_testkit::pty::{LEADER, Pty};
+use serde_json::{Value, json};
+
+use crate::sandbox::{Run, Sandbox, bub};
+
+const KEY: &str = "sk-correct-horse-battery";
+
+fn config(sandbox: &Sandbox) -> String {
+    std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap()
+}
+
+fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
+    Run::of(sandbox.command(&bub()).envs(variables.iter().copied()).args(args).output().unwrap())
+}
+
+#[test]
+fn a_value_is_set_shown_with_its_source_and_taken_out() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "# mine\nmodel: a:b # why\nplugin: {x: 1}\n");
+    let path = sandbox.home().join("config.yml");
+    assert_eq!(sandbox.bub(["config", "path"]).ok(), format!("{}\n", path.display()));
+    assert_eq!(
+        sandbox.bub(["config", "set", "max_steps", "7"]).ok(),
+        format!("set max_steps in {}\n", path.display())
+    );
+    assert_eq!(config(&sandbox), "# mine\nmodel: a:b # why\nplugin: {x: 1}\nmax_steps: 7\n");
+    assert_eq!(sandbox.bub(["config", "get", "max_steps"]).ok(), "7\n");
+    let found: Value =
+        serde_json::from_str(&sandbox.bub(["config", "get", "max_steps", "--json"]).ok()).unwrap();
+    assert_eq!(found, json!({"key": "max_steps", "value": 7, "source": format!("{}:4", path.display())}));
+    let list = with(&sandbox, &[("BUB_MODEL", "c:d")], &["config", "list", "--changed"]).ok();
+    assert!(
+        list.contains("model") && list.contains("c:d") && list.contains("environment variable BUB_MODEL"),
+        "{list}"
+    );
+    assert!(!list.contains("max_tokens"), "{list}");
+    let json = sandbox.bub(["config", "list", "--json"]).ok();
+    assert!(json.lines().all(|line| serde_json::from_str::<Value>(line).unwrap()["source"].is_string()));
+    sandbox.bub(["config", "unset", "max_steps"]).ok();
+    assert_eq!(config(&sandbox), "# mine\nmodel: a:b # why\nplugin: {x: 1}\n");
+}
+
+#[test]
+fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
+    let sandbox = Sandbox::new();
+    let before = "model: a:b\n";
+    sandbox.write("home/config.yml", before);
+    for (args, error) in [
+        (
+            &["set", "max_steps", "many"][..],
+            "`max_steps` is `many`, expected a whole number of at least 1, or null",
+        ),
+        (&["set", "modle", "a:b"], "no setting `modle`, did you mean `model`?"),
+        (&["get", "max_step"], "no setting `max_step`, did you mean `max_steps`?"),
+        (&["set", "home", "/x"], "`home` cannot stand in the config file; set the variable BUB_HOME"),
+        (&["set", "providers.lab.wire", "nonsense"], "config.yml:4: `providers.lab.wire` is `nonsense`"),
+        (&["set", "policy.rules", "[{\"action\": \"maybe\"}]"], "`action` must be one of allow, ask, deny"),
+        (&["unset", "max_steps"], "does not set `max_steps`"),
+        (&["unset", "modle"], "did you mean `model`?"),
+    ] {
+        let run = sandbox.bub(["config"].iter().chain(args));
+        assert_eq!(run.code, Some(2), "{run:?}");
+        assert!(run.stderr.starts_with("error: ") && run.stderr.contains(error), "{run:?}");
+        assert_eq!((config(&sandbox).as_str(), run.stderr.lines().count()), (before, 1), "{run:?}");
+    }
+}
+
+// W-13, W-35
+#[test]
+fn a_secret_comes_by_pipe_is_masked_and_makes_the_file_private() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: a:b\n");
+    let file = sandbox.home().join("config.yml");
+    let mode = || std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o644);
+    let mut command = sandbox.command(std::path::Path::new("sh"));
+    command.args(["-c", &format!("echo {KEY} | {} config set api_key.lab", bub().display())]);
+    Run::of(command.output().unwrap()).ok();
+    assert_eq!(config(&sandbox), format!("model: a:b\napi_key:\n  lab: {KEY}\n"));
+    assert_eq!(mode(), 0o600);
+    for args in [&["list"][..], &["list", "--json"], &["get", "api_key.lab"], &["get", "api_key", "--json"]] {
+        let run = with(&sandbox, &[("BUB_VERBOSE", "2")], &[&["config"], args].concat());
+        assert!(
+            !run.stdout.contains(KEY) && !run.stderr.contains(KEY) && run.stdout.contains("***"),
+            "{run:?}"
+        );
+    }
+}
+
+#[test]
+fn the_file_that_was_read_is_written_and_a_stronger_source_is_named() {
+    let sandbox = Sandbox::new();
+    sandbox.write(".bub/config.yml", "model: a:b\n");
+    let run = with(&sandbox, &[("BUB_MODEL", "x:y")], &["config", "set", "model", "c:d"]);
+    assert_eq!(
+        run.stderr,
+        "note: environment variable BUB_MODEL is stronger, so `model` stays what it says\n"
+    );
+    run.ok();
+    assert!(!sandbox.home().join("config.yml").exists());
+    assert_eq!(
+        std::fs::read_to_string(sandbox.workspace().join("../.bub/config.yml")).unwrap(),
+        "model: c:d\n"
+    );
+}
+
+#[test]
+fn a_broken_file_can_be_explained_and_repaired() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "max_steps: many\n");
+    let run = sandbox.bub(["config", "list"]);
+    assert!(run.stderr.contains("config.yml:1: `max_steps` is `many`"), "{run:?}");
+    run.ok();
+    sandbox.bub(["config", "set", "max_steps", "5"]).ok();
+    assert_eq!(config(&sandbox), "max_steps: 5\n");
+    sandbox.write("home/config.yml", "model: [unclosed\n");
+    assert_eq!(sandbox.bub(["config", "set", "max_steps", "5"]).code, Some(2));
+    assert_eq!(config(&sandbox), "model: [unclosed\n");
+}
+
+fn edit(sandbox: &Sandbox, script: &str) -> Run {
+    sandbox.write("editor.sh", script);
+    let editor = format!("sh {}", sandbox.workspace().join("../editor.sh").display());
+    with(sandbox, &[("EDITOR", &editor), ("BUB_API_KEY", KEY)], &["config", "edit"])
+}
+
+#[test]
+fn an_editor_works_on_a_copy_that_is_checked() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: a:b\n");
+    assert_eq!(edit(&sandbox, "test -z \"$BUB_API_KEY\" && echo 'max_steps: 4' >> \"$1\"").code, Some(0));
+    assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
+    let run = edit(&sandbox, "echo 'max_steps: many' > \"$1\"");
+    assert_eq!(run.code, Some(2), "{run:?}");
+    assert!(run.stderr.contains("not saved: ") && run.stderr.contains("`max_steps` is `many`"), "{run:?}");
+    assert_eq!(edit(&sandbox, "exit 3").code, Some(1));
+    assert_eq!(edit(&sandbox, "true").ok(), "nothing was changed\n");
+    assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
+    let left: Vec<_> =
+        std::fs::read_dir(sandbox.home()).unwrap().map(|file| file.unwrap().file_name()).collect();
+    assert_eq!(left, ["config.yml"]);
+}
+
+// W-35
+#[test]
+fn at_a_terminal_a_value_is_asked_for_without_showing_it() {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(std::path::Path::new(LEADER[0]));
+    command.args(&LEADER[1..]).arg(bub()).args(["config", "set", "api_key.lab"]);
+    let mut terminal = Pty::spawn(command);
+    terminal.expect("value of api_key.lab: ");
+    terminal.send(&format!("{KEY}\r"));
+    let (code, shown) = terminal.finish();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains(KEY), "{shown}");
+    assert_eq!(config(&sandbox), format!("api_key:\n  lab: {KEY}\n"));
+}
