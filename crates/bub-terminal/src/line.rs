@@ -134,6 +134,17 @@ impl Line {
         }
     }
 
+    /// Takes the spaces at its end away.
+    pub fn trim_end(&mut self) {
+        while let Some(last) = self.spans.last_mut() {
+            last.text.truncate(last.text.trim_end_matches(' ').len());
+            if !last.text.is_empty() {
+                break;
+            }
+            self.spans.pop();
+        }
+    }
+
     /// The text alone.
     pub fn text(&self) -> String {
         self.spans.iter().map(|span| span.text.as_str()).collect()

@@ -1,0 +1,434 @@
+//! Lines of the source into blocks: where one is certainly over, it is laid out.
+
+use unicode_segmentation::UnicodeSegmentation;
+
+use super::{
+    LIMIT, Look,
+    flow::Flow,
+    layout::{self, Place, code_close, code_line, code_open},
+    start::{Fence, Item, Start, dedent, indent, is_delimiter_row, is_underline},
+};
+use crate::{Line, Style};
+
+/// Narrower than this nothing can be laid out.
+const NARROWEST: usize = 4;
+/// How much of an open block a preview shows, at least.
+const RECENT: usize = 2 * 1024;
+
+#[derive(Debug, Clone, Copy)]
+enum Open {
+    Nothing,
+    /// A paragraph, perhaps with a table or HTML; `head` is where the head of the table begins and its rows do.
+    Text {
+        head: Option<(usize, usize)>,
+    },
+    Quote,
+    Item {
+        offset: usize,
+        number: Option<u64>,
+        blank: bool,
+    },
+    /// What goes on in an item after it was cut: laid out on its own, moved to the right.
+    Inside {
+        offset: usize,
+        shift: usize,
+        blank: bool,
+    },
+    Fence(Fence),
+    /// Code by indentation, and the blank lines after it that may belong to it.
+    Indented {
+        blanks: usize,
+    },
+    Raw(&'static str),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Blocks {
+    width: usize,
+    look: Look,
+    open: Open,
+    /// The source of the open block.
+    block: String,
+    /// Where the last line of the block begins.
+    last: usize,
+    /// The list that an item may belong to: its marker and next number.
+    list: Option<(char, u64)>,
+    /// A blank line of the source came before what is open.
+    after_blank: bool,
+    /// The next block follows the one before without a blank line.
+    tight: bool,
+    begun: bool,
+    lines: Vec<Line>,
+    /// How many bytes were laid out so far.
+    #[cfg(test)]
+    pub(super) work: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+}
+
+impl Blocks {
+    pub(super) fn new(width: usize, look: Look) -> Self {
+        Self {
+            width: width.max(NARROWEST),
+            look,
+            open: Open::Nothing,
+            block: String::new(),
+            last: 0,
+            list: None,
+            after_blank: false,
+            tight: false,
+            begun: false,
+            lines: Vec::new(),
+            #[cfg(test)]
+            work: std::sync::Arc::default(),
+        }
+    }
+
+    pub(super) fn fresh(&self) -> Self {
+        Self {
+            #[cfg(test)]
+            work: self.work.clone(),
+            ..Self::new(self.width, self.look)
+        }
+    }
+
+    pub(super) fn set_width(&mut self, width: usize) {
+        self.width = width.max(NARROWEST);
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.width
+    }
+
+    pub(super) fn is_code(&self) -> bool {
+        matches!(self.open, Open::Fence(_) | Open::Indented { .. })
+    }
+
+    pub(super) fn take_lines(&mut self) -> Vec<Line> {
+        std::mem::take(&mut self.lines)
+    }
+
+    /// A line of the source; `continued` when it is the rest of one, which begins nothing.
+    pub(super) fn line(&mut self, line: &str, continued: bool) {
+        let start = if continued { Start::Text } else { Start::of(line) };
+        if !self.goes_on(line, start, continued) {
+            self.close();
+            self.begin(line, start);
+        }
+    }
+
+    /// A line that has no end yet.
+    pub(super) fn preview_line(&mut self, line: &str, continued: bool) {
+        // A fence that is not written to its end would flash up as code.
+        let closes =
+            matches!(self.open, Open::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
+        if !closes {
+            self.line(line, continued);
+        }
+    }
+
+    /// Adds the line to what is open, if it belongs there.
+    fn goes_on(&mut self, line: &str, start: Start, continued: bool) -> bool {
+        let blank_line = start == Start::Blank;
+        match self.open {
+            Open::Nothing => false,
+            Open::Fence(fence) if fence.is_closed_by(line) => {
+                self.end_code();
+                true
+            }
+            Open::Fence(fence) => {
+                self.code(line, fence.indent);
+                true
+            }
+            Open::Raw(end) => {
+                self.raw(line, end);
+                true
+            }
+            Open::Indented { blanks } => self.indented_goes_on(line, start, blanks, continued),
+            Open::Text { head } => {
+                if head.is_none() && !continued && is_underline(line) {
+                    self.add(line);
+                    self.close();
+                    return true;
+                }
+                if start.interrupts() {
+                    return false;
+                }
+                self.add_row(line, head);
+                true
+            }
+            Open::Quote => {
+                let belongs = start == Start::Quote || !start.interrupts();
+                if belongs {
+                    self.add(line);
+                }
+                belongs
+            }
+            Open::Item { offset, blank, .. } | Open::Inside { offset, blank, .. } => {
+                let deep = indent(line).0 >= offset || blank_line || continued;
+                let lazy = !blank && !start.interrupts() && !matches!(start, Start::Item(_));
+                if deep || lazy {
+                    self.add(line);
+                    if let Open::Item { blank, .. } | Open::Inside { blank, .. } = &mut self.open {
+                        *blank = blank_line;
+                    }
+                }
+                deep || lazy
+            }
+        }
+    }
+
+    fn indented_goes_on(&mut self, line: &str, start: Start, blanks: usize, continued: bool) -> bool {
+        let belongs = continued || start == Start::Indented;
+        if belongs {
+            self.lines.extend(std::iter::repeat_n(Line::default(), blanks));
+            self.code(line, 4);
+            self.open = Open::Indented { blanks: 0 };
+        } else if start == Start::Blank {
+            self.open = Open::Indented { blanks: blanks + 1 };
+        }
+        belongs || start == Start::Blank
+    }
+
+    fn begin(&mut self, line: &str, start: Start) {
+        if start == Start::Blank {
+            self.after_blank = true;
+            return;
+        }
+        self.tight = false;
+        let list = self.list.take();
+        match start {
+            Start::Item(item) => return self.begin_item(line, item, list),
+            Start::Text | Start::Heading => self.open = Open::Text { head: None },
+            Start::Quote => self.open = Open::Quote,
+            Start::Rule => {
+                let rule = layout::rule(self.look, self.width);
+                self.show(vec![rule]);
+            }
+            Start::Fence(fence) => {
+                self.separate();
+                let info = line.trim_start().trim_start_matches(fence.mark);
+                self.lines.extend(code_open(info, self.look));
+                self.open = Open::Fence(fence);
+            }
+            Start::Indented => {
+                self.separate();
+                self.lines.extend(code_open("", self.look));
+                self.code(line, 4);
+                self.open = Open::Indented { blanks: 0 };
+            }
+            Start::Raw(end) => {
+                self.separate();
+                self.open = Open::Raw(end);
+                self.raw(line, end);
+            }
+            Start::Blank => {}
+        }
+        if matches!(self.open, Open::Text { .. } | Open::Quote) {
+            self.add(line);
+        }
+        if start == Start::Heading {
+            self.close();
+        }
+    }
+
+    fn begin_item(&mut self, line: &str, item: Item, list: Option<(char, u64)>) {
+        let sibling = list.filter(|(marker, _)| *marker == item.marker);
+        self.tight = sibling.is_some() && !self.after_blank;
+        let number = item.number.map(|own| sibling.map_or(own, |(_, next)| next));
+        self.list = Some((item.marker, number.unwrap_or(0).saturating_add(1)));
+        self.open = Open::Item { offset: item.offset, number, blank: false };
+        self.add(line);
+    }
+
+    fn add_row(&mut self, line: &str, head: Option<(usize, usize)>) {
+        let above = self.last;
+        self.add(line);
+        if head.is_none() && self.last > above && is_delimiter_row(line) {
+            self.open = Open::Text { head: Some((above, self.block.len())) };
+        }
+    }
+
+    /// Adds a line to the source of the open block; a block that is too long is shown, and goes on as another one.
+    fn add(&mut self, line: &str) {
+        if !self.block.is_empty() && self.block.len() + line.len() >= LIMIT {
+            self.cut_block();
+        }
+        self.last = self.block.len();
+        match self.open {
+            Open::Inside { offset, .. } => self.block.push_str(&dedent(line, offset)),
+            _ => self.block.push_str(line),
+        }
+        self.block.push('\n');
+    }
+
+    fn cut_block(&mut self) {
+        let open = self.open;
+        let carried = self.carried();
+        self.flush();
+        self.tight = true;
+        self.block = carried;
+        self.open = match open {
+            Open::Item { offset, number, blank } => {
+                let shift = number.map_or(2, |number| number.to_string().len() + 2);
+                Open::Inside { offset, shift: shift.min(self.width / 2), blank }
+            }
+            Open::Text { head: Some((start, end)) } => Open::Text { head: Some((0, end - start)) },
+            other => other,
+        };
+    }
+
+    /// What the rest of the open block needs in front of it: the head of its table, the opening of its code.
+    fn carried(&self) -> String {
+        let carried = match self.open {
+            Open::Text { head: Some((start, end)) } => {
+                self.block.get(start..end).unwrap_or_default().to_owned()
+            }
+            Open::Quote => open_fence(&self.block).map(|fence| format!("> {fence}\n")).unwrap_or_default(),
+            Open::Item { .. } | Open::Inside { .. } => {
+                open_fence(&self.block).map(|fence| format!("{fence}\n")).unwrap_or_default()
+            }
+            _ => String::new(),
+        };
+        if carried.len() > LIMIT / 8 { String::new() } else { carried }
+    }
+
+    /// The open block is over.
+    pub(super) fn close(&mut self) {
+        match self.open {
+            Open::Nothing => {}
+            Open::Fence(_) | Open::Indented { .. } => {
+                self.after_blank = matches!(self.open, Open::Indented { blanks: 1.. });
+                self.end_code();
+            }
+            Open::Raw(_) => self.open = Open::Nothing,
+            Open::Text { .. } | Open::Quote => self.flush(),
+            Open::Item { blank, .. } | Open::Inside { blank, .. } => {
+                self.flush();
+                self.after_blank = blank;
+            }
+        }
+        self.open = Open::Nothing;
+    }
+
+    /// Lays the source of the open block out.
+    fn flush(&mut self) {
+        let (indent, number) = match self.open {
+            Open::Inside { shift, .. } => (shift, None),
+            Open::Item { number, .. } => (0, number),
+            _ => (0, None),
+        };
+        let place = Place { width: self.width, look: self.look, indent, number };
+        #[cfg(test)]
+        self.work.fetch_add(self.block.len(), std::sync::atomic::Ordering::Relaxed);
+        let lines = layout::lay_out(&self.block, place);
+        self.block.clear();
+        self.last = 0;
+        self.show(lines);
+    }
+
+    fn show(&mut self, lines: Vec<Line>) {
+        if !lines.is_empty() {
+            self.separate();
+            self.lines.extend(lines);
+        }
+    }
+
+    /// Before the first line of a block.
+    fn separate(&mut self) {
+        if self.begun && !self.tight {
+            self.lines.push(Line::default());
+        }
+        self.begun = true;
+        self.tight = false;
+        self.after_blank = false;
+    }
+
+    fn code(&mut self, line: &str, columns: usize) {
+        let line = if columns == 0 { code_line(line) } else { code_line(&dedent(line, columns)) };
+        self.lines.push(line);
+    }
+
+    fn end_code(&mut self) {
+        self.lines.extend(code_close(self.look));
+        self.open = Open::Nothing;
+    }
+
+    fn raw(&mut self, line: &str, end: &str) {
+        let mut flow = Flow::default();
+        flow.push(line, Style::DIM);
+        let lines = flow.wrap(self.width);
+        if lines.is_empty() {
+            self.lines.push(Line::default());
+        } else {
+            self.lines.extend(lines);
+        }
+        if line.to_ascii_lowercase().contains(end) {
+            self.open = Open::Nothing;
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn open_bytes(&self) -> usize {
+        self.block.len()
+    }
+
+    /// The same with as much of the open block as a preview needs.
+    pub(super) fn tail(&self) -> Self {
+        let recent = recent(&self.block);
+        let shortened = recent.len() < self.block.len();
+        let mut tail = Self { block: String::new(), lines: Vec::new(), ..self.clone_small() };
+        tail.block = match self.open {
+            _ if !shortened => recent.to_owned(),
+            Open::Text { head: Some(_) } => self.carried() + recent,
+            Open::Item { offset, number, blank } => {
+                tail.open =
+                    Open::Inside { offset, shift: number.map_or(2, |n| n.to_string().len() + 2), blank };
+                recent.lines().map(|line| dedent(line, offset) + "\n").collect()
+            }
+            _ => recent.to_owned(),
+        };
+        tail
+    }
+
+    fn clone_small(&self) -> Self {
+        let mut small = self.fresh();
+        (small.open, small.list, small.last) = (self.open, self.list, self.last);
+        (small.after_blank, small.tight, small.begun) = (self.after_blank, self.tight, self.begun);
+        small
+    }
+}
+
+/// The end of a text, from the beginning of a line or word on. Where it begins moves in steps, so that what is shown
+/// of a growing text does not run.
+pub(super) fn recent(text: &str) -> &str {
+    let begin = text.len().saturating_sub(RECENT) / RECENT * RECENT;
+    let tail = text.get(text.floor_char_boundary(begin)..).unwrap_or(text);
+    if begin == 0 {
+        return tail;
+    }
+    let after = |end: char| tail.split_once(end).map(|(_, rest)| rest).filter(|rest| rest.len() > RECENT / 2);
+    after('\n').or_else(|| after(' ')).unwrap_or(tail)
+}
+
+/// Where a line that is too long is cut: behind a space near the limit, else between clusters.
+pub(super) fn cut(line: &str) -> usize {
+    let end = line.floor_char_boundary(LIMIT);
+    let begin = line.floor_char_boundary(LIMIT - 1024);
+    let window = line.get(begin..end).unwrap_or_default();
+    let cluster =
+        || window.grapheme_indices(true).next_back().map(|(start, _)| start).filter(|start| *start > 0);
+    window.rfind(' ').map(|space| space + 1).or_else(cluster).map_or(end, |offset| begin + offset)
+}
+
+/// The opening of code that is not closed in this text, whatever it is nested in.
+fn open_fence(text: &str) -> Option<&str> {
+    let mut open: Option<(Fence, &str)> = None;
+    for line in text.lines() {
+        let inner = line.trim_start_matches([' ', '\t', '>']);
+        open = match open {
+            Some((fence, _)) if fence.is_closed_by(inner) => None,
+            None => Fence::of(0, inner).map(|fence| (fence, inner)),
+            open => open,
+        };
+    }
+    open.map(|(_, line)| line)
+}

@@ -1,0 +1,453 @@
+//! One finished block: parsed and laid out.
+
+use std::ops::Range;
+
+use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+
+use super::{Look, flow::Flow, table::Table};
+use crate::{
+    Line, Style, columns,
+    harmless::{self, harmless, without_tabs},
+};
+
+const TAB: usize = 4;
+const LINK: Style = Style::BLUE;
+const CODE: Style = Style::CYAN;
+
+/// Where a block stands.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) width: usize,
+    pub(super) look: Look,
+    /// Columns that its lines are moved to the right: it goes on inside a list item.
+    pub(super) indent: usize,
+    /// The number of the list item that it is.
+    pub(super) number: Option<u64>,
+}
+
+/// A line of code: as it is, without tabs.
+pub(super) fn code_line(text: &str) -> Line {
+    Line::new(without_tabs(&harmless(text), TAB), CODE)
+}
+
+/// What stands above code: its language.
+pub(super) fn code_label(info: &str) -> Option<Line> {
+    let info = harmless::line(info);
+    (!info.is_empty()).then(|| Line::new(info, Style::DIM))
+}
+
+pub(super) fn rule(look: Look, width: usize) -> Line {
+    match look {
+        Look::Styled => Line::new("─".repeat(width), Style::DIM),
+        Look::Plain => Line::new("---", Style::NONE),
+    }
+}
+
+pub(super) fn lay_out(source: &str, place: Place) -> Vec<Line> {
+    let mut layout = Layout {
+        source,
+        place,
+        lines: Vec::new(),
+        containers: Vec::new(),
+        flow: Flow::default(),
+        styles: Vec::new(),
+        targets: Vec::new(),
+        code: None,
+        table: None,
+        blank: false,
+        seen: 0,
+    };
+    if place.indent > 0 {
+        layout.containers.push(Container::Item { marker: String::new(), indent: place.indent, loose: true });
+    }
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
+    for (event, range) in Parser::new_ext(source, options).into_offset_iter() {
+        layout.keep_definitions(&event, &range);
+        layout.event(event);
+    }
+    layout.end_flow();
+    layout.definitions(source.len());
+    layout.lines
+}
+
+#[derive(Debug)]
+enum Container {
+    Quote,
+    List { next: Option<u64>, loose: bool },
+    Item { marker: String, indent: usize, loose: bool },
+}
+
+struct Layout<'a> {
+    source: &'a str,
+    place: Place,
+    lines: Vec<Line>,
+    containers: Vec<Container>,
+    flow: Flow,
+    styles: Vec<Style>,
+    /// Open links and images: where their text begins, where they lead.
+    targets: Vec<(usize, String)>,
+    /// Open code: its label and text.
+    code: Option<(String, String)>,
+    table: Option<Table>,
+    /// A blank line is due before the next block.
+    blank: bool,
+    /// How far the source has been shown.
+    seen: usize,
+}
+
+impl Layout<'_> {
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::Start(tag) => self.start(tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(text) => match &mut self.code {
+                Some((_, code)) => code.push_str(&text),
+                None => self.text(&text),
+            },
+            Event::Code(text) => self.inline_code(&text),
+            Event::InlineHtml(html) if is_break(&html) => self.flow.push("\n", Style::NONE),
+            Event::Html(html) | Event::InlineHtml(html) => self.flow.push(&html, Style::DIM),
+            Event::SoftBreak => self.text(" "),
+            Event::HardBreak => self.flow.push("\n", Style::NONE),
+            Event::Rule => {
+                self.begin_block();
+                let line = rule(self.place.look, self.room());
+                self.put(vec![line]);
+            }
+            Event::TaskListMarker(done) => self.text(if done { "[x] " } else { "[ ] " }),
+            // Not switched on: shown as they are.
+            Event::InlineMath(text) | Event::DisplayMath(text) | Event::FootnoteReference(text) => {
+                self.text(&text);
+            }
+        }
+    }
+
+    fn start(&mut self, tag: Tag<'_>) {
+        match tag {
+            Tag::Emphasis => self.open_style(Style::ITALIC, "*"),
+            Tag::Strong => self.open_style(Style::BOLD, "**"),
+            Tag::Strikethrough => self.open_style(Style::STRIKE, "~~"),
+            Tag::Link { dest_url, title, .. } => {
+                self.styles.push(LINK);
+                self.open_target(&dest_url, &title);
+            }
+            Tag::Image { dest_url, title, .. } => {
+                self.styles.push(Style::ITALIC);
+                self.open_target(&dest_url, &title);
+            }
+            Tag::Paragraph => {
+                self.begin_block();
+                self.note_loose();
+            }
+            Tag::Heading { level, .. } => {
+                self.begin_block();
+                self.styles.push(match level {
+                    HeadingLevel::H1 => Style::BOLD | Style::UNDERLINE,
+                    HeadingLevel::H2 => Style::BOLD,
+                    _ => Style::BOLD | Style::ITALIC,
+                });
+                if self.place.look == Look::Plain {
+                    self.text(&("#".repeat(level as usize) + " "));
+                }
+            }
+            Tag::CodeBlock(kind) => {
+                self.begin_block();
+                let info = match kind {
+                    CodeBlockKind::Fenced(info) => info.to_string(),
+                    CodeBlockKind::Indented => String::new(),
+                };
+                self.code = Some((info, String::new()));
+            }
+            Tag::BlockQuote(_) => {
+                self.begin_block();
+                self.containers.push(Container::Quote);
+            }
+            Tag::List(first) => {
+                self.begin_block();
+                let first =
+                    if self.containers.is_empty() { first.and(self.place.number).or(first) } else { first };
+                self.containers.push(Container::List { next: first, loose: false });
+            }
+            Tag::Item => self.start_item(),
+            Tag::Table(alignments) => {
+                self.begin_block();
+                self.table = Some(Table { alignments, ..Table::default() });
+            }
+            Tag::TableRow => {
+                if let Some(table) = &mut self.table {
+                    table.rows.push(Vec::new());
+                }
+            }
+            _ => self.begin_block(),
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::Emphasis => self.close_style("*"),
+            TagEnd::Strong => self.close_style("**"),
+            TagEnd::Strikethrough => self.close_style("~~"),
+            TagEnd::Link | TagEnd::Image => self.close_target(),
+            TagEnd::Heading(_) => {
+                self.end_flow();
+                self.styles.pop();
+            }
+            TagEnd::CodeBlock => self.end_code(),
+            TagEnd::BlockQuote(_) => {
+                self.end_flow();
+                self.containers.pop();
+                self.blank = self.is_loose();
+            }
+            TagEnd::List(_) => {
+                self.containers.pop();
+                self.blank = self.is_loose();
+            }
+            TagEnd::Item => {
+                self.end_flow();
+                self.put_markers();
+                self.containers.pop();
+                self.blank = matches!(self.containers.last(), Some(Container::List { loose: true, .. }));
+            }
+            TagEnd::TableCell => {
+                let cell = std::mem::take(&mut self.flow);
+                if let Some(table) = &mut self.table {
+                    table.rows.last_mut().unwrap_or(&mut table.head).push(cell);
+                }
+            }
+            TagEnd::Table => {
+                if let Some(table) = self.table.take() {
+                    let lines = table.lay_out(self.room(), self.place.look);
+                    self.put(lines);
+                }
+            }
+            TagEnd::TableHead | TagEnd::TableRow => {}
+            _ => self.end_flow(),
+        }
+    }
+
+    fn text(&mut self, text: &str) {
+        let style = self.styles.iter().fold(Style::NONE, |all, style| all | *style);
+        self.flow.push(text, style);
+    }
+
+    fn inline_code(&mut self, text: &str) {
+        self.styles.push(CODE);
+        match self.place.look {
+            Look::Styled => self.text(text),
+            Look::Plain => self.text(&format!("`{text}`")),
+        }
+        self.styles.pop();
+    }
+
+    fn open_style(&mut self, style: Style, mark: &str) {
+        self.styles.push(style);
+        if self.place.look == Look::Plain {
+            self.text(mark);
+        }
+    }
+
+    fn close_style(&mut self, mark: &str) {
+        if self.place.look == Look::Plain {
+            self.text(mark);
+        }
+        self.styles.pop();
+    }
+
+    fn open_target(&mut self, url: &str, title: &str) {
+        let url = harmless::line(url);
+        let target = if title.is_empty() { url } else { format!("{url} \"{}\"", harmless::line(title)) };
+        self.targets.push((self.flow.mark(), target));
+    }
+
+    /// The address follows the text, unless it is the text.
+    fn close_target(&mut self) {
+        self.styles.pop();
+        let Some((mark, target)) = self.targets.pop() else { return };
+        let text = self.flow.text_from(mark);
+        if target.is_empty() || target == text || target.strip_prefix("mailto:") == Some(&text) {
+            return;
+        }
+        let target = if text.is_empty() { target } else { format!(" ({target})") };
+        self.flow.push(&target, Style::DIM);
+    }
+
+    fn start_item(&mut self) {
+        self.begin_block();
+        let look = self.place.look;
+        let marker = match self.containers.last_mut() {
+            Some(Container::List { next: Some(number), .. }) => {
+                let marker = format!("{number}. ");
+                *number = number.saturating_add(1);
+                marker
+            }
+            _ => look.bullet().to_owned(),
+        };
+        let indent = columns(&marker);
+        // A number that takes half of the line is text.
+        let marker = if indent > self.place.width / 2 {
+            self.flow.push(&marker, Style::NONE);
+            String::new()
+        } else {
+            marker
+        };
+        self.containers.push(Container::Item { marker, indent, loose: false });
+    }
+
+    fn note_loose(&mut self) {
+        if let [.., Container::List { loose: list, .. }, Container::Item { loose, .. }] =
+            self.containers.as_mut_slice()
+        {
+            (*list, *loose) = (true, true);
+        }
+    }
+
+    /// Whether blocks are separated by blank lines here.
+    fn is_loose(&self) -> bool {
+        match self.containers.last() {
+            None | Some(Container::Quote) => true,
+            Some(Container::Item { loose, .. } | Container::List { loose, .. }) => *loose,
+        }
+    }
+
+    fn begin_block(&mut self) {
+        self.end_flow();
+        if std::mem::take(&mut self.blank) && !self.lines.is_empty() {
+            let mut line = self.prefix();
+            line.trim_end();
+            self.lines.push(line);
+        }
+    }
+
+    fn end_flow(&mut self) {
+        let flow = std::mem::take(&mut self.flow);
+        if !flow.is_empty() {
+            self.put(flow.wrap(self.room()));
+        }
+    }
+
+    fn end_code(&mut self) {
+        let Some((info, code)) = self.code.take() else { return };
+        self.put_markers();
+        self.lines.extend(code_open(&info, self.place.look));
+        self.lines.extend(code.lines().map(code_line));
+        self.lines.extend(code_close(self.place.look));
+        self.blank = self.is_loose();
+    }
+
+    fn put(&mut self, lines: Vec<Line>) {
+        for line in lines {
+            let mut whole = self.prefix();
+            line.spans.iter().for_each(|span| whole.push(&span.text, span.style));
+            whole.trim_end();
+            self.lines.push(whole);
+        }
+        self.blank = self.is_loose();
+    }
+
+    /// A line for the markers of items that nothing has followed on their line.
+    fn put_markers(&mut self) {
+        let waits =
+            |container: &Container| matches!(container, Container::Item { marker, .. } if !marker.is_empty());
+        if self.containers.iter().any(waits) {
+            let mut line = self.prefix();
+            line.trim_end();
+            self.lines.push(line);
+        }
+    }
+
+    /// What stands left of a line. Of containers that would take more than half of the width, the inner ones are shown.
+    fn prefix(&mut self) -> Line {
+        let first = self.first_shown();
+        let mut line = Line::default();
+        for (index, container) in self.containers.iter_mut().enumerate() {
+            match container {
+                Container::Quote if index >= first => line.push(self.place.look.quote(), Style::DIM),
+                Container::Item { marker, indent, .. } => {
+                    let marker = std::mem::take(marker);
+                    if index >= first {
+                        line.push(&marker, Style::NONE);
+                        line.push(&" ".repeat(*indent - columns(&marker)), Style::NONE);
+                    }
+                }
+                Container::Quote | Container::List { .. } => {}
+            }
+        }
+        line
+    }
+
+    /// The outermost container that is shown.
+    fn first_shown(&self) -> usize {
+        let mut left = self.place.width / 2;
+        for (index, container) in self.containers.iter().enumerate().rev() {
+            match left.checked_sub(container.columns()) {
+                Some(rest) => left = rest,
+                None => return index + 1,
+            }
+        }
+        0
+    }
+
+    fn room(&self) -> usize {
+        let prefix: usize = self.containers.iter().skip(self.first_shown()).map(Container::columns).sum();
+        self.place.width - prefix
+    }
+
+    /// Definitions of link targets are no events; they are shown as they are. They stand between blocks.
+    fn keep_definitions(&mut self, event: &Event<'_>, range: &Range<usize>) {
+        let is_container =
+            |tag: &TagEnd| matches!(tag, TagEnd::BlockQuote(_) | TagEnd::List(_) | TagEnd::Item);
+        match event {
+            Event::Start(tag) if is_container(&tag.to_end()) => {
+                self.definitions(range.start);
+                self.seen = self.seen.max(range.start);
+            }
+            Event::End(tag) if is_container(tag) => self.definitions(range.end),
+            Event::End(_) => {}
+            _ => {
+                self.definitions(range.start);
+                self.seen = self.seen.max(range.end);
+            }
+        }
+    }
+
+    fn definitions(&mut self, until: usize) {
+        let Some(gap) = self.source.get(self.seen..until) else { return };
+        self.seen = until;
+        let Some((_, gap)) = gap.split_once('[') else { return };
+        self.begin_block();
+        for (index, line) in gap.trim_end().lines().enumerate() {
+            let line = line.trim_start_matches([' ', '\t', '>']);
+            self.flow.push(if index == 0 { "[" } else { "\n" }, Style::DIM);
+            self.flow.push(line, Style::DIM);
+        }
+        self.end_flow();
+    }
+}
+
+impl Container {
+    fn columns(&self) -> usize {
+        match self {
+            Self::Quote => 2,
+            Self::List { .. } => 0,
+            Self::Item { indent, .. } => *indent,
+        }
+    }
+}
+
+/// What stands above code.
+pub(super) fn code_open(info: &str, look: Look) -> Option<Line> {
+    match look {
+        Look::Styled => code_label(info),
+        Look::Plain => Some(Line::new(format!("```{}", harmless::line(info)), Style::NONE)),
+    }
+}
+
+/// What stands below code.
+pub(super) fn code_close(look: Look) -> Option<Line> {
+    (look == Look::Plain).then(|| Line::new("```", Style::NONE))
+}
+
+fn is_break(html: &str) -> bool {
+    let name = html.trim_matches(['<', '>', '/', ' ']);
+    name.eq_ignore_ascii_case("br")
+}

@@ -1,0 +1,173 @@
+//! What a line of Markdown may begin, as far as one line can tell.
+
+/// What a line begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    Blank,
+    Heading,
+    Rule,
+    Fence(Fence),
+    Quote,
+    Item(Item),
+    /// HTML that ends where this text is found, blank lines or not.
+    Raw(&'static str),
+    Indented,
+    Text,
+}
+
+/// The opening of fenced code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fence {
+    pub(super) mark: char,
+    pub(super) length: usize,
+    pub(super) indent: usize,
+}
+
+/// The opening of a list item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Item {
+    /// The bullet, or what follows the number: another one is another list.
+    pub(super) marker: char,
+    pub(super) number: Option<u64>,
+    /// The column where its content begins.
+    pub(super) offset: usize,
+    pub(super) empty: bool,
+}
+
+impl Start {
+    pub(super) fn of(line: &str) -> Self {
+        let (indent, text) = indent(line);
+        if text.is_empty() {
+            return Self::Blank;
+        }
+        if indent > 3 {
+            return Self::Indented;
+        }
+        let plain = match text.chars().next() {
+            Some('#') => is_heading(text).then_some(Self::Heading),
+            Some('>') => Some(Self::Quote),
+            Some('`' | '~') => Fence::of(indent, text).map(Self::Fence),
+            Some('<') => raw_end(text).map(Self::Raw),
+            Some('-' | '*' | '_') if is_rule(text) => Some(Self::Rule),
+            _ => None,
+        };
+        plain.or_else(|| Item::of(indent, text).map(Self::Item)).unwrap_or(Self::Text)
+    }
+
+    /// Whether it ends a paragraph that has no blank line after it.
+    pub(super) fn interrupts(self) -> bool {
+        match self {
+            Self::Heading | Self::Rule | Self::Fence(_) | Self::Quote | Self::Raw(_) | Self::Blank => true,
+            Self::Item(item) => !item.empty && item.number.is_none_or(|number| number == 1),
+            Self::Indented | Self::Text => false,
+        }
+    }
+}
+
+impl Fence {
+    pub(super) fn of(indent: usize, text: &str) -> Option<Self> {
+        let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+        let info = text.trim_start_matches(mark);
+        let length = text.len() - info.len();
+        (length >= 3 && !(mark == '`' && info.contains('`'))).then_some(Self { mark, length, indent })
+    }
+
+    pub(super) fn is_closed_by(self, line: &str) -> bool {
+        let (indent, text) = indent(line);
+        let rest = text.trim_start_matches(self.mark);
+        indent < 4 && text.len() - rest.len() >= self.length && rest.trim().is_empty()
+    }
+}
+
+impl Item {
+    fn of(indent: usize, text: &str) -> Option<Self> {
+        let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, after) = text.split_at(digits);
+        let mut rest = after.chars();
+        let marker = rest.next()?;
+        let number = match (marker, digits) {
+            ('-' | '+' | '*', 0) => None,
+            ('.' | ')', 1..=9) => Some(number.parse().ok()?),
+            _ => return None,
+        };
+        let content = rest.as_str();
+        if !content.is_empty() && !content.starts_with([' ', '\t']) {
+            return None;
+        }
+        let begin = indent + digits + 1;
+        let (spaces, content) = indent_from(begin, content);
+        let empty = content.is_empty();
+        // Five spaces are one and indented code.
+        let offset = begin + if empty || spaces > 4 { 1 } else { spaces };
+        Some(Self { marker, number, offset, empty })
+    }
+}
+
+/// The columns of white space that a line begins with, and the rest of it.
+pub(super) fn indent(line: &str) -> (usize, &str) {
+    indent_from(0, line)
+}
+
+fn indent_from(begin: usize, line: &str) -> (usize, &str) {
+    let text = line.trim_start_matches([' ', '\t']);
+    let mut column = begin;
+    for space in line.bytes().take(line.len() - text.len()) {
+        column = if space == b'\t' { column / 4 * 4 + 4 } else { column + 1 };
+    }
+    (column - begin, text)
+}
+
+/// The line without so many columns of white space, as far as it has them.
+pub(super) fn dedent(line: &str, columns: usize) -> String {
+    let (indent, text) = indent(line);
+    let mut dedented = " ".repeat(indent.saturating_sub(columns));
+    dedented.push_str(text);
+    dedented
+}
+
+/// A line that makes the line before it a heading.
+pub(super) fn is_underline(line: &str) -> bool {
+    let (indent, text) = indent(line);
+    let text = text.trim_end();
+    indent < 4 && !text.is_empty() && (text.bytes().all(|b| b == b'=') || text.bytes().all(|b| b == b'-'))
+}
+
+/// A line that makes the line before it the head of a table.
+pub(super) fn is_delimiter_row(line: &str) -> bool {
+    let text = line.trim();
+    text.contains('-')
+        && text.contains(['|', ':'])
+        && text.bytes().all(|byte| matches!(byte, b'|' | b'-' | b':' | b' ' | b'\t'))
+}
+
+fn is_heading(text: &str) -> bool {
+    let rest = text.trim_start_matches('#');
+    (1..=6).contains(&(text.len() - rest.len())) && (rest.is_empty() || rest.starts_with([' ', '\t']))
+}
+
+fn is_rule(text: &str) -> bool {
+    let marks = || text.bytes().filter(|byte| !matches!(byte, b' ' | b'\t'));
+    let first = marks().next();
+    marks().all(|mark| Some(mark) == first) && marks().count() >= 3
+}
+
+fn raw_end(text: &str) -> Option<&'static str> {
+    const ENDS: [(&str, &str); 8] = [
+        ("<!--", "-->"),
+        ("<?", "?>"),
+        ("<![cdata[", "]]>"),
+        ("<!", ">"),
+        ("<pre", "</pre>"),
+        ("<script", "</script>"),
+        ("<style", "</style>"),
+        ("<textarea", "</textarea>"),
+    ];
+    let begin: String = text.chars().take(10).map(|character| character.to_ascii_lowercase()).collect();
+    let (_, end) = ENDS.iter().find(|(tag, _)| {
+        begin.strip_prefix(tag).is_some_and(|rest| {
+            let next = rest.chars().next();
+            !tag.ends_with(char::is_alphabetic) || next.is_none_or(|next| !next.is_ascii_alphanumeric())
+        })
+    })?;
+    Some(end)
+}

@@ -1,0 +1,122 @@
+//! Tables: in columns where they fit, else each row as `name: value` lines.
+
+use pulldown_cmark::Alignment;
+
+use super::{Look, flow::Flow};
+use crate::{Line, Style};
+
+/// A column narrower than this is no pleasure; a word that does not fit makes the table a list as well.
+const NARROWEST: usize = 6;
+
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) alignments: Vec<Alignment>,
+    pub(super) head: Vec<Flow>,
+    pub(super) rows: Vec<Vec<Flow>>,
+}
+
+impl Table {
+    pub(super) fn lay_out(self, width: usize, look: Look) -> Vec<Line> {
+        match self.widths(width) {
+            Some(widths) => self.grid(&widths, look),
+            None => self.stack(width, look),
+        }
+    }
+
+    /// The width of each column, when all of them fit: narrow ones get what they need, the rest share what is left.
+    fn widths(&self, width: usize) -> Option<Vec<usize>> {
+        let count = self.alignments.len();
+        let mut wanted = vec![(1, 1); count];
+        for row in std::iter::once(&self.head).chain(&self.rows) {
+            for (column, cell) in wanted.iter_mut().zip(row) {
+                let (line, word) = cell.extent();
+                *column = (column.0.max(line), column.1.max(word));
+            }
+        }
+        let mut left = width.checked_sub(3 * count.saturating_sub(1))?;
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by_key(|column| wanted.get(*column).copied());
+        let mut widths = vec![0; count];
+        for (done, column) in order.into_iter().enumerate() {
+            let (line, word) = wanted.get(column).copied()?;
+            let given = line.min(left / (count - done));
+            if given < word || given < line.min(NARROWEST) {
+                return None;
+            }
+            *widths.get_mut(column)? = given;
+            left -= given;
+        }
+        Some(widths)
+    }
+
+    fn grid(self, widths: &[usize], look: Look) -> Vec<Line> {
+        let (bar, cross, dash) = match look {
+            Look::Styled => (" │ ", "─┼─", "─"),
+            Look::Plain => (" | ", "-|-", "-"),
+        };
+        let head: Vec<Flow> = self.head.into_iter().map(|cell| cell.styled(Style::BOLD)).collect();
+        let mut lines = row(&head, widths, &self.alignments, bar);
+        let dashes: Vec<String> = widths.iter().map(|width| dash.repeat(*width)).collect();
+        lines.push(Line::new(dashes.join(cross), Style::DIM));
+        for cells in &self.rows {
+            lines.extend(row(cells, widths, &self.alignments, bar));
+        }
+        lines
+    }
+
+    fn stack(self, width: usize, look: Look) -> Vec<Line> {
+        let rule = match look {
+            Look::Styled => "─",
+            Look::Plain => "-",
+        };
+        if self.rows.is_empty() {
+            return self.head.into_iter().flat_map(|cell| cell.styled(Style::BOLD).wrap(width)).collect();
+        }
+        let names: Vec<String> = self.head.iter().map(|cell| cell.text_from(0)).collect();
+        let mut lines = Vec::new();
+        for cells in self.rows {
+            if !lines.is_empty() {
+                lines.push(Line::new(rule.repeat(width.min(3)), Style::DIM));
+            }
+            for (name, cell) in names.iter().zip(cells) {
+                let mut flow = Flow::default();
+                if !name.is_empty() {
+                    flow.push(&format!("{name}: "), Style::BOLD);
+                }
+                flow.append(cell);
+                lines.extend(flow.wrap(width));
+            }
+        }
+        lines
+    }
+}
+
+fn row(cells: &[Flow], widths: &[usize], alignments: &[Alignment], bar: &str) -> Vec<Line> {
+    let empty = Flow::default();
+    let wrapped: Vec<Vec<Line>> = widths
+        .iter()
+        .enumerate()
+        .map(|(column, width)| cells.get(column).unwrap_or(&empty).wrap(*width))
+        .collect();
+    let height = wrapped.iter().map(Vec::len).max().unwrap_or(0).max(1);
+    let mut lines = vec![Line::default(); height];
+    for (index, line) in lines.iter_mut().enumerate() {
+        for (column, (cell, width)) in wrapped.iter().zip(widths).enumerate() {
+            if column > 0 {
+                line.push(bar, Style::DIM);
+            }
+            let part = cell.get(index).cloned().unwrap_or_default();
+            let space = width.saturating_sub(part.columns());
+            let before = match alignments.get(column) {
+                Some(Alignment::Right) => space,
+                Some(Alignment::Center) => space / 2,
+                _ => 0,
+            };
+            line.push(&" ".repeat(before), Style::NONE);
+            part.spans.iter().for_each(|span| line.push(&span.text, span.style));
+            line.push(&" ".repeat(space - before), Style::NONE);
+        }
+        line.trim_end();
+    }
+    lines
+}

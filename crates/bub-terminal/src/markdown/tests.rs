@@ -1,0 +1,400 @@
+//! Tests of the Markdown layout: what it looks like, that nothing is lost, that cuts do not matter, what it costs.
+
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Style, columns, harmless::is_harmful};
+
+fn lines(source: &str, width: usize, look: Look) -> Vec<Line> {
+    let mut markdown = Markdown::new(width, look);
+    let mut lines = markdown.push(source);
+    lines.extend(markdown.finish());
+    lines
+}
+
+fn rendered(source: &str, width: usize) -> Vec<String> {
+    lines(source, width, Look::Styled).iter().map(Line::text).collect()
+}
+
+#[track_caller]
+fn check(source: &str, width: usize, expected: &[&str]) {
+    assert_eq!(rendered(source, width), expected, "\n{source}");
+}
+
+/// Lines of the original in which each part stands alone.
+fn cut_at(source: &str, width: usize, cuts: &[usize]) -> Vec<Line> {
+    let mut markdown = Markdown::new(width, Look::Styled);
+    let mut lines = Vec::new();
+    let mut begin = 0;
+    let mut cuts: Vec<usize> = cuts.iter().map(|cut| source.floor_char_boundary(*cut)).collect();
+    cuts.sort_unstable();
+    for cut in cuts.into_iter().chain([source.len()]) {
+        lines.extend(markdown.push(&source[begin..cut]));
+        begin = cut;
+        for line in markdown.preview(5) {
+            assert!(line.columns() <= width, "preview of {source:?} has {line:?}");
+        }
+    }
+    lines.extend(markdown.finish());
+    lines
+}
+
+#[test]
+fn paragraphs_are_filled_and_soft_breaks_are_spaces() {
+    check("one\ntwo three\n\nfour", 9, &["one two", "three", "", "four"]);
+    check("hard  \nbreak\\\nagain<br>and", 40, &["hard", "break", "again", "and"]);
+    check("a-very-long-word-indeed", 10, &["a-very-lon", "g-word-ind", "eed"]);
+}
+
+#[test]
+fn headings_emphasis_code_and_links_have_styles() {
+    let line = |source| lines(source, 80, Look::Styled).remove(0);
+    let spans = |line: Line| line.spans.into_iter().map(|span| (span.text, span.style)).collect::<Vec<_>>();
+    let found = spans(line("a *b* **c** ~~d~~ `e` [f](http://g)"));
+    let expected = [
+        ("a ", Style::NONE),
+        ("b", Style::ITALIC),
+        (" ", Style::NONE),
+        ("c", Style::BOLD),
+        (" ", Style::NONE),
+        ("d", Style::STRIKE),
+        (" ", Style::NONE),
+        ("e", Style::CYAN),
+        (" ", Style::NONE),
+        ("f", Style::BLUE),
+        (" (http://g)", Style::DIM),
+    ];
+    assert_eq!(found, expected.map(|(text, style)| (text.to_owned(), style)));
+    assert_eq!(line("# Title").spans[0].style, Style::BOLD | Style::UNDERLINE);
+    check("Title\n===\ntext", 80, &["Title", "", "text"]);
+    check(
+        "<http://a> [http://a](http://a) ![alt](/i.png \"t\")",
+        80,
+        &["http://a http://a alt (/i.png \"t\")"],
+    );
+}
+
+#[test]
+fn without_styles_the_marks_stay() {
+    let plain: Vec<String> =
+        lines("## T\n\n*a* **b** `c`\n\n- x\n\n> q\n\n```rs\nfn\n```\n\n---", 80, Look::Plain)
+            .iter()
+            .map(Line::text)
+            .collect();
+    assert_eq!(
+        plain,
+        ["## T", "", "*a* **b** `c`", "", "- x", "", "> q", "", "```rs", "fn", "```", "", "---"]
+    );
+}
+
+#[test]
+fn lists_are_numbered_nested_and_spaced_as_they_are_written() {
+    check("- a\n- b\n  - c\n    d\n- [x] e\n- [ ] f", 40, &["• a", "• b", "  • c d", "• [x] e", "• [ ] f"]);
+    check("3. a\n1. b\n\n1. c", 40, &["3. a", "4. b", "", "5. c"]);
+    check("1. a\n\n   b\n2. c", 40, &["1. a", "", "   b", "2. c"]);
+    check("- one two three\n* x", 9, &["• one two", "  three", "", "• x"]);
+    check("text\n- a\n\nafter", 40, &["text", "", "• a", "", "after"]);
+    check("1. a\n```sh\nls\n```\n2. b", 40, &["1. a", "", "sh", "ls", "", "2. b"]);
+    check("- a\n  ```sh\n  ls\n\n  pwd\n  ```\n- b", 40, &["• a", "sh", "ls", "", "pwd", "• b"]);
+    check("-\n- ```\n  x\n  ```", 40, &["•", "•", "x"]);
+    check("> - a\n>   > b\n\nc", 40, &["│ • a", "│   │ b", "", "c"]);
+}
+
+#[test]
+fn code_is_flush_left_and_never_filled() {
+    check(
+        "```rust\nfn main() {\n\n\tx(); // a very long line\n```\nafter",
+        10,
+        &["rust", "fn main() {", "", "    x(); // a very long line", "", "after"],
+    );
+    check("    a\n\n      b\n\nc", 10, &["a", "", "  b", "", "c"]);
+    check("````\n```\n````\n~~~\nopen", 10, &["```", "", "open"]);
+    check("> ```\n> x\n> ```", 10, &["x"]);
+}
+
+#[test]
+fn code_comes_out_line_by_line_and_items_one_by_one() {
+    let mut markdown = Markdown::new(80, Look::Styled);
+    let mut step = |delta: &str| markdown.push(delta).iter().map(Line::text).collect::<Vec<_>>();
+    assert_eq!(step("```\na"), [""; 0]);
+    assert_eq!(step("\nb"), ["a"]);
+    assert_eq!(step("\n```\n"), ["b"]);
+    assert_eq!(step("1. x\n"), [""; 0]);
+    assert_eq!(step("2. y\n3"), ["", "1. x"]);
+    assert_eq!(markdown.preview(10).iter().map(Line::text).collect::<Vec<_>>(), ["2. y 3"]);
+}
+
+#[test]
+fn tables_fit_or_become_lists() {
+    let table = "| Name | Size |\n|:--|--:|\n| a | 1 |\n| long name | 10 |\n\nend";
+    check(
+        table,
+        40,
+        &["Name      │ Size", "──────────┼─────", "a         │    1", "long name │   10", "", "end"],
+    );
+    check(table, 10, &["Name: a", "Size: 1", "───", "Name: long", "name", "Size: 10", "", "end"]);
+    let wide = "|a|b|\n|-|-|\n|x|one two three four five|";
+    check(wide, 16, &["a │ b", "──┼─────────────", "x │ one two", "  │ three four", "  │ five"]);
+    check("|你好|b|\n|-|-|\n|x|`y`|", 20, &["你好 │ b", "─────┼──", "x    │ y"]);
+}
+
+#[test]
+fn what_is_not_markdown_is_shown_as_it_is() {
+    check(
+        "<div>\n*x*\n</div>\n\n<!-- a\n\nb -->\nc",
+        40,
+        &["<div>", "*x*", "</div>", "", "<!-- a", "", "b -->", "", "c"],
+    );
+    check("a <kbd>b</kbd>[^1]\n\n[^1]: note", 40, &["a <kbd>b</kbd>[^1]", "", "[^1]: note"]);
+    check("[a][x] b\n\n[x]: /u\n[x]: /v \"t\"", 40, &["[a][x] b", "", "[x]: /u", "[x]: /v \"t\""]);
+    check("> [x]: /u\n> [x]", 40, &["│ [x]: /u", "│", "│ x (/u)"]);
+}
+
+#[test]
+fn control_sequences_do_no_harm() {
+    // Also those that are written as entities, and in code.
+    check("a\x1b[2J&#27;&#x202e;b", 40, &["a␛[2J␛\\u{202e}b"]);
+    check("```\x07\n\x1b]0;x\n```", 40, &["␇", "␛]0;x"]);
+    check("a\r\nb\rc\0", 40, &["a b c␀"]);
+}
+
+#[test]
+fn wide_characters_are_measured_and_broken_between() {
+    check("你好世界，再见", 10, &["你好世界，", "再见"]);
+    check("你好世界你，再见", 10, &["你好世界", "你，再见"]);
+    check("👨‍👩‍👧👨‍👩‍👧 👍🏽 ok", 6, &["👨‍👩‍👧👨‍👩‍👧", "👍🏽 ok"]);
+}
+
+#[test]
+fn a_new_width_is_for_what_is_not_finished() {
+    let mut markdown = Markdown::new(9, Look::Styled);
+    let mut all = markdown.push("one two three\n\none two three");
+    markdown.set_width(20);
+    all.extend(markdown.finish());
+    assert_eq!(all.iter().map(Line::text).collect::<Vec<_>>(), ["one two", "three", "", "one two three"]);
+}
+
+#[test]
+fn a_preview_is_what_would_be_finished_now() {
+    let mut markdown = Markdown::new(20, Look::Styled);
+    markdown.push("done\n\n```\nsome code that is long\nab``");
+    assert_eq!(markdown.preview(9).iter().map(Line::text).collect::<Vec<_>>(), ["ab``"]);
+    markdown.push("\n``");
+    assert!(markdown.preview(9).is_empty(), "the fence is being closed");
+    markdown.push("`\nlast **w");
+    assert_eq!(markdown.preview(9).iter().map(Line::text).collect::<Vec<_>>(), ["", "last **w"]);
+    assert_eq!(markdown.preview(1).len(), 1);
+}
+
+fn examples() -> Vec<(u64, String, String)> {
+    #[expect(clippy::disallowed_methods, reason = "where the fixtures are is a matter of tests")]
+    let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else {
+        eprintln!("BUB_FIXTURES is not set: the CommonMark examples are not tried");
+        return Vec::new();
+    };
+    let path = std::path::Path::new(&fixtures).join("markdown/commonmark-0.31.2.json");
+    let examples: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let examples = examples.as_array().unwrap().iter();
+    examples
+        .map(|one| (one["example"].as_u64().unwrap(), text(&one["markdown"]), text(&one["html"])))
+        .collect()
+}
+
+/// The words a browser would show.
+fn words_of_html(html: &str) -> Vec<String> {
+    let mut text = String::new();
+    let mut in_tag = false;
+    for character in html.chars() {
+        match character {
+            '<' => in_tag = true,
+            '>' if in_tag => {
+                in_tag = false;
+                text.push(' ');
+            }
+            _ if in_tag => {}
+            other => text.push(other),
+        }
+    }
+    let text = text.replace("&quot;", " ").replace("&amp;", " ").replace("&lt;", " ").replace("&gt;", " ");
+    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+fn letters(lines: &[Line]) -> String {
+    lines
+        .iter()
+        .flat_map(|line| line.text().chars().collect::<Vec<_>>())
+        .filter(|c| c.is_alphanumeric())
+        .collect()
+}
+
+#[test]
+fn no_example_of_commonmark_loses_a_word() {
+    for (number, source, html) in examples() {
+        for (width, look) in [(10, Look::Styled), (40, Look::Styled), (80, Look::Styled), (40, Look::Plain)] {
+            let shown = letters(&lines(&source, width, look));
+            for word in words_of_html(&html) {
+                assert!(
+                    shown.contains(&word),
+                    "example {number} at {width} columns lost {word:?}: {source:?}\n{shown}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn no_example_of_commonmark_depends_on_where_it_is_cut() {
+    for (number, source, _) in examples() {
+        let whole = lines(&source, 40, Look::Styled);
+        let every: Vec<usize> = (0..source.len()).collect();
+        assert_eq!(cut_at(&source, 40, &every), whole, "example {number}, every character: {source:?}");
+        for cut in every {
+            assert_eq!(cut_at(&source, 40, &[cut]), whole, "example {number}, cut at {cut}: {source:?}");
+        }
+    }
+}
+
+fn markdown() -> impl Strategy<Value = String> {
+    let part = prop::sample::select(vec![
+        "\n",
+        "\n\n",
+        "\r\n",
+        "  \n",
+        "- ",
+        "  - ",
+        "1. ",
+        "7) ",
+        "    ",
+        "\t",
+        "> ",
+        "# ",
+        "```",
+        "```rs\n",
+        "~~~",
+        "---\n",
+        "===\n",
+        "***",
+        "**",
+        "*",
+        "_",
+        "`",
+        "``",
+        "[a](b)",
+        "[x]: /y\n",
+        "[",
+        "]",
+        "![i](j)",
+        "| a | b |\n",
+        "|-|-|\n",
+        "|",
+        "<div>",
+        "<!--",
+        "-->",
+        "<pre>",
+        "</pre>",
+        "<br>",
+        "&#27;",
+        "\\",
+        "- [ ] ",
+        "word ",
+        "你好",
+        "👨‍👩‍👧",
+        "e\u{301}",
+        "\u{200d}",
+        "\x1b[1m",
+        "longerwordthanmost ",
+        "a b c d e f g ",
+        "https://example.org/path ",
+        "0. ",
+        "123456789. ",
+    ]);
+    prop::collection::vec(part, 0..60).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 512 } else { 20_000 }))]
+
+    #[test]
+    fn cuts_do_not_matter(source in markdown(), cuts in prop::collection::vec(0..400_usize, 0..20), width in 10..60_usize) {
+        let whole = lines(&source, width, Look::Styled);
+        prop_assert_eq!(cut_at(&source, width, &cuts), whole);
+    }
+
+    #[test]
+    fn lines_fit_and_are_harmless(source in markdown(), width in 10..60_usize) {
+        for line in lines(&source, width, Look::Styled) {
+            let is_code = line.spans.iter().all(|span| span.style == Style::CYAN);
+            // The language of code is not broken either.
+            let is_label = line.spans.iter().all(|span| span.style == Style::DIM);
+            prop_assert!(is_code || is_label || line.columns() <= width, "{} > {width}: {:?}", line.columns(), line);
+            prop_assert!(!line.text().chars().any(is_harmful), "{line:?}");
+        }
+    }
+}
+
+/// Answers of a megabyte (a quarter without optimisation), each of one kind.
+fn huge() -> Vec<(&'static str, String)> {
+    const SIZE: usize = if cfg!(debug_assertions) { 1 << 18 } else { 1 << 20 };
+    let fill = |begin: &str, part: &str| begin.to_owned() + &part.repeat(SIZE / part.len());
+    vec![
+        ("one paragraph", fill("", "some words of *text* and `code`\n")),
+        ("one line", fill("", "some words of *text* and `code` ")),
+        ("one word", fill("", "word")),
+        ("one code block", fill("```rust\n", "let x = 1; // a line\n")),
+        ("one line of code", fill("```\n", "let x = 1;")),
+        ("one list", fill("", "- an item with **words**\n")),
+        ("one item", fill("- a\n", "  - nested\n")),
+        ("code in one item", fill("1. a\n   ```\n", "   let x = 1;\n")),
+        ("one table", fill("| a | b |\n|---|---|\n", "| one | two |\n")),
+        ("one quote", fill("", "> quoted text\n")),
+        ("blocks", fill("", "# Title\n\nA paragraph.\n\n```\ncode\n```\n\n- item\n- item\n\n")),
+        ("blank lines", fill("", "\n")),
+        ("brackets", fill("", "[[[[")),
+        ("stars", fill("", "*a **b ")),
+        ("quotes", fill("", ">")),
+        ("backticks", fill("a", "`a``")),
+    ]
+}
+
+#[test]
+fn work_grows_with_the_text_only() {
+    for (name, source) in huge() {
+        let mut markdown = Markdown::new(80, Look::Styled);
+        let mut worst = 0;
+        for start in (0..source.len()).step_by(4) {
+            markdown.push(&source[start..source.len().min(start + 4)]);
+            worst = worst.max(markdown.blocks.open_bytes());
+        }
+        let work = markdown.blocks.work.load(Ordering::Relaxed);
+        assert!(work * 2 <= source.len() * 3, "{name}: {work} bytes laid out for {}", source.len());
+        assert!(worst <= LIMIT + LIMIT / 8, "{name}: {worst} bytes open");
+    }
+}
+
+#[test]
+fn a_preview_costs_the_same_however_much_is_open() {
+    for (name, source) in huge() {
+        let mut markdown = Markdown::new(80, Look::Styled);
+        for (index, start) in (0..source.len()).step_by(997).enumerate() {
+            markdown.push(&source[start..source.len().min(start + 997)]);
+            if index % 29 == 0 {
+                let before = markdown.blocks.work.load(Ordering::Relaxed);
+                let lines = markdown.preview(20);
+                let work = markdown.blocks.work.load(Ordering::Relaxed) - before;
+                assert!(work <= 12 * 1024, "{name}: {work} bytes for a preview");
+                assert!(lines.iter().all(|line| line.columns() <= 80), "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn code_in_a_long_item_stays_code() {
+    let (_, source) = huge().into_iter().find(|(name, _)| *name == "code in one item").unwrap();
+    let found = lines(&source, 80, Look::Styled);
+    assert_eq!(found.iter().filter(|line| line.text() == "let x = 1;").count(), found.len() - 1);
+    assert_eq!(columns(&found[0].text()), 4);
+}
