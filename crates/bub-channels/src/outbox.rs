@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{Envelope, Error, ErrorKind, Result};
+use bub_kernel::{Channel, Envelope, Error, ErrorKind, Result};
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 
@@ -125,19 +125,31 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
         if core.journal.live().reply(&id).is_none() {
             return;
         }
-        parcel.attempt += 1;
-        message.put_slot(Arc::new(ReplyTo {
-            inbound_id: parcel.reply.inbound.clone(),
-            reply_id: id.clone(),
-            attempt: parcel.attempt,
-        }));
-        let Err(error) = attempt(core, &parcel.reply.channel, &message).await else {
+        // Before the attempt: whoever wants it tried again meanwhile is heard.
+        let hurry = core.outbox.hurry.notified();
+        let channel = core.running_channel(&parcel.reply.channel);
+        let outcome = match &channel {
+            Some(channel) => {
+                parcel.attempt += 1;
+                message.put_slot(Arc::new(ReplyTo {
+                    inbound_id: parcel.reply.inbound.clone(),
+                    reply_id: id.clone(),
+                    attempt: parcel.attempt,
+                }));
+                attempt(&**channel, &message).await
+            }
+            // No attempt: it is sent as soon as there is one.
+            None => Err(temporary(format!("the channel {} does not run", parcel.reply.channel))),
+        };
+        let Err(error) = outcome else {
             core.journal.post(Record::Delivered { id });
             return;
         };
         let text = core.redact(error.message());
-        tracing::warn!("outbox.attempt_failed reply={id} channel={} error={text}", parcel.reply.channel);
-        core.note_error(&parcel.reply.channel, &text);
+        if channel.is_some() {
+            tracing::warn!("outbox.attempt_failed reply={id} channel={} error={text}", parcel.reply.channel);
+            core.note_error(&parcel.reply.channel, &text);
+        }
         let is_final =
             matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config);
         let is_old = now().saturating_sub(parcel.reply.at) > MOST_AGE || parcel.attempt >= MOST_ATTEMPTS;
@@ -150,23 +162,23 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
         core.outbox.busy.fetch_sub(1, Ordering::SeqCst);
         tokio::select! {
             () = tokio::time::sleep(pause(parcel.attempt, &error)) => {}
-            () = core.outbox.hurry.notified() => {}
+            () = hurry => {}
         }
         core.outbox.busy.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-async fn attempt(core: &Core, channel: &str, message: &Envelope) -> Result<()> {
-    let temporary = |why: String| Error::new(ErrorKind::Temporary, why);
-    let Some(channel) = core.running_channel(channel) else {
-        return Err(temporary(format!("the channel {channel} does not run")));
-    };
+async fn attempt(channel: &dyn Channel, message: &Envelope) -> Result<()> {
     let sending = AssertUnwindSafe(async { channel.send(message).await }).catch_unwind();
     match tokio::time::timeout(SEND_LIMIT, sending).await {
         Ok(Ok(sent)) => sent,
         Ok(Err(_)) => Err(temporary("the channel panicked".to_owned())),
         Err(_) => Err(temporary(format!("it took longer than {} s", SEND_LIMIT.as_secs()))),
     }
+}
+
+fn temporary(why: String) -> Error {
+    Error::new(ErrorKind::Temporary, why)
 }
 
 /// Longer every time, a little different for everybody, and never shorter than the platform asks for.

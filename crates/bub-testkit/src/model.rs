@@ -59,9 +59,12 @@ struct Shared {
     log: Log,
 }
 
+type Answer = Arc<dyn Fn(&Request) -> Reply + Send + Sync>;
+
 #[derive(Default)]
 struct Script {
     replies: VecDeque<Reply>,
+    answer: Option<Answer>,
     fallback: Option<Reply>,
     models: Vec<String>,
 }
@@ -105,6 +108,18 @@ impl ModelServer {
     /// The answer for every request after the end of the script. Without one they get a 500 that says so.
     pub fn otherwise(&self, reply: Reply) -> &Self {
         self.shared.script().fallback = Some(reply);
+        self
+    }
+
+    /// Has every request after the end of the script answered by a function, in the server's thread.
+    pub fn answer_with(&self, answer: impl Fn(&Request) -> Reply + Send + Sync + 'static) -> &Self {
+        self.shared.script().answer = Some(Arc::new(answer));
+        self
+    }
+
+    /// Keeps no request from now on: for tests that send very many.
+    pub fn forget_requests(&self) -> &Self {
+        self.shared.log.forget();
         self
     }
 
@@ -163,6 +178,10 @@ impl Shared {
         }
         if let Some(reply) = script.replies.pop_front() {
             return reply;
+        }
+        if let Some(answer) = script.answer.clone() {
+            drop(script);
+            return answer(request);
         }
         script.fallback.clone().unwrap_or_else(|| Reply::status(500).message("the script has no answer left"))
     }

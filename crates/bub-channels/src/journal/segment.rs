@@ -4,6 +4,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex},
+    time::{Duration, Instant},
 };
 
 use bub_kernel::{Error, Result};
@@ -16,6 +17,9 @@ use super::{live::Live, lock, record::Record};
 
 /// From this size on a file is replaced by what is live.
 const ROTATE_AT: u64 = 16 * 1024 * 1024;
+
+/// So long a lock is waited for.
+const LOCK_LIMIT: Duration = Duration::from_millis(500);
 
 /// The file in use. Exactly one at a time; the lock keeps other processes out.
 #[derive(Debug)]
@@ -30,6 +34,19 @@ pub(crate) struct Segment {
     /// A write has failed: nobody knows what is in the file, so nothing is added to it.
     is_broken: bool,
     _lock: Box<dyn FsFile>,
+}
+
+/// Takes the lock. A process that was killed while it started a command leaves a copy of itself behind, which holds the
+/// lock until it has become that command: a moment, which is waited for.
+fn try_lock(guard: &dyn FsFile) -> io::Result<bool> {
+    let deadline = Instant::now() + LOCK_LIMIT;
+    while !guard.try_lock()? {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(true)
 }
 
 /// What was found at the start.
@@ -58,7 +75,7 @@ impl Segment {
         fs.create_dir_all(directory).map_err(|error| failed("made", error))?;
         let guard =
             fs.open(&directory.join("lock"), OpenMode::Write).map_err(|error| failed("locked", error))?;
-        if !guard.try_lock().map_err(|error| failed("locked", error))? {
+        if !try_lock(&*guard).map_err(|error| failed("locked", error))? {
             let path = directory.display();
             return Err(Error::config(format!(
                 "another gateway uses {path}; stop it, or give this one a --name"

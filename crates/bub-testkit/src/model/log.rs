@@ -58,6 +58,7 @@ pub(super) struct Log {
 #[derive(Default)]
 struct State {
     requests: Vec<Request>,
+    is_forgetful: bool,
     /// For each connection whether it is still open.
     open: Vec<bool>,
 }
@@ -84,8 +85,18 @@ impl Log {
     }
 
     pub(super) fn add(&self, request: Request) {
-        self.state().requests.push(request);
+        let mut state = self.state();
+        if !state.is_forgetful {
+            state.requests.push(request);
+        }
+        drop(state);
         self.changed();
+    }
+
+    pub(super) fn forget(&self) {
+        let mut state = self.state();
+        state.is_forgetful = true;
+        state.requests = Vec::new();
     }
 
     pub(super) fn gone(&self, connection: usize) {

@@ -4,180 +4,177 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io::{BufRead, BufReader, Write},
-    net::{TcpListener, TcpStream},
-    process::{Child, Stdio},
-    sync::{Arc, Mutex},
+    sync::mpsc::{Receiver, Sender, channel},
     time::{Duration, Instant},
 };
 
-use bub_testkit::model::{ModelServer, Reply};
-use serde_json::Value;
+use bub_testkit::model::{ModelServer, Reply, Request};
 
-use crate::sandbox::{Sandbox, bub, signal};
+use crate::{
+    posting::{Callbacks, Gateway, post},
+    sandbox::Sandbox,
+};
 
-const TOKEN: &str = "correct-horse-battery";
 const CHATS: u64 = 5;
 
-/// The deliveries of each message, by its id.
-type Delivered = Arc<Mutex<HashMap<String, Vec<String>>>>;
-
-/// Takes callbacks, and returns where.
-fn callbacks(delivered: &Delivered) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let delivered = Arc::clone(delivered);
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let delivered = Arc::clone(&delivered);
-            std::thread::spawn(move || take_callbacks(stream, &delivered));
-        }
-    });
-    format!("http://{address}/replies")
+fn rounds() -> u64 {
+    std::env::var("BUB_KILL_ROUNDS").map_or(200, |rounds| rounds.parse().unwrap())
 }
 
-fn take_callbacks(stream: TcpStream, delivered: &Delivered) -> Option<()> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
-    let mut stream = stream;
-    loop {
-        let body = read_body(&mut reader)?;
-        let reply: Value = serde_json::from_str(&body).ok()?;
-        let text = |key: &str| reply[key].as_str().map(str::to_owned);
-        delivered.lock().unwrap().entry(text("id")?).or_default().push(text("delivery")?);
-        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").ok()?;
-    }
+/// What clients know, and have yet to ask again about.
+#[derive(Default)]
+struct Clients {
+    /// The id of each message that was accepted, by its key.
+    accepted: HashMap<u64, String>,
+    /// Posted without an answer: a client cannot know better than to post it again, with the same key.
+    open: Vec<u64>,
+    last: u64,
 }
 
-/// The body of a request or an answer; `None` when the connection ended before.
-fn read_body(reader: &mut impl BufRead) -> Option<String> {
-    let mut length = 0;
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).ok()? == 0 {
-            return None;
-        }
-        let line = line.trim_end().to_ascii_lowercase();
-        if line.is_empty() {
-            break;
-        }
-        if let Some(value) = line.strip_prefix("content-length:") {
-            length = value.trim().parse().ok()?;
+impl Clients {
+    /// Posts what is open, or else something new.
+    fn post(&mut self, address: &str, callback: &str) {
+        let key = self.open.pop().unwrap_or_else(|| {
+            self.last += 1;
+            self.last
+        });
+        match post(address, key, key % CHATS, callback) {
+            Some(id) => drop(self.accepted.insert(key, id)),
+            None => self.open.insert(0, key),
         }
     }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    String::from_utf8(body).ok()
-}
 
-fn start(sandbox: &Sandbox, model: &ModelServer) -> (Child, String) {
-    let mut child = sandbox
-        .command(&bub())
-        .arg("gateway")
-        .env("BUB_WEBHOOK_TOKEN", TOKEN)
-        .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
-        .env("BUB_WEBHOOK_CALLBACK_HOSTS", "127.0.0.1")
-        .env("BUB_VERBOSE", "1")
-        .env("BUB_MODEL", "openai:small")
-        .env("BUB_API_BASE", format!("{}/v1", model.url()))
-        .env("BUB_API_KEY", "sk-none-at-all")
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let mut log = Vec::new();
-    let address = lines.find_map(|line| {
-        let line = line.unwrap();
-        log.push(line.clone());
-        let rest = line.split_once("webhook.listening address=")?.1;
-        Some(rest.split(' ').next().unwrap().to_owned())
-    });
-    std::thread::spawn(move || lines.for_each(drop));
-    (child, address.unwrap_or_else(|| panic!("it does not listen: {log:?}")))
-}
-
-/// Posts a message; its id when it was accepted.
-fn post(address: &str, key: u64, callback: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let body = format!(
-        r#"{{"content": "message {key}", "chat_id": "chat{}", "idempotency_key": "{key}", "reply": "callback", "callback_url": "{callback}"}}"#,
-        key % CHATS
-    );
-    write!(
-        stream,
-        "POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .ok()?;
-    let body = read_body(&mut BufReader::new(stream))?;
-    let answer: Value = serde_json::from_str(&body).ok()?;
-    let id = answer["id"].as_str().map(str::to_owned);
-    assert!(id.is_some() || answer["error"]["code"] != "invalid_request", "{body}");
-    id
+    /// Nobody kills any more: everything is accepted and answered, and the house is in order.
+    fn finish(mut self, gateway: Gateway, callback: &str, delivered: &Callbacks, sandbox: &Sandbox) {
+        while !self.open.is_empty() {
+            self.post(&gateway.address, callback);
+        }
+        let Self { accepted, .. } = self;
+        assert_eq!(delivered.missing(accepted.values()), 0, "of {} messages", accepted.len());
+        gateway.stop();
+        let delivered = delivered.all();
+        for (id, deliveries) in &delivered {
+            let replies: HashSet<_> = deliveries.iter().map(|(delivery, _)| delivery).collect();
+            assert_eq!(replies.len(), 1, "{id} has several replies: {deliveries:?}");
+        }
+        let ids: HashSet<_> = accepted.values().collect();
+        assert_eq!(ids.len(), accepted.len(), "a key stands for one message");
+        let twice = delivered.values().filter(|deliveries| deliveries.len() > 1).count();
+        println!("{} accepted and answered, {twice} replies posted again", accepted.len());
+        assert!(twice as u64 <= rounds() * CHATS, "{twice} replies were posted again");
+        assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
+        sandbox.bub(["tape", "check"]).ok();
+    }
 }
 
 // L1: accepted = answered, none lost; a reply that is seen twice is the same delivery, cut off before it was written down.
 #[test]
 fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
-    let rounds: u64 = std::env::var("BUB_KILL_ROUNDS").map_or(200, |rounds| rounds.parse().unwrap());
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     model.otherwise(Reply::text("as you say"));
-    let delivered = Delivered::default();
-    let callback = callbacks(&delivered);
-    let mut accepted: HashMap<u64, String> = HashMap::new();
-    let mut open: Vec<u64> = Vec::new();
-    let mut next = 0;
-    for round in 0..rounds {
-        let (mut child, address) = start(&sandbox, &model);
+    let delivered = Callbacks::default();
+    let callback = delivered.listen(|| 200);
+    let mut clients = Clients::default();
+    for round in 0..rounds() {
+        let mut gateway = Gateway::start(&sandbox, &model);
+        let address = gateway.address.clone();
         // Moments spread evenly, from before the first message to well into the work.
         let moment = Duration::from_micros(round * 7919 % 60_000);
         let killer = std::thread::spawn(move || {
             std::thread::sleep(moment);
-            child.kill().unwrap();
-            child.wait().unwrap();
+            gateway.kill();
         });
-        // What had no answer is posted again, with the same key: a client cannot know better.
-        let mut posts: Vec<u64> = std::mem::take(&mut open);
         while !killer.is_finished() {
-            let key = posts.pop().unwrap_or_else(|| {
-                next += 1;
-                next
-            });
-            match post(&address, key, &callback) {
-                Some(id) => drop(accepted.insert(key, id)),
-                None => open.push(key),
-            }
+            clients.post(&address, &callback);
         }
-        open.append(&mut posts);
         killer.join().unwrap();
     }
-    let (mut child, address) = start(&sandbox, &model);
-    for key in open {
-        let id = post(&address, key, &callback).expect("nobody kills it any more");
-        accepted.insert(key, id);
+    assert!(clients.accepted.len() as u64 > rounds() / 4, "only {} messages got in", clients.accepted.len());
+    clients.finish(Gateway::start(&sandbox, &model), &callback, &delivered, &sandbox);
+}
+
+/// A step of a turn that somebody outside can see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Step {
+    /// The model is asked for the first time, and asks for a tool.
+    Asked,
+    /// The tool has done its work.
+    Tool,
+    /// The model is asked with the result.
+    AskedAgain,
+    /// A reply arrives.
+    Delivered,
+}
+
+/// A model that has a line with the message's key written, and then says so.
+fn writing(request: &Request, steps: &Sender<Step>) -> Reply {
+    let messages = request.json()["messages"].as_array().cloned().unwrap_or_default();
+    let last = messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default();
+    // After a step with tools the last message asks to go on.
+    let key: Option<u64> = last.rsplit("message ").next().and_then(|key| key.trim().parse().ok());
+    let _ = steps.send(if key.is_some() { Step::Asked } else { Step::AskedAgain });
+    let Some(key) = key else { return Reply::text("written down") };
+    Reply::new().call("call", "bash", &format!(r#"{{"cmd": "echo {key} >> log"}}"#))
+}
+
+/// Waits for a step, and a little longer; not for ever, because an earlier life may have done it already.
+fn await_step(steps: &Receiver<Step>, wanted: Step, log: &std::path::Path, later: Duration) -> bool {
+    let size = || std::fs::metadata(log).map_or(0, |data| data.len());
+    let (before, deadline) = (size(), Instant::now() + Duration::from_millis(400));
+    while Instant::now() < deadline {
+        let seen = steps.recv_timeout(Duration::from_millis(1)).ok();
+        if seen == Some(wanted) || wanted == Step::Tool && size() > before {
+            std::thread::sleep(later);
+            return true;
+        }
     }
-    let deadline = Instant::now() + Duration::from_mins(2);
-    let missing = || {
-        let delivered = delivered.lock().unwrap();
-        accepted.values().filter(|id| !delivered.contains_key(*id)).count()
-    };
-    while missing() > 0 && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(20));
+    false
+}
+
+// L1, L3, design §5: the same with a tool in the turn, which never runs twice; the kill follows each step in turn.
+#[test]
+fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twice() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    let (seen, steps) = channel();
+    let for_model = seen.clone();
+    model.forget_requests().answer_with(move |request| writing(request, &for_model));
+    let delivered = Callbacks::default();
+    let callback = delivered.listen(move || {
+        let _ = seen.send(Step::Delivered);
+        200
+    });
+    let log = sandbox.workspace().join("log");
+    let settings = [("BUB_WEBHOOK_ROLE", "owner")];
+    let start = || Gateway::with(&sandbox, &model, &[], &settings);
+    let mut clients = Clients::default();
+    let mut hits: HashMap<Step, u64> = HashMap::new();
+    for round in 0..rounds() {
+        let mut gateway = start();
+        steps.try_iter().for_each(drop);
+        // Every second one may come to its end: what is killed three times over is answered with an apology.
+        let cut = [Step::Asked, Step::Tool, Step::AskedAgain][usize::try_from(round / 2 % 3).unwrap()];
+        let wanted = if round % 2 == 0 { cut } else { Step::Delivered };
+        let later = Duration::from_micros(round * 7919 % 9_000);
+        while clients.open.len() + clients.accepted.len() < delivered.count() + 2 {
+            clients.post(&gateway.address, &callback);
+        }
+        if await_step(&steps, wanted, &log, later) {
+            *hits.entry(wanted).or_default() += 1;
+        }
+        gateway.kill();
     }
-    assert_eq!(missing(), 0, "of {} messages in {rounds} rounds", accepted.len());
-    signal(&child, "TERM");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(accepted.len() as u64 > rounds / 4, "only {} messages got in", accepted.len());
-    let delivered = delivered.lock().unwrap();
-    for (id, deliveries) in delivered.iter() {
-        let replies: HashSet<_> = deliveries.iter().collect();
-        assert_eq!(replies.len(), 1, "{id} has several replies: {deliveries:?}");
+    println!("killed right after: {hits:?}");
+    for step in [Step::Asked, Step::Tool, Step::AskedAgain, Step::Delivered] {
+        assert!(hits.get(&step).is_some_and(|count| *count > rounds() / 20), "{step:?}: {hits:?}");
     }
-    let ids: HashSet<_> = accepted.values().collect();
-    assert_eq!(ids.len(), accepted.len(), "a key stands for one message");
-    let twice = delivered.values().filter(|deliveries| deliveries.len() > 1).count() as u64;
-    assert!(twice <= rounds * CHATS, "{twice} replies were posted again");
-    assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
-    sandbox.bub(["tape", "check"]).ok();
+    let accepted = clients.accepted.len();
+    assert!(accepted as u64 > rounds() / 8, "only {accepted} messages got in");
+    clients.finish(start(), &callback, &delivered, &sandbox);
+    let text = std::fs::read_to_string(log).unwrap();
+    let lines: HashSet<_> = text.lines().collect();
+    assert_eq!(lines.len(), text.lines().count(), "a tool ran twice: {text}");
+    assert!(lines.len() > accepted / 2, "only {} of {accepted} calls were made", lines.len());
+    let replies = delivered.all();
+    let written = replies.values().flatten().filter(|(_, reply)| reply == "written down").count();
+    println!("{} calls made, {written} replies after them", lines.len());
 }

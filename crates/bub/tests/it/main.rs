@@ -23,6 +23,7 @@ mod gateway;
 mod gateway_kill;
 mod login;
 mod models;
+mod posting;
 mod sandbox;
 mod shells;
 mod tape;

@@ -1,77 +1,10 @@
 //! `bub gateway` with its webhook, as a program on the same computer meets it.
 
-use std::{
-    io::{BufRead, BufReader, Read, Write},
-    net::TcpStream,
-    process::{Child, Stdio},
-};
+use std::io::Read as _;
 
 use bub_testkit::model::{ModelServer, Reply};
 
-use crate::sandbox::{Sandbox, bub, signal};
-
-const TOKEN: &str = "correct-horse-battery";
-
-struct Gateway {
-    child: Child,
-    address: String,
-}
-
-impl Gateway {
-    fn start(sandbox: &Sandbox, model: &ModelServer) -> Self {
-        let mut child = sandbox
-            .command(&bub())
-            .arg("gateway")
-            .env("BUB_WEBHOOK_TOKEN", TOKEN)
-            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
-            .env("BUB_VERBOSE", "1")
-            .env("BUB_MODEL", "openai:small")
-            .env("BUB_API_BASE", format!("{}/v1", model.url()))
-            .env("BUB_API_KEY", "sk-none-at-all")
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let address = lines.find_map(|line| {
-            let line = line.unwrap();
-            line.split("webhook.listening address=")
-                .nth(1)
-                .map(|rest| rest.split(' ').next().unwrap().to_owned())
-        });
-        // The rest of the log is read by nobody, but must not stop the program.
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, address: address.expect("it listens") }
-    }
-
-    /// Posts a message; the status and the body of the answer.
-    fn post(&self, body: &str) -> (String, String) {
-        let mut stream = self.begin(body);
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().to_owned(), body.to_owned())
-    }
-
-    fn begin(&self, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let head = format!("POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n");
-        write!(stream, "{head}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
-        stream
-    }
-
-    fn stop(mut self) {
-        signal(&self.child, "TERM");
-        assert_eq!(self.child.wait().unwrap().code(), Some(0));
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::{posting::Gateway, sandbox::Sandbox};
 
 #[test]
 fn a_program_posts_a_message_and_gets_the_models_answer_whole_or_as_it_grows() {
@@ -117,8 +50,7 @@ fn a_client_that_lost_its_gateway_asks_the_next_one_with_the_same_key() {
         assert!(count > 0, "{seen}");
         seen.push_str(std::str::from_utf8(&piece[..count]).unwrap());
     }
-    gateway.child.kill().unwrap();
-    gateway.child.wait().unwrap();
+    gateway.kill();
 
     model.script(Reply::text("once"));
     model.otherwise(Reply::text("twice"));
