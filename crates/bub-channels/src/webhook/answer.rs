@@ -76,7 +76,8 @@ pub(super) fn describe(id: &str, progress: &Progress) -> Value {
         let error = json!({"code": "turn_failed", "message": failure.content()});
         return json!({"id": id, "status": "failed", "error": error, "outbounds": values});
     }
-    let reply: Vec<_> = outbounds.iter().map(Outbound::content).collect();
+    let is_said = |outbound: &&Outbound| !outbound.is_question();
+    let reply: Vec<_> = outbounds.iter().filter(is_said).map(Outbound::content).collect();
     json!({"id": id, "status": "answered", "reply": reply.join("\n"), "outbounds": values})
 }
 

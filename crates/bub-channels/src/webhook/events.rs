@@ -1,4 +1,4 @@
-//! The answer as server-sent events: `accepted`, `text` as it comes, then `final` or `error`.
+//! The answer as server-sent events: `accepted`, `text` and questions for approval as they come, then `final` or `error`.
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
@@ -26,6 +26,8 @@ pub(super) struct Events {
     pub(super) deltas: broadcast::Receiver<String>,
     pub(super) keep_alive: Duration,
     pub(super) hurry: CancellationToken,
+    /// How many replies were looked at.
+    pub(super) seen: usize,
     /// Held while there is a reader.
     pub(super) _held: (Waiting, OwnedSemaphorePermit),
 }
@@ -58,6 +60,7 @@ impl Events {
 
     async fn next(&mut self) -> (String, Stage) {
         let mut is_growing = true;
+        let mut outbounds = self.exchange.outbounds();
         loop {
             tokio::select! {
                 biased;
@@ -68,6 +71,14 @@ impl Events {
                     Err(RecvError::Closed) => is_growing = false,
                 },
                 progress = self.exchanges.answered(&self.exchange) => return (self.last(&progress), Stage::Ended),
+                Ok(all) = outbounds.wait_for(|all| all.len() > self.seen) => {
+                    let question = all.get(self.seen).filter(|outbound| outbound.is_question()).cloned();
+                    drop(all);
+                    self.seen += 1;
+                    if let Some(question) = question {
+                        return (event("approval", question.value()), Stage::Growing);
+                    }
+                }
                 () = self.hurry.cancelled() => return (self.last(&Progress::Pending), Stage::Ended),
                 () = tokio::time::sleep(self.keep_alive) => return (": keep-alive\n\n".to_owned(), Stage::Growing),
             }

@@ -84,7 +84,16 @@ impl Outbound {
     }
 
     pub(super) fn is_error(&self) -> bool {
-        self.value.get("kind").and_then(Value::as_str) == Some("error")
+        self.is_of("error")
+    }
+
+    /// Whether somebody is asked to approve a tool call.
+    pub(super) fn is_question(&self) -> bool {
+        self.is_of("approval")
+    }
+
+    fn is_of(&self, kind: &str) -> bool {
+        self.value.get("kind").and_then(Value::as_str) == Some(kind)
     }
 
     pub(super) fn value(&self) -> &Value {
@@ -251,6 +260,11 @@ impl Exchange {
     /// The id of the message; empty until it is accepted.
     pub(super) fn id(&self) -> &str {
         self.id.get().map_or("", String::as_str)
+    }
+
+    /// The replies, as they come.
+    pub(super) fn outbounds(&self) -> watch::Receiver<Vec<Outbound>> {
+        self.outbounds.subscribe()
     }
 
     /// The URL to which replies go.

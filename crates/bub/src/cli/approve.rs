@@ -68,7 +68,8 @@ impl InChannel {
             question(request).trim_end_matches(" [y/N] "),
             id = request.id
         );
-        let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text);
+        let message =
+            ChannelMessage::new(&request.session_id, &request.sender.channel, text).kind("approval");
         router.dispatch(&message.chat_id(&request.sender.chat_id).into()).await?;
         // The builtin plugin waits for the answer.
         Ok(None)

@@ -1,6 +1,7 @@
 //! SIGKILL at any moment between a message and its reply: what was accepted is answered, once.
 //!
 //! `BUB_KILL_ROUNDS=2000` is the long form.
+#![expect(clippy::print_stdout, reason = "figures of the long form")]
 
 use std::{
     collections::{HashMap, HashSet},
@@ -50,7 +51,7 @@ impl Clients {
             self.post(&gateway.address, callback);
         }
         let Self { accepted, .. } = self;
-        assert_eq!(delivered.missing(accepted.values()), 0, "of {} messages", accepted.len());
+        assert_eq!(delivered.missing(&accepted.values()), 0, "of {} messages", accepted.len());
         gateway.stop();
         let delivered = delivered.all();
         for (id, deliveries) in &delivered {

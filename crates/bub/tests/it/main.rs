@@ -11,6 +11,7 @@
 
 mod agent_kill;
 mod answers;
+mod approvals;
 mod architecture;
 mod bad_input;
 mod commands;

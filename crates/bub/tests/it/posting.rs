@@ -125,7 +125,9 @@ pub(crate) fn post(address: &str, key: u64, chat: u64, callback: &str) -> Option
 
 /// What was called back: for each message, by its id, the delivery and the text of each reply.
 #[derive(Clone, Default)]
-pub(crate) struct Callbacks(Arc<Mutex<HashMap<String, Vec<(String, String)>>>>);
+pub(crate) struct Callbacks(Arc<Mutex<Replies>>);
+
+type Replies = HashMap<String, Vec<(String, String)>>;
 
 impl Callbacks {
     /// Takes callbacks, and returns where; `seen` is told of each before it is answered, and answers with a status.
@@ -157,7 +159,7 @@ impl Callbacks {
         }
     }
 
-    pub(crate) fn all(&self) -> HashMap<String, Vec<(String, String)>> {
+    pub(crate) fn all(&self) -> Replies {
         self.0.lock().unwrap().clone()
     }
 
@@ -165,8 +167,19 @@ impl Callbacks {
         self.0.lock().unwrap().len()
     }
 
+    /// Waits for the reply of this number to a message, counted from 0.
+    pub(crate) fn reply(&self, id: &str, number: usize) -> String {
+        for _ in 0..3000 {
+            if let Some((_, text)) = self.0.lock().unwrap().get(id).and_then(|replies| replies.get(number)) {
+                return text.clone();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("no reply {number} to {id} within 30 s: {:?}", self.all());
+    }
+
     /// Waits until each of these messages has had a reply; how many have none in the end.
-    pub(crate) fn missing<'a>(&self, ids: impl Iterator<Item = &'a String> + Clone) -> usize {
+    pub(crate) fn missing<'a>(&self, ids: &(impl Iterator<Item = &'a String> + Clone)) -> usize {
         let deadline = Instant::now() + Duration::from_mins(2);
         loop {
             let all = self.0.lock().unwrap();
