@@ -1,0 +1,84 @@
+//! Tables drawn with characters of one width.
+
+use pulldown_cmark::Alignment;
+use unicode_width::UnicodeWidthStr as _;
+
+/// Columns are not padded beyond this: one long cell must not make every row long.
+const PADDING_LIMIT: usize = 32;
+
+/// A table that is being read.
+pub(super) struct Table {
+    alignments: Vec<Alignment>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn new(alignments: Vec<Alignment>) -> Self {
+        Self { alignments, rows: Vec::new() }
+    }
+
+    pub(super) fn row(&mut self) {
+        self.rows.push(Vec::new());
+    }
+
+    pub(super) fn cell(&mut self) {
+        self.rows.iter_mut().last().into_iter().for_each(|row| row.push(String::new()));
+    }
+
+    /// Appends to the last cell.
+    pub(super) fn text(&mut self, text: &str) {
+        if let Some(cell) = self.rows.last_mut().and_then(|row| row.last_mut()) {
+            cell.extend(text.chars().map(|character| if character.is_control() { ' ' } else { character }));
+        }
+    }
+
+    fn last(&self) -> &str {
+        self.rows.last().and_then(|row| row.last()).map_or("", String::as_str)
+    }
+
+    /// How long the last cell is.
+    pub(super) fn length(&self) -> usize {
+        self.last().len()
+    }
+
+    /// The last cell from `start` on.
+    pub(super) fn since(&self, start: usize) -> Option<&str> {
+        self.last().get(start..)
+    }
+
+    /// The lines: the header, a rule, the rows.
+    pub(super) fn draw(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let mut widths = vec![0; columns];
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.width().min(PADDING_LIMIT).max(*width);
+            }
+        }
+        let rule: Vec<String> = widths.iter().map(|width| "-".repeat(*width)).collect();
+        let mut lines = String::new();
+        for (index, row) in self.rows.iter().enumerate() {
+            // Rows that ended early are not filled up.
+            let filled = row.iter().rposition(|cell| !cell.is_empty()).map_or(0, |last| last + 1);
+            let cells = row.iter().zip(&widths).enumerate().take(filled);
+            let cells = cells.map(|(column, (cell, width))| self.pad(column, cell, *width));
+            lines.push_str(cells.collect::<Vec<_>>().join(" | ").trim_end());
+            lines.push('\n');
+            if index == 0 {
+                lines.push_str(&rule.join("-+-"));
+                lines.push('\n');
+            }
+        }
+        lines
+    }
+
+    fn pad(&self, column: usize, cell: &str, width: usize) -> String {
+        let missing = width.saturating_sub(cell.width());
+        let left = match self.alignments.get(column) {
+            Some(Alignment::Right) => missing,
+            Some(Alignment::Center) => missing / 2,
+            _ => 0,
+        };
+        format!("{}{cell}{}", " ".repeat(left), " ".repeat(missing - left))
+    }
+}

@@ -1,0 +1,13 @@
+//! Texts of the bot channel: Markdown to messages, and messages to what the model reads.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod checker;
+mod html;
+mod html_laws;
