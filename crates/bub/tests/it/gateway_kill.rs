@@ -5,7 +5,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::mpsc::{Receiver, Sender, channel},
+    sync::mpsc::{Receiver, channel},
     time::{Duration, Instant},
 };
 
@@ -96,7 +96,7 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
 
 /// A step of a turn that somebody outside can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Step {
+pub(crate) enum Step {
     /// The model is asked for the first time, and asks for a tool.
     Asked,
     /// The tool has done its work.
@@ -108,12 +108,12 @@ enum Step {
 }
 
 /// A model that has a line with the message's key written, and then says so.
-fn writing(request: &Request, steps: &Sender<Step>) -> Reply {
+pub(crate) fn writing(request: &Request, told: impl Fn(Step)) -> Reply {
     let messages = request.json()["messages"].as_array().cloned().unwrap_or_default();
     let last = messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default();
     // After a step with tools the last message asks to go on.
     let key: Option<u64> = last.rsplit("message ").next().and_then(|key| key.trim().parse().ok());
-    let _ = steps.send(if key.is_some() { Step::Asked } else { Step::AskedAgain });
+    told(if key.is_some() { Step::Asked } else { Step::AskedAgain });
     let Some(key) = key else { return Reply::text("written down") };
     Reply::new().call("call", "bash", &format!(r#"{{"cmd": "echo {key} >> log"}}"#))
 }
@@ -138,7 +138,11 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     let (seen, steps) = channel();
     let for_model = seen.clone();
-    model.forget_requests().answer_with(move |request| writing(request, &for_model));
+    model.forget_requests().answer_with(move |request| {
+        writing(request, |step| {
+            let _ = for_model.send(step);
+        })
+    });
     let delivered = Callbacks::default();
     let callback = delivered.listen(move || {
         let _ = seen.send(Step::Delivered);

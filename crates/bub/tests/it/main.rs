@@ -22,6 +22,7 @@ mod examples;
 mod faults;
 mod gateway;
 mod gateway_kill;
+mod gateways;
 mod login;
 mod models;
 mod posting;
