@@ -33,6 +33,9 @@ pub struct TurnOptions {
 /// The target of log lines about what the caller learns as well, so that a program can print them once.
 pub(crate) const TURN_LOG: &str = "bub::turn";
 
+/// The target of log lines with what people and models say: a program shows them only when asked to.
+const CONTENTS_LOG: &str = "bub::contents";
+
 impl TurnOptions {
     /// Waits until the turn is cancelled: for ever, when nobody can.
     pub async fn cancelled(&self) {
@@ -99,9 +102,11 @@ impl Framework {
             until(cancel, recorder.0.question(&prompt, &state)).await?;
         }
 
+        tracing::info!(target: CONTENTS_LOG, "turn.prompt session={session_id:?} text={:?}", prompt.text());
         let turn = Turn { framework: self, message: inbound, session_id: &session_id, state: &state };
         let mut output = String::new();
         let answered = until(cancel, turn.run_model(&prompt, options.stream_output, &mut output)).await;
+        tracing::info!(target: CONTENTS_LOG, "turn.answer session={session_id:?} text={output:?}");
         let saved = turn.save_state(&prompt, &output, answered.as_ref().err()).await;
         answered?;
         saved?;

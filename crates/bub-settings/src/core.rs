@@ -287,6 +287,31 @@ pub static USAGE_DAILY_TOKENS: Key<Option<u64>> =
 pub static USAGE_DAILY_COST: Key<Option<f64>> =
     Key::new("usage.daily_cost", None, "Most US dollars of one day; null for no limit.").trusted();
 
+/// Which log lines are written.
+pub static LOG_FILTER: Key<Option<String>> = Key::new(
+    "log.filter",
+    None,
+    "What to log: error, warn, info, debug, trace, off, and TARGET=LEVEL, with commas between them.",
+)
+.variable("BUB_LOG");
+
+/// A file for the log. Trusted: it is written.
+pub static LOG_FILE: Key<Option<PathBuf>> =
+    Key::new("log.file", None, "File for the log, beside standard error.").trusted();
+
+/// How large that file may grow.
+pub static LOG_FILE_SIZE: Key<u64> = Key::new(
+    "log.file_size",
+    10_000_000,
+    "Bytes after which the log file is put aside; three such files are kept.",
+)
+.at_least(1)
+.trusted();
+
+/// Whether the log may hold what people said. Trusted: it is policy.
+pub static LOG_CONTENTS: Key<bool> =
+    Key::new("log.contents", false, "Log what people and models say, too, from the level info on.").trusted();
+
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
@@ -404,8 +429,10 @@ static SKILLS: &[&dyn Declared] = &[&SKILLS_ENV];
 static WEB: &[&dyn Declared] = &[&WEB_ALLOW_PRIVATE, &WEB_PROXY];
 static USAGE: &[&dyn Declared] = &[&USAGE_DAILY_TOKENS, &USAGE_DAILY_COST];
 
+static LOG: &[&dyn Declared] = &[&LOG_FILTER, &LOG_FILE, &LOG_FILE_SIZE, &LOG_CONTENTS];
+
 /// The sections that are always there, the root first.
-pub(crate) fn sections() -> [Section; 12] {
+pub(crate) fn sections() -> [Section; 13] {
     [
         Section::new("", ROOT),
         Section::new("telegram", TELEGRAM),
@@ -419,5 +446,6 @@ pub(crate) fn sections() -> [Section; 12] {
         Section::new("skills", SKILLS),
         Section::new("web", WEB),
         Section::new("usage", USAGE),
+        Section::new("log", LOG),
     ]
 }

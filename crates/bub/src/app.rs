@@ -111,7 +111,7 @@ impl App {
         let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with a broken configuration, so problems wait until a command is to run.
         let (settings, problems) = self.load_settings(&workspace, redactor);
-        logging::start(&settings);
+        logging::start(&settings, arguments::verbosity(args));
         for warning in settings.warnings() {
             tracing::warn!("{warning}");
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bub_kernel::CliCommand;
-use clap::{Arg, ArgMatches, Command, error::ErrorKind, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 interrupted, 143 terminated.";
@@ -69,6 +69,14 @@ fn root() -> Command {
                 .global(true)
                 .help("The directory the agent works in [default: the current one]"),
         )
+        .arg(
+            Arg::new("verbose")
+                .short('v')
+                .long("verbose")
+                .action(ArgAction::Count)
+                .global(true)
+                .help("Log what happens; twice for everything that may help"),
+        )
 }
 
 /// The workspace, read before plugins exist: they want to know it when they are made.
@@ -88,6 +96,16 @@ pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
         }
     }
     found
+}
+
+/// How often `-v` was given, read before plugins exist: they log when they are made.
+pub(crate) fn verbosity(args: &[OsString]) -> u64 {
+    let count = |arg: &OsString| match arg.as_bytes() {
+        b"--verbose" => 1,
+        [b'-', letters @ ..] if letters.iter().all(|letter| *letter == b'v') => letters.len() as u64,
+        _ => 0,
+    };
+    args.iter().skip(1).take_while(|arg| *arg != "--").map(count).sum()
 }
 
 fn attached_value(arg: &OsStr) -> Option<PathBuf> {

@@ -1,16 +1,30 @@
-//! Logs go to standard error, through the redactor.
+//! Logs: lines for people on a terminal, JSON otherwise, on standard error and in a file; all through the redactor.
+
+mod file;
+mod filter;
+mod line;
 
 use std::{
-    io::IsTerminal,
-    sync::atomic::{AtomicBool, Ordering},
+    io::{IsTerminal, Write},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use bub_settings::{Redactor, Settings, core};
-use tracing::{Metadata, level_filters::LevelFilter};
-use tracing_subscriber::fmt::writer::MakeWriterExt;
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    level_filters::LevelFilter,
+    span::{Attributes, Id, Record},
+};
+
+use self::{file::LogFile, filter::Filter, line::Line};
 
 /// The log lines of turns that failed.
 const TURN: &str = "bub::turn";
+/// The log lines with what people and models said.
+const CONTENTS: &str = "bub::contents";
 
 /// Whether the command that runs prints such failures itself.
 static PRINTED: AtomicBool = AtomicBool::new(false);
@@ -20,33 +34,38 @@ pub(crate) fn failures_are_printed() {
     PRINTED.store(true, Ordering::Relaxed);
 }
 
-/// Starts logging at the level the settings ask for.
-pub(crate) fn start(settings: &Settings) {
-    let level = match settings.get(&core::VERBOSE) {
-        0 => LevelFilter::WARN,
-        1 => LevelFilter::INFO,
-        _ => LevelFilter::DEBUG,
+/// Starts logging as the settings ask for; `verbosity` is how often `-v` was given.
+pub(crate) fn start(settings: &Settings, verbosity: u64) {
+    let by_words = settings.get(&core::LOG_FILTER).filter(|_| verbosity == 0);
+    let parsed = by_words.as_deref().map(Filter::parse).transpose();
+    let usual = || Filter::at(verbosity.max(settings.get(&core::VERBOSE)));
+    let (filter, problem) = match parsed {
+        Ok(filter) => (filter.unwrap_or_else(usual), None),
+        Err(problem) => (usual(), Some(problem)),
     };
-    let redactor = settings.redactor().clone();
-    let wanted = move |line: &Metadata<'_>| {
-        level > LevelFilter::WARN || line.target() != TURN || !PRINTED.load(Ordering::Relaxed)
+    let file =
+        settings.get(&core::LOG_FILE).map(|path| LogFile::new(path, settings.get(&core::LOG_FILE_SIZE)));
+    let is_terminal = std::io::stderr().is_terminal();
+    let log = Log {
+        filter,
+        contents: settings.get(&core::LOG_CONTENTS),
+        redactor: settings.redactor().clone(),
+        is_json: !is_terminal,
+        colour: is_terminal && wants_colour(settings),
+        file: file.map(Mutex::new),
     };
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_target(false)
-        .without_time()
-        .with_ansi(wants_colour(settings))
-        .with_writer((move || redactor.writer(std::io::stderr())).with_filter(wanted))
-        .finish();
     // A program that embeds the App may have its own subscriber already; then that one is used.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    let _ = tracing::subscriber::set_global_default(log);
     log_panics(settings.redactor().clone());
+    if let Some(problem) = problem {
+        tracing::warn!("{problem}");
+    }
 }
 
 fn wants_colour(settings: &Settings) -> bool {
     let refused = settings.environment().get("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = settings.environment().get("TERM").is_some_and(|name| name == "dumb");
-    !refused && !dumb && std::io::stderr().is_terminal()
+    !refused && !dumb
 }
 
 /// A panic is logged in one redacted line. Plugin panics are caught and become errors, so this is
@@ -56,4 +75,54 @@ fn log_panics(redactor: Redactor) {
         let text = panic.to_string();
         tracing::error!("panic {}", redactor.redact(&text));
     }));
+}
+
+/// Where log lines go. Nothing here uses spans, so they cost nothing.
+struct Log {
+    filter: Filter,
+    contents: bool,
+    redactor: Redactor,
+    is_json: bool,
+    colour: bool,
+    file: Option<Mutex<LogFile>>,
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        self.filter.allows(metadata.target(), *metadata.level())
+            && (self.contents || metadata.target() != CONTENTS)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.filter.most())
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let metadata = event.metadata();
+        let line = Line::of(event);
+        let is_told = metadata.target() == TURN
+            && PRINTED.load(Ordering::Relaxed)
+            && !self.filter.allows(TURN, Level::INFO);
+        if !is_told {
+            let text = if self.is_json { line.json() } else { line.human(self.colour) };
+            // Nothing sensible is left to do when standard error is gone.
+            let _ = std::io::stderr().lock().write_all(self.redactor.redact(&text).as_bytes());
+        }
+        if let Some(file) = &self.file {
+            let text = line.json();
+            file.lock().unwrap_or_else(PoisonError::into_inner).write(&self.redactor.redact(&text));
+        }
+    }
+
+    fn new_span(&self, _span: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &Id, _values: &Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &Id, _follows: &Id) {}
+
+    fn enter(&self, _span: &Id) {}
+
+    fn exit(&self, _span: &Id) {}
 }

@@ -109,7 +109,7 @@ fn what_cannot_be_changed_safely_is_refused() {
             "a",
             "user/.bub/config.yml:1: found a single value or a list, expected a map of settings such as `model: provider:name`",
         ),
-        ("a: [\n", "a", "user/.bub/config.yml:2:1: not valid YAML: "),
+        ("a: [\n", "a", "user/.bub/config.yml:1:4: not valid YAML: "),
     ] {
         let text = set(before, path, json!(7));
         assert!(text.starts_with(&format!("error: {error}")), "{before:?}: {text}");

@@ -44,7 +44,7 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
     let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
-    assert_eq!(settings.len(), 49);
+    assert_eq!(settings.len(), 53);
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
@@ -127,6 +127,10 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "web.proxy BUB_WEB_PROXY true",
             "usage.daily_tokens BUB_USAGE_DAILY_TOKENS null",
             "usage.daily_cost BUB_USAGE_DAILY_COST null",
+            "log.filter BUB_LOG null",
+            "log.file BUB_LOG_FILE null",
+            "log.file_size BUB_LOG_FILE_SIZE 10000000",
+            "log.contents BUB_LOG_CONTENTS false",
         ]
     );
 }

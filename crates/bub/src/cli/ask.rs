@@ -12,8 +12,9 @@ pub(super) fn is_possible() -> bool {
 
 /// A line that is not shown.
 pub(super) async fn secret(question: &str) -> Result<String> {
-    say(&format!("{question}: "));
+    // First, because it forgets what was typed before.
     let quiet = Quiet::start();
+    say(&format!("{question}: "));
     let typed = interruptible(read_line).await;
     drop(quiet);
     say("\n");

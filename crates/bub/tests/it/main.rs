@@ -23,6 +23,7 @@ mod faults;
 mod gateway;
 mod gateway_kill;
 mod gateways;
+mod logging;
 mod login;
 mod models;
 mod posting;

@@ -1,0 +1,68 @@
+//! Which log lines are wanted: `warn`, or `warn,bub_model=debug`.
+
+use tracing::{Level, level_filters::LevelFilter};
+
+/// A level for everything, and others for the targets that begin with a name.
+pub(super) struct Filter {
+    all: LevelFilter,
+    targets: Vec<(String, LevelFilter)>,
+}
+
+impl Filter {
+    /// 0 is warnings, 1 what happens, 2 everything that may help.
+    pub(super) fn at(verbosity: u64) -> Self {
+        let all = match verbosity {
+            0 => LevelFilter::WARN,
+            1 => LevelFilter::INFO,
+            2 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        };
+        Self { all, targets: Vec::new() }
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut filter = Self::at(0);
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (target, level) =
+                part.split_once('=').map_or((None, part), |(target, level)| (Some(target), level));
+            let level = level.trim().parse().map_err(|_| {
+                format!("the log filter `{part}` is ignored, expected error, warn, info, debug, trace, off or TARGET=LEVEL")
+            })?;
+            match target {
+                Some(target) => filter.targets.push((target.trim().to_owned(), level)),
+                None => filter.all = level,
+            }
+        }
+        // The longest name that fits decides.
+        filter.targets.sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));
+        Ok(filter)
+    }
+
+    pub(super) fn allows(&self, target: &str, level: Level) -> bool {
+        let named = self.targets.iter().find(|(name, _)| target.starts_with(name.as_str()));
+        level <= named.map_or(self.all, |(_, level)| *level)
+    }
+
+    pub(super) fn most(&self) -> LevelFilter {
+        self.targets.iter().map(|(_, level)| *level).fold(self.all, Ord::max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_target_decides() {
+        let filter = Filter::parse("error, bub_model=debug,bub_model::client=off").unwrap();
+        assert!(filter.allows("bub_agent", Level::ERROR) && !filter.allows("bub_agent", Level::WARN));
+        assert!(filter.allows("bub_model::keys", Level::DEBUG) && !filter.allows("bub_model", Level::TRACE));
+        assert!(!filter.allows("bub_model::client::call", Level::ERROR));
+        assert_eq!(filter.most(), LevelFilter::DEBUG);
+    }
+
+    #[test]
+    fn a_level_that_is_none_is_named() {
+        assert!(Filter::parse("bub=loud").err().unwrap().contains("`bub=loud`"));
+    }
+}
