@@ -54,6 +54,7 @@ pub(super) fn lay_out(source: &str, place: Place) -> Vec<Line> {
         targets: Vec::new(),
         code: None,
         table: None,
+        cell: 0,
         blank: false,
         seen: 0,
     };
@@ -89,6 +90,8 @@ struct Layout<'a> {
     /// Open code: its label and text.
     code: Option<(String, String)>,
     table: Option<Table>,
+    /// Where the last cell of the table ended.
+    cell: usize,
     /// A blank line is due before the next block.
     blank: bool,
     /// How far the source has been shown.
@@ -402,11 +405,23 @@ impl Layout<'_> {
                 self.seen = self.seen.max(range.start);
             }
             Event::End(tag) if is_container(tag) => self.definitions(range.end),
+            Event::End(TagEnd::TableCell) => self.cell = range.end,
+            Event::End(TagEnd::TableRow) => self.keep_cells(range.end),
             Event::End(_) => {}
             _ => {
                 self.definitions(range.start);
                 self.seen = self.seen.max(range.end);
             }
+        }
+    }
+
+    /// Cells beyond those of the head are no events, either; they stay in the last one.
+    fn keep_cells(&mut self, until: usize) {
+        let rest = self.source.get(self.cell..until).unwrap_or_default();
+        let rest = rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
+        let row = self.table.as_mut().and_then(|table| table.rows.last_mut());
+        if let Some(cell) = row.and_then(|row| row.last_mut()).filter(|_| !rest.is_empty()) {
+            cell.push(&format!(" | {rest}"), Style::NONE);
         }
     }
 

@@ -137,6 +137,7 @@ fn tables_fit_or_become_lists() {
     check(table, 10, &["Name: a", "Size: 1", "───", "Name: long", "name", "Size: 10", "", "end"]);
     let wide = "|a|b|\n|-|-|\n|x|one two three four five|";
     check(wide, 16, &["a │ b", "──┼─────────────", "x │ one two", "  │ three four", "  │ five"]);
+    check("|a|b|\n|-|-|\n|1|2|3|4|\n|5|", 20, &["a │ b", "──┼────────", "1 │ 2 | 3|4", "5 │"]);
     check("|你好|b|\n|-|-|\n|x|`y`|", 20, &["你好 │ b", "─────┼──", "x    │ y"]);
 }
 
@@ -223,11 +224,11 @@ fn words_of_html(html: &str) -> Vec<String> {
 }
 
 fn letters(lines: &[Line]) -> String {
-    lines
-        .iter()
-        .flat_map(|line| line.text().chars().collect::<Vec<_>>())
-        .filter(|c| c.is_alphanumeric())
-        .collect()
+    lines.iter().map(|line| letters_of(&line.text())).collect()
+}
+
+fn letters_of(text: &str) -> String {
+    text.chars().filter(|character| character.is_alphanumeric()).collect()
 }
 
 #[test]
@@ -253,6 +254,22 @@ fn no_example_of_commonmark_depends_on_where_it_is_cut() {
         assert_eq!(cut_at(&source, 40, &every), whole, "example {number}, every character: {source:?}");
         for cut in every {
             assert_eq!(cut_at(&source, 40, &[cut]), whole, "example {number}, cut at {cut}: {source:?}");
+        }
+    }
+}
+
+/// Also what a browser does not show: targets, titles, definitions, HTML, languages of code.
+#[test]
+fn no_example_of_commonmark_loses_a_word_of_its_source() {
+    for (number, source, _) in examples() {
+        // Entities are shown as what they mean, and the number of an item loses its zeros.
+        if source.contains('&') || source.starts_with("003.") {
+            continue;
+        }
+        let shown = letters(&lines(&source, 40, Look::Styled));
+        for word in source.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
+            let (before, after) = (letters_of(&source).matches(word).count(), shown.matches(word).count());
+            assert!(after >= before, "example {number} lost {word:?}: {source:?}\n{shown}");
         }
     }
 }
@@ -321,6 +338,14 @@ proptest! {
     fn cuts_do_not_matter(source in markdown(), cuts in prop::collection::vec(0..400_usize, 0..20), width in 10..60_usize) {
         let whole = lines(&source, width, Look::Styled);
         prop_assert_eq!(cut_at(&source, width, &cuts), whole);
+    }
+
+    #[test]
+    fn no_word_is_lost(source in markdown(), width in 10..60_usize) {
+        let shown = letters(&lines(&source, width, Look::Styled));
+        for word in ["word", "longer", "most", "path", "你好"] {
+            prop_assert!(shown.matches(word).count() >= source.matches(word).count(), "{}\n{}", word, shown);
+        }
     }
 
     #[test]
