@@ -1,7 +1,7 @@
 //! The commands of the `bash` tool: started, watched, read, ended.
 //!
 //! * [`Shells`]: all of them, each owned by a session.
-//! * `process`: one command, under the `supervisor` (a hidden subcommand) or directly.
+//! * `process`: one command, under the supervisor of `bub-process` or directly.
 //! * `output`: what it printed, bounded.
 
 use std::{
@@ -30,10 +30,9 @@ use process::{Process, Start};
 
 mod output;
 mod process;
-mod supervisor;
 
+pub use bub_process::{Launcher, SUBCOMMAND, supervise};
 pub use process::Exit;
-pub use supervisor::{SUBCOMMAND, supervise};
 
 /// Most commands that run at a time.
 const MOST_RUNNING: usize = 64;
@@ -51,18 +50,6 @@ const DRAIN: Duration = Duration::from_secs(1);
 const START: Duration = Duration::from_secs(20);
 /// Where a shell is when the search path has none.
 const USUAL_PLACES: &str = "/bin:/usr/bin:/usr/local/bin";
-
-/// The program to start commands with: one whose `main` runs [`supervise`] for [`SUBCOMMAND`].
-#[derive(Clone, Debug)]
-pub struct Launcher(pub PathBuf);
-
-impl Launcher {
-    /// This very program, also when another was put in its place since.
-    pub fn this_program() -> Option<Self> {
-        let own = PathBuf::from("/proc/self/exe");
-        if own.exists() { Some(Self(own)) } else { std::env::current_exe().ok().map(Self) }
-    }
-}
 
 /// The commands that run or ran, of all sessions.
 #[derive(Debug)]

@@ -38,6 +38,16 @@ pub enum Decision {
 }
 
 impl Decision {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Process => "process",
+            Self::Drop => "drop",
+            Self::FollowUp => "follow_up",
+            Self::Steer => "steer",
+        }
+    }
+
     /// The decision of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {

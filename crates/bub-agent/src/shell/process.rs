@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use bub_process::{KILL, NAME, SUBCOMMAND, TERMINATE};
 use rustix::process::{Pid, Signal};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},
@@ -19,8 +20,6 @@ use tokio::{
     },
     process::{Child, Command},
 };
-
-use super::supervisor::{KILL, NAME, SUBCOMMAND, TERMINATE};
 
 /// How often a group without a supervisor is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);

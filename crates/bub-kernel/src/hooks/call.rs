@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{AsyncHook, HookPoint, HookSet, HookSpec, Implementation, SyncHook, point};
+use super::{AsyncHook, Call, HookPoint, HookSet, HookSpec, Implementation, Next, SyncHook, point};
 use crate::error::Result;
 
 impl HookSet {
@@ -57,6 +57,23 @@ impl HookSet {
     pub fn call_many_sync<'a, P: HookPoint>(&'a self, args: P::Args<'a>) -> Result<Vec<Option<P::Output>>> {
         let found = P::implementations(self).iter().rev();
         found.filter_map(|implementation| implementation.call_sync(self, args)).collect()
+    }
+
+    /// What one plugin says, asked alone. `place` is that of [`Call::place`].
+    pub async fn call_one<'a, P: HookPoint>(
+        &'a self,
+        place: usize,
+        args: P::Args<'a>,
+    ) -> Result<Option<P::Output>> {
+        match P::implementations(self).iter().find(|found| found.place() == place) {
+            Some(found) => found.call(self, args).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The chain below a place, for a call that outlives the one it was asked in.
+    pub fn below<'a, P: HookPoint>(&'a self, place: usize, args: P::Args<'a>) -> Next<'a, P> {
+        Next(Call { args, set: self, plugin: place })
     }
 
     /// Whether any plugin implements the hook.

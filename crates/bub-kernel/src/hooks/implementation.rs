@@ -17,6 +17,11 @@ pub struct Call<'a, P: HookPoint> {
 }
 
 impl<'a, P: HookPoint> Call<'a, P> {
+    /// Where in the order of registration its plugin stands.
+    pub fn place(&self) -> usize {
+        self.plugin
+    }
+
     /// The chain below this implementation.
     pub fn next(self) -> Next<'a, P>
     where
@@ -87,7 +92,8 @@ impl<P: HookPoint> Implementation<P> {
         Arc::clone(&self.plugin)
     }
 
-    pub(super) fn plugin_index(&self) -> usize {
+    /// Where in the order of registration its plugin stands.
+    pub fn place(&self) -> usize {
         self.plugin_index
     }
 

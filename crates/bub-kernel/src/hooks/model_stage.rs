@@ -31,9 +31,9 @@ impl HookSet {
         let mut streams = below(RunModelStream::implementations(self), plugin).peekable();
         let mut texts = below(RunModel::implementations(self), plugin).peekable();
         loop {
-            let next_text = texts.peek().map(|found| found.plugin_index());
+            let next_text = texts.peek().map(|found| found.place());
             // A tie means one plugin has both: its stream comes first.
-            if let Some(found) = streams.next_if(|found| Some(found.plugin_index()) >= next_text) {
+            if let Some(found) = streams.next_if(|found| Some(found.place()) >= next_text) {
                 let args = args::RunModelStream { prompt, session_id, state };
                 if let Some(stream) = found.call(self, args).await? {
                     return Ok(Some(stream));
@@ -53,7 +53,7 @@ fn below<P: HookPoint>(
     found: &[Implementation<P>],
     plugin: usize,
 ) -> impl Iterator<Item = &Implementation<P>> {
-    found.iter().rev().filter(move |found| found.plugin_index() < plugin)
+    found.iter().rev().filter(move |found| found.place() < plugin)
 }
 
 impl Chained for RunModelStream {

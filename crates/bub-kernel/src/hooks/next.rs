@@ -39,7 +39,7 @@ impl<'a, P: HookPoint> Next<'a, P> {
 
     pub(super) async fn first_below(self) -> Result<Option<P::Output>> {
         let Call { args, set, plugin } = self.0;
-        for found in P::implementations(set).iter().rev().filter(|found| found.plugin_index() < plugin) {
+        for found in P::implementations(set).iter().rev().filter(|found| found.place() < plugin) {
             if let Some(value) = found.call(set, args).await? {
                 return Ok(Some(value));
             }
@@ -61,7 +61,7 @@ impl<'a, P: HookPoint> Next<'a, P> {
         P: ChainedSync,
     {
         let Call { args, set, plugin } = self.0;
-        for found in P::implementations(set).iter().rev().filter(|found| found.plugin_index() < plugin) {
+        for found in P::implementations(set).iter().rev().filter(|found| found.place() < plugin) {
             if let Some(value) = found.call_sync(set, args).transpose()?.flatten() {
                 return Ok(Some(value));
             }

@@ -107,6 +107,15 @@ macro_rules! hook_table {
             }
         }
 
+        /// Gives every row of the table to a macro, for whoever carries hooks elsewhere. Not for direct use.
+        #[doc(hidden)]
+        #[macro_export]
+        macro_rules! __hook_rows {
+            ($d to:ident) => {
+                $d to! { $( $name $point $kind [$($sync)?] ($($arg: $ty),*); )* }
+            };
+        }
+
         /// Checks a method name of a `#[hooks]` block. Not for direct use.
         #[doc(hidden)]
         #[macro_export]

@@ -9,9 +9,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bub-tape", &[]),
     ("bub-settings", &[]),
     ("bub-macros", &[]),
+    ("bub-process", &[]),
     ("bub-kernel", &["bub-tape", "bub-macros"]),
     ("bub-model", &["bub-settings"]),
-    ("bub-agent", &["bub-kernel", "bub-model", "bub-tape", "bub-settings"]),
+    ("bub-agent", &["bub-kernel", "bub-model", "bub-process", "bub-tape", "bub-settings"]),
     ("bub-channels", &["bub-kernel", "bub-tape", "bub-settings"]),
     ("bub-terminal", &["bub-kernel", "bub-settings"]),
     (

@@ -1,4 +1,4 @@
-//! The hidden subcommand between bub and a command: it starts the command and outlives it.
+//! The hidden subcommand between bub and a command or another program: it starts it and outlives it.
 //!
 //! It holds one end of a socket whose other end is bub's. When bub is gone, however that happened, the
 //! socket is closed and everything the command started is ended. A death signal would not do: it comes
@@ -31,13 +31,16 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, Wait
 /// The first argument of a program that is to be the supervisor.
 pub const SUBCOMMAND: &str = "__exec";
 
+/// The argument after it for a program that is talked to: its standard output is also its standard input.
+pub(crate) const TALK: &str = "--talk";
+
 /// What it is called in lists of processes.
-pub(super) const NAME: &str = "shell-guard";
+pub const NAME: &str = "shell-guard";
 
 /// Asks every process of the command to end.
-pub(super) const TERMINATE: u8 = b't';
+pub const TERMINATE: u8 = b't';
 /// Ends every process of the command.
-pub(super) const KILL: u8 = b'k';
+pub const KILL: u8 = b'k';
 
 /// What the command gets to clean up when bub is gone.
 const LAST_GRACE: Duration = Duration::from_millis(500);
@@ -48,11 +51,17 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// was waited for is free for others, so nobody may be about to signal it.
 type Group = Arc<Mutex<Pid>>;
 
-/// Runs the supervisor; `args` are those after [`SUBCOMMAND`]: the shell and the command.
+/// Runs the supervisor; `args` are those after [`SUBCOMMAND`]: the shell and the command, or [`TALK`] and a program.
 pub fn supervise(args: &[OsString]) -> ExitCode {
     match (args, control()) {
+        ([talk, program, arguments @ ..], Ok(control)) if talk == TALK => {
+            let input = io::stdout().as_fd().try_clone_to_owned();
+            let input = input.map_or_else(|_| Stdio::null(), Stdio::from);
+            run(control, Command::new(program).args(arguments).stdin(input));
+            ExitCode::SUCCESS
+        }
         ([shell, command], Ok(control)) => {
-            run(control, Command::new(shell).arg("-c").arg(command));
+            run(control, Command::new(shell).arg("-c").arg(command).stdin(Stdio::null()));
             ExitCode::SUCCESS
         }
         // Started by somebody who is curious.
@@ -69,7 +78,7 @@ fn control() -> io::Result<UnixStream> {
 /// Whoever listens may be gone at any time, so what is written may get lost.
 fn run(mut control: UnixStream, command: &mut Command) {
     detach();
-    let child = match command.stdin(Stdio::null()).process_group(0).spawn() {
+    let child = match command.process_group(0).spawn() {
         Ok(child) => child,
         Err(error) => return drop(writeln!(control, "failed {error}")),
     };

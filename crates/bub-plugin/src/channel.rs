@@ -1,0 +1,159 @@
+//! The channels of a plugin: the host keeps the messages, the plugin has the platform.
+
+use std::sync::Arc;
+
+use bub_kernel::{
+    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Result, StreamEvent,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    codec::{self, Argument},
+    descriptor::ChannelEntry,
+    external::External,
+    peer::Arrival,
+};
+
+/// A channel of a plugin.
+pub(crate) struct ExternalChannel {
+    plugin: Arc<External>,
+    entry: ChannelEntry,
+}
+
+impl ExternalChannel {
+    pub(crate) fn new(plugin: &Arc<External>, entry: &ChannelEntry) -> Self {
+        Self { plugin: Arc::clone(plugin), entry: entry.clone() }
+    }
+
+    async fn ask(&self, method: &str, params: Value) -> Result<Value> {
+        let Some(peer) = self.plugin.reach().await? else {
+            return Err(Error::new(ErrorKind::Temporary, "the plugin failed too often and is left alone"));
+        };
+        let mut asked = peer.ask(method, &params, 0);
+        let limit = self.plugin.setup.limits.hook;
+        let answering = async {
+            loop {
+                match asked.next().await {
+                    Arrival::Response(answer) => return answer,
+                    Arrival::Question { id, .. } => {
+                        peer.respond(&id, Err(Error::invalid_input("not about a call of a channel")));
+                    }
+                    Arrival::Event(_) => {}
+                }
+            }
+        };
+        let Ok(answer) = tokio::time::timeout(limit, answering).await else {
+            drop(asked);
+            self.plugin.note_late(&peer);
+            return Err(Error::new(ErrorKind::Temporary, format!("no answer within {} s", limit.as_secs())));
+        };
+        asked.is_over = true;
+        self.plugin.note_success();
+        answer
+    }
+}
+
+impl Channel for ExternalChannel {
+    fn name(&self) -> &str {
+        &self.entry.name
+    }
+
+    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        let watched = Watched { plugin: Arc::clone(&self.plugin), name: self.entry.name.clone(), stop };
+        Box::pin(async move {
+            self.ask("channel/start", json!({"channel": self.entry.name})).await?;
+            watched.spawn();
+            Ok(())
+        })
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            // One that does not run has nothing to stop.
+            if !self.plugin.is_running() {
+                return Ok(());
+            }
+            self.ask("channel/stop", json!({"channel": self.entry.name})).await.map(drop)
+        })
+    }
+
+    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        let params = json!({"channel": self.entry.name, "message": Argument::write(message)});
+        Box::pin(async move { self.ask("channel/send", params).await.map(drop) })
+    }
+
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        if self.entry.events
+            && let Some(peer) = self.plugin.running_peer()
+        {
+            let params =
+                json!({"channel": self.entry.name, "event": event, "message": Argument::write(message)});
+            peer.notify("channel/event", &params);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn needs_debounce(&self) -> bool {
+        self.entry.debounce
+    }
+
+    fn role(&self) -> ChannelRole {
+        if self.entry.lifecycle { ChannelRole::Lifecycle } else { ChannelRole::Service }
+    }
+}
+
+/// A channel whose process ended is started again.
+struct Watched {
+    plugin: Arc<External>,
+    name: String,
+    stop: CancellationToken,
+}
+
+impl Watched {
+    fn spawn(self) {
+        tokio::spawn(async move {
+            let Self { plugin, name, stop } = self;
+            loop {
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = plugin.process_ended() => {}
+                }
+                let channel = ExternalChannel {
+                    plugin: Arc::clone(&plugin),
+                    entry: ChannelEntry { name: name.clone(), ..ChannelEntry::default() },
+                };
+                while let Err(error) = channel.ask("channel/start", json!({"channel": name})).await {
+                    tracing::warn!(
+                        "channel.restart_failed channel={name} error={}",
+                        plugin.redact(error.message())
+                    );
+                    tokio::select! {
+                        () = stop.cancelled() => return,
+                        () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// A message that arrived at a channel of the plugin: answered when it is on disk.
+pub(crate) async fn inbound(plugin: &External, mut params: Value) -> Result<Value> {
+    let channel = params.get("channel").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if plugin.descriptor.channels.iter().all(|known| known.name != channel) {
+        return Err(Error::invalid_input(format!("the plugin has no channel `{channel}`")));
+    }
+    let inbox = plugin.inbox.get().ok_or_else(|| Error::new(ErrorKind::Temporary, "no gateway runs"))?;
+    let Some(Value::Object(message)) = params.get_mut("message").map(Value::take) else {
+        return Err(Error::invalid_input("`message` has to be an object"));
+    };
+    let mut message = Envelope::normalize(message.into());
+    message.set("channel", channel.as_str());
+    let mut sender = codec::read_sender(params.get("sender"));
+    // A channel vouches for who somebody is; how much that person may do is for the owner to say.
+    sender.role = sender.role.min(plugin.setup.most_role);
+    sender.channel = channel;
+    sender.chat_id = message.chat_id().unwrap_or_default().into_owned();
+    inbox(message.with_sender(sender)).await?;
+    Ok(json!({"accepted": true}))
+}

@@ -1,0 +1,209 @@
+//! What a plugin says about itself: asked for once, when it is added, so that nothing has to be started to know it.
+
+use bub_kernel::{Error, Result, hooks::HOOKS};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::wire::ELSEWHERE;
+
+/// The version of the protocol.
+pub const PROTOCOL: u32 = 1;
+
+/// What a plugin implements and provides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Descriptor {
+    /// The version of the protocol it speaks.
+    pub protocol: u32,
+    /// Its own version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// What it does, in a line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// The hooks it implements.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hooks: Vec<HookEntry>,
+    /// The tools it has, in MCP's shape.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<ToolEntry>,
+    /// The channels it serves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub channels: Vec<ChannelEntry>,
+    /// The commands it adds to the command line.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<CommandEntry>,
+}
+
+/// A hook that is implemented.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "HookForm")]
+pub struct HookEntry {
+    /// Its name.
+    pub name: String,
+    /// The arguments it wants; all of them unless said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub args: Option<Vec<String>>,
+    /// Whether its failure decides nothing; for `before_tool_call`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub observe_only: bool,
+}
+
+/// A name alone will do.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum HookForm {
+    Name(String),
+    Full {
+        name: String,
+        #[serde(default)]
+        args: Option<Vec<String>>,
+        #[serde(default)]
+        observe_only: bool,
+    },
+}
+
+impl From<HookForm> for HookEntry {
+    fn from(form: HookForm) -> Self {
+        match form {
+            HookForm::Name(name) => Self { name, ..Self::default() },
+            HookForm::Full { name, args, observe_only } => Self { name, args, observe_only },
+        }
+    }
+}
+
+/// A tool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToolEntry {
+    /// Its name, with dots.
+    pub name: String,
+    /// What it does, for the model.
+    pub description: String,
+    /// The JSON Schema of its arguments.
+    pub input_schema: Value,
+    /// Hints, of which `readOnlyHint` matters here.
+    #[serde(skip_serializing_if = "Value::is_null")]
+    pub annotations: Value,
+}
+
+impl ToolEntry {
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.annotations.get("readOnlyHint").and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    pub(crate) fn is_for_people(&self) -> bool {
+        self.annotations.get("commandOnly").and_then(Value::as_bool).unwrap_or(false)
+    }
+}
+
+/// A channel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChannelEntry {
+    /// Its name.
+    pub name: String,
+    /// Whether messages in quick succession are collected into one.
+    pub debounce: bool,
+    /// Whether it wants each event of a running answer.
+    pub events: bool,
+    /// Whether it only works in the background.
+    pub lifecycle: bool,
+}
+
+/// A command of the command line.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandEntry {
+    /// Its name.
+    pub name: String,
+    /// What it does, in a line.
+    pub about: String,
+    /// Its options and arguments.
+    pub args: Vec<CommandArg>,
+}
+
+/// An argument of a command.
+#[expect(clippy::struct_excessive_bools, reason = "each is a word of the descriptor")]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandArg {
+    /// Its name: `--name VALUE`, or its place when positional.
+    pub name: String,
+    /// What it means.
+    pub help: String,
+    /// Given by its place.
+    pub positional: bool,
+    /// Takes no value.
+    pub flag: bool,
+    /// Must be there.
+    pub required: bool,
+    /// May come more than once.
+    pub many: bool,
+    /// What it is when it is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+impl Descriptor {
+    /// Checks what a plugin says about itself.
+    pub fn check(&self) -> Result<()> {
+        if self.protocol != PROTOCOL {
+            return Err(Error::config(format!(
+                "it speaks version {} of the protocol, this bub version {PROTOCOL}; get a version of the plugin for this bub",
+                self.protocol
+            )));
+        }
+        for hook in &self.hooks {
+            check_hook(hook)?;
+        }
+        for tool in &self.tools {
+            let is_name = |name: &str| {
+                let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+                !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine)
+            };
+            if !is_name(&tool.name) {
+                return Err(Error::config(format!("`{}` is no name for a tool", tool.name)));
+            }
+            if !tool.input_schema.is_object() {
+                return Err(Error::config(format!("the tool `{}` has no `inputSchema`", tool.name)));
+            }
+        }
+        let names = self.channels.iter().map(|channel| ("channel", &channel.name));
+        let names = names.chain(self.commands.iter().map(|command| ("command", &command.name)));
+        for (what, name) in names {
+            let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+            if name.is_empty() || !name.chars().all(is_fine) {
+                return Err(Error::config(format!(
+                    "`{name}` is no name for a {what}: lower-case letters, digits, - and _"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_hook(hook: &HookEntry) -> Result<()> {
+    let name = hook.name.as_str();
+    if let Some((_, instead)) = ELSEWHERE.iter().find(|(known, _)| *known == name) {
+        return Err(Error::config(format!("it cannot implement {name}: {instead}")));
+    }
+    let Some(spec) = HOOKS.iter().find(|spec| spec.name == name) else {
+        let closest = bub_settings::closest(name, HOOKS.iter().map(|spec| spec.name));
+        let hint = closest.map(|closest| format!("; did it mean `{closest}`?")).unwrap_or_default();
+        return Err(Error::config(format!("there is no hook `{name}`{hint}")));
+    };
+    for arg in hook.args.iter().flatten() {
+        if spec.args.iter().all(|known| known.name != arg) {
+            let known: Vec<_> = spec.args.iter().map(|known| known.name).collect();
+            let known = known.join(", ");
+            return Err(Error::config(format!("{name} has no argument `{arg}`; there are: {known}")));
+        }
+    }
+    if hook.observe_only && name != "before_tool_call" {
+        return Err(Error::config(format!(
+            "{name} cannot be observe_only: only before_tool_call decides by failing"
+        )));
+    }
+    Ok(())
+}

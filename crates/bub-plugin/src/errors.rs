@@ -1,0 +1,52 @@
+//! What a plugin writes to its standard error goes to our log, with its name, and not without end.
+
+use std::{
+    io::{BufRead, BufReader, PipeReader, Read},
+    time::{Duration, Instant},
+};
+
+use bub_kernel::Result;
+use bub_settings::Redactor;
+
+/// A longer line is logged in pieces.
+const MOST_LINE: u64 = 4 * 1024;
+/// So many lines a second are logged; the others are counted.
+const MOST_LINES: u32 = 200;
+
+/// Starts logging.
+pub(crate) fn log(plugin: &str, errors: PipeReader, redactor: Redactor) -> Result<()> {
+    let name = plugin.to_owned();
+    std::thread::Builder::new()
+        .name("plugin-log".to_owned())
+        .spawn(move || copy(&name, errors, &redactor))?;
+    Ok(())
+}
+
+fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
+    let mut reader = BufReader::new(errors);
+    let mut line = Vec::new();
+    let (mut since, mut lines) = (Instant::now(), 0_u32);
+    loop {
+        line.clear();
+        match reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        if since.elapsed() > Duration::from_secs(1) {
+            tell_skipped(plugin, lines);
+            (since, lines) = (Instant::now(), 0);
+        }
+        lines = lines.saturating_add(1);
+        if lines <= MOST_LINES {
+            let text = String::from_utf8_lossy(&line);
+            tracing::info!("plugin.stderr plugin={plugin} {}", redactor.redact(text.trim_end()));
+        }
+    }
+    tell_skipped(plugin, lines);
+}
+
+fn tell_skipped(plugin: &str, lines: u32) {
+    if let Some(skipped @ 1..) = lines.checked_sub(MOST_LINES) {
+        tracing::warn!("plugin.stderr plugin={plugin} {skipped} more lines in a second were left out");
+    }
+}

@@ -1,0 +1,374 @@
+//! A plugin in another process: started when it is first needed, watched, started again when it ended.
+
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, Weak},
+    time::{Duration, Instant},
+};
+
+use bub_kernel::{Error, ErrorKind, FrameworkRef, MessageHandler, Result, Role};
+use bub_process::{Launcher, Leash, Talk, Talker};
+use bub_settings::Settings;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use crate::{
+    callbacks::HostDesk,
+    descriptor::{Descriptor, HookEntry, PROTOCOL},
+    errors,
+    peer::{Arrival, Peer, after, lock},
+};
+
+/// How long a plugin may take to start and say what it is.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// A plugin that let a call wait too long has this long to show that it lives.
+const PING_LIMIT: Duration = Duration::from_secs(1);
+/// So many failures in a row are borne before it is left alone for a while.
+const BORNE: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+
+/// How long the calls of a plugin may take.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// A hook that may wait.
+    pub hook: Duration,
+    /// A hook for which everything else stands still.
+    pub synchronous: Duration,
+    /// A tool.
+    pub tool: Duration,
+    /// Single hooks, by name.
+    pub hooks: HashMap<String, Duration>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            hook: Duration::from_secs(30),
+            synchronous: Duration::from_secs(5),
+            tool: Duration::from_mins(5),
+            hooks: HashMap::new(),
+        }
+    }
+}
+
+/// How a plugin is run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Its name.
+    pub name: String,
+    /// The program and its arguments.
+    pub command: Vec<OsString>,
+    /// Where it runs: the directory of its manifest.
+    pub directory: PathBuf,
+    /// The names of the environment variables it was granted.
+    pub granted: Vec<String>,
+    /// Its part of the configuration.
+    pub config: Value,
+    /// How long its calls may take.
+    pub limits: Limits,
+    /// The most its channels may say a sender is.
+    pub most_role: Role,
+    /// The file or directory it consists of.
+    pub pinned: PathBuf,
+    /// What that was when it was added; what differs is refused.
+    pub digest: Option<String>,
+}
+
+/// What a plugin has around it.
+#[derive(Clone, Debug)]
+pub struct Host {
+    /// The framework it belongs to.
+    pub framework: FrameworkRef,
+    /// The workspace, absolute.
+    pub workspace: PathBuf,
+    /// The program's settings.
+    pub settings: Arc<Settings>,
+    /// Who supervises its process.
+    pub launcher: Option<Arc<Launcher>>,
+}
+
+/// A plugin in another process.
+pub struct External {
+    pub(crate) setup: Setup,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) host: Host,
+    current: Mutex<Option<Arc<Running>>>,
+    /// Held while it starts.
+    starting: Mutex<()>,
+    health: Mutex<Health>,
+    /// A process has ended.
+    gone: Notify,
+    /// Where what it asks for is done, once it was used where things can wait.
+    runtime: OnceLock<tokio::runtime::Handle>,
+    /// Takes the messages of its channels, while a gateway runs.
+    pub(crate) inbox: OnceLock<MessageHandler>,
+    /// What its own desk knows it by.
+    own: Weak<Self>,
+}
+
+/// A process of the plugin.
+pub(crate) struct Running {
+    pub(crate) peer: Arc<Peer>,
+    leash: Mutex<Leash>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.peer.notify("shutdown", &Value::Null);
+        self.peer.close("bub ends it");
+    }
+}
+
+#[derive(Default)]
+struct Health {
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl External {
+    /// A plugin that is not started yet.
+    pub fn new(setup: Setup, descriptor: Descriptor, host: Host) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            setup,
+            descriptor,
+            host,
+            current: Mutex::default(),
+            starting: Mutex::default(),
+            health: Mutex::default(),
+            gone: Notify::new(),
+            runtime: OnceLock::new(),
+            inbox: OnceLock::new(),
+            own: own.clone(),
+        })
+    }
+
+    /// Asks a program what it is, without keeping it.
+    pub fn describe(setup: Setup, host: Host) -> Result<Descriptor> {
+        let plugin = Self::new(setup, Descriptor::default(), host);
+        let running = plugin.start()?;
+        let described = plugin.initialize(&running)?;
+        described.check()?;
+        Ok(described)
+    }
+
+    /// The name of the plugin.
+    pub fn name(&self) -> &str {
+        &self.setup.name
+    }
+
+    pub(crate) fn runtime(&self) -> Option<&tokio::runtime::Handle> {
+        self.runtime.get()
+    }
+
+    /// A text without secrets.
+    pub(crate) fn redact(&self, text: &str) -> String {
+        self.host.settings.redactor().redact(text).into_owned()
+    }
+
+    /// How long a call of that hook may take.
+    pub(crate) fn limit(&self, hook: &str, is_synchronous: bool, is_open: bool) -> Option<Duration> {
+        let limits = &self.setup.limits;
+        let own = limits.hooks.get(hook).copied();
+        own.or_else(|| (!is_open).then_some(if is_synchronous { limits.synchronous } else { limits.hook }))
+    }
+
+    /// The running process, started if need be; nothing while the plugin is left alone.
+    pub(crate) async fn reach(&self) -> Result<Option<Arc<Peer>>> {
+        self.runtime.get_or_init(tokio::runtime::Handle::current);
+        if let Some(peer) = self.running_peer() {
+            return Ok(Some(peer));
+        }
+        let Some(own) = self.own.upgrade() else { return Ok(None) };
+        let starting = tokio::task::spawn_blocking(move || own.reach_blocking());
+        starting.await.unwrap_or_else(|error| Err(Error::unknown(format!("it cannot be started: {error}"))))
+    }
+
+    /// The same on a thread that may block.
+    pub(crate) fn reach_blocking(&self) -> Result<Option<Arc<Peer>>> {
+        let _one_at_a_time = lock(&self.starting);
+        if let Some(peer) = self.running_peer() {
+            return Ok(Some(peer));
+        }
+        if lock(&self.health).not_before.is_some_and(|when| Instant::now() < when) {
+            return Ok(None);
+        }
+        let started = self.start().and_then(|running| {
+            let described = self.initialize(&running)?;
+            self.compare(&described)?;
+            Ok(running)
+        });
+        match started {
+            Ok(running) => {
+                let peer = Arc::clone(&running.peer);
+                *lock(&self.current) = Some(running);
+                Ok(Some(peer))
+            }
+            Err(error) => {
+                self.note_failure(error.message());
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn running_peer(&self) -> Option<Arc<Peer>> {
+        let current = lock(&self.current);
+        current.as_ref().filter(|running| !running.peer.is_closed()).map(|running| Arc::clone(&running.peer))
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.running_peer().is_some()
+    }
+
+    /// Waits until the process that runs has ended.
+    pub(crate) async fn process_ended(&self) {
+        let ended = self.gone.notified();
+        if self.is_running() {
+            ended.await;
+        }
+    }
+
+    fn start(&self) -> Result<Arc<Running>> {
+        crate::digest::verify(&self.setup)?;
+        let usual = self.host.settings.child_environment().into_iter();
+        let usual = usual.map(|(name, value)| (OsString::from(name), value.to_owned()));
+        let granted = self.setup.granted.iter().filter_map(|name| {
+            self.host.settings.granted_variable(name).map(|value| (OsString::from(name), value))
+        });
+        let talk = Talk {
+            launcher: self.host.launcher.as_deref(),
+            command: &self.setup.command,
+            directory: &self.setup.directory,
+            environment: usual.chain(granted).collect(),
+        };
+        let Talker { stream, errors, leash } = talk.start().map_err(|error| {
+            let program = self.setup.command.first().map(|program| program.to_string_lossy().into_owned());
+            Error::config(format!("its program `{}` cannot be started: {error}", program.unwrap_or_default()))
+        })?;
+        errors::log(self.name(), errors, self.host.settings.redactor().clone())?;
+        let desk = Arc::new(HostDesk::new(self.own.clone()));
+        let peer = Peer::start(stream.try_clone()?, stream, self.name(), desk)?;
+        Ok(Arc::new(Running { peer, leash: Mutex::new(leash) }))
+    }
+
+    fn initialize(&self, running: &Running) -> Result<Descriptor> {
+        let params = json!({
+            "protocol": PROTOCOL,
+            "bub": env!("CARGO_PKG_VERSION"),
+            "name": self.name(),
+            "workspace": self.host.workspace.to_string_lossy(),
+            "config": self.setup.config,
+        });
+        let mut request = running.peer.ask_blocking("initialize", &params);
+        let deadline = after(START_LIMIT);
+        loop {
+            match request.next_before(deadline) {
+                Some(Arrival::Response(answer)) => {
+                    request.is_over = true;
+                    let answer = answer
+                        .map_err(|error| Error::config(format!("it did not start: {}", error.message())))?;
+                    let read = serde_json::from_value(answer);
+                    return read
+                        .map_err(|error| Error::config(format!("it describes itself wrongly: {error}")));
+                }
+                Some(Arrival::Question { id, .. }) => {
+                    running
+                        .peer
+                        .respond(&id, Err(Error::invalid_input("not before `initialize` is answered")));
+                }
+                Some(Arrival::Event(_)) => {}
+                None => {
+                    lock(&running.leash).kill();
+                    let seconds = START_LIMIT.as_secs();
+                    return Err(Error::new(
+                        ErrorKind::Temporary,
+                        format!("it did not answer `initialize` within {seconds} s"),
+                    ));
+                }
+            }
+        }
+    }
+
+    /// A plugin that became another since it was added was not granted what it wants now.
+    fn compare(&self, described: &Descriptor) -> Result<()> {
+        described.check()?;
+        let is_known = |hook: &HookEntry| self.descriptor.hooks.iter().any(|known| known.name == hook.name);
+        match described.hooks.iter().find(|hook| !is_known(hook)) {
+            Some(hook) => Err(Error::config(format!(
+                "it now implements {} too, which it did not when it was added; add it again with `bub plugin add`",
+                hook.name
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// A call worked: what went wrong before is forgotten.
+    pub(crate) fn note_success(&self) {
+        let mut health = lock(&self.health);
+        if health.failures > 0 {
+            *health = Health::default();
+        }
+    }
+
+    fn note_failure(&self, why: &str) {
+        let mut health = lock(&self.health);
+        health.failures += 1;
+        let over = health.failures.checked_sub(BORNE);
+        let pause = over.map(|over| FIRST_PAUSE.saturating_mul(1 << over.min(10)).min(LONGEST_PAUSE));
+        health.not_before = pause.map(after);
+        let why = self.redact(why);
+        let (name, failures) = (self.name(), health.failures);
+        if let Some(pause) = pause {
+            let pause = pause.as_secs();
+            tracing::error!("plugin.left_alone plugin={name} failures={failures} for={pause}s error={why}");
+        } else {
+            tracing::warn!("plugin.failed plugin={name} error={why}");
+        }
+    }
+
+    /// The conversation with a process is over.
+    pub(crate) fn ended(&self, peer: &Peer, why: &str) {
+        let mut current = lock(&self.current);
+        if current.as_ref().is_some_and(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer)) {
+            let running = current.take();
+            drop(current);
+            self.note_failure(why);
+            drop(running);
+            self.gone.notify_waiters();
+        }
+    }
+
+    /// A call took too long. The process is ended unless it shows that it lives.
+    pub(crate) fn note_late(&self, peer: &Arc<Peer>) {
+        let (own, late) = (self.own.clone(), Arc::clone(peer));
+        let check = move || {
+            let mut ping = late.ask_blocking("ping", &Value::Null);
+            if ping.next_before(after(PING_LIMIT)).is_none()
+                && let Some(plugin) = own.upgrade()
+            {
+                plugin.end(&late, "it did not answer");
+            }
+        };
+        if std::thread::Builder::new().name("plugin-ping".to_owned()).spawn(check).is_err() {
+            self.end(peer, "it did not answer");
+        }
+    }
+
+    /// Ends a process of the plugin.
+    fn end(&self, peer: &Peer, why: &str) {
+        let running = lock(&self.current).clone();
+        if let Some(running) = running.filter(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer)) {
+            running.peer.close(why);
+            lock(&running.leash).kill();
+        }
+        self.ended(peer, why);
+    }
+}
+
+impl std::fmt::Debug for External {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("External").field("name", &self.name()).finish_non_exhaustive()
+    }
+}

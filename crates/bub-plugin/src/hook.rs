@@ -1,0 +1,192 @@
+//! The hooks of a plugin in another process, as the kernel calls them.
+
+use std::{sync::Arc, time::Duration};
+
+use bub_kernel::{
+    BoxFuture, Error, ErrorKind, Result, State,
+    hooks::{AsyncHook, Call, HookPoint, HookReturn, HookSet, SyncHook, point},
+};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use crate::{
+    callbacks::{self, Context},
+    codec::{self, Outcome, wrong},
+    descriptor::HookEntry,
+    external::External,
+    peer::{Arrival, Peer, after},
+    stream::StreamHook,
+    wire::{self, Wire},
+};
+
+/// One hook of one plugin.
+#[derive(Clone)]
+pub(crate) struct Hook {
+    pub(crate) plugin: Arc<External>,
+    pub(crate) entry: Arc<HookEntry>,
+    /// `hook/<name>`.
+    pub(crate) method: Arc<str>,
+}
+
+/// Registers all hooks of a plugin.
+pub(crate) fn register(plugin: &Arc<External>, hooks: &mut HookSet) {
+    for entry in &plugin.descriptor.hooks {
+        let hook = Hook {
+            plugin: Arc::clone(plugin),
+            entry: Arc::new(entry.clone()),
+            method: format!("hook/{}", entry.name).into(),
+        };
+        if entry.name == point::RunModelStream::SPEC.name {
+            hooks.add_async::<point::RunModelStream>(StreamHook(hook));
+        } else if !wire::register(&entry.name, hook, hooks) {
+            tracing::warn!("plugin.unknown_hook plugin={} hook={}", plugin.name(), entry.name);
+        }
+        if entry.observe_only {
+            hooks.observe_only();
+        }
+    }
+}
+
+impl Hook {
+    pub(crate) fn params<P: Wire>(&self, args: P::Args<'_>) -> Value {
+        let wanted = self.entry.args.as_deref();
+        let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|want| want == name));
+        let mut params = Map::new();
+        params.insert("args".to_owned(), P::write(args, &is_wanted).into());
+        if let Some(message) = P::message(args) {
+            params.insert("sender".to_owned(), codec::sender(&message.sender()));
+        } else if let Some(state) = P::state(args) {
+            params.insert("sender".to_owned(), codec::sender(&state.sender()));
+        }
+        params.into()
+    }
+
+    /// While a plugin is left alone, turns go on without it; only a guard that cannot be asked says no.
+    pub(crate) fn absent<T>(&self) -> Result<Option<T>> {
+        if self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only {
+            return Err(Error::new(
+                ErrorKind::Temporary,
+                "it failed too often, and is left alone for a while",
+            ));
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn limit<P: Wire>(&self) -> Option<Duration> {
+        self.plugin.limit(&self.entry.name, P::SPEC.sync_only, P::SPEC.time_limit.is_none())
+    }
+
+    pub(crate) fn late(&self, peer: &Arc<Peer>, limit: Duration) -> Error {
+        self.plugin.note_late(peer);
+        Error::new(ErrorKind::Temporary, format!("no answer within {} s", limit.as_secs_f32()))
+    }
+
+    async fn call_async<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
+        let Some(peer) = self.plugin.reach().await? else { return self.absent() };
+        let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
+        let limit = self.limit::<P>();
+        let mut left = limit;
+        loop {
+            let asked = Instant::now();
+            let arrival = match left {
+                Some(left) => tokio::time::timeout(left, request.next()).await.ok(),
+                None => Some(request.next().await),
+            };
+            match arrival {
+                Some(Arrival::Response(answer)) => {
+                    request.is_over = true;
+                    return self.finish::<P>(P::state(call.args), answer);
+                }
+                Some(Arrival::Question { id, method, params }) => {
+                    // What the chain below takes is not this plugin's time.
+                    left = left.map(|left| left.saturating_sub(asked.elapsed()));
+                    if method == "next/call" {
+                        let replaced = params.get("args").and_then(Value::as_object).cloned();
+                        let below = P::below(call, replaced.unwrap_or_default()).await;
+                        peer.respond(&id, below.map(wrapped));
+                    } else {
+                        let context = Context::of(&self.plugin, P::state(call.args));
+                        callbacks::spawn(&peer, id, method, params, context);
+                    }
+                }
+                Some(Arrival::Event(_)) => {}
+                None => {
+                    drop(request);
+                    return Err(self.late(&peer, limit.unwrap_or_default()));
+                }
+            }
+        }
+    }
+
+    fn call_blocking<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
+        let Some(peer) = self.plugin.reach_blocking()? else { return self.absent() };
+        let mut request = peer.ask_blocking(&self.method, &self.params::<P>(call.args));
+        let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
+        let deadline = after(limit);
+        loop {
+            match request.next_before(deadline) {
+                Some(Arrival::Response(answer)) => {
+                    request.is_over = true;
+                    return self.finish::<P>(P::state(call.args), answer);
+                }
+                Some(Arrival::Question { id, method, params }) => {
+                    peer.respond(&id, callbacks::answer_blocking(&self.plugin, &method, &params));
+                }
+                Some(Arrival::Event(_)) => {}
+                None => {
+                    drop(request);
+                    return Err(self.late(&peer, limit));
+                }
+            }
+        }
+    }
+
+    /// Reads an answer `{value?, state?}`.
+    pub(crate) fn finish<P: Wire>(
+        &self,
+        state: Option<&State>,
+        answer: Result<Value>,
+    ) -> Result<Option<P::Output>> {
+        let mut answer = match answer? {
+            Value::Null => return Ok(None),
+            Value::Object(answer) => answer,
+            other => return Err(wrong("an object with `value`", &other)),
+        };
+        self.plugin.note_success();
+        if let (Some(state), Some(patch)) = (state, answer.get("state")) {
+            apply(state, patch);
+        }
+        answer.remove("value").map(P::Output::read).transpose()
+    }
+}
+
+/// A result of the chain below, as a plugin reads it.
+pub(crate) fn wrapped<T: Outcome>(value: Option<T>) -> Value {
+    value.map_or_else(|| json!({}), |value| json!({"value": value.write()}))
+}
+
+/// Takes over what a plugin did to the state; what belongs to the runtime is not its business.
+pub(crate) fn apply(state: &State, patch: &Value) {
+    let is_public = |name: &str| !name.starts_with(bub_kernel::RUNTIME_PREFIX);
+    for (name, value) in patch.get("set").and_then(Value::as_object).into_iter().flatten() {
+        if is_public(name) {
+            state.set(name.clone(), value.clone());
+        }
+    }
+    let removed = patch.get("remove").and_then(Value::as_array).into_iter().flatten();
+    for name in removed.filter_map(Value::as_str).filter(|name| is_public(name)) {
+        state.remove(name);
+    }
+}
+
+impl<P: Wire> AsyncHook<P> for Hook {
+    fn call<'a>(&'a self, call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
+        Box::pin(async move { self.call_async(call).await.map_err(Into::into) })
+    }
+}
+
+impl<P: Wire> SyncHook<P> for Hook {
+    fn call(&self, call: Call<'_, P>) -> HookReturn<P::Output> {
+        self.call_blocking(call).map_err(Into::into)
+    }
+}

@@ -1,0 +1,416 @@
+//! One end of a conversation in JSON-RPC 2.0, a message a line. Host and plugin are alike in it.
+//!
+//! Reading and writing have a thread each: a synchronous hook blocks its thread until the answer is there, and no
+//! runtime may have to be free for that.
+
+use std::{
+    collections::HashMap,
+    io::{BufRead, BufReader, Read, Write},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc as blocking,
+    },
+    time::{Duration, Instant},
+};
+
+use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc};
+
+/// No message is longer, in bytes.
+pub(crate) const MOST_LINE: usize = 16 * 1024 * 1024;
+/// So much may wait to be written before the other side counts as dead.
+const MOST_UNWRITTEN: usize = 64 * 1024 * 1024;
+/// So many lines may be no messages.
+const MOST_GARBAGE: u32 = 100;
+/// So many requests of the other side may be unanswered.
+const MOST_REQUESTS: usize = 256;
+/// Writes are joined up to this size.
+const JOINED: usize = 64 * 1024;
+
+/// What arrives for a request that was made.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// Its end.
+    Response(Result<Value>),
+    /// A piece of the stream that is its answer.
+    Event(Value),
+    /// The other side asks back, about this very request.
+    Question { id: Value, method: String, params: Value },
+}
+
+/// Does what the other side asks for.
+pub(crate) trait Desk: Send + Sync + 'static {
+    /// A request that belongs to none of ours. It is answered with [`Peer::respond`].
+    fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value);
+
+    /// A notification.
+    fn notification(&self, method: &str, params: &Value);
+
+    /// The conversation is over. Told once.
+    fn closed(&self, peer: &Peer, why: &str);
+}
+
+/// One end.
+pub(crate) struct Peer {
+    unwritten: AtomicUsize,
+    outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
+    next_id: AtomicU64,
+    waiting: Mutex<HashMap<u64, Waiter>>,
+    /// The requests of the other side that are worked on, by the text of their id.
+    working: Mutex<HashMap<String, Work>>,
+    is_closed: AtomicBool,
+    why: Mutex<Option<String>>,
+}
+
+/// A request of the other side that is worked on.
+#[derive(Clone)]
+pub(crate) struct Work {
+    /// Fires when the other side wants no answer any more.
+    pub(crate) cancel: CancellationToken,
+    /// How many events the other side has room for.
+    pub(crate) credits: Arc<Semaphore>,
+}
+
+struct Waiter {
+    to: To,
+    /// How many events may still come.
+    credits: usize,
+}
+
+enum To {
+    Blocking(blocking::Sender<Arrival>),
+    Waiting(mpsc::UnboundedSender<Arrival>),
+}
+
+impl To {
+    fn send(&self, arrival: Arrival) {
+        // Nobody waits any more: that is theirs to know.
+        match self {
+            Self::Blocking(to) => drop(to.send(arrival)),
+            Self::Waiting(to) => drop(to.send(arrival)),
+        }
+    }
+}
+
+/// A request that was made. Dropped before its end, it is cancelled.
+pub(crate) struct Request<R> {
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) id: u64,
+    pub(crate) arrivals: R,
+    pub(crate) is_over: bool,
+}
+
+impl<R> Drop for Request<R> {
+    fn drop(&mut self) {
+        if lock(&self.peer.waiting).remove(&self.id).is_some() && !self.is_over {
+            self.peer.notify("$/cancelRequest", &json!({"id": self.id}));
+        }
+    }
+}
+
+impl<R> Request<R> {
+    /// Allows so many more events.
+    pub(crate) fn grant(&self, credits: usize) {
+        if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
+            waiter.credits += credits;
+        }
+        self.peer.notify("stream/credit", &json!({"id": self.id, "credits": credits}));
+    }
+}
+
+impl Request<mpsc::UnboundedReceiver<Arrival>> {
+    /// The next arrival. The end of the conversation is an error like any other.
+    pub(crate) async fn next(&mut self) -> Arrival {
+        let arrival = self.arrivals.recv().await;
+        arrival.unwrap_or_else(|| Arrival::Response(Err(self.peer.ended())))
+    }
+}
+
+impl Request<blocking::Receiver<Arrival>> {
+    /// The next arrival, waited for on this thread; `None` when it took too long.
+    pub(crate) fn next_before(&mut self, deadline: Instant) -> Option<Arrival> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.arrivals.recv_timeout(left) {
+            Ok(arrival) => Some(arrival),
+            Err(blocking::RecvTimeoutError::Timeout) => None,
+            Err(blocking::RecvTimeoutError::Disconnected) => Some(Arrival::Response(Err(self.peer.ended()))),
+        }
+    }
+}
+
+impl Peer {
+    /// Starts a conversation.
+    pub(crate) fn start(
+        reader: impl Read + Send + 'static,
+        writer: impl Write + Send + 'static,
+        name: &str,
+        desk: Arc<dyn Desk>,
+    ) -> Result<Arc<Self>> {
+        let (outgoing, lines) = blocking::channel();
+        let peer = Arc::new(Self {
+            unwritten: AtomicUsize::new(0),
+            outgoing: Mutex::new(Some(outgoing)),
+            next_id: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            working: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            why: Mutex::default(),
+        });
+        let (writing, reading) = (Arc::clone(&peer), Arc::clone(&peer));
+        let short: String = name.chars().take(10).collect();
+        let thread = |role: &str| std::thread::Builder::new().name(format!("{short}-{role}"));
+        thread("write").spawn(move || write_lines(writer, &lines, &writing))?;
+        thread("read").spawn(move || {
+            let why = read_lines(reader, &reading, desk.as_ref());
+            reading.close(&why);
+            desk.closed(&reading, &why);
+        })?;
+        Ok(peer)
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Why it is over, as the error of whoever waited.
+    pub(crate) fn ended(&self) -> Error {
+        let why = lock(&self.why).clone().unwrap_or_else(|| "it ended".to_owned());
+        Error::new(ErrorKind::Temporary, why)
+    }
+
+    /// Ends it: whoever waits is told.
+    pub(crate) fn close(&self, why: &str) {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        *lock(&self.why) = Some(why.to_owned());
+        *lock(&self.outgoing) = None;
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        for waiter in waiting.into_values() {
+            waiter.to.send(Arrival::Response(Err(self.ended())));
+        }
+        for work in std::mem::take(&mut *lock(&self.working)).into_values() {
+            work.cancel.cancel();
+        }
+    }
+
+    /// Asks the other side, and waits asynchronously. `credits` events may come before the answer.
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        method: &str,
+        params: &Value,
+        credits: usize,
+    ) -> Request<mpsc::UnboundedReceiver<Arrival>> {
+        let (to, arrivals) = mpsc::unbounded_channel();
+        let id = self.send_request(method, params, Waiter { to: To::Waiting(to), credits });
+        Request { peer: Arc::clone(self), id, arrivals, is_over: false }
+    }
+
+    /// Asks the other side, to wait on this thread.
+    pub(crate) fn ask_blocking(
+        self: &Arc<Self>,
+        method: &str,
+        params: &Value,
+    ) -> Request<blocking::Receiver<Arrival>> {
+        let (to, arrivals) = blocking::channel();
+        let id = self.send_request(method, params, Waiter { to: To::Blocking(to), credits: 0 });
+        Request { peer: Arc::clone(self), id, arrivals, is_over: false }
+    }
+
+    fn send_request(&self, method: &str, params: &Value, waiter: Waiter) -> u64 {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        lock(&self.waiting).insert(id, waiter);
+        self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
+        // Whoever closed it meanwhile may not have seen the request.
+        if self.is_closed()
+            && let Some(waiter) = lock(&self.waiting).remove(&id)
+        {
+            waiter.to.send(Arrival::Response(Err(self.ended())));
+        }
+        id
+    }
+
+    /// Tells the other side.
+    pub(crate) fn notify(&self, method: &str, params: &Value) {
+        self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
+    }
+
+    /// Answers a request of the other side.
+    pub(crate) fn respond(&self, id: &Value, result: Result<Value>) {
+        lock(&self.working).remove(&id.to_string());
+        self.send(&match result {
+            Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+            Err(error) => {
+                let (message, data) = (error.message(), error.to_value());
+                json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32000, "message": message, "data": data}})
+            }
+        });
+    }
+
+    /// A request of the other side, while it is worked on.
+    pub(crate) fn work(&self, id: &Value) -> Option<Work> {
+        lock(&self.working).get(&id.to_string()).cloned()
+    }
+
+    fn send(&self, message: &Value) {
+        // A line that cannot be written belongs to a conversation that is over.
+        let Ok(mut line) = serde_json::to_vec(message) else { return };
+        line.push(b'\n');
+        let waiting = self.unwritten.fetch_add(line.len(), Ordering::Relaxed) + line.len();
+        if waiting > MOST_UNWRITTEN {
+            return self.close("it does not read what it is told");
+        }
+        if let Some(outgoing) = &*lock(&self.outgoing) {
+            let _ = outgoing.send(line);
+        }
+    }
+
+    /// Hands a message to whom it belongs.
+    fn take(self: &Arc<Self>, mut message: Value, desk: &dyn Desk) -> bool {
+        let Some(map) = message.as_object_mut() else { return false };
+        let id = map.remove("id");
+        let params = map.remove("params").unwrap_or_default();
+        match (map.remove("method"), id) {
+            (Some(Value::String(method)), Some(id)) => self.take_request(id, method, params, desk),
+            (Some(Value::String(method)), None) => self.take_notification(&method, &params, desk),
+            (None, Some(id)) => {
+                let result = match map.remove("error").filter(|error| !error.is_null()) {
+                    Some(error) => Err(read_error(&error)),
+                    None => Ok(map.remove("result").unwrap_or_default()),
+                };
+                let waiter = id.as_u64().and_then(|id| lock(&self.waiting).remove(&id));
+                if let Some(waiter) = waiter {
+                    waiter.to.send(Arrival::Response(result));
+                } else {
+                    // The answer to what was cancelled, or to nothing.
+                    tracing::debug!("plugin.stray_answer id={id}");
+                }
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn take_request(self: &Arc<Self>, id: Value, method: String, params: Value, desk: &dyn Desk) {
+        let credits = params.get("credits").and_then(Value::as_u64).unwrap_or_default();
+        let credits = usize::try_from(credits).unwrap_or_default().min(Semaphore::MAX_PERMITS >> 1);
+        let work = Work { cancel: CancellationToken::new(), credits: Arc::new(Semaphore::new(credits)) };
+        {
+            let mut working = lock(&self.working);
+            if working.len() >= MOST_REQUESTS {
+                drop(working);
+                return self
+                    .respond(&id, Err(Error::new(ErrorKind::Temporary, "too many requests at a time")));
+            }
+            working.insert(id.to_string(), work);
+        }
+        // What is asked about a call of ours is for whoever made that call.
+        if let Some(call) = params.get("call").and_then(Value::as_u64)
+            && let Some(waiter) = lock(&self.waiting).get(&call)
+        {
+            return waiter.to.send(Arrival::Question { id, method, params });
+        }
+        desk.request(self, id, &method, params);
+    }
+
+    fn take_notification(self: &Arc<Self>, method: &str, params: &Value, desk: &dyn Desk) {
+        let id = params.get("id").cloned().unwrap_or_default();
+        match method {
+            "stream/event" => self.take_event(&id, params.get("event").cloned().unwrap_or_default()),
+            "stream/credit" => {
+                let credits = params.get("credits").and_then(Value::as_u64).unwrap_or_default();
+                if let Some(work) = self.work(&id) {
+                    work.credits.add_permits(usize::try_from(credits).unwrap_or_default().min(1 << 20));
+                }
+            }
+            "$/cancelRequest" => {
+                if let Some(work) = self.work(&id) {
+                    work.cancel.cancel();
+                }
+            }
+            _ => desk.notification(method, params),
+        }
+    }
+
+    fn take_event(&self, id: &Value, event: Value) {
+        let Some(number) = id.as_u64() else { return };
+        let mut waiting = lock(&self.waiting);
+        let Some(waiter) = waiting.get_mut(&number) else { return };
+        if let Some(left) = waiter.credits.checked_sub(1) {
+            waiter.credits = left;
+            return waiter.to.send(Arrival::Event(event));
+        }
+        let flooded = waiting.remove(&number);
+        drop(waiting);
+        if let Some(waiter) = flooded {
+            let error = Error::unknown("it sent more events than it was allowed to");
+            waiter.to.send(Arrival::Response(Err(error)));
+            self.notify("$/cancelRequest", &json!({"id": number}));
+        }
+    }
+}
+
+fn write_lines(mut writer: impl Write, lines: &blocking::Receiver<Vec<u8>>, peer: &Peer) {
+    while let Ok(mut batch) = lines.recv() {
+        while batch.len() < JOINED
+            && let Ok(mut more) = lines.try_recv()
+        {
+            batch.append(&mut more);
+        }
+        if writer.write_all(&batch).and_then(|()| writer.flush()).is_err() {
+            return peer.close("it takes no more messages");
+        }
+        peer.unwritten.fetch_sub(batch.len(), Ordering::Relaxed);
+    }
+}
+
+/// Reads until the end, and says what that was.
+fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
+    let mut reader = BufReader::with_capacity(JOINED, reader);
+    let (mut line, mut garbage) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        match reader.by_ref().take(MOST_LINE as u64 + 1).read_until(b'\n', &mut line) {
+            Ok(0) => return "it ended".to_owned(),
+            Ok(_) if line.len() > MOST_LINE => {
+                return format!("it sent a line longer than {MOST_LINE} bytes");
+            }
+            Ok(_) => {}
+            Err(error) => return format!("it cannot be read: {error}"),
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let is_message = serde_json::from_slice(&line).is_ok_and(|message| peer.take(message, desk));
+        if !is_message {
+            garbage += 1;
+            let shown = String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
+            tracing::warn!("plugin.garbage line={:?}", shown.trim_end());
+        }
+        if garbage > MOST_GARBAGE {
+            return format!("more than {MOST_GARBAGE} of its lines were no messages");
+        }
+        if peer.is_closed() {
+            return "it was ended".to_owned();
+        }
+    }
+}
+
+fn read_error(error: &Value) -> Error {
+    if let Some(data) = error.get("data").filter(|data| data.get("message").is_some()) {
+        return Error::from_value(data);
+    }
+    Error::unknown(error.get("message").and_then(Value::as_str).unwrap_or("it failed"))
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The moment that is so long from now.
+pub(crate) fn after(limit: Duration) -> Instant {
+    Instant::now() + limit
+}

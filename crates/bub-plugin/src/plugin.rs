@@ -1,0 +1,61 @@
+//! A plugin in another process, as the kernel registers it.
+
+use std::sync::Arc;
+
+use bub_kernel::{
+    Channel, MessageHandler, Plugin, PluginContext,
+    hooks::{Call, HookReturn, HookSet, SyncHook, point},
+};
+
+use crate::{channel::ExternalChannel, command, external::External, hook, tool::ExternalTool};
+
+/// The handle that is registered.
+pub struct ExternalPlugin(pub Arc<External>);
+
+impl ExternalPlugin {
+    /// Adds its tools, too.
+    pub fn new(plugin: Arc<External>, context: &PluginContext<'_>) -> Self {
+        for entry in &plugin.descriptor.tools {
+            context.add_tool(ExternalTool::new(&plugin, entry));
+        }
+        Self(plugin)
+    }
+}
+
+impl Plugin for ExternalPlugin {
+    fn register(self: Arc<Self>, hooks: &mut HookSet) {
+        hook::register(&self.0, hooks);
+        if !self.0.descriptor.channels.is_empty() {
+            hooks.add_sync::<point::ProvideChannels>(Channels(Arc::clone(&self.0)));
+        }
+        if !self.0.descriptor.commands.is_empty() {
+            hooks.add_sync::<point::RegisterCliCommands>(Commands(Arc::clone(&self.0)));
+        }
+    }
+}
+
+struct Channels(Arc<External>);
+
+impl SyncHook<point::ProvideChannels> for Channels {
+    fn call(&self, call: Call<'_, point::ProvideChannels>) -> HookReturn<Vec<Arc<dyn Channel>>> {
+        let handler: &MessageHandler = call.args.message_handler;
+        let _ = self.0.inbox.set(Arc::clone(handler));
+        let channels = self.0.descriptor.channels.iter();
+        Ok(Some(
+            channels
+                .map(|entry| Arc::new(ExternalChannel::new(&self.0, entry)) as Arc<dyn Channel>)
+                .collect(),
+        ))
+    }
+}
+
+struct Commands(Arc<External>);
+
+impl SyncHook<point::RegisterCliCommands> for Commands {
+    fn call(&self, call: Call<'_, point::RegisterCliCommands>) -> HookReturn<()> {
+        for entry in &self.0.descriptor.commands {
+            call.args.app.add(command::command(&self.0, entry));
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,147 @@
+//! What the probe does: something visible in every hook, switched by the content of the message.
+#![allow(missing_docs, dead_code, reason = "a test program")]
+
+use bub_kernel::{
+    Admission, Decision, Envelope, Error, LlmDecision, LlmRequest, ModelOption, ModelOptions, ModelStream,
+    PluginContext, Prompt, Result, State, StreamEvent, ToolCall, ToolDecision, ToolOutcome, TurnSnapshot,
+    hooks,
+    hooks::{Next, point},
+    tool,
+};
+use serde_json::{Value, json};
+
+pub struct Probe;
+
+/// Adds two numbers.
+#[tool(crate = bub_kernel, name = "probe.add", read_only)]
+async fn add(
+    /// The first.
+    a: i64,
+    /// The second.
+    #[default(1)]
+    b: i64,
+) -> Result<String> {
+    if a == 13 { Err(Error::invalid_input("thirteen is not added")) } else { Ok((a + b).to_string()) }
+}
+
+impl Probe {
+    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
+        context.add_tool(add());
+        Ok(Self)
+    }
+}
+
+#[hooks(crate = bub_kernel)]
+impl Probe {
+    async fn resolve_session(&self, message: &Envelope) -> Option<String> {
+        message.content().strip_prefix("session ").map(str::to_owned)
+    }
+
+    async fn load_state(&self, session_id: &str) -> Value {
+        json!({"probe_session": session_id, "_runtime_evil": true})
+    }
+
+    async fn build_prompt(
+        &self,
+        message: &Envelope,
+        state: &State,
+        next: Next<'_, point::BuildPrompt>,
+    ) -> Result<Option<Prompt>> {
+        state.set("built", message.sender().role.name());
+        state.remove("doomed");
+        match &*message.content() {
+            "build nothing" => Ok(None),
+            "build wrong" => Err(Error::invalid_input("no prompt today")),
+            "build wrapped" => {
+                let below = next.call().await?;
+                Ok(below.map(|below| format!("<{}>", below.text()).into()))
+            }
+            "build other" => {
+                let other = Envelope::text("other");
+                let args = bub_kernel::hooks::args::BuildPrompt { message: &other, ..next.args() };
+                Ok(next.with(args).call().await?)
+            }
+            "build panic" => panic!("the probe panics"),
+            content => Ok(Some(format!("built: {content}").into())),
+        }
+    }
+
+    async fn run_model_stream(
+        &self,
+        prompt: &Prompt,
+        state: &State,
+        next: Next<'_, point::RunModelStream>,
+    ) -> Result<Option<ModelStream>> {
+        state.set("asked", true);
+        match prompt.text().as_str() {
+            "built: many" => {
+                Ok(Some(ModelStream::of((0..1000).map(|number| StreamEvent::Text(format!("{number},"))))))
+            }
+            "built: upper" => {
+                let below = next.call().await?;
+                Ok(below.map(|stream| {
+                    stream.map_events(|event| match event {
+                        StreamEvent::Text(delta) => StreamEvent::Text(delta.to_uppercase()),
+                        other => other,
+                    })
+                }))
+            }
+            "built: broken" => Ok(Some(ModelStream::new(futures_util::stream::iter([
+                Ok(StreamEvent::Text("half".to_owned())),
+                Err(Error::new(bub_kernel::ErrorKind::Provider, "the probe broke")),
+            ])))),
+            "built: empty" => Ok(Some(ModelStream::of([]))),
+            _ => Ok(None),
+        }
+    }
+
+    async fn render_outbound(&self, message: &Envelope, model_output: &str) -> Vec<Envelope> {
+        match message.content().as_ref() {
+            "render two" => vec![Envelope::text("one"), Envelope::text(model_output)],
+            _ => Vec::new(),
+        }
+    }
+
+    fn system_prompt(&self, prompt: &Prompt) -> String {
+        format!("probe sees {}", prompt.text())
+    }
+
+    async fn before_llm_call(&self, request: &LlmRequest) -> Option<LlmDecision> {
+        match request.model.as_str() {
+            "finish" => Some(LlmDecision::Finish("finished".to_owned())),
+            "change" => {
+                Some(LlmDecision::Proceed(LlmRequest { model: "changed".to_owned(), ..request.clone() }))
+            }
+            _ => None,
+        }
+    }
+
+    async fn before_tool_call(&self, call: &ToolCall) -> Result<Option<ToolDecision>> {
+        match call.tool.as_str() {
+            "deny" => Ok(Some(ToolDecision::Deny(Some("no".to_owned())))),
+            "replace" => Ok(Some(ToolDecision::Replace(json!({"instead": 1})))),
+            "change" => {
+                Ok(Some(ToolDecision::Proceed(Some([("b".to_owned(), json!(2))].into_iter().collect()))))
+            }
+            "fail" => Err(Error::invalid_input("the guard fails")),
+            _ => Ok(None),
+        }
+    }
+
+    async fn after_tool_call(&self, result: &ToolOutcome) -> Option<Value> {
+        match &result.result {
+            Ok(Value::String(text)) => Some(format!("{text}!").into()),
+            _ => None,
+        }
+    }
+
+    async fn admit_message(&self, message: &Envelope, turn: &TurnSnapshot) -> Option<Admission> {
+        let decision = Decision::from_name(&message.content())?;
+        Some(Admission::new(decision).because(format!("{} running", turn.running_count)))
+    }
+
+    async fn provide_model_options(&self) -> ModelOptions {
+        let choice = ModelOption { id: "probe:one".to_owned(), label: Some("One".to_owned()) };
+        ModelOptions { choices: vec![choice], current: None }
+    }
+}
