@@ -1,5 +1,12 @@
 //! Plugins in other processes, through the kernel.
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests"
+)]
 
 mod conformance;
 mod world;

@@ -9,7 +9,7 @@ use bub_plugin::{External, ExternalPlugin, Host, Limits, Setup};
 use bub_settings::{Environment, Loader, Settings};
 
 /// What is below the probe.
-pub struct Bottom;
+pub(crate) struct Bottom;
 
 #[hooks(crate = bub_kernel)]
 impl Bottom {
@@ -22,13 +22,13 @@ impl Bottom {
     }
 }
 
-pub fn settings() -> Arc<Settings> {
+pub(crate) fn settings() -> Arc<Settings> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let environment = Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
     Arc::new(Loader::new(environment).load().unwrap())
 }
 
-pub fn setup(command: &[&str]) -> Setup {
+pub(crate) fn setup(command: &[&str]) -> Setup {
     Setup {
         name: "probe".to_owned(),
         command: command.iter().map(OsString::from).collect(),
@@ -43,7 +43,7 @@ pub fn setup(command: &[&str]) -> Setup {
 }
 
 /// The example program of that name, which cargo built beside the tests.
-pub fn program(name: &str) -> String {
+pub(crate) fn program(name: &str) -> String {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
     path.pop();
@@ -54,7 +54,7 @@ pub fn program(name: &str) -> String {
 }
 
 /// A framework whose latest plugin is a program.
-pub fn external(setup: Setup) -> Framework {
+pub(crate) fn external(setup: Setup) -> Framework {
     let make = move |context: &PluginContext<'_>| {
         let host = Host {
             framework: context.framework.clone(),
@@ -70,6 +70,8 @@ pub fn external(setup: Setup) -> Framework {
 }
 
 /// A framework whose latest plugin is linked in.
-pub fn linked<P: Plugin>(make: impl FnOnce(&PluginContext<'_>) -> Result<P> + Send + 'static) -> Framework {
+pub(crate) fn linked<P: Plugin>(
+    make: impl FnOnce(&PluginContext<'_>) -> Result<P> + Send + 'static,
+) -> Framework {
     Framework::builder().plugin("bottom", Bottom).plugin_with("probe", make).build()
 }

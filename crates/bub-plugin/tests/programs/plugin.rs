@@ -1,5 +1,5 @@
 //! What the probe does: something visible in every hook, switched by the content of the message.
-#![allow(missing_docs, dead_code, reason = "a test program")]
+#![allow(missing_docs, dead_code, clippy::panic, clippy::unnecessary_wraps, reason = "a test program")]
 
 use bub_kernel::{
     Admission, Decision, Envelope, Error, LlmDecision, LlmRequest, ModelOption, ModelOptions, ModelStream,
@@ -10,7 +10,7 @@ use bub_kernel::{
 };
 use serde_json::{Value, json};
 
-pub struct Probe;
+pub(crate) struct Probe;
 
 /// Adds two numbers.
 #[tool(crate = bub_kernel, name = "probe.add", read_only)]
@@ -25,7 +25,7 @@ async fn add(
 }
 
 impl Probe {
-    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
+    pub(crate) fn new(context: &PluginContext<'_>) -> Result<Self> {
         context.add_tool(add());
         Ok(Self)
     }

@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bub-agent", &["bub-kernel", "bub-model", "bub-process", "bub-tape", "bub-settings"]),
     ("bub-channels", &["bub-kernel", "bub-tape", "bub-settings"]),
     ("bub-terminal", &["bub-kernel", "bub-settings"]),
+    ("bub-plugin", &["bub-kernel", "bub-process", "bub-tape", "bub-settings"]),
     (
         "bub",
         &[
@@ -23,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "bub-kernel",
             "bub-macros",
             "bub-model",
+            "bub-plugin",
             "bub-tape",
             "bub-terminal",
             "bub-settings",

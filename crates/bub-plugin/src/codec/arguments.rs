@@ -1,0 +1,427 @@
+//! The arguments of hooks.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bub_kernel::{
+    ApprovalRequest, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Prompt, Result, Role,
+    Sender, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
+};
+use bub_tape::{MemoryStore, Tape, TapeName};
+use serde_json::{Value, json};
+
+use super::{Argument, Outcome, milliseconds, object, optional_text, text, wrong};
+
+impl<'a> Argument<'a> for &'a Envelope {
+    type Owned = Envelope;
+
+    fn write(self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    fn read(mut value: Value, like: Option<Self>) -> Result<Envelope> {
+        let sent_by = value.as_object_mut().and_then(|map| map.remove(SENDER));
+        let read = Envelope::normalize(value);
+        let Some(like) = like else {
+            return Ok(match sent_by {
+                Some(sender) => read.with_sender(read_sender(Some(&sender))),
+                None => read,
+            });
+        };
+        // What is not data stays with the message: who sent it, above all.
+        let mut kept = like.clone();
+        for (name, _) in like.fields().iter().filter(|(name, _)| read.field(name).is_none()) {
+            kept.set(name.to_owned(), Value::Null);
+        }
+        for (name, value) in read.fields().iter() {
+            kept.set(name.to_owned(), value.clone());
+        }
+        Ok(kept)
+    }
+
+    fn of(owned: &'a Envelope) -> Self {
+        owned
+    }
+
+    fn message(self) -> Option<&'a Envelope> {
+        Some(self)
+    }
+}
+
+impl<'a> Argument<'a> for Option<&'a Envelope> {
+    type Owned = Option<Envelope>;
+
+    fn write(self) -> Value {
+        self.map(Argument::write).unwrap_or_default()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<Option<Envelope>> {
+        Ok((!value.is_null()).then(|| Envelope::normalize(value)))
+    }
+
+    fn of(owned: &'a Option<Envelope>) -> Self {
+        owned.as_ref()
+    }
+
+    fn message(self) -> Option<&'a Envelope> {
+        self
+    }
+}
+
+impl<'a> Argument<'a> for &'a str {
+    type Owned = String;
+
+    fn write(self) -> Value {
+        self.into()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<String> {
+        text(value)
+    }
+
+    fn of(owned: &'a String) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a State {
+    type Owned = State;
+
+    fn write(self) -> Value {
+        serde_json::to_value(self.public_fields()).unwrap_or_default()
+    }
+
+    fn read(value: Value, like: Option<Self>) -> Result<State> {
+        // There is one state in a turn.
+        Ok(like.cloned().unwrap_or_else(|| State::from_patch(StatePatch::from(value))))
+    }
+
+    fn of(owned: &'a State) -> Self {
+        owned
+    }
+
+    fn state(self) -> Option<&'a State> {
+        Some(self)
+    }
+}
+
+impl<'a> Argument<'a> for &'a Prompt {
+    type Owned = Prompt;
+
+    fn write(self) -> Value {
+        serde_json::to_value(self).unwrap_or_default()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<Prompt> {
+        Outcome::read(value)
+    }
+
+    fn of(owned: &'a Prompt) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a Error {
+    type Owned = Error;
+
+    fn write(self) -> Value {
+        self.to_value()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<Error> {
+        Ok(Error::from_value(&value))
+    }
+
+    fn of(owned: &'a Error) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for Option<&'a Error> {
+    type Owned = Option<Error>;
+
+    fn write(self) -> Value {
+        self.map(Error::to_value).unwrap_or_default()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<Option<Error>> {
+        Ok((!value.is_null()).then(|| Error::from_value(&value)))
+    }
+
+    fn of(owned: &'a Option<Error>) -> Self {
+        owned.as_ref()
+    }
+}
+
+impl<'a> Argument<'a> for &'a Value {
+    type Owned = Value;
+
+    fn write(self) -> Value {
+        self.clone()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<Value> {
+        Ok(value)
+    }
+
+    fn of(owned: &'a Value) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a Path {
+    type Owned = PathBuf;
+
+    fn write(self) -> Value {
+        self.to_string_lossy().into()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<PathBuf> {
+        text(value).map(PathBuf::from)
+    }
+
+    fn of(owned: &'a PathBuf) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a LlmRequest {
+    type Owned = LlmRequest;
+
+    fn write(self) -> Value {
+        json!({
+            "run_id": self.run_id, "model": self.model, "messages": *self.messages,
+            "tool_names": self.tool_names, "max_tokens": self.max_tokens,
+        })
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<LlmRequest> {
+        let mut map = object(value)?;
+        let messages = match map.remove("messages") {
+            Some(Value::Array(messages)) => messages,
+            other => return Err(wrong("a list of messages", &other.unwrap_or_default())),
+        };
+        let names = map.get("tool_names").and_then(Value::as_array).cloned().unwrap_or_default();
+        Ok(LlmRequest {
+            run_id: optional_text(map.get("run_id")).unwrap_or_default(),
+            model: optional_text(map.get("model")).unwrap_or_default(),
+            messages: Arc::new(messages),
+            tool_names: names.into_iter().filter_map(|name| text(name).ok()).collect(),
+            max_tokens: map.get("max_tokens").and_then(Value::as_u64),
+        })
+    }
+
+    fn of(owned: &'a LlmRequest) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a LlmResult {
+    type Owned = LlmResult;
+
+    fn write(self) -> Value {
+        json!({
+            "run_id": self.run_id, "text": self.text, "tool_calls": self.tool_calls, "usage": self.usage,
+            "error": self.error.as_ref().map(Error::to_value), "duration_ms": milliseconds(self.duration),
+        })
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<LlmResult> {
+        let map = object(value)?;
+        let given = |name: &str| map.get(name).filter(|value| !value.is_null());
+        Ok(LlmResult {
+            run_id: optional_text(given("run_id")).unwrap_or_default(),
+            text: optional_text(given("text")),
+            tool_calls: given("tool_calls").and_then(Value::as_array).cloned().unwrap_or_default(),
+            usage: given("usage").cloned(),
+            error: given("error").map(Error::from_value),
+            duration: Duration::from_millis(given("duration_ms").and_then(Value::as_u64).unwrap_or_default()),
+        })
+    }
+
+    fn of(owned: &'a LlmResult) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a ToolCall {
+    type Owned = ToolCall;
+
+    fn write(self) -> Value {
+        json!({"run_id": self.run_id, "tool": self.tool, "arguments": self.arguments})
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<ToolCall> {
+        let mut map = object(value)?;
+        Ok(ToolCall {
+            run_id: optional_text(map.get("run_id")).unwrap_or_default(),
+            tool: optional_text(map.get("tool")).unwrap_or_default(),
+            arguments: map.remove("arguments").map(object).transpose()?.unwrap_or_default(),
+        })
+    }
+
+    fn of(owned: &'a ToolCall) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a ToolOutcome {
+    type Owned = ToolOutcome;
+
+    fn write(self) -> Value {
+        let duration_ms = milliseconds(self.duration);
+        match &self.result {
+            Ok(result) => json!({"result": result, "error": null, "duration_ms": duration_ms}),
+            Err(error) => json!({"result": null, "error": error.to_value(), "duration_ms": duration_ms}),
+        }
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<ToolOutcome> {
+        let mut map = object(value)?;
+        let error = map.get("error").filter(|error| !error.is_null()).map(Error::from_value);
+        let duration = map.get("duration_ms").and_then(Value::as_u64).unwrap_or_default();
+        Ok(ToolOutcome {
+            result: error.map_or_else(|| Ok(map.remove("result").unwrap_or_default()), Err),
+            duration: Duration::from_millis(duration),
+        })
+    }
+
+    fn of(owned: &'a ToolOutcome) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a TurnSnapshot {
+    type Owned = TurnSnapshot;
+
+    fn write(self) -> Value {
+        json!({
+            "session_id": self.session_id, "is_running": self.is_running, "running_count": self.running_count,
+            "pending_count": self.pending_count, "steering_count": self.steering_count,
+        })
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<TurnSnapshot> {
+        let map = object(value)?;
+        let count = |name: &str| {
+            let count = map.get(name).and_then(Value::as_u64);
+            count.and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
+        };
+        Ok(TurnSnapshot {
+            session_id: optional_text(map.get("session_id")).unwrap_or_default(),
+            is_running: map.get("is_running").and_then(Value::as_bool).unwrap_or_default(),
+            running_count: count("running_count"),
+            pending_count: count("pending_count"),
+            steering_count: count("steering_count"),
+        })
+    }
+
+    fn of(owned: &'a TurnSnapshot) -> Self {
+        owned
+    }
+}
+
+impl<'a> Argument<'a> for &'a ApprovalRequest {
+    type Owned = ApprovalRequest;
+
+    fn write(self) -> Value {
+        json!({
+            "id": self.id, "tool": self.tool, "arguments": self.arguments, "sender": sender(&self.sender),
+            "session_id": self.session_id, "expires_seconds": self.expires.as_secs_f64(), "reason": self.reason,
+        })
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<ApprovalRequest> {
+        let mut map = object(value)?;
+        let arguments = map.remove("arguments").map(object).transpose()?.unwrap_or_default();
+        let given = |name: &str| optional_text(map.get(name)).unwrap_or_default();
+        let expires = map.get("expires_seconds").and_then(Value::as_f64).unwrap_or_default();
+        Ok(ApprovalRequest {
+            id: given("id"),
+            tool: given("tool"),
+            arguments,
+            sender: read_sender(map.get("sender")),
+            session_id: given("session_id"),
+            expires: Duration::try_from_secs_f64(expires).unwrap_or_default(),
+            reason: given("reason"),
+        })
+    }
+
+    fn of(owned: &'a ApprovalRequest) -> Self {
+        owned
+    }
+}
+
+/// Where a served plugin puts the sender of a message until it is read: no field can have this name.
+pub(crate) const SENDER: &str = "\0sender";
+
+/// A sender, for a plugin to know.
+pub(crate) fn sender(sender: &Sender) -> Value {
+    json!({
+        "role": sender.role.name(), "channel": sender.channel, "chat_id": sender.chat_id,
+        "id": sender.id, "name": sender.name,
+    })
+}
+
+pub(crate) fn read_sender(value: Option<&Value>) -> Sender {
+    let given = |name: &str| optional_text(value.and_then(|value| value.get(name))).unwrap_or_default();
+    Sender {
+        role: Role::from_name(&given("role")).unwrap_or_default(),
+        channel: given("channel"),
+        chat_id: given("chat_id"),
+        id: given("id"),
+        name: given("name"),
+    }
+}
+
+impl<'a> Argument<'a> for &'a Tape {
+    type Owned = Tape;
+
+    fn write(self) -> Value {
+        json!({"name": self.name().to_string()})
+    }
+
+    fn read(value: Value, like: Option<Self>) -> Result<Tape> {
+        let name = optional_text(value.get("name")).unwrap_or_default();
+        // In another process it is only a name; what is on it is asked for by `tape/query`.
+        if let Some(like) = like {
+            return Ok(like.clone());
+        }
+        Ok(Tape::new(Arc::new(MemoryStore::default()), TapeName::new(name)?))
+    }
+
+    fn of(owned: &'a Tape) -> Self {
+        owned
+    }
+}
+
+/// Arguments that are not data: what they are for is in the descriptor of the plugin.
+macro_rules! not_data {
+    ($($ty:ty: $empty:expr;)*) => {$(
+        impl<'a> Argument<'a> for &'a $ty {
+            type Owned = $ty;
+
+            fn write(self) -> Value {
+                Value::Null
+            }
+
+            fn read(_: Value, _: Option<Self>) -> Result<$ty> {
+                Ok($empty)
+            }
+
+            fn of(owned: &'a $ty) -> Self {
+                owned
+            }
+        }
+    )*};
+}
+
+not_data! {
+    CliApp: CliApp::default();
+    MessageHandler: Arc::new(|_| {
+        Box::pin(std::future::ready(Err(Error::unknown("a channel of another process hands messages to its host"))))
+    });
+}

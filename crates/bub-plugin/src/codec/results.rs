@@ -1,0 +1,232 @@
+//! The results of hooks.
+
+use std::sync::Arc;
+
+use bub_kernel::{
+    Admission, ApprovalAnswer, Channel, Decision, Envelope, Error, Fields, LlmDecision, LlmRequest,
+    ModelOption, ModelOptions, ModelStream, Prompt, Provided, Result, State, StatePatch, SteeringInbox,
+    ToolDecision,
+};
+use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
+use serde_json::{Value, json};
+
+use super::{Argument, Outcome, object, optional_text, text, wrong};
+
+/// Results that are things, which cannot cross.
+macro_rules! no_result {
+    ($($ty:ty),*) => {$(
+        impl Outcome for $ty {
+            fn write(self) -> Value {
+                Value::Null
+            }
+
+            fn read(_: Value) -> Result<Self> {
+                Err(Error::unknown("this cannot be provided by a plugin in another process"))
+            }
+        }
+    )*};
+}
+
+no_result!(Provided<dyn TapeStore>, Provided<dyn SteeringInbox>, Sidecar, Vec<Arc<dyn Channel>>);
+
+impl Outcome for String {
+    fn write(self) -> Value {
+        self.into()
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        text(value)
+    }
+}
+
+impl Outcome for () {
+    fn write(self) -> Value {
+        Value::Null
+    }
+
+    fn read(_: Value) -> Result<Self> {
+        Ok(())
+    }
+}
+
+impl Outcome for bool {
+    fn write(self) -> Value {
+        self.into()
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        value.as_bool().ok_or_else(|| wrong("true or false", &value))
+    }
+}
+
+impl Outcome for Value {
+    fn write(self) -> Value {
+        self
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        Ok(value)
+    }
+}
+
+impl Outcome for StatePatch {
+    fn write(self) -> Value {
+        Argument::write(&State::from_patch(self))
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        object(value).map(|map| Self::from(Fields::from(map)))
+    }
+}
+
+impl Outcome for Prompt {
+    fn write(self) -> Value {
+        Argument::write(&self)
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        match value {
+            Value::String(text) => Ok(Self::Text(text)),
+            Value::Array(parts) => Ok(Self::Parts(parts)),
+            other => Err(wrong("a string or a list of parts", &other)),
+        }
+    }
+}
+
+impl Outcome for Vec<Envelope> {
+    fn write(self) -> Value {
+        self.iter().map(Argument::write).collect()
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        Ok(Envelope::unpack_batch(value))
+    }
+}
+
+impl Outcome for ModelStream {
+    /// A stream is sent event by event; see `stream`.
+    fn write(self) -> Value {
+        Value::Null
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        text(value).map(Self::text)
+    }
+}
+
+impl Outcome for TapeContext {
+    fn write(self) -> Value {
+        match self.anchor {
+            AnchorSelector::Last => json!({"anchor": "last"}),
+            AnchorSelector::Whole => json!({"anchor": null}),
+            AnchorSelector::Named(name) => json!({"anchor": {"name": name}}),
+        }
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        let anchor = match value.get("anchor") {
+            Some(Value::Null) => AnchorSelector::Whole,
+            Some(Value::String(last)) if last == "last" => AnchorSelector::Last,
+            Some(Value::Object(named)) if named.contains_key("name") => {
+                AnchorSelector::Named(optional_text(named.get("name")).unwrap_or_default())
+            }
+            _ => return Err(wrong("an object with `anchor`: \"last\", null or {\"name\": …}", &value)),
+        };
+        Ok(Self::new().anchored(anchor))
+    }
+}
+
+impl Outcome for ModelOptions {
+    fn write(self) -> Value {
+        let choices = self.choices.into_iter().map(|choice| json!({"id": choice.id, "label": choice.label}));
+        json!({"choices": choices.collect::<Vec<_>>(), "current": self.current})
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        let Some(choices) = value.get("choices").and_then(Value::as_array) else {
+            return Err(wrong("an object with `choices`", &value));
+        };
+        let choice = |choice: &Value| {
+            let id = optional_text(choice.get("id").or(Some(choice)))?;
+            Some(ModelOption { id, label: optional_text(choice.get("label")) })
+        };
+        Ok(Self {
+            choices: choices.iter().filter_map(choice).collect(),
+            current: optional_text(value.get("current")),
+        })
+    }
+}
+
+impl Outcome for LlmDecision {
+    fn write(self) -> Value {
+        match self {
+            Self::Proceed(request) => json!({"proceed": Argument::write(&request)}),
+            Self::Finish(text) => json!({"finish": text}),
+        }
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        match value.as_object().and_then(|map| map.iter().next()) {
+            Some((name, request)) if name == "proceed" => {
+                <&LlmRequest as Argument<'_>>::read(request.clone(), None).map(Self::Proceed)
+            }
+            Some((name, Value::String(text))) if name == "finish" => Ok(Self::Finish(text.clone())),
+            _ => Err(wrong("{\"proceed\": request} or {\"finish\": text}", &value)),
+        }
+    }
+}
+
+impl Outcome for ToolDecision {
+    fn write(self) -> Value {
+        match self {
+            Self::Proceed(arguments) => json!({"proceed": arguments}),
+            Self::Replace(result) => json!({"replace": result}),
+            Self::Deny(reason) => json!({"deny": reason}),
+        }
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        let expected = "{\"proceed\": arguments}, {\"replace\": result} or {\"deny\": reason}";
+        match value.as_object().and_then(|map| map.iter().next()) {
+            Some((name, Value::Null)) if name == "proceed" => Ok(Self::Proceed(None)),
+            Some((name, Value::Object(arguments))) if name == "proceed" => {
+                Ok(Self::Proceed(Some(arguments.clone())))
+            }
+            Some((name, result)) if name == "replace" => Ok(Self::Replace(result.clone())),
+            Some((name, Value::Null)) if name == "deny" => Ok(Self::Deny(None)),
+            Some((name, Value::String(reason))) if name == "deny" => Ok(Self::Deny(Some(reason.clone()))),
+            _ => Err(wrong(expected, &value)),
+        }
+    }
+}
+
+impl Outcome for Admission {
+    fn write(self) -> Value {
+        json!({"decision": self.decision.name(), "reason": self.reason})
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        let name = value.as_str().or_else(|| value.get("decision")?.as_str());
+        let decision = name.and_then(Decision::from_name);
+        let decision = decision
+            .ok_or_else(|| wrong("an object with `decision`: process, drop, follow_up or steer", &value))?;
+        Ok(Self { decision, reason: optional_text(value.get("reason")) })
+    }
+}
+
+impl Outcome for ApprovalAnswer {
+    fn write(self) -> Value {
+        match self {
+            Self::Approved => json!({"approved": true}),
+            Self::Denied(reason) => json!({"approved": false, "reason": reason}),
+        }
+    }
+
+    fn read(value: Value) -> Result<Self> {
+        match value.get("approved").and_then(Value::as_bool) {
+            Some(true) => Ok(Self::Approved),
+            Some(false) => Ok(Self::Denied(optional_text(value.get("reason")))),
+            None => Err(wrong("an object with `approved`", &value)),
+        }
+    }
+}
