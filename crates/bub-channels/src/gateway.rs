@@ -33,6 +33,29 @@ pub struct Gateway {
     recovered: Recovered,
 }
 
+/// A hand on a gateway.
+#[derive(Clone)]
+pub struct Remote(Arc<Core>);
+
+impl Remote {
+    /// Cancels what runs in a session; what waits there comes next.
+    pub fn cancel(&self, session: &str) {
+        self.0.lanes.cancel(session);
+    }
+
+    /// Whether every message is settled and every reply delivered.
+    pub fn is_settled(&self) -> bool {
+        let live = self.0.journal.live();
+        live.inbounds().next().is_none() && live.outgoing().next().is_none()
+    }
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Remote")
+    }
+}
+
 /// What all parts of a gateway share.
 pub(crate) struct Core {
     pub(crate) framework: Framework,
@@ -137,6 +160,11 @@ impl Gateway {
     pub fn audiences(&self) -> Vec<(String, String)> {
         let named = |name: String| Some((name.clone(), self.core.channels.get(&name)?.channel.audience()?));
         self.channels().into_iter().filter_map(named).collect()
+    }
+
+    /// A hand on it while it runs, and after.
+    pub fn remote(&self) -> Remote {
+        Remote(Arc::clone(&self.core))
     }
 
     /// Runs until `stop` fires or a channel ends it, then finishes what runs, within the limit. `ready` is called once

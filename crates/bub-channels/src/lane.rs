@@ -57,7 +57,12 @@ pub(crate) struct Load {
 enum Event {
     // In a box, because the queue of a lane has room for many events from the start.
     Message(Box<Item>),
-    Quit { except: Option<String>, done: oneshot::Sender<()> },
+    Quit {
+        except: Option<String>,
+        done: oneshot::Sender<()>,
+    },
+    /// Cancels what runs, and only that.
+    Cancel,
 }
 
 /// A message in a lane, with the room it takes.
@@ -161,6 +166,13 @@ impl Lanes {
         item.seat = Some(Seat(Arc::clone(&lane.load)));
         // The lane cannot retire while its map is locked.
         let _ = lane.events.send(Event::Message(Box::new(item)));
+    }
+
+    /// Cancels what runs in a session.
+    pub(crate) fn cancel(&self, session: &str) {
+        if let Some(lane) = lock(&self.0).get(session) {
+            let _ = lane.events.send(Event::Cancel);
+        }
     }
 
     /// Ends what runs and waits in a session, except one turn.
@@ -289,6 +301,12 @@ impl Lane {
                     self.pending.push_back(item);
                 } else if let Some(item) = self.hold(item) {
                     self.admit(item).await;
+                }
+            }
+            Event::Cancel => {
+                for turn in self.running.values_mut() {
+                    turn.is_quit = true;
+                    turn.cancel.cancel();
                 }
             }
             Event::Quit { except, done } => {

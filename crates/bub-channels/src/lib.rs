@@ -31,7 +31,7 @@ mod ticket;
 pub mod webhook;
 
 pub use enable::{check_names, choose};
-pub use gateway::Gateway;
+pub use gateway::{Gateway, Remote};
 pub use journal::Recovered;
 pub use options::{House, NoHouse, Options, directory};
 pub use plugin::Channels;

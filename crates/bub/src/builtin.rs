@@ -32,5 +32,7 @@ impl Plugin for Builtin {
         Arc::clone(&self.commands).register(hooks);
         Arc::clone(&self.commands.in_channel).register(hooks);
         Arc::clone(&self.terminal).register(hooks);
+        // After the terminal: it asks in its own way.
+        Arc::clone(&self.commands.chat).register(hooks);
     }
 }

@@ -2,6 +2,7 @@
 
 mod approve;
 mod ask;
+mod chat;
 mod config;
 mod gateway;
 mod hooks;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use bub_kernel::{CliApp, Error, Framework, Result};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
+pub(crate) use chat::Chat;
 pub(crate) use output::{harmless, one_line, print};
 
 /// The HTTP client of a command. Costs nothing until the first request.
@@ -40,12 +42,14 @@ fn settings(framework: &Framework) -> Result<Arc<Settings>> {
 pub(crate) struct Commands {
     flaw: run::Flaw,
     pub(crate) in_channel: Arc<InChannel>,
+    pub(crate) chat: Arc<Chat>,
 }
 
 #[bub_macros::hooks(crate = bub_kernel)]
 impl Commands {
     fn register_cli_commands(&self, app: &CliApp) {
         app.add(run::command(&self.flaw));
+        app.add(chat::command(&self.chat, &self.in_channel));
         app.add(gateway::command(&self.in_channel));
         app.add(status::command());
         app.add(outbox::command());

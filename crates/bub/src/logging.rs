@@ -7,12 +7,13 @@ mod line;
 use std::{
     io::{IsTerminal, Write},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use bub_settings::{Redactor, Settings, core};
+use bub_terminal::{Happening, channel::Teller};
 use tracing::{
     Event, Level, Metadata, Subscriber,
     level_filters::LevelFilter,
@@ -32,6 +33,29 @@ static PRINTED: AtomicBool = AtomicBool::new(false);
 /// Says that failures of turns are printed: nobody wants to read them twice, unless more was asked for.
 pub(crate) fn failures_are_printed() {
     PRINTED.store(true, Ordering::Relaxed);
+}
+
+/// Who shows the lines of the log in place of standard error.
+static SHOWN_BY: Mutex<Option<Teller>> = Mutex::new(None);
+
+/// While this lives, log lines are shown by a chat, whose screen they would otherwise spoil.
+pub(crate) struct Redirected(());
+
+impl Redirected {
+    pub(crate) fn to(teller: Teller) -> Self {
+        *shown_by() = Some(teller);
+        Self(())
+    }
+}
+
+impl Drop for Redirected {
+    fn drop(&mut self) {
+        *shown_by() = None;
+    }
+}
+
+fn shown_by() -> MutexGuard<'static, Option<Teller>> {
+    SHOWN_BY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Starts logging as the settings ask for; `verbosity` is how often `-v` was given.
@@ -104,9 +128,15 @@ impl Subscriber for Log {
             && PRINTED.load(Ordering::Relaxed)
             && !self.filter.allows(TURN, Level::INFO);
         if !is_told {
-            let text = if self.is_json { line.json() } else { line.human(self.colour) };
-            // Nothing sensible is left to do when standard error is gone.
-            let _ = std::io::stderr().lock().write_all(self.redactor.redact(&text).as_bytes());
+            let teller = shown_by().clone();
+            if let Some(teller) = teller {
+                let text = line.human(false);
+                teller.tell_soon(Happening::Remark(self.redactor.redact(text.trim_end()).into_owned()));
+            } else {
+                let text = if self.is_json { line.json() } else { line.human(self.colour) };
+                // Nothing sensible is left to do when standard error is gone.
+                let _ = std::io::stderr().lock().write_all(self.redactor.redact(&text).as_bytes());
+            }
         }
         if let Some(file) = &self.file {
             let text = line.json();

@@ -30,11 +30,18 @@ impl Stop {
 
 /// Starts listening, on the current runtime.
 pub(crate) fn listen() -> Stop {
+    listen_to(&[(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)])
+}
+
+/// The same for whoever knows better what Ctrl-C means.
+pub(crate) fn listen_without_interrupt() -> Stop {
+    listen_to(&[(SignalKind::terminate(), 143)])
+}
+
+fn listen_to(signals: &[(SignalKind, u8)]) -> Stop {
     let stop = Stop { token: CancellationToken::new(), code: Arc::new(AtomicU8::new(1)) };
     let hangup = (!ignores_hangup()).then_some((SignalKind::hangup(), 129));
-    for (kind, code) in
-        [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)].into_iter().chain(hangup)
-    {
+    for (kind, code) in signals.iter().copied().chain(hangup) {
         match signal(kind) {
             Ok(received) => drop(tokio::spawn(watch(received, stop.token(), Arc::clone(&stop.code), code))),
             Err(error) => tracing::warn!("cannot listen for signal {kind:?}: {error}"),
@@ -59,6 +66,7 @@ async fn watch(
 ) {
     while received.recv().await.is_some() {
         if token.is_cancelled() {
+            bub_terminal::tty::restore();
             std::process::exit(i32::from(own_code));
         }
         code.store(own_code, Ordering::Relaxed);

@@ -1,0 +1,222 @@
+//! The channel `cli`: what turns say reaches the chat, and lines that are typed meanwhile steer them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bub_kernel::{
+    Admission, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelRole, Decision,
+    Envelope, ModelStream, Result, StreamEvent, TurnSnapshot,
+};
+use bub_settings::Redactor;
+use futures_util::StreamExt as _;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::view::Status;
+
+/// The name of the channel.
+pub const NAME: &str = "cli";
+
+/// So many events may wait for the chat; then turns wait, too.
+const MOST_WAITING: usize = 256;
+
+/// The slot on a message that says which line of the chat it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LineId(pub u64);
+
+/// Something for the chat to show.
+#[derive(Debug)]
+pub enum Happening {
+    /// A turn begins to answer.
+    Began {
+        /// The line it answers; none when that is of an earlier chat.
+        line: Option<u64>,
+        /// What the line says.
+        content: String,
+    },
+    /// The turn goes on.
+    Event(StreamEvent),
+    /// It says no more.
+    Ended,
+    /// A line is done with, in one way or another.
+    Settled {
+        /// The line.
+        line: u64,
+        /// Why it led to nothing, when it did.
+        dropped: Option<String>,
+    },
+    /// A message came for this chat.
+    Said {
+        /// What it says.
+        content: String,
+        /// `normal`, `command` or `error`.
+        kind: String,
+    },
+    /// Somebody has to say whether a call may be made.
+    Asked(Question),
+    /// Nobody waits for that answer any more.
+    Withdrawn(String),
+    /// The session is another one, or has changed.
+    Status(Status),
+    /// Something to remark.
+    Remark(String),
+}
+
+/// A call that waits for the person at the terminal.
+#[derive(Debug)]
+pub struct Question {
+    /// What is asked.
+    pub request: ApprovalRequest,
+    /// Where the answer goes.
+    pub answer: oneshot::Sender<ApprovalAnswer>,
+}
+
+/// Tells the chat.
+#[derive(Debug, Clone)]
+pub struct Teller(mpsc::Sender<Happening>);
+
+impl Teller {
+    /// A teller, and what it tells.
+    pub fn new() -> (Self, mpsc::Receiver<Happening>) {
+        let (sender, happenings) = mpsc::channel(MOST_WAITING);
+        (Self(sender), happenings)
+    }
+
+    /// Tells, and waits until there is room for it.
+    pub async fn tell(&self, happening: Happening) {
+        // Nobody is there to be told once the chat has ended.
+        let _ = self.0.send(happening).await;
+    }
+
+    /// Tells from where nothing can be waited for.
+    pub fn tell_soon(&self, happening: Happening) {
+        if let Err(mpsc::error::TrySendError::Full(happening)) = self.0.try_send(happening)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let teller = self.clone();
+            drop(runtime.spawn(async move { teller.tell(happening).await }));
+        }
+    }
+
+    /// Asks the person. When whoever asks goes away, so does the question.
+    pub async fn ask(&self, request: &ApprovalRequest) -> ApprovalAnswer {
+        let (answer, answered) = oneshot::channel();
+        let _withdraw = Withdraw { teller: self, id: request.id.clone() };
+        self.tell(Happening::Asked(Question { request: request.clone(), answer })).await;
+        answered.await.unwrap_or_else(|_| ApprovalAnswer::Denied(Some("no answer".to_owned())))
+    }
+}
+
+struct Withdraw<'a> {
+    teller: &'a Teller,
+    id: String,
+}
+
+impl Drop for Withdraw<'_> {
+    fn drop(&mut self) {
+        self.teller.tell_soon(Happening::Withdrawn(std::mem::take(&mut self.id)));
+    }
+}
+
+/// The channel.
+#[derive(Debug)]
+pub struct Cli {
+    teller: Teller,
+    redactor: Redactor,
+    /// What turns have said that their replies need not repeat.
+    streamed: Arc<Mutex<Vec<String>>>,
+}
+
+/// So many answers are remembered.
+const MOST_STREAMED: usize = 8;
+
+impl Cli {
+    /// A channel that tells a chat. Replies come without the secrets that are registered there.
+    pub fn new(teller: Teller, redactor: Redactor) -> Self {
+        Self { teller, redactor, streamed: Arc::default() }
+    }
+
+    fn was_streamed(&self, content: &str) -> bool {
+        let mut streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = streamed.iter().position(|text| text.trim() == content.trim());
+        at.map(|at| streamed.remove(at)).is_some()
+    }
+}
+
+impl Channel for Cli {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    // H-159: what was streamed is not said again.
+    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let (content, kind) = (message.content().into_owned(), message.kind().to_owned());
+            if kind == "error" || !self.was_streamed(&content) {
+                self.teller.tell(Happening::Said { content, kind }).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn stream_events(self: Arc<Self>, message: Envelope, stream: ModelStream) -> ModelStream {
+        let line = message.slot::<LineId>().map(|line| line.0);
+        let content = message.content().into_owned();
+        let telling =
+            Telling { cli: self, text: String::new(), beginning: Some(Happening::Began { line, content }) };
+        ModelStream::new(futures_util::stream::unfold((stream, telling), |(mut stream, mut telling)| async {
+            if let Some(beginning) = telling.beginning.take() {
+                telling.cli.teller.tell(beginning).await;
+            }
+            let event = stream.next().await?;
+            if let Ok(event) = &event {
+                if let StreamEvent::Text(delta) = event {
+                    telling.text.push_str(delta);
+                }
+                telling.cli.teller.tell(Happening::Event(event.clone())).await;
+            }
+            Some((event, (stream, telling)))
+        }))
+    }
+
+    // H-157, W-47: text steers the turn that runs; a command waits for its own.
+    fn admit_message<'a>(
+        &'a self,
+        message: &'a Envelope,
+        turn: &'a TurnSnapshot,
+    ) -> BoxFuture<'a, Result<Option<Admission>>> {
+        let steers = turn.is_running && !message.content().trim_start().starts_with(',');
+        Box::pin(std::future::ready(Ok(steers.then(|| Admission::new(Decision::Steer)))))
+    }
+
+    fn role(&self) -> ChannelRole {
+        ChannelRole::Interface
+    }
+}
+
+/// A stream that is being told of, until it is dropped.
+struct Telling {
+    cli: Arc<Cli>,
+    text: String,
+    beginning: Option<Happening>,
+}
+
+impl Drop for Telling {
+    fn drop(&mut self) {
+        let mut streamed = self.cli.streamed.lock().unwrap_or_else(PoisonError::into_inner);
+        streamed.push(self.cli.redactor.redact(&self.text).into_owned());
+        if streamed.len() > MOST_STREAMED {
+            streamed.remove(0);
+        }
+        drop(streamed);
+        if self.beginning.is_none() {
+            self.cli.teller.tell_soon(Happening::Ended);
+        }
+    }
+}

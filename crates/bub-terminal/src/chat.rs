@@ -1,0 +1,297 @@
+//! A chat at a terminal: keys in, turns out, and one screen for both.
+
+mod happen;
+mod input;
+mod live;
+
+use std::{
+    collections::VecDeque,
+    io::{self, Stdout},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use bub_kernel::{CancellationToken, Error, Result};
+use bub_settings::Redactor;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    time::Instant,
+};
+
+use crate::{
+    Ink, Line,
+    channel::{Happening, Question, Teller},
+    editor::{Editor, Words},
+    history::History,
+    host::Host,
+    keys::Decoder,
+    screen::Screen,
+    tty::{self, RawMode},
+    view::{Status, View},
+};
+
+/// What is on its way is shown this often.
+const FRAME: Duration = Duration::from_millis(33);
+/// How long an escape waits for what may follow it.
+const ESCAPE: Duration = Duration::from_millis(40);
+/// How often the spinner turns.
+const SPIN: Duration = Duration::from_millis(120);
+/// A second Ctrl-C within this time leaves.
+const TWICE: Duration = Duration::from_secs(2);
+/// So many happenings are taken before the screen is drawn again.
+const AT_ONCE: usize = 512;
+
+/// What a chat is made of.
+pub struct Setup {
+    /// The program around it.
+    pub host: Arc<dyn Host>,
+    /// Tells the chat, also from here.
+    pub teller: Teller,
+    /// What it is told.
+    pub happenings: mpsc::Receiver<Happening>,
+    /// Ends it, without ending what runs.
+    pub stop: CancellationToken,
+    /// Where the histories are.
+    pub home: PathBuf,
+    /// The workspace, as text.
+    pub workspace: String,
+    /// What is printed first.
+    pub welcome: Vec<String>,
+    /// What can be completed.
+    pub words: Words,
+    /// How the session is.
+    pub status: Status,
+    /// What must not be shown.
+    pub redactor: Redactor,
+    /// What may be written beside text.
+    pub ink: Ink,
+    /// Whether the terminal wraps its lines anew when its width changes.
+    pub reflows: bool,
+}
+
+/// How a chat ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// The person left.
+    Quit,
+    /// Somebody stopped the program, or the terminal is gone.
+    Stopped,
+}
+
+struct Chat {
+    screen: Screen<Stdout>,
+    raw: Option<RawMode>,
+    view: View,
+    editor: Editor,
+    history: History,
+    host: Arc<dyn Host>,
+    /// Lines on their way to the host, in their order.
+    submitted: mpsc::UnboundedSender<(u64, String)>,
+    name: String,
+    status: Status,
+    last_line: u64,
+    /// Lines that are not settled.
+    open: Vec<u64>,
+    /// Lines that wait to be seen where they belong.
+    waiting: Vec<Waiting>,
+    running: Option<Running>,
+    questions: VecDeque<Question>,
+    /// What was being written when a question came.
+    draft: Option<String>,
+    interrupted: Option<Instant>,
+    /// What is to be known right now.
+    hint: Option<String>,
+    was_history_refused: bool,
+    is_leaving: bool,
+    left: Option<Left>,
+}
+
+/// A line that was typed while a turn ran.
+struct Waiting {
+    line: u64,
+    text: String,
+    steers: bool,
+}
+
+/// A turn that runs.
+struct Running {
+    line: Option<u64>,
+    since: Instant,
+    is_cancelled: bool,
+}
+
+/// Runs a chat until somebody leaves it.
+pub async fn run(setup: Setup) -> Result<Left> {
+    let mut resized = signal(SignalKind::window_change()).map_err(terminal_error)?;
+    let raw = RawMode::enter().map_err(terminal_error)?;
+    let mut typed = tty::typed().map_err(terminal_error)?;
+    let Setup { host, teller, mut happenings, stop, .. } = setup;
+    let size = tty::size();
+    let (history, was_read) = History::open(&setup.home, &setup.workspace);
+    let name = setup.workspace.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut chat = Chat {
+        screen: Screen::new(io::stdout(), size, setup.ink, setup.reflows),
+        raw: Some(raw),
+        view: View::new(size.columns, setup.ink, setup.redactor),
+        editor: Editor::new(setup.words),
+        history,
+        submitted: submitting(Arc::clone(&host), teller),
+        host,
+        name,
+        status: setup.status,
+        last_line: 0,
+        open: Vec::new(),
+        waiting: Vec::new(),
+        running: None,
+        questions: VecDeque::new(),
+        draft: None,
+        interrupted: None,
+        hint: None,
+        was_history_refused: false,
+        is_leaving: false,
+        left: None,
+    };
+    chat.welcome(&setup.welcome);
+    if let Err(error) = was_read {
+        chat.history_refused(&error);
+    }
+    let mut decoder = Decoder::default();
+    let mut draw_at = Some(Instant::now());
+    loop {
+        if draw_at.is_some_and(|at| at <= Instant::now()) {
+            chat.draw()?;
+            draw_at = None;
+        }
+        if let Some(left) = chat.left {
+            return chat.leave(left).await;
+        }
+        let spin = (chat.running.is_some() || !chat.open.is_empty()).then(|| Instant::now() + SPIN);
+        let wake = [draw_at, spin].into_iter().flatten().min();
+        let soon = tokio::select! {
+            biased;
+            () = stop.cancelled() => {
+                chat.left = Some(Left::Stopped);
+                true
+            }
+            bytes = typed.recv() => {
+                match bytes {
+                    Some(bytes) => chat.typed(decoder.feed(&bytes)).await?,
+                    None => chat.left = Some(Left::Stopped),
+                }
+                true
+            }
+            () = tokio::time::sleep(ESCAPE), if decoder.is_waiting() => {
+                chat.typed(decoder.flush()).await?;
+                true
+            }
+            _ = resized.recv() => {
+                chat.resize()?;
+                true
+            }
+            Some(happening) = happenings.recv() => {
+                chat.happened(happening);
+                for _ in 0..AT_ONCE {
+                    let Ok(happening) = happenings.try_recv() else { break };
+                    chat.happened(happening);
+                }
+                false
+            }
+            () = sleep_until(wake) => true,
+        };
+        let at = if soon { Instant::now() } else { Instant::now() + FRAME };
+        draw_at = Some(draw_at.map_or(at, |planned| planned.min(at)));
+    }
+}
+
+impl Chat {
+    fn draw(&mut self) -> Result<()> {
+        let live = self.live();
+        let lines = self.view.take();
+        self.screen.draw(&lines, &live).map_err(terminal_error)
+    }
+
+    fn resize(&mut self) -> Result<()> {
+        let size = tty::size();
+        self.view.set_width(size.columns);
+        self.screen.resize(size).map_err(terminal_error)
+    }
+
+    fn welcome(&mut self, lines: &[String]) {
+        for line in lines {
+            self.view.notice(line, crate::Style::DIM);
+        }
+        self.view.line(Line::default());
+    }
+
+    /// The last words; the terminal is as it was.
+    async fn leave(mut self, left: Left) -> Result<Left> {
+        if left == Left::Quit {
+            self.host.quit().await;
+        }
+        self.view.end(self.running.is_some());
+        if left == Left::Quit {
+            self.view.notice("Bye.", crate::Style::NONE);
+        }
+        let lines = self.view.take();
+        // A terminal that is gone needs no last words.
+        let _ = self.screen.draw(&lines, &crate::screen::Live::default());
+        let _ = self.screen.clear();
+        self.raw = None;
+        Ok(left)
+    }
+
+    /// The prompt: the workspace, or the sign of commands.
+    fn prompt(&self) -> Line {
+        let width = self.screen.size().columns;
+        let style = crate::Style::BOLD;
+        if self.editor.is_shell() {
+            return Line::new(", ", style | crate::Style::CYAN);
+        }
+        let name = crate::harmless::line(&self.name);
+        let name = crate::fit(&name, (width / 3).max(1)).0;
+        Line::new(format!("{name} > "), style)
+    }
+
+    fn history_refused(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.was_history_refused, true) {
+            let file = self.history.file().display();
+            let text =
+                format!("the history in {file} cannot be used: {error}; lines are kept until you leave");
+            self.view.notice(&text, crate::Style::YELLOW);
+        }
+    }
+}
+
+/// Hands lines in one after the other.
+fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::UnboundedSender<(u64, String)> {
+    let (sender, mut lines) = mpsc::unbounded_channel::<(u64, String)>();
+    drop(tokio::spawn(async move {
+        while let Some((line, text)) = lines.recv().await {
+            if let Err(error) = host.submit(line, text).await {
+                let dropped = Some(error.message().to_owned());
+                teller.tell(Happening::Settled { line, dropped }).await;
+            }
+        }
+    }));
+    sender
+}
+
+async fn sleep_until(when: Option<Instant>) {
+    match when {
+        Some(when) => tokio::time::sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn terminal_error(error: io::Error) -> Error {
+    Error::unknown(format!("the terminal cannot be used: {error}"))
+}
+
+impl std::fmt::Debug for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup").field("workspace", &self.workspace).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,141 @@
+//! What turns do, as the chat shows it.
+
+use super::{Chat, Left, Running};
+use crate::{
+    Line, Style,
+    channel::{Happening, Question},
+    harmless::harmless,
+};
+use tokio::time::Instant;
+
+impl Chat {
+    pub(super) fn happened(&mut self, happening: Happening) {
+        match happening {
+            Happening::Began { line, content } => self.began(line, &content),
+            Happening::Event(event) => {
+                use bub_kernel::StreamEvent as E;
+                self.view.event(&event);
+                if matches!(event, E::ToolResult(_) | E::Final(_) | E::Error(_)) {
+                    // Here the turn takes them.
+                    self.show_steering();
+                }
+            }
+            Happening::Ended => {
+                let was_cancelled = self.running.as_ref().is_some_and(|turn| turn.is_cancelled);
+                self.view.end(was_cancelled);
+                self.show_steering();
+                if self.running.take_if(|turn| turn.line.is_none()).is_some() {
+                    self.done();
+                }
+            }
+            Happening::Settled { line, dropped } => self.settled(line, dropped),
+            Happening::Said { content, kind } if kind == "error" => self.view.error(&content),
+            Happening::Said { content, kind } => self.view.message(&content, kind == "command"),
+            Happening::Asked(question) => self.asked(question),
+            Happening::Withdrawn(id) => {
+                let first = self.questions.front().map(|question| question.request.id.clone());
+                self.questions.retain(|question| question.request.id != id);
+                if first.as_deref() == Some(id.as_str()) {
+                    self.next_question();
+                }
+            }
+            Happening::Status(status) => {
+                if status.session != self.status.session && !self.status.session.is_empty() {
+                    self.view.notice(&format!("session: {}", status.session), Style::DIM);
+                }
+                self.status = status;
+            }
+            Happening::Remark(text) => self.view.notice(&text, Style::YELLOW),
+        }
+    }
+
+    fn began(&mut self, line: Option<u64>, content: &str) {
+        let is_command = content.trim_start().starts_with(',');
+        let at = self.waiting.iter().position(|waiting| Some(waiting.line) == line);
+        if let Some(at) = at {
+            let waiting = self.waiting.remove(at);
+            if !is_command {
+                self.echo(&waiting.text, "");
+            }
+        } else if line.is_none() {
+            // It was typed in a chat that did not come to answer it.
+            self.echo(content, " (of an earlier chat)");
+        }
+        self.view.begin(is_command.then_some(content));
+        self.running = Some(Running { line, since: Instant::now(), is_cancelled: false });
+    }
+
+    fn settled(&mut self, line: u64, dropped: Option<String>) {
+        self.open.retain(|open| *open != line);
+        if let Some(turn) = self.running.take_if(|turn| turn.line == Some(line)) {
+            self.view.end(false);
+            if let Some(reason) = dropped.filter(|_| !turn.is_cancelled) {
+                self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
+            }
+            self.interrupted = None;
+            self.hint = None;
+        } else if let Some(reason) = dropped {
+            let at = self.waiting.iter().position(|waiting| waiting.line == line);
+            if let Some(at) = at {
+                let waiting = self.waiting.remove(at);
+                self.echo(&waiting.text, "");
+            }
+            self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
+        }
+        self.done();
+    }
+
+    fn done(&mut self) {
+        if self.is_leaving && self.open.is_empty() && self.running.is_none() {
+            self.left = Some(Left::Quit);
+        }
+    }
+
+    /// Writes the lines that steer the running turn where it takes them.
+    fn show_steering(&mut self) {
+        let (steering, others) = std::mem::take(&mut self.waiting).into_iter().partition(|line| line.steers);
+        self.waiting = others;
+        let steering: Vec<super::Waiting> = steering;
+        for waiting in steering {
+            self.echo(&waiting.text, " (steering)");
+        }
+    }
+
+    /// Writes a line as it was typed.
+    pub(super) fn echo(&mut self, text: &str, mark: &str) {
+        let prompt = self.prompt();
+        for (index, part) in harmless(text).split('\n').enumerate() {
+            let mut line = if index == 0 { prompt.clone() } else { Line::new("  ", Style::NONE) };
+            line.push(&crate::harmless::without_tabs(part, 4), Style::NONE);
+            if index == 0 {
+                line.push(mark, Style::DIM);
+            }
+            self.view.line(line);
+        }
+    }
+
+    fn asked(&mut self, question: Question) {
+        // In full: nobody can approve what was cut away.
+        let request = &question.request;
+        let arguments: Vec<_> =
+            request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let text = format!("allow {}({})?", request.tool, arguments.join(", "));
+        self.view.notice(&crate::harmless::line(&request.reason), Style::YELLOW);
+        self.view.notice(&text, Style::YELLOW);
+        if self.questions.is_empty() {
+            self.draft = Some(self.editor.text().to_owned());
+            self.editor.set_text("");
+        }
+        self.questions.push_back(question);
+    }
+
+    /// The question is answered: what was being written comes back.
+    pub(super) fn next_question(&mut self) {
+        self.editor.set_text("");
+        if self.questions.is_empty()
+            && let Some(draft) = self.draft.take()
+        {
+            self.editor.set_text(&draft);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What somebody types, and what the chat does about it.
+
+use bub_kernel::{ApprovalAnswer, Result};
+use tokio::time::Instant;
+
+use super::{Chat, Left, TWICE, Waiting, terminal_error};
+use crate::{
+    Style,
+    editor::Edited,
+    keys::Key,
+    tty::{self, RawMode},
+};
+
+impl Chat {
+    pub(super) async fn typed(&mut self, keys: Vec<Key>) -> Result<()> {
+        for key in keys {
+            if self.left.is_some() {
+                return Ok(());
+            }
+            self.press(key).await?;
+        }
+        Ok(())
+    }
+
+    async fn press(&mut self, key: Key) -> Result<()> {
+        if key == Key::Ctrl('c') && self.running.is_some() {
+            self.interrupt().await;
+            return Ok(());
+        }
+        if key != Key::Ctrl('c') {
+            self.interrupted = None;
+            self.hint = None;
+        }
+        match self.editor.press(key, self.history.lines()) {
+            Edited::Changed => {}
+            Edited::Submit(text) if !self.questions.is_empty() => self.answer(&text),
+            Edited::Submit(text) => self.submit(text),
+            Edited::Interrupt => self.interrupt().await,
+            Edited::End => self.end(),
+            Edited::ToggleMode => self.editor.set_shell(!self.editor.is_shell()),
+            Edited::ClearScreen => self.screen.clear_all().map_err(terminal_error)?,
+            Edited::Suspend => self.suspend()?,
+        }
+        Ok(())
+    }
+
+    /// Ctrl-C: ends the turn; twice: leaves.
+    async fn interrupt(&mut self) {
+        if self.interrupted.is_some_and(|at| at.elapsed() < TWICE) {
+            self.left = Some(Left::Quit);
+            return;
+        }
+        self.interrupted = Some(Instant::now());
+        if let Some(turn) = &mut self.running {
+            turn.is_cancelled = true;
+            self.hint = Some("cancelled; Ctrl-C again leaves".to_owned());
+            self.host.cancel().await;
+        } else {
+            self.hint = Some("Ctrl-C again leaves; so does ,quit".to_owned());
+        }
+    }
+
+    /// Ctrl-D: leaves, after what runs; twice: at once.
+    fn end(&mut self) {
+        if self.open.is_empty() && self.running.is_none() || self.is_leaving {
+            self.left = Some(Left::Quit);
+        } else {
+            self.is_leaving = true;
+            self.hint = Some("leaving when this is done; Ctrl-D again leaves now".to_owned());
+        }
+    }
+
+    fn submit(&mut self, text: String) {
+        // H-156
+        if text.trim().is_empty() {
+            return;
+        }
+        if let Err(error) = self.history.add(&text) {
+            self.history_refused(&error);
+        }
+        let is_shell = self.editor.is_shell() && !text.trim_start().starts_with(',');
+        let text = if is_shell { format!(",{text}") } else { text };
+        match text.trim() {
+            ",quit" | ",exit" => {
+                self.echo(&text, "");
+                self.left = Some(Left::Quit);
+            }
+            ",thinking" => {
+                self.echo(&text, "");
+                self.view.toggle_thinking();
+            }
+            _ => self.send(text),
+        }
+    }
+
+    fn send(&mut self, text: String) {
+        self.is_leaving = false;
+        self.last_line += 1;
+        let line = self.last_line;
+        if self.open.is_empty() && self.running.is_none() {
+            self.echo(&text, "");
+        } else {
+            let steers = !text.trim_start().starts_with(',');
+            self.waiting.push(Waiting { line, text: text.clone(), steers });
+        }
+        self.open.push(line);
+        // It ends only with the chat.
+        let _ = self.submitted.send((line, text));
+    }
+
+    fn answer(&mut self, text: &str) {
+        let answer = match text.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => ApprovalAnswer::Approved,
+            "" | "n" | "no" => ApprovalAnswer::Denied(None),
+            ",quit" | ",exit" => {
+                self.left = Some(Left::Quit);
+                return;
+            }
+            _ => {
+                // It was meant for somebody else: a question may come while one writes.
+                self.editor.set_text(text);
+                self.hint = Some("answer y or n first".to_owned());
+                return;
+            }
+        };
+        let said = if answer == ApprovalAnswer::Approved { "allowed" } else { "denied" };
+        if let Some(question) = self.questions.pop_front() {
+            let _ = question.answer.send(answer);
+            self.view.notice(said, Style::YELLOW);
+        }
+        self.next_question();
+    }
+
+    /// Ctrl-Z: to the shell, until that lets the chat go on.
+    fn suspend(&mut self) -> Result<()> {
+        self.screen.clear().map_err(terminal_error)?;
+        self.raw = None;
+        let own = rustix::process::getpid();
+        // Where it is refused, the chat simply goes on.
+        let _ = rustix::process::kill_process(own, rustix::process::Signal::TSTP);
+        self.raw = Some(RawMode::enter().map_err(terminal_error)?);
+        self.screen.resize(tty::size()).map_err(terminal_error)
+    }
+}

@@ -1,0 +1,75 @@
+//! The live area of a chat, from top to bottom: what is not finished, what waits, a question, the prompt, the status.
+
+use super::Chat;
+use crate::{Line, Style, fit, harmless::line as one_line, screen::Live, view};
+
+const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/// So many lines that wait are shown.
+const MOST_WAITING: usize = 4;
+
+impl Chat {
+    pub(super) fn live(&self) -> Live {
+        let size = self.screen.size();
+        let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
+        let has_status = budget >= 3;
+        let prompt = if self.questions.is_empty() {
+            self.prompt()
+        } else {
+            Line::new(fit("allow? [y/N] ", width.saturating_sub(2)).0, Style::BOLD | Style::YELLOW)
+        };
+        let most_text = (budget / 2).max(1);
+        let (layout, mut menu) = self.editor.rows(&prompt, self.history.lines(), width, most_text);
+        let mut left = budget.saturating_sub(layout.rows.len() + usize::from(has_status));
+        menu.truncate(left);
+        left -= menu.len();
+        let activity = self.activity(width).filter(|_| left > 0);
+        left -= usize::from(activity.is_some());
+        let mut waiting = self.waiting_rows(width);
+        waiting.truncate(left);
+        left -= waiting.len();
+        let mut rows = self.view.preview(left);
+        rows.truncate(left);
+        rows.append(&mut waiting);
+        rows.extend(activity);
+        let cursor = (rows.len() + layout.cursor.0, layout.cursor.1);
+        rows.extend(layout.rows);
+        rows.append(&mut menu);
+        if has_status {
+            rows.push(self.bottom(width));
+        }
+        Live { rows, cursor }
+    }
+
+    fn bottom(&self, width: usize) -> Line {
+        match &self.hint {
+            Some(hint) => Line::new(fit(&one_line(hint), width.saturating_sub(1)).0, Style::YELLOW),
+            None => {
+                view::status_line(&self.status, self.editor.is_shell(), self.view.shows_thinking(), width)
+            }
+        }
+    }
+
+    fn activity(&self, width: usize) -> Option<Line> {
+        let since = match &self.running {
+            Some(running) => running.since,
+            None if self.open.is_empty() => return None,
+            None => return Some(Line::new(fit("… waiting", width - 1).0, Style::DIM)),
+        };
+        let elapsed = since.elapsed();
+        let turns = usize::try_from(elapsed.as_millis() / super::SPIN.as_millis()).unwrap_or(0);
+        let sign = SPINNER.get(turns % SPINNER.len()).unwrap_or(&"*");
+        let text = format!("{sign} {} {} s (Ctrl-C cancels)", self.view.activity(), elapsed.as_secs());
+        Some(Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM))
+    }
+
+    fn waiting_rows(&self, width: usize) -> Vec<Line> {
+        let skipped = self.waiting.len().saturating_sub(MOST_WAITING);
+        let row = |waiting: &super::Waiting| {
+            let mark = if waiting.steers { "(steering)" } else { "(queued)" };
+            let text = format!("  {mark} {}", one_line(&waiting.text));
+            Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM)
+        };
+        self.waiting.iter().skip(skipped).map(row).collect()
+    }
+}

@@ -1,0 +1,509 @@
+//! The line editor: text, keys, history, completion. It knows no terminal.
+
+mod buffer;
+mod complete;
+mod layout;
+
+pub use self::{
+    buffer::Buffer,
+    complete::{Choices, Word, Words, common},
+    layout::{Layout, lay_out},
+};
+use crate::{
+    Line, Style, fit,
+    harmless::{harmless, line as one_line},
+    keys::Key,
+};
+
+/// So many choices are shown.
+const MENU_ROWS: usize = 6;
+
+/// What a key led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Edited {
+    /// Something to be seen has changed, or nothing.
+    Changed,
+    /// The text is to be sent; the editor is empty again.
+    Submit(String),
+    /// Ctrl-C on an empty line; otherwise it empties the line.
+    Interrupt,
+    /// Ctrl-D on an empty line.
+    End,
+    /// Ctrl-X: the other mode.
+    ToggleMode,
+    /// Ctrl-L.
+    ClearScreen,
+    /// Ctrl-Z.
+    Suspend,
+}
+
+/// A line editor.
+#[derive(Debug, Default)]
+pub struct Editor {
+    buffer: Buffer,
+    words: Words,
+    is_shell: bool,
+    killed: String,
+    was_kill: bool,
+    walk: Option<Walk>,
+    menu: Option<Menu>,
+    search: Option<Search>,
+}
+
+/// Going through the history: only through lines that begin as this one did.
+#[derive(Debug)]
+struct Walk {
+    prefix: String,
+    /// What was written before.
+    draft: String,
+    index: usize,
+}
+
+/// Choices to go through with Tab.
+#[derive(Debug)]
+struct Menu {
+    choices: Choices,
+    chosen: Option<usize>,
+}
+
+/// Looking for a line of the history.
+#[derive(Debug)]
+struct Search {
+    query: String,
+    index: usize,
+    draft: String,
+}
+
+impl Editor {
+    /// An editor that completes these words.
+    pub fn new(words: Words) -> Self {
+        Self { words, ..Self::default() }
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        self.buffer.text()
+    }
+
+    /// Puts a text in.
+    pub fn set_text(&mut self, text: &str) {
+        self.buffer.set(text);
+    }
+
+    /// Whether what is typed are commands.
+    pub fn is_shell(&self) -> bool {
+        self.is_shell
+    }
+
+    /// Changes that.
+    pub fn set_shell(&mut self, is_shell: bool) {
+        self.is_shell = is_shell;
+    }
+
+    /// Completes other words from now on.
+    pub fn set_words(&mut self, words: Words) {
+        self.words = words;
+    }
+
+    /// Takes a key. `history` has the latest line last.
+    pub fn press(&mut self, key: Key, history: &[String]) -> Edited {
+        let was_kill = std::mem::take(&mut self.was_kill);
+        if self.search.is_some()
+            && let Some(edited) = self.press_in_search(&key, history)
+        {
+            return edited;
+        }
+        if !matches!(key, Key::Tab | Key::BackTab) && self.menu.take().is_some() && key == Key::Escape {
+            return Edited::Changed;
+        }
+        if !matches!(key, Key::Up | Key::Down | Key::Ctrl('p' | 'n')) {
+            self.walk = None;
+        }
+        match key {
+            Key::Enter => return self.submit(),
+            Key::Char(character) => self.buffer.insert(character.encode_utf8(&mut [0; 4])),
+            Key::Paste(text) => self.buffer.insert(&text),
+            Key::NewLine | Key::Ctrl('j') => self.buffer.insert("\n"),
+            Key::Tab => self.complete(1),
+            Key::BackTab => self.complete(-1),
+            Key::Up | Key::Ctrl('p') => self.up(history),
+            Key::Down | Key::Ctrl('n') => self.down(history),
+            Key::Right | Key::End | Key::Ctrl('f' | 'e') if self.hint(history).is_some() => {
+                if let Some(hint) = self.hint(history) {
+                    self.buffer.insert(&hint);
+                }
+            }
+            Key::Ctrl('c') if self.text().is_empty() => return Edited::Interrupt,
+            Key::Ctrl('c' | 'g') => self.buffer.set(""),
+            Key::Ctrl('d') if self.text().is_empty() => return Edited::End,
+            Key::Ctrl('x') => return Edited::ToggleMode,
+            Key::Ctrl('l') => return Edited::ClearScreen,
+            Key::Ctrl('z') => return Edited::Suspend,
+            Key::Ctrl('r') => {
+                let draft = self.text().to_owned();
+                self.search = Some(Search { query: String::new(), index: history.len(), draft });
+            }
+            Key::Ctrl('y') => {
+                let killed = self.killed.clone();
+                self.buffer.insert(&killed);
+            }
+            Key::Ctrl('t') => self.buffer.transpose(),
+            key => self.move_or_cut(&key, was_kill),
+        }
+        Edited::Changed
+    }
+
+    fn move_or_cut(&mut self, key: &Key, was_kill: bool) {
+        let buffer = &mut self.buffer;
+        match key {
+            Key::Left | Key::Ctrl('b') => buffer.go(buffer.left()),
+            Key::Right | Key::Ctrl('f') => buffer.go(buffer.right()),
+            Key::WordLeft => buffer.go(buffer.word_left()),
+            Key::WordRight => buffer.go(buffer.word_right()),
+            Key::Home | Key::Ctrl('a') => buffer.go(buffer.line_start()),
+            Key::End | Key::Ctrl('e') => buffer.go(buffer.line_end()),
+            Key::Alt('<') => buffer.go(0),
+            Key::Alt('>') => buffer.go(buffer.text().len()),
+            Key::Backspace => drop(buffer.cut_to(buffer.left())),
+            Key::Delete | Key::Ctrl('d') => drop(buffer.cut_to(buffer.right())),
+            Key::Ctrl('k') if buffer.line_end() == buffer.cursor() => self.kill(Buffer::right, was_kill),
+            Key::Ctrl('k') => self.kill(Buffer::line_end, was_kill),
+            Key::Ctrl('u') => self.kill(Buffer::line_start, was_kill),
+            Key::Ctrl('w') => self.kill(Buffer::blank_left, was_kill),
+            Key::AltBackspace => self.kill(Buffer::word_left, was_kill),
+            Key::DeleteWord => self.kill(Buffer::word_right, was_kill),
+            _ => {}
+        }
+    }
+
+    /// Cuts up to a place; what is cut in a row is one piece for Ctrl-Y.
+    fn kill(&mut self, place: impl Fn(&Buffer) -> usize, was_kill: bool) {
+        let place = place(&self.buffer);
+        let is_backwards = place < self.buffer.cursor();
+        let cut = self.buffer.cut_to(place);
+        self.killed = match (was_kill, is_backwards) {
+            (false, _) => cut,
+            (true, true) => cut + &self.killed,
+            (true, false) => std::mem::take(&mut self.killed) + &cut,
+        };
+        self.was_kill = true;
+    }
+
+    fn submit(&mut self) -> Edited {
+        (self.menu, self.walk) = (None, None);
+        let text = self.buffer.text().to_owned();
+        self.buffer.set("");
+        Edited::Submit(text)
+    }
+
+    fn up(&mut self, history: &[String]) {
+        if self.walk.is_none() && self.buffer.before().contains('\n') {
+            return self.go_line(-1);
+        }
+        let prefix = match &self.walk {
+            Some(walk) => walk.prefix.clone(),
+            None => self.buffer.before().to_owned(),
+        };
+        let from = self.walk.as_ref().map_or(history.len(), |walk| walk.index);
+        let current = self.buffer.text();
+        let found = history.iter().take(from).rposition(|line| line.starts_with(&prefix) && line != current);
+        if let Some(index) = found {
+            let draft = self.walk.take().map_or_else(|| self.buffer.text().to_owned(), |walk| walk.draft);
+            self.walk = Some(Walk { prefix, draft, index });
+            self.show(history, index);
+        }
+    }
+
+    fn down(&mut self, history: &[String]) {
+        if self.walk.is_none() && self.buffer.after().contains('\n') {
+            return self.go_line(1);
+        }
+        let Some(mut walk) = self.walk.take() else { return };
+        let later = history.iter().enumerate().skip(walk.index + 1);
+        let current = self.buffer.text();
+        match later.into_iter().find(|(_, line)| line.starts_with(&walk.prefix) && *line != current) {
+            Some((index, _)) => {
+                walk.index = index;
+                self.walk = Some(walk);
+                self.show(history, index);
+            }
+            None => self.buffer.set(walk.draft),
+        }
+    }
+
+    fn show(&mut self, history: &[String], index: usize) {
+        if let Some(line) = history.get(index) {
+            self.buffer.set(line.clone());
+        }
+    }
+
+    /// To the same column of the line above or below.
+    fn go_line(&mut self, direction: isize) {
+        let start = self.buffer.line_start();
+        let column =
+            self.buffer.text().get(start..self.buffer.cursor()).map_or(0, |text| text.chars().count());
+        let target = if direction < 0 { start.saturating_sub(1) } else { self.buffer.line_end() + 1 };
+        self.buffer.go(target);
+        let start = self.buffer.line_start();
+        let line = self.buffer.text().get(start..self.buffer.line_end()).unwrap_or_default();
+        let offset = line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
+        self.buffer.go(start + offset);
+    }
+
+    fn complete(&mut self, step: isize) {
+        if let Some(menu) = &mut self.menu {
+            let count = menu.choices.words.len();
+            let at = match menu.chosen {
+                Some(chosen) => chosen.checked_add_signed(step).map_or(count - 1, |next| next % count),
+                None if step < 0 => count - 1,
+                None => 0,
+            };
+            menu.chosen = Some(at);
+            if let Some(word) = menu.choices.words.get(at) {
+                let from = menu.choices.from;
+                self.buffer.replace(from, self.buffer.cursor(), &word.text);
+            }
+            return;
+        }
+        let Some(choices) = self.words.fitting(self.buffer.before(), self.is_shell) else { return };
+        let typed = self.buffer.cursor() - choices.from;
+        let common = common(&choices.words).to_owned();
+        if let [only] = choices.words.as_slice() {
+            let text = format!("{} ", only.text);
+            self.buffer.replace(choices.from, self.buffer.cursor(), &text);
+        } else {
+            if common.len() >= typed {
+                self.buffer.replace(choices.from, self.buffer.cursor(), &common);
+            }
+            self.menu = Some(Menu { choices, chosen: None });
+        }
+    }
+
+    /// How the text could go on, as a line of the history did.
+    fn hint(&self, history: &[String]) -> Option<String> {
+        let text = self.buffer.text();
+        if text.is_empty() || !self.buffer.after().is_empty() || self.menu.is_some() {
+            return None;
+        }
+        let line = history.iter().rev().find(|line| line.len() > text.len() && line.starts_with(text))?;
+        let rest = line.get(text.len()..)?;
+        Some(rest.split('\n').next().unwrap_or_default().to_owned()).filter(|rest| !rest.is_empty())
+    }
+
+    fn press_in_search(&mut self, key: &Key, history: &[String]) -> Option<Edited> {
+        let search = self.search.as_mut()?;
+        match key {
+            Key::Ctrl('r') => {}
+            Key::Char(character) => {
+                search.query.push(*character);
+                search.index = (search.index + 1).min(history.len());
+            }
+            Key::Backspace => {
+                search.query.pop();
+                search.index = history.len();
+            }
+            Key::Escape | Key::Ctrl('g' | 'c') => {
+                let draft = std::mem::take(&mut search.draft);
+                self.search = None;
+                self.buffer.set(draft);
+                return Some(Edited::Changed);
+            }
+            _ => {
+                self.search = None;
+                // Enter takes what was found, and leaves it to be looked at.
+                return (*key == Key::Enter).then_some(Edited::Changed);
+            }
+        }
+        let query = search.query.to_lowercase();
+        let found = history.iter().take(search.index).rposition(|line| line.to_lowercase().contains(&query));
+        if let Some(index) = found.filter(|_| !query.is_empty()) {
+            search.index = index;
+            self.show(history, index);
+        }
+        Some(Edited::Changed)
+    }
+
+    /// The editor as rows: the text, at most `most` rows of it, and below it what may help. The cursor is in the text.
+    pub fn rows(&self, prompt: &Line, history: &[String], width: usize, most: usize) -> (Layout, Vec<Line>) {
+        let searching = self
+            .search
+            .as_ref()
+            .map(|search| Line::new(format!("(search `{}') ", one_line(&search.query)), Style::DIM));
+        let prompt = searching.as_ref().unwrap_or(prompt);
+        let layout = lay_out(prompt, self.buffer.text(), self.buffer.cursor(), width);
+        let mut layout = layout.window(most.max(1));
+        let arguments = || self.words.arguments(self.buffer.text(), self.is_shell).map(str::to_owned);
+        if let (Some(hint), Some(row)) = (self.hint(history).or_else(arguments), layout.rows.last_mut()) {
+            let room = width.saturating_sub(1).saturating_sub(row.columns());
+            let hint = harmless(&hint).replace('\t', " ");
+            row.push(fit(&hint, room).0, Style::DIM);
+        }
+        (layout, self.menu_rows(width))
+    }
+
+    fn menu_rows(&self, width: usize) -> Vec<Line> {
+        let Some(menu) = &self.menu else { return Vec::new() };
+        let words = &menu.choices.words;
+        let chosen = menu.chosen.unwrap_or(0);
+        let first = chosen.saturating_sub(MENU_ROWS - 1);
+        let widest = words.iter().map(|word| crate::columns(&word.text)).max().unwrap_or(0);
+        let row = |(index, word): (usize, &Word)| {
+            let style = if menu.chosen == Some(index) { Style::REVERSE } else { Style::NONE };
+            let name = format!("  {}{}", word.text, " ".repeat(widest - crate::columns(&word.text)));
+            let mut row = Line::new(fit(&name, width - 1).0, style);
+            let room = width.saturating_sub(1).saturating_sub(row.columns());
+            row.push(fit(&format!("  {}", one_line(&word.about)), room).0, Style::DIM);
+            row
+        };
+        words.iter().enumerate().skip(first).take(MENU_ROWS).map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn editor() -> Editor {
+        let word = |text: &str| Word {
+            text: text.to_owned(),
+            about: format!("about {text}"),
+            arguments: if text == "help" { "topic".to_owned() } else { String::new() },
+        };
+        Editor::new(Words {
+            commands: ["tape.info", "tape.anchors", "help"].map(word).to_vec(),
+            skills: vec![word("notes")],
+        })
+    }
+
+    fn press(editor: &mut Editor, keys: impl IntoIterator<Item = Key>, history: &[&str]) -> Edited {
+        let history: Vec<String> = history.iter().map(|line| (*line).to_owned()).collect();
+        let mut last = Edited::Changed;
+        for key in keys {
+            last = editor.press(key, &history);
+        }
+        last
+    }
+
+    fn chars(text: &str) -> impl Iterator<Item = Key> {
+        text.chars().map(Key::Char).collect::<Vec<_>>().into_iter()
+    }
+
+    #[test]
+    fn keys_of_emacs_move_and_cut() {
+        use Key::{Backspace, Char, Ctrl, Home, WordLeft};
+        let rows: &[(&str, &[Key], &str, usize)] = &[
+            ("one two", &[Ctrl('a'), Char('x')], "xone two", 1),
+            ("one two", &[Home, Ctrl('e'), Char('x')], "one twox", 8),
+            ("one two", &[WordLeft, Ctrl('k')], "one ", 4),
+            ("one two", &[WordLeft, Ctrl('u')], "two", 0),
+            ("one two", &[Ctrl('w')], "one ", 4),
+            ("one two", &[Ctrl('w'), Ctrl('w'), Ctrl('y')], "one two", 7),
+            ("one two", &[Ctrl('a'), Ctrl('k'), Ctrl('y'), Ctrl('y')], "one twoone two", 14),
+            ("one two", &[Key::AltBackspace, Char('x')], "one x", 5),
+            ("ab", &[Ctrl('t')], "ba", 2),
+            ("é🐙", &[Backspace], "é", 2),
+            ("ab", &[Ctrl('b'), Ctrl('d')], "a", 1),
+            ("ab", &[Key::NewLine, Char('c'), Ctrl('j')], "ab\nc\n", 5),
+            ("a\nb", &[Key::Up, Char('x')], "ax\nb", 2),
+            ("gone", &[Ctrl('c')], "", 0),
+        ];
+        for (text, keys, expected, cursor) in rows {
+            let mut editor = editor();
+            editor.set_text(text);
+            press(&mut editor, keys.iter().cloned(), &[]);
+            assert_eq!((editor.text(), editor.buffer.cursor()), (*expected, *cursor), "{text:?} {keys:?}");
+        }
+    }
+
+    #[test]
+    fn a_pasted_text_keeps_its_lines_until_enter() {
+        let mut editor = editor();
+        press(&mut editor, [Key::Paste("one\ntwo".to_owned())], &[]);
+        assert_eq!(press(&mut editor, [Key::Enter], &[]), Edited::Submit("one\ntwo".to_owned()));
+        assert_eq!(editor.text(), "");
+    }
+
+    #[test]
+    fn control_c_and_d_mean_something_on_an_empty_line_only() {
+        let mut editor = editor();
+        assert_eq!(press(&mut editor, [Key::Ctrl('c')], &[]), Edited::Interrupt);
+        assert_eq!(press(&mut editor, [Key::Ctrl('d')], &[]), Edited::End);
+        assert_eq!(press(&mut editor, [Key::Char('a'), Key::Ctrl('d')], &[]), Edited::Changed);
+    }
+
+    #[test]
+    fn the_history_is_walked_by_prefix_and_the_draft_comes_back() {
+        let history = ["deploy a", "test", "deploy b"];
+        let mut editor = editor();
+        press(&mut editor, chars("de"), &history);
+        for (key, expected) in [
+            (Key::Up, "deploy b"),
+            (Key::Up, "deploy a"),
+            (Key::Up, "deploy a"),
+            (Key::Down, "deploy b"),
+            (Key::Down, "de"),
+            (Key::Down, "de"),
+        ] {
+            press(&mut editor, [key], &history);
+            assert_eq!(editor.text(), expected);
+        }
+        editor.set_text("");
+        press(&mut editor, [Key::Up, Key::Up], &history);
+        assert_eq!(editor.text(), "test");
+    }
+
+    #[test]
+    fn a_line_is_found_by_a_part_of_it() {
+        let history = ["deploy a", "test", "deploy b"];
+        let mut editor = editor();
+        press(&mut editor, [Key::Ctrl('r')].into_iter().chain(chars("PLOY")), &history);
+        assert_eq!(editor.text(), "deploy b");
+        press(&mut editor, [Key::Ctrl('r')], &history);
+        assert_eq!(editor.text(), "deploy a");
+        assert_eq!(press(&mut editor, [Key::Enter], &history), Edited::Changed);
+        assert_eq!(editor.text(), "deploy a");
+        press(&mut editor, [Key::Ctrl('r'), Key::Char('t'), Key::Escape], &history);
+        assert_eq!(editor.text(), "deploy a", "the draft is back");
+    }
+
+    #[test]
+    fn tab_completes_as_far_as_it_is_clear_and_then_offers() {
+        let mut editor = editor();
+        press(&mut editor, chars(",he").chain([Key::Tab]), &[]);
+        assert_eq!(editor.text(), ",help ");
+        let (layout, _) = editor.rows(&Line::new("> ", Style::NONE), &[], 40, 5);
+        assert_eq!(layout.rows[0].text(), "> ,help topic");
+        editor.set_text("");
+        press(&mut editor, chars(",t").chain([Key::Tab]), &[]);
+        assert_eq!(editor.text(), ",tape.");
+        let menu = |editor: &Editor| {
+            let (_, menu) = editor.rows(&Line::default(), &[], 40, 5);
+            menu.iter().map(Line::text).collect::<Vec<_>>()
+        };
+        assert_eq!(menu(&editor), ["  tape.info     about tape.info", "  tape.anchors  about tape.anchors"]);
+        press(&mut editor, [Key::Tab], &[]);
+        assert_eq!(editor.text(), ",tape.info");
+        press(&mut editor, [Key::Tab], &[]);
+        assert_eq!(editor.text(), ",tape.anchors");
+        press(&mut editor, [Key::BackTab], &[]);
+        assert_eq!(editor.text(), ",tape.info");
+        press(&mut editor, [Key::Char(' ')], &[]);
+        assert!(menu(&editor).is_empty());
+        editor.set_text("use $n");
+        press(&mut editor, [Key::Tab], &[]);
+        assert_eq!(editor.text(), "use $notes ");
+    }
+
+    #[test]
+    fn what_was_typed_before_is_offered() {
+        let history = ["deploy to staging"];
+        let mut editor = editor();
+        press(&mut editor, chars("dep"), &history);
+        let lines: Vec<String> = history.iter().map(|line| (*line).to_owned()).collect();
+        let (layout, _) = editor.rows(&Line::new("> ", Style::NONE), &lines, 14, 5);
+        assert_eq!(layout.rows[0].text(), "> deploy to s");
+        assert_eq!(layout.cursor, (0, 5));
+        press(&mut editor, [Key::Right], &history);
+        assert_eq!(editor.text(), "deploy to staging");
+    }
+}

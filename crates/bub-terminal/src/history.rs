@@ -1,0 +1,157 @@
+//! The lines of earlier chats, in the file of the original: records of a comment with the time and one `+` line for
+//! each line of the text.
+
+use std::{
+    fmt::Write as _,
+    fs::{File, OpenOptions},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use md5::{Digest as _, Md5};
+
+/// What is older is left alone.
+const MOST_BYTES: u64 = 1024 * 1024;
+/// So many lines are remembered.
+const MOST_LINES: usize = 5000;
+
+/// The lines of a workspace, the latest last.
+#[derive(Debug)]
+pub struct History {
+    file: PathBuf,
+    lines: Vec<String>,
+}
+
+impl History {
+    /// The history of a workspace. What cannot be read is an error; the history is then empty and can be used.
+    pub fn open(home: &Path, workspace: &str) -> (Self, io::Result<()>) {
+        let name = Md5::digest(workspace.as_bytes()).iter().fold(String::new(), |mut name, byte| {
+            let _ = write!(name, "{byte:02x}");
+            name
+        });
+        let file = home.join("history").join(format!("{name}.history"));
+        let mut history = Self { file, lines: Vec::new() };
+        let read = match read(&history.file) {
+            Ok(text) => {
+                for line in parse(&text) {
+                    history.remember(line);
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        (history, read)
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// All lines, the latest last.
+    pub fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// Adds a line, also to the file. When that fails it is remembered all the same.
+    pub fn add(&mut self, line: &str) -> io::Result<()> {
+        if self.lines.last().is_some_and(|last| last == line) {
+            return Ok(());
+        }
+        self.remember(line.to_owned());
+        let now = jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S%.6f").to_string();
+        let mut record = format!("\n# {now}\n");
+        for part in line.split('\n') {
+            let _ = writeln!(record, "+{part}");
+        }
+        if let Some(directory) = self.file.parent() {
+            std::fs::create_dir_all(directory)?;
+        }
+        // One write: another chat may be adding at the same time.
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&self.file)?
+            .write_all(record.as_bytes())
+    }
+
+    fn remember(&mut self, line: String) {
+        if self.lines.last() != Some(&line) {
+            self.lines.push(line);
+        }
+        if self.lines.len() > MOST_LINES {
+            self.lines.drain(..self.lines.len() - MOST_LINES);
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(MOST_BYTES)))?;
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn parse(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut record: Option<String> = None;
+    for line in text.split('\n') {
+        match (line.strip_prefix('+'), &mut record) {
+            (Some(part), Some(record)) => {
+                record.push('\n');
+                record.push_str(part);
+            }
+            (Some(part), None) => record = Some(part.to_owned()),
+            (None, _) => lines.extend(record.take()),
+        }
+    }
+    lines.extend(record);
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // C.6, L6
+    #[test]
+    fn the_file_is_that_of_the_original() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("history")).unwrap();
+        // md5 of "/work"
+        let file = home.path().join("history/1e0bb3bee2d09d2e4ad3523530d3b40c.history");
+        let (mut history, read) = History::open(home.path(), "/work");
+        assert!(read.is_ok() && history.lines().is_empty());
+        assert_eq!(history.file(), file);
+        let python = "\n# 2026-01-02 03:04:05.678901\n+hello\n\n# 2026-01-02 03:04:06\n+two\n+lines\n\n# x\n+two\n+lines\n";
+        std::fs::write(history.file(), python).unwrap();
+        history = History::open(home.path(), "/work").0;
+        assert_eq!(history.lines(), ["hello", "two\nlines"]);
+        history.add("three\n+four").unwrap();
+        history.add("three\n+four").unwrap();
+        let text = std::fs::read_to_string(history.file()).unwrap();
+        let added = text.strip_prefix(python).unwrap();
+        let (head, body) = added.split_at(added.find("\n+").unwrap() + 1);
+        assert!(
+            head.starts_with("\n# 20") && head.len() == "\n# 2026-01-02 03:04:05.678901\n".len(),
+            "{head:?}"
+        );
+        assert_eq!(body, "+three\n++four\n");
+        assert_eq!(History::open(home.path(), "/work").0.lines().last().unwrap(), "three\n+four");
+    }
+
+    #[test]
+    fn what_cannot_be_read_or_written_is_said_and_does_not_stop_anybody() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::write(home.path().join("history"), "in the way").unwrap();
+        let (mut history, read) = History::open(home.path(), "/work");
+        assert!(read.is_err());
+        assert!(history.add("kept").is_err());
+        assert_eq!(history.lines(), ["kept"]);
+    }
+}

@@ -1,0 +1,374 @@
+//! A chat without a screen: lines in, lines out. For pipes, dumb terminals and screen readers.
+
+use std::{
+    collections::VecDeque,
+    io::{self, BufRead as _, BufReader, Read as _, Write},
+    sync::Arc,
+};
+
+use bub_kernel::{ApprovalAnswer, CancellationToken, Error, Result, StreamEvent};
+use bub_settings::{RedactingWriter, Redactor};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+
+use crate::{
+    Ink, Line,
+    channel::{Happening, Question},
+    chat::Left,
+    harmless::harmless,
+    host::Host,
+    tty,
+    view::View,
+};
+
+/// No message is this long.
+const MOST_LINE: u64 = 16 * 1024 * 1024;
+
+/// What a chat without a screen is made of.
+pub struct Plain {
+    /// The program around it.
+    pub host: Arc<dyn Host>,
+    /// What it is told.
+    pub happenings: mpsc::Receiver<Happening>,
+    /// Ends it, without ending what runs.
+    pub stop: CancellationToken,
+    /// What must not be shown.
+    pub redactor: Redactor,
+}
+
+/// Answers the lines of standard input one after the other: text on standard output, everything else on standard error.
+pub async fn pipe(mut plain: Plain, is_shown: bool) -> Result<Left> {
+    let mut lines = lines();
+    let mut number = 0;
+    loop {
+        let line = tokio::select! {
+            line = lines.recv() => line,
+            () = plain.stop.cancelled() => return Ok(Left::Stopped),
+        };
+        let Some(text) = line.transpose().map_err(input_error)? else { return Ok(Left::Quit) };
+        match text.trim() {
+            "" => {}
+            ",quit" | ",exit" => return Ok(Left::Quit),
+            _ => {
+                number += 1;
+                plain.host.submit(number, text).await?;
+                if !plain.until_settled(number, is_shown).await? {
+                    return Ok(Left::Stopped);
+                }
+            }
+        }
+    }
+}
+
+impl Plain {
+    /// Prints what a line leads to; `false` when the program was stopped meanwhile.
+    async fn until_settled(&mut self, number: u64, is_shown: bool) -> Result<bool> {
+        let mut out = Printed::new(&self.redactor, is_shown);
+        loop {
+            let happening = tokio::select! {
+                happening = self.happenings.recv() => happening,
+                () = self.stop.cancelled() => return Ok(false),
+            };
+            match happening {
+                Some(Happening::Event(StreamEvent::Text(delta))) => out.text(&delta)?,
+                Some(Happening::Began { .. } | Happening::Ended) => out.end()?,
+                Some(Happening::Said { content, kind }) if kind == "error" => {
+                    out.end()?;
+                    self.complain(&content);
+                }
+                Some(Happening::Said { content, .. }) => {
+                    out.text(&content)?;
+                    out.end()?;
+                }
+                Some(Happening::Event(StreamEvent::Error(error))) => self.complain(error.message()),
+                Some(Happening::Remark(text)) => self.remark(&text),
+                Some(Happening::Settled { line, dropped }) if line == number => {
+                    out.end()?;
+                    // What is said about the turn may still be on its way.
+                    while let Ok(happening) = self.happenings.try_recv() {
+                        if let Happening::Said { content, kind } = happening
+                            && kind == "error"
+                        {
+                            self.complain(&content);
+                        }
+                    }
+                    if let Some(reason) = dropped {
+                        return Err(Error::unknown(format!("the message was not answered: {reason}")));
+                    }
+                    return Ok(true);
+                }
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+    }
+
+    fn complain(&self, text: &str) {
+        self.remark(&format!("error: {text}"));
+    }
+
+    fn remark(&self, text: &str) {
+        let text = self.redactor.redact(text);
+        // Nothing sensible is left to do when standard error is gone.
+        let _ = writeln!(io::stderr(), "{}", harmless(text.trim_end()));
+    }
+}
+
+/// Text on its way to standard output, without secrets. A reader that has gone away is no failure.
+struct Printed<'a> {
+    redactor: &'a Redactor,
+    out: Option<RedactingWriter<io::Stdout>>,
+    is_shown: bool,
+    is_open: bool,
+}
+
+impl<'a> Printed<'a> {
+    fn new(redactor: &'a Redactor, is_shown: bool) -> Self {
+        Self { redactor, out: None, is_shown, is_open: false }
+    }
+
+    fn text(&mut self, text: &str) -> Result<()> {
+        if text.is_empty() || (self.out.is_none() && text.trim().is_empty()) {
+            return Ok(());
+        }
+        self.is_open = !text.ends_with('\n');
+        let out = self.out.get_or_insert_with(|| self.redactor.writer(io::stdout()));
+        let text = if self.is_shown { harmless(text) } else { text.into() };
+        written(out.write_all(text.as_bytes()))
+    }
+
+    /// Ends the last line.
+    fn end(&mut self) -> Result<()> {
+        let Some(mut out) = self.out.take() else { return Ok(()) };
+        if std::mem::take(&mut self.is_open) {
+            written(out.write_all(b"\n"))?;
+        }
+        drop(out);
+        written(io::stdout().flush())
+    }
+}
+
+fn written(outcome: io::Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::unknown(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A conversation in lines: nothing that was written changes, and signs are words.
+pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> Result<Left> {
+    let mut typed = lines();
+    let mut interrupts = signal(SignalKind::interrupt()).map_err(input_error)?;
+    let mut talk = Talk {
+        view: View::new(tty::size().columns, Ink::Plain, plain.redactor.clone()),
+        host: Arc::clone(&plain.host),
+        prompt: crate::harmless::line(prompt),
+        number: 0,
+        open: Vec::new(),
+        running: None,
+        questions: VecDeque::new(),
+        is_leaving: false,
+        was_interrupted: false,
+    };
+    for line in welcome {
+        talk.view.notice(&line, crate::Style::NONE);
+    }
+    talk.print(true)?;
+    loop {
+        tokio::select! {
+            () = plain.stop.cancelled() => return Ok(Left::Stopped),
+            line = typed.recv(), if !talk.is_leaving => match line.transpose().map_err(input_error)? {
+                Some(text) => {
+                    if talk.typed(text).await? {
+                        return talk.leave().await;
+                    }
+                }
+                None => talk.is_leaving = true,
+            },
+            _ = interrupts.recv() => {
+                if talk.interrupt().await {
+                    return talk.leave().await;
+                }
+            }
+            Some(happening) = plain.happenings.recv() => talk.happened(happening)?,
+        }
+        if talk.is_leaving && talk.open.is_empty() && talk.running.is_none() {
+            return talk.leave().await;
+        }
+    }
+}
+
+struct Talk {
+    view: View,
+    host: Arc<dyn Host>,
+    prompt: String,
+    number: u64,
+    open: Vec<u64>,
+    /// The line whose turn runs; 0 when it is of an earlier chat.
+    running: Option<u64>,
+    questions: VecDeque<Question>,
+    is_leaving: bool,
+    was_interrupted: bool,
+}
+
+impl Talk {
+    /// Prints what is finished and, when it is somebody's turn to type, the prompt.
+    fn print(&mut self, asks: bool) -> Result<()> {
+        let mut text = String::new();
+        for line in self.view.take() {
+            text.push_str(&Line::text(&line));
+            text.push('\n');
+        }
+        if asks {
+            text.push_str(if self.questions.is_empty() { &self.prompt } else { "allow? [y/N] " });
+        }
+        let mut out = io::stdout();
+        written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+    }
+
+    /// Takes a line; `true` when it leaves.
+    async fn typed(&mut self, text: String) -> Result<bool> {
+        self.was_interrupted = false;
+        if let Some(question) = self.questions.pop_front() {
+            let is_yes = matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
+            let answer = if is_yes { ApprovalAnswer::Approved } else { ApprovalAnswer::Denied(None) };
+            let _ = question.answer.send(answer);
+            let said = if is_yes { "allowed" } else { "denied" };
+            self.view.notice(said, crate::Style::NONE);
+            self.print(!self.questions.is_empty())?;
+            return Ok(false);
+        }
+        match text.trim() {
+            "" => {
+                self.print(self.open.is_empty())?;
+                return Ok(false);
+            }
+            ",quit" | ",exit" => return Ok(true),
+            ",thinking" => {
+                self.view.toggle_thinking();
+                self.print(self.open.is_empty())?;
+                return Ok(false);
+            }
+            _ => {}
+        }
+        self.number += 1;
+        if self.running.is_some() {
+            let mark = if text.trim_start().starts_with(',') { "(queued)" } else { "(steering)" };
+            self.view.notice(mark, crate::Style::NONE);
+            self.print(false)?;
+        }
+        match self.host.submit(self.number, text).await {
+            Ok(()) => self.open.push(self.number),
+            Err(error) => {
+                self.view.error(error.message());
+                self.print(true)?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Ctrl-C: ends the turn; twice, or when nothing runs: leaves.
+    async fn interrupt(&mut self) -> bool {
+        if self.running.is_none() || std::mem::replace(&mut self.was_interrupted, true) {
+            return true;
+        }
+        self.host.cancel().await;
+        false
+    }
+
+    fn happened(&mut self, happening: Happening) -> Result<()> {
+        let mut is_free = false;
+        match happening {
+            Happening::Began { line, content } => {
+                let is_command = content.trim_start().starts_with(',');
+                self.view.begin(is_command.then_some(content.as_str()));
+                self.running = Some(line.unwrap_or(0));
+            }
+            Happening::Event(event) => self.view.event(&event),
+            Happening::Ended => {
+                self.view.end(self.was_interrupted);
+                is_free = self.running.take_if(|line| *line == 0).is_some() && self.open.is_empty();
+            }
+            Happening::Settled { line, dropped } => {
+                self.open.retain(|open| *open != line);
+                let was_running = self.running.take_if(|running| *running == line).is_some();
+                self.view.end(false);
+                if let Some(reason) = dropped.filter(|_| !(was_running && self.was_interrupted)) {
+                    self.view.notice(&format!("not answered: {reason}"), crate::Style::NONE);
+                }
+                self.was_interrupted = false;
+                is_free = self.open.is_empty() && self.running.is_none();
+            }
+            Happening::Said { content, kind } if kind == "error" => self.view.error(&content),
+            Happening::Said { content, kind } => self.view.message(&content, kind == "command"),
+            Happening::Asked(question) => {
+                let call = serde_json::Value::Object(question.request.arguments.clone());
+                let text = format!("{}\nallow {} {call}?", question.request.reason, question.request.tool);
+                self.view.notice(&text, crate::Style::NONE);
+                self.questions.push_back(question);
+                is_free = true;
+            }
+            Happening::Withdrawn(id) => self.questions.retain(|question| question.request.id != id),
+            Happening::Status(_) => {}
+            Happening::Remark(text) => self.view.notice(&text, crate::Style::NONE),
+        }
+        self.print(is_free)
+    }
+
+    async fn leave(mut self) -> Result<Left> {
+        self.host.quit().await;
+        self.view.end(self.running.is_some());
+        self.view.notice("Bye.", crate::Style::NONE);
+        self.print(false)?;
+        Ok(Left::Quit)
+    }
+}
+
+/// The lines of standard input. What is not UTF-8 is replaced, with a word about it.
+fn lines() -> mpsc::Receiver<io::Result<String>> {
+    let (sender, lines) = mpsc::channel(1);
+    let reading = move || {
+        let mut input = BufReader::new(io::stdin());
+        loop {
+            let mut line = Vec::new();
+            let read = input.by_ref().take(MOST_LINE + 1).read_until(b'\n', &mut line);
+            let line = match read {
+                Ok(0) => return,
+                Ok(_) if line.len() as u64 > MOST_LINE => {
+                    Err(io::Error::other(format!("a line is longer than {MOST_LINE} bytes")))
+                }
+                Ok(_) => Ok(decoded(&line)),
+                Err(error) => Err(error),
+            };
+            if sender.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    };
+    // Without a thread there is nothing to read; the chat then ends at once.
+    let _ = std::thread::Builder::new().name("typed".to_owned()).spawn(reading);
+    lines
+}
+
+fn decoded(line: &[u8]) -> String {
+    let text = String::from_utf8_lossy(line);
+    if matches!(text, std::borrow::Cow::Owned(_)) {
+        tracing::warn!("a line of the input is not valid UTF-8; what is not was replaced");
+    }
+    text.trim_end_matches(['\n', '\r']).to_owned()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
+fn input_error(error: io::Error) -> Error {
+    Error::invalid_input(format!("standard input cannot be read: {error}"))
+}
+
+impl std::fmt::Debug for Plain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plain").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,180 @@
+//! The terminal as the chat uses it: lines that are finished scroll away and are never touched again; below them a
+//! live area is redrawn, and of that only what has changed.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+};
+
+use crate::{Ink, Line, columns};
+
+/// How large the terminal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// Columns; at least 1.
+    pub columns: usize,
+    /// Rows; at least 1.
+    pub rows: usize,
+}
+
+/// What is to be seen in the live area.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Its rows. None may be wider than the terminal; there must be fewer of them than the terminal has.
+    pub rows: Vec<Line>,
+    /// Row and column of the cursor.
+    pub cursor: (usize, usize),
+}
+
+/// A terminal, or whatever else takes its bytes.
+#[derive(Debug)]
+pub struct Screen<W: Write> {
+    out: W,
+    ink: Ink,
+    size: Size,
+    /// Whether the terminal wraps its lines anew when its width changes.
+    reflows: bool,
+    /// What stands in the live area: the bytes and the width of each row.
+    shown: Vec<(String, usize)>,
+    /// Where the cursor is in it.
+    cursor: (usize, usize),
+}
+
+impl<W: Write> Screen<W> {
+    /// A screen whose cursor stands at the beginning of an empty row.
+    pub fn new(out: W, size: Size, ink: Ink, reflows: bool) -> Self {
+        Self { out, ink, size, reflows, shown: Vec::new(), cursor: (0, 0) }
+    }
+
+    /// How large it is.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// Lets finished lines scroll away above the live area, and shows that as it is now. Nothing is written when
+    /// nothing has changed.
+    pub fn draw(&mut self, finished: &[Line], live: &Live) -> io::Result<()> {
+        let rows: Vec<(String, usize)> = live.rows.iter().map(|row| self.painted(row)).collect();
+        if finished.is_empty() && rows == self.shown && live.cursor == self.cursor {
+            return Ok(());
+        }
+        let mut out = Pen::begin(self.cursor.0);
+        out.go_to(0, self.shown.len());
+        let mut covered = 0;
+        for line in finished {
+            let (text, width) = self.painted(line);
+            if covered < self.shown.len() {
+                if width > self.size.columns {
+                    // It takes more rows than one: nothing old may look out between them.
+                    out.text.push_str("\x1b[J");
+                    covered = self.shown.len();
+                } else if width < self.size.columns {
+                    covered += 1;
+                    out.text.push_str(&text);
+                    out.text.push_str("\x1b[K\r\n");
+                    continue;
+                }
+            }
+            covered += 1;
+            out.text.push_str(&text);
+            out.text.push_str("\r\n");
+        }
+        let old = self.shown.get(covered.min(self.shown.len())..).unwrap_or_default();
+        out.row = 0;
+        for (index, row) in rows.iter().enumerate() {
+            if old.get(index) == Some(row) {
+                continue;
+            }
+            out.go_to(index, old.len());
+            out.text.push_str(&row.0);
+            if row.1 < self.size.columns {
+                out.text.push_str("\x1b[K");
+            }
+        }
+        if old.len() > rows.len() {
+            out.go_to(rows.len(), old.len());
+            out.text.push_str("\x1b[J");
+        }
+        out.go_to(live.cursor.0, rows.len().max(old.len()));
+        if live.cursor.1 > 0 {
+            // Writing to a string cannot fail.
+            let _ = write!(out.text, "\x1b[{}C", live.cursor.1);
+        }
+        (self.shown, self.cursor) = (rows, live.cursor);
+        self.out.write_all(out.end().as_bytes())?;
+        self.out.flush()
+    }
+
+    /// The terminal has another size. What the live area has become is wiped; the next [`Self::draw`] shows it again.
+    pub fn resize(&mut self, size: Size) -> io::Result<()> {
+        if size == self.size {
+            return Ok(());
+        }
+        let rows_of = |width: usize| if self.reflows { width.max(1).div_ceil(size.columns) } else { 1 };
+        let above: usize = self.shown.iter().take(self.cursor.0).map(|(_, width)| rows_of(*width)).sum();
+        let within = if self.reflows { self.cursor.1 / size.columns } else { 0 };
+        self.size = size;
+        self.wipe(above + within)
+    }
+
+    /// Removes the live area: the cursor stands below the finished lines.
+    pub fn clear(&mut self) -> io::Result<()> {
+        self.wipe(self.cursor.0)
+    }
+
+    /// Everything is drawn anew the next time, and the screen above is empty: what Ctrl-L asks for.
+    pub fn clear_all(&mut self) -> io::Result<()> {
+        (self.shown, self.cursor) = (Vec::new(), (0, 0));
+        self.out.write_all(b"\x1b[H\x1b[2J")?;
+        self.out.flush()
+    }
+
+    fn wipe(&mut self, rows_above: usize) -> io::Result<()> {
+        let mut out = Pen::begin(rows_above);
+        out.go_to(0, rows_above);
+        out.text.push_str("\x1b[J");
+        (self.shown, self.cursor) = (Vec::new(), (0, 0));
+        self.out.write_all(out.end().as_bytes())?;
+        self.out.flush()
+    }
+
+    fn painted(&self, line: &Line) -> (String, usize) {
+        let mut text = String::new();
+        line.paint(self.ink, &mut text);
+        (text, line.spans.iter().map(|span| columns(&span.text)).sum())
+    }
+}
+
+/// Bytes for one update, which the terminal shows at once, and the row of the live area they have come to.
+struct Pen {
+    text: String,
+    row: usize,
+}
+
+impl Pen {
+    fn begin(row: usize) -> Self {
+        Self { text: "\x1b[?2026h\x1b[?25l".to_owned(), row }
+    }
+
+    /// Goes to the beginning of a row; those from `existing` on have to be made.
+    fn go_to(&mut self, row: usize, existing: usize) {
+        let up = self.row.saturating_sub(row);
+        let bottom = existing.saturating_sub(1).max(self.row);
+        let down = row.min(bottom).saturating_sub(self.row);
+        for (distance, direction) in [(up, 'A'), (down, 'B')] {
+            if distance > 0 {
+                let _ = write!(self.text, "\x1b[{distance}{direction}");
+            }
+        }
+        self.text.push('\r');
+        for _ in bottom..row {
+            self.text.push('\n');
+        }
+        self.row = row;
+    }
+
+    fn end(mut self) -> String {
+        self.text.push_str("\x1b[?25h\x1b[?2026l");
+        self.text
+    }
+}

@@ -1,0 +1,388 @@
+//! A turn as lines: what is finished, and what can still change.
+
+mod calls;
+mod status;
+mod verbatim;
+
+use std::time::{Duration, Instant};
+
+use bub_kernel::StreamEvent;
+use bub_settings::Redactor;
+use serde_json::Value;
+
+pub use self::status::Status;
+pub(crate) use self::status::line as status_line;
+use self::verbatim::Verbatim;
+use crate::{
+    Ink, Line, Style, fit,
+    harmless::line as one_line,
+    markdown::{Look, Markdown},
+};
+
+/// So much reasoning is kept to be shown later.
+const MOST_THOUGHT: usize = 256 * 1024;
+/// A word that is longer is not held back any more.
+const MOST_HELD: usize = 4096;
+/// A rule is no longer than this, so that it survives a narrower window.
+const RULE: usize = 40;
+
+/// What a frame holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// What a model says.
+    Assistant,
+    /// What a command printed.
+    Command,
+    /// What went wrong.
+    Error,
+}
+
+/// The lines of turns.
+#[derive(Debug)]
+pub struct View {
+    width: usize,
+    look: Look,
+    redactor: Redactor,
+    shows_thinking: bool,
+    /// Finished, and not taken yet.
+    lines: Vec<Line>,
+    /// What the turn is, and what stands beside its title.
+    turn: (Frame, String),
+    /// Text of the segment that runs.
+    text: Option<Text>,
+    held: String,
+    thought: Thought,
+    calls: Calls,
+}
+
+#[derive(Debug)]
+enum Text {
+    Markdown(Box<Markdown>),
+    Verbatim(Verbatim),
+}
+
+/// Reasoning.
+#[derive(Debug, Default)]
+struct Thought {
+    is_open: bool,
+    chars: usize,
+    /// What is kept of it.
+    kept: String,
+    streamed: Verbatim,
+}
+
+/// The calls of a step that runs.
+#[derive(Debug, Default)]
+struct Calls {
+    made: Vec<Value>,
+    started: Option<Instant>,
+    results: Option<(Vec<Value>, Duration)>,
+}
+
+impl View {
+    /// For a screen of so many columns.
+    pub fn new(width: usize, ink: Ink, redactor: Redactor) -> Self {
+        Self {
+            width,
+            look: if ink == Ink::Plain { Look::Plain } else { Look::Styled },
+            redactor,
+            shows_thinking: false,
+            lines: Vec::new(),
+            turn: (Frame::Assistant, String::new()),
+            text: None,
+            held: String::new(),
+            thought: Thought::default(),
+            calls: Calls::default(),
+        }
+    }
+
+    /// The finished lines; each is returned once.
+    pub fn take(&mut self) -> Vec<Line> {
+        std::mem::take(&mut self.lines)
+    }
+
+    /// From now on so wide.
+    pub fn set_width(&mut self, width: usize) {
+        self.width = width;
+        if let Some(Text::Markdown(markdown)) = &mut self.text {
+            markdown.set_width(width);
+        }
+    }
+
+    /// Whether reasoning is shown.
+    pub fn shows_thinking(&self) -> bool {
+        self.shows_thinking
+    }
+
+    /// Shows reasoning from now on, beginning with the latest, or hides it.
+    pub fn toggle_thinking(&mut self) {
+        self.shows_thinking = !self.shows_thinking;
+        if self.thought.is_open {
+            self.close_thought();
+        } else if self.shows_thinking && !self.thought.kept.is_empty() {
+            let kept = self.thought.kept.clone();
+            self.lines.push(Line::new("[-] Thinking", Style::DIM));
+            self.lines.extend(verbatim::lines(kept.trim(), Style::DIM));
+        }
+    }
+
+    /// A turn begins. `command` is its line, when it is one.
+    pub fn begin(&mut self, command: Option<&str>) {
+        self.end(false);
+        self.turn = match command {
+            Some(line) => (Frame::Command, one_line(line)),
+            None => (Frame::Assistant, String::new()),
+        };
+    }
+
+    /// Something happened in the turn.
+    pub fn event(&mut self, event: &StreamEvent) {
+        match event {
+            StreamEvent::Text(delta) => self.say(delta),
+            StreamEvent::Reasoning(delta) => self.think(delta),
+            StreamEvent::ToolCall(calls) => {
+                self.close();
+                self.finish_calls(None);
+                self.calls = Calls { made: calls.clone(), started: Some(Instant::now()), results: None };
+            }
+            StreamEvent::ToolResult(results) => {
+                let took = self.calls.started.map_or(Duration::ZERO, |started| started.elapsed());
+                self.calls.results = Some((results.clone(), took));
+            }
+            StreamEvent::Final(data) => {
+                self.finish_calls(data.get("elapsed_ms").and_then(Value::as_array));
+                self.close();
+            }
+            StreamEvent::Error(error) => self.error(error.message()),
+            StreamEvent::Other { kind, data } if kind == "retry" => {
+                let text = |name: &str| data.get(name).map(ToString::to_string).unwrap_or_default();
+                let reason = data.get("reason").and_then(Value::as_str).unwrap_or_default();
+                let again = format!("again in {} s: {reason}", text("wait_seconds"));
+                self.notice(&again, Style::YELLOW);
+            }
+            _ => {}
+        }
+    }
+
+    /// The turn is over; whatever is open ends here.
+    pub fn end(&mut self, was_cancelled: bool) {
+        self.close();
+        self.finish_calls(None);
+        if was_cancelled {
+            self.lines.push(Line::new("(cancelled)", Style::YELLOW));
+        }
+    }
+
+    /// Something went wrong: said in full.
+    pub fn error(&mut self, text: &str) {
+        self.close();
+        self.rule(Frame::Error, "");
+        let text = self.redactor.redact(text).into_owned();
+        self.lines.extend(verbatim::lines(text.trim_end(), Style::RED));
+    }
+
+    /// Something that is said outside of a stream.
+    pub fn message(&mut self, text: &str, is_command: bool) {
+        self.close();
+        let before = self.turn.clone();
+        self.turn = (if is_command { Frame::Command } else { Frame::Assistant }, String::new());
+        self.say(text);
+        self.close();
+        self.turn = before;
+    }
+
+    /// A remark.
+    pub fn notice(&mut self, text: &str, style: Style) {
+        let text = self.redactor.redact(text).into_owned();
+        self.lines.extend(verbatim::lines(text.trim_end(), style));
+    }
+
+    /// A line as it is.
+    pub fn line(&mut self, line: Line) {
+        self.lines.push(line);
+    }
+
+    /// What is not finished, in at most so many rows, none wider than the screen.
+    pub fn preview(&self, most: usize) -> Vec<Line> {
+        let room = self.width.saturating_sub(1).max(1);
+        let mut rows = Vec::new();
+        if self.thought.is_open {
+            let partial = self.thought.streamed.preview(room);
+            let row = if self.shows_thinking { partial } else { Some(self.collapsed()) };
+            rows.extend(row.map(|row| cut(&row, room)));
+        }
+        match &self.text {
+            Some(Text::Markdown(markdown)) => rows.extend(markdown.preview(most)),
+            Some(Text::Verbatim(verbatim)) => rows.extend(verbatim.preview(room)),
+            None => {}
+        }
+        for call in &self.calls.made {
+            rows.extend(calls::call(call, self.width, self.look).iter().take(3).map(|row| cut(row, room)));
+        }
+        let skipped = rows.len().saturating_sub(most);
+        rows.drain(..skipped);
+        rows
+    }
+
+    /// What the turn is doing, in a word.
+    pub fn activity(&self) -> &'static str {
+        match (&self.calls.made.is_empty(), self.thought.is_open) {
+            (false, _) => "Working",
+            (true, true) => "Thinking",
+            (true, false) if self.turn.0 == Frame::Command => "Running",
+            (true, false) => "Generating",
+        }
+    }
+
+    fn say(&mut self, delta: &str) {
+        if self.text.is_none() {
+            // Blank lines before the first word are nobody's.
+            if delta.trim().is_empty() {
+                return;
+            }
+            self.close_thought();
+            self.finish_calls(None);
+            let (frame, title) = self.turn.clone();
+            self.rule(frame, &title);
+            self.text = Some(match frame {
+                Frame::Assistant => Text::Markdown(Box::new(Markdown::new(self.width, self.look))),
+                Frame::Command | Frame::Error => Text::Verbatim(Verbatim::new(Style::NONE)),
+            });
+        }
+        self.held.push_str(delta);
+        // A secret may arrive in pieces: only whole words are passed on.
+        let is_end = |letter: char| !letter.is_ascii_graphic();
+        let end = if self.held.len() > MOST_HELD {
+            self.held.len()
+        } else {
+            self.held
+                .char_indices()
+                .rfind(|(_, letter)| is_end(*letter))
+                .map_or(0, |(at, letter)| at + letter.len_utf8())
+        };
+        let rest = self.held.split_off(end);
+        let ready = std::mem::replace(&mut self.held, rest);
+        self.pass(&ready);
+    }
+
+    fn pass(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        let text = self.redactor.redact(text);
+        let lines = match &mut self.text {
+            Some(Text::Markdown(markdown)) => markdown.push(&text),
+            Some(Text::Verbatim(verbatim)) => verbatim.push(&text),
+            None => Vec::new(),
+        };
+        self.lines.extend(lines);
+    }
+
+    fn think(&mut self, delta: &str) {
+        if !self.thought.is_open {
+            if delta.trim().is_empty() {
+                return;
+            }
+            self.close();
+            self.thought =
+                Thought { is_open: true, streamed: Verbatim::new(Style::DIM), ..Thought::default() };
+            if self.shows_thinking {
+                self.lines.push(Line::new("[-] Thinking", Style::DIM));
+            }
+        }
+        self.thought.chars += delta.chars().count();
+        if self.thought.kept.len() < MOST_THOUGHT {
+            self.thought.kept.push_str(&self.redactor.redact(delta));
+        }
+        if self.shows_thinking {
+            let delta = self.redactor.redact(delta).into_owned();
+            self.lines.extend(self.thought.streamed.push(&delta));
+        }
+    }
+
+    fn collapsed(&self) -> Line {
+        Line::new(format!("[+] Thinking ({} chars hidden)", self.thought.chars), Style::DIM)
+    }
+
+    fn close_thought(&mut self) {
+        if !std::mem::take(&mut self.thought.is_open) {
+            return;
+        }
+        if self.shows_thinking {
+            let rest = self.thought.streamed.finish();
+            self.lines.extend(rest);
+        } else {
+            let collapsed = self.collapsed();
+            self.lines.push(collapsed);
+        }
+    }
+
+    /// Ends the text and the reasoning that run.
+    fn close(&mut self) {
+        self.close_thought();
+        if self.text.is_none() {
+            return;
+        }
+        let held = std::mem::take(&mut self.held);
+        self.pass(held.trim_end());
+        let lines = match &mut self.text {
+            Some(Text::Markdown(markdown)) => markdown.finish(),
+            Some(Text::Verbatim(verbatim)) => verbatim.finish(),
+            None => Vec::new(),
+        };
+        self.lines.extend(lines);
+        self.text = None;
+        self.lines.push(Line::default());
+    }
+
+    fn finish_calls(&mut self, elapsed: Option<&Vec<Value>>) {
+        let calls = std::mem::take(&mut self.calls);
+        for (index, call) in calls.made.iter().enumerate() {
+            self.lines.extend(calls::call(call, self.width, self.look));
+            let took = elapsed.and_then(|list| list.get(index)?.as_u64()).map(Duration::from_millis);
+            let lines =
+                match calls.results.as_ref().and_then(|(results, all)| Some((results.get(index)?, all))) {
+                    Some((result, all)) => calls::result(result, took.unwrap_or(*all), self.width, self.look),
+                    None => {
+                        vec![Line::new(format!("{}interrupted", calls::ending(self.look)), Style::YELLOW)]
+                    }
+                };
+            self.lines.extend(lines);
+        }
+    }
+
+    fn rule(&mut self, frame: Frame, beside: &str) {
+        let (title, style) = match frame {
+            Frame::Assistant => ("Assistant", Style::BLUE),
+            Frame::Command => ("Command", Style::CYAN),
+            Frame::Error => ("Error", Style::RED),
+        };
+        if self.look == Look::Plain {
+            self.lines.push(Line::new(format!("{title}:"), style));
+            return;
+        }
+        let title =
+            if beside.is_empty() { format!("── {title} ") } else { format!("── {title} {beside} ") };
+        let room = self.width.saturating_sub(1).max(1);
+        let mut text = fit(&title, room).0.to_owned();
+        while crate::columns(&text) < room.min(RULE) {
+            text.push('─');
+        }
+        self.lines.push(Line::new(text, style));
+    }
+}
+
+/// The beginning of a line, that fits.
+fn cut(line: &Line, width: usize) -> Line {
+    let mut short = Line::default();
+    let mut room = width;
+    for span in &line.spans {
+        let (text, rest) = fit(&span.text, room);
+        short.push(text, span.style);
+        room -= crate::columns(text);
+        if !rest.is_empty() {
+            break;
+        }
+    }
+    short
+}

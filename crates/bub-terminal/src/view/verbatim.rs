@@ -1,0 +1,86 @@
+//! Text that is shown as it is: the output of commands, reasoning, errors.
+
+use crate::{
+    Line, Style, columns, fit,
+    harmless::{harmless, without_tabs},
+};
+
+/// How far apart tab stops are.
+const TAB: usize = 8;
+
+/// Text that comes in pieces and goes out in lines.
+#[derive(Debug, Default)]
+pub(super) struct Verbatim {
+    partial: String,
+    style: Style,
+}
+
+impl Verbatim {
+    pub(super) fn new(style: Style) -> Self {
+        Self { partial: String::new(), style }
+    }
+
+    /// Takes text; returns the lines that are complete.
+    pub(super) fn push(&mut self, text: &str) -> Vec<Line> {
+        self.partial.push_str(text);
+        let Some(end) = self.partial.rfind('\n') else { return Vec::new() };
+        let rest = self.partial.split_off(end + 1);
+        let whole = std::mem::replace(&mut self.partial, rest);
+        lines(whole.strip_suffix('\n').unwrap_or(&whole), self.style)
+    }
+
+    /// The end of what is not complete, on one row.
+    pub(super) fn preview(&self, width: usize) -> Option<Line> {
+        let line = lines(&self.partial, self.style).pop()?;
+        let (text, mut rest) = (line.text(), line.text());
+        while columns(&rest) > width {
+            let over = columns(&rest) - width;
+            let (_, kept) = fit(&rest, over);
+            rest = if kept.len() == rest.len() { String::new() } else { kept.to_owned() };
+        }
+        (!text.is_empty()).then(|| Line::new(rest, self.style))
+    }
+
+    /// What is left.
+    pub(super) fn finish(&mut self) -> Vec<Line> {
+        let rest = std::mem::take(&mut self.partial);
+        if rest.is_empty() { Vec::new() } else { lines(&rest, self.style) }
+    }
+}
+
+/// A text as lines that can do no harm.
+pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
+    let text = harmless(text);
+    text.split('\n').map(|line| Line::new(without_tabs(line, TAB), style)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // W-63: the lines of a command's output stay lines
+    #[test]
+    fn lines_stay_as_they_are_however_they_arrive() {
+        let text = "a\tb\n\n  * no list\n\x1b[31mred\nend";
+        let shown = |pieces: Vec<&str>| {
+            let mut verbatim = Verbatim::new(Style::NONE);
+            let mut out: Vec<Line> = pieces.into_iter().flat_map(|piece| verbatim.push(piece)).collect();
+            out.extend(verbatim.finish());
+            out.iter().map(Line::text).collect::<Vec<_>>()
+        };
+        let whole = shown(vec![text]);
+        assert_eq!(whole, ["a       b", "", "  * no list", "␛[31mred", "end"]);
+        for at in 0..text.len() {
+            assert_eq!(shown(vec![&text[..at], &text[at..]]), whole);
+        }
+    }
+
+    #[test]
+    fn the_preview_is_the_end_of_the_line() {
+        let mut verbatim = Verbatim::new(Style::NONE);
+        verbatim.push("one\nabcdef你好");
+        assert_eq!(verbatim.preview(6).unwrap().text(), "ef你好");
+        assert_eq!(verbatim.preview(5).unwrap().text(), "f你好");
+        assert_eq!(verbatim.preview(3).unwrap().text(), "好");
+    }
+}

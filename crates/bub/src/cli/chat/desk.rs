@@ -1,0 +1,266 @@
+//! What stands between the terminal and the gateway: lines go in here, and what turns do is heard here.
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+};
+
+use bub_agent::{NO_MODEL, policy::Approvals, usage::Tokens};
+use bub_channels::{Outcome, Remote, Ticket};
+use bub_kernel::{
+    ApprovalAnswer, ApprovalRequest, BoxFuture, Channel, ChannelMessage, Envelope, Error, ErrorKind,
+    Framework, LlmRequest, LlmResult, MessageHandler, Result, Sender, State,
+};
+use bub_model::Catalogue;
+use bub_settings::{Settings, core};
+use bub_terminal::{
+    Happening, Host,
+    channel::{Cli, LineId, NAME, Teller},
+    view::Status,
+};
+
+use super::session::Session;
+
+/// The chat of this process, once there is one: the hooks by which it takes part in turns.
+#[derive(Default)]
+pub(crate) struct Chat(OnceLock<Arc<Desk>>);
+
+impl Chat {
+    pub(super) fn sit_down(&self, desk: &Arc<Desk>) {
+        // There is one chat in a process.
+        let _ = self.0.set(Arc::clone(desk));
+    }
+}
+
+#[bub_macros::hooks(crate = bub_kernel)]
+impl Chat {
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let Some(desk) = self.0.get() else { return Vec::new() };
+        *lock(&desk.handler) = Some(Arc::clone(message_handler));
+        vec![Arc::new(Cli::new(desk.teller.clone(), desk.settings.redactor().clone()))]
+    }
+
+    async fn request_approval(
+        &self,
+        request: &ApprovalRequest,
+        state: &State,
+    ) -> Result<Option<ApprovalAnswer>> {
+        let desk = self.0.get().filter(|desk| desk.asks && request.sender == Sender::terminal());
+        let (Some(desk), Some(approvals)) = (desk, state.slot::<Approvals>()) else { return Ok(None) };
+        let answer = desk.teller.ask(request).await;
+        approvals.answer(&request.id, &request.sender, answer.clone())?;
+        Ok(Some(answer))
+    }
+
+    fn after_llm_call(&self, request: &LlmRequest, result: &LlmResult) {
+        if let Some(desk) = self.0.get() {
+            desk.count(&request.model, result);
+        }
+    }
+
+    fn save_state(&self, state: &State) {
+        if let Some(desk) = self.0.get()
+            && state.get(NO_MODEL).is_some()
+        {
+            *lock(&desk.failure) = Some(Failure::NoModel);
+        }
+    }
+
+    fn on_error(&self, error: &Error) {
+        if let Some(desk) = self.0.get()
+            && error.kind() != ErrorKind::Cancelled
+        {
+            let is_usage = error.kind() == ErrorKind::Config;
+            *lock(&desk.failure) = Some(Failure::Code(if is_usage { 2 } else { 1 }));
+        }
+    }
+}
+
+/// The last turn that failed.
+#[derive(Clone, Copy, Debug)]
+enum Failure {
+    NoModel,
+    Code(u8),
+}
+
+/// What stands between the terminal and the gateway.
+pub(super) struct Desk {
+    framework: Framework,
+    settings: Arc<Settings>,
+    catalogue: Option<Catalogue>,
+    teller: Teller,
+    /// Whether the person can be asked here.
+    asks: bool,
+    session: Mutex<Session>,
+    handler: Mutex<Option<MessageHandler>>,
+    gateway: OnceLock<Remote>,
+    failure: Mutex<Option<Failure>>,
+    spent: Mutex<Spent>,
+    itself: Weak<Self>,
+}
+
+/// What the model calls of this chat came to.
+#[derive(Clone, Debug, Default)]
+struct Spent {
+    model: Option<String>,
+    tokens: Option<u64>,
+    cost: Option<f64>,
+}
+
+impl Desk {
+    pub(super) fn new(
+        framework: &Framework,
+        settings: &Arc<Settings>,
+        teller: Teller,
+        asks: bool,
+        session: Session,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|itself| Self {
+            framework: framework.clone(),
+            settings: Arc::clone(settings),
+            catalogue: Catalogue::new(settings).ok(),
+            teller,
+            asks,
+            session: Mutex::new(session),
+            handler: Mutex::new(None),
+            gateway: OnceLock::new(),
+            failure: Mutex::new(None),
+            spent: Mutex::default(),
+            itself: itself.clone(),
+        })
+    }
+
+    pub(super) fn hold(&self, gateway: Remote) {
+        // There is one gateway in a chat.
+        let _ = self.gateway.set(gateway);
+    }
+
+    /// The session in use.
+    pub(super) fn session(&self) -> String {
+        lock(&self.session).id.clone()
+    }
+
+    /// The name of the chat's journal: one for each chat of each workspace.
+    pub(super) fn journal(&self) -> String {
+        let session = lock(&self.session);
+        let tape = bub_tape::TapeName::for_session(self.framework.workspace_text(), session.chat());
+        let name: String = tape.as_str().split("__").flat_map(|half| half.chars().take(8)).collect();
+        format!("chat-{name}")
+    }
+
+    pub(super) fn directory(&self) -> PathBuf {
+        bub_channels::directory(&self.settings, &self.journal())
+    }
+
+    pub(super) fn begin_another(&self) {
+        let mut session = lock(&self.session);
+        *session = session.another();
+    }
+
+    /// How the session is.
+    pub(super) async fn status(&self) -> Status {
+        let session = lock(&self.session).clone();
+        let summary = match self.framework.tape_store() {
+            Some(store) => store.summary(&session.tape(&self.framework)).await.unwrap_or_default(),
+            None => bub_tape::Summary::default(),
+        };
+        let spent = lock(&self.spent).clone();
+        let configured = || self.settings.get(&core::MODEL);
+        let last = summary.usage.and_then(|usage| u64::try_from(usage.total_tokens).ok());
+        Status {
+            session: session.id,
+            model: summary.model.or(spent.model).or_else(configured).unwrap_or_default(),
+            entries: summary.entries,
+            anchors: summary.anchors,
+            last_tokens: spent.tokens.or(last),
+            cost: spent.cost,
+        }
+    }
+
+    /// What the pipe came to.
+    pub(super) fn verdict(&self) -> Result<ExitCode> {
+        match *lock(&self.failure) {
+            None => Ok(ExitCode::SUCCESS),
+            Some(Failure::Code(code)) => Ok(ExitCode::from(code)),
+            Some(Failure::NoModel) => Err(super::no_model()),
+        }
+    }
+
+    fn count(&self, model: &str, result: &LlmResult) {
+        let mut spent = lock(&self.spent);
+        spent.model = Some(model.to_owned());
+        let Some(tokens) = result.usage.as_ref().and_then(Tokens::from_usage) else { return };
+        spent.tokens = Some(tokens.total());
+        let price = |model: &str| self.catalogue.as_ref()?.price(&model.parse().ok()?);
+        if let Some(price) = price(model) {
+            *spent.cost.get_or_insert(0.0) += tokens.cost(price);
+        }
+    }
+
+    fn message(&self, line: u64, text: String, ticket: &Arc<Ticket>) -> Envelope {
+        let session = lock(&self.session).clone();
+        let message = ChannelMessage::new(&session.id, NAME, text)
+            .chat_id(&session.chat_id)
+            .context("thread_id", session.id.clone())
+            .active();
+        let mut message = Envelope::from(message).with_sender(Sender::terminal());
+        message.put_slot(Arc::new(LineId(line)));
+        message.put_slot(Arc::clone(ticket));
+        message
+    }
+
+    /// A line is settled: the session may be another one now.
+    async fn settled(&self, line: u64, outcome: Outcome) {
+        let mut session = lock(&self.session).clone();
+        match session.follow(&self.framework).await {
+            Ok(()) => *lock(&self.session) = session,
+            Err(error) => tracing::warn!("chat.session_unknown error={error}"),
+        }
+        let status = self.status().await;
+        self.teller.tell(Happening::Status(status)).await;
+        let dropped = match outcome {
+            Outcome::Dropped { reason } => Some(reason),
+            Outcome::Done { .. } | Outcome::Joined { .. } => None,
+        };
+        self.teller.tell(Happening::Settled { line, dropped }).await;
+    }
+}
+
+impl Host for Desk {
+    fn submit(&self, line: u64, text: String) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let handler = lock(&self.handler).clone();
+            let handler = handler.ok_or_else(|| Error::unknown("the chat is not running"))?;
+            let ticket = Arc::new(Ticket::new(None));
+            handler(self.message(line, text, &ticket)).await?;
+            let desk = self.itself.clone();
+            drop(tokio::spawn(async move {
+                let outcome = ticket.settled().await;
+                if let Some(desk) = desk.upgrade() {
+                    desk.settled(line, outcome).await;
+                }
+            }));
+            Ok(())
+        })
+    }
+
+    fn cancel(&self) -> BoxFuture<'_, ()> {
+        if let Some(gateway) = self.gateway.get() {
+            gateway.cancel(&self.session());
+        }
+        Box::pin(std::future::ready(()))
+    }
+
+    fn quit(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(router) = self.framework.router() {
+                let _ = router.quit(&self.session()).await;
+            }
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

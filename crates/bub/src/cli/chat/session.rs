@@ -1,0 +1,93 @@
+//! Which session a chat is about.
+
+use bub_kernel::{ChannelMessage, Envelope, Error, Framework, Result};
+use bub_tape::{Listing, TapeName};
+use bub_terminal::channel::NAME;
+use clap::ArgMatches;
+
+/// What separates the id of a chat from the stamps of its later sessions.
+const MARK: char = '~';
+
+/// The session of a chat. `,new` and `,resume` change it.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    /// The chat within the channel.
+    pub(super) chat_id: String,
+    /// The session in use.
+    pub(super) id: String,
+    /// What the tape of the chat's first session said when this was last looked at.
+    switched: String,
+}
+
+impl Session {
+    /// The session that the arguments mean.
+    pub(super) async fn choose(framework: &Framework, matches: &ArgMatches) -> Result<Self> {
+        let text = |name: &str| matches.get_one::<String>(name).cloned();
+        let chat_id = text("chat-id").unwrap_or_default();
+        let named = text("session");
+        let wanted = match named {
+            None if matches.get_flag("continue") => last(framework).await?,
+            named => named,
+        };
+        let id = wanted.unwrap_or_else(|| format!("{NAME}:{chat_id}"));
+        let mut session = Self { chat_id, switched: String::new(), id };
+        session.switched = session.in_use(framework).await?;
+        if !session.id.contains(MARK) {
+            session.id.clone_from(&session.switched);
+        }
+        Ok(session)
+    }
+
+    /// A session of another chat, which nobody has used.
+    pub(super) fn another(&self) -> Self {
+        let stamp: String = bub_tape::now_iso().chars().filter(char::is_ascii_digit).take(17).collect();
+        let chat_id = format!("{}-{stamp}", self.chat_id);
+        let id = format!("{NAME}:{chat_id}");
+        Self { chat_id, switched: id.clone(), id }
+    }
+
+    /// The id that all sessions of the chat have in common.
+    pub(super) fn chat(&self) -> &str {
+        self.id.split_once(MARK).map_or(self.id.as_str(), |(chat, _)| chat)
+    }
+
+    /// The tape.
+    pub(super) fn tape(&self, framework: &Framework) -> TapeName {
+        TapeName::for_session(framework.workspace_text(), &self.id)
+    }
+
+    /// Goes where `,new` or `,resume` led.
+    pub(super) async fn follow(&mut self, framework: &Framework) -> Result<()> {
+        let now = self.in_use(framework).await?;
+        if now != self.switched {
+            (self.switched, self.id) = (now.clone(), now);
+        }
+        Ok(())
+    }
+
+    async fn in_use(&self, framework: &Framework) -> Result<String> {
+        let message: Envelope = ChannelMessage::new(self.chat(), NAME, "").chat_id(&self.chat_id).into();
+        framework.resolve_session(&message).await
+    }
+}
+
+/// The session of this workspace that was last used at a terminal.
+async fn last(framework: &Framework) -> Result<Option<String>> {
+    let failed = |error: bub_tape::TapeError| Error::from_boxed(error.into());
+    let Some(store) = framework.tape_store() else { return Ok(None) };
+    let mut latest: Option<(String, String)> = None;
+    for name in store.list(Listing::Sessions).await.map_err(failed)? {
+        let summary = store.summary(&name).await.map_err(failed)?;
+        let Some(session) = summary.session else { continue };
+        let is_own =
+            session.channel.as_deref().map_or_else(|| session.session_id.starts_with(NAME), |it| it == NAME);
+        let date = summary.last_date.unwrap_or_default();
+        if is_own
+            && session.workspace.as_deref() == Some(framework.workspace_text())
+            && latest.as_ref().is_none_or(|(latest, _)| *latest < date)
+        {
+            latest = Some((date, session.session_id));
+        }
+    }
+    Ok(latest.map(|(_, id)| id))
+}
