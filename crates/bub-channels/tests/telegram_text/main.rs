@@ -11,3 +11,5 @@
 mod checker;
 mod html;
 mod html_laws;
+mod inbound;
+mod inbound_media;
