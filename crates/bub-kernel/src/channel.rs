@@ -87,6 +87,12 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
+    /// Tries, without starting it, whether it could work, and says who it would be where it has somebody to ask. Takes no
+    /// messages and sends none: `bub doctor` and `bub onboard` call it.
+    fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
     /// Whom it lets in and as what, in one line for people: `whoever has the token is member`.
     fn audience(&self) -> Option<String> {
         None

@@ -18,6 +18,7 @@ mod commands;
 mod config;
 mod configuration;
 mod docs;
+mod doctor;
 mod examples;
 mod faults;
 mod gateway;

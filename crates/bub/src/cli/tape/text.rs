@@ -51,7 +51,7 @@ pub(super) fn moment(text: &str) -> impl Ord + use<> {
 }
 
 /// How many bytes, for people.
-pub(super) fn bytes(count: u64) -> String {
+pub(in crate::cli) fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1000 {
         return format!("{count} bytes");
@@ -69,7 +69,7 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// A count with its noun: `1 entry`, `2 entries`.
-pub(super) fn count(number: u64, one: &str, many: &str) -> String {
+pub(in crate::cli) fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 

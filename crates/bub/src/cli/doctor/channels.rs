@@ -1,0 +1,39 @@
+//! The channels that the gateway would run.
+
+use bub_kernel::ChannelRole;
+use bub_settings::core;
+
+use super::{super::probe, Finding, Patient};
+
+pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
+    let all = match patient.framework.channels(&probe::nobody()) {
+        Ok(channels) => channels,
+        Err(error) => return vec![Finding::broken(error.to_string(), "see the plugin that provides it")],
+    };
+    let names = patient.settings.get(&core::ENABLED_CHANNELS);
+    if let Err(error) = bub_channels::check_names(&names, &all) {
+        return vec![Finding::broken(error.message(), "correct `enabled_channels`")];
+    }
+    let chosen = bub_channels::choose(&names, &all);
+    let mut findings = Vec::new();
+    for channel in &chosen {
+        let name = channel.name();
+        let audience = channel.audience().map_or(String::new(), |audience| format!("; {audience}"));
+        let who = if patient.is_offline { Ok(None) } else { probe::channel(&**channel).await };
+        findings.push(match who {
+            Ok(who) => Finding::fine(format!(
+                "{name}{}{audience}",
+                who.map_or(String::new(), |who| format!(": {who}"))
+            )),
+            Err(problem) => {
+                Finding::broken(format!("{name}: {problem}"), format!("correct the settings `{name}`"))
+            }
+        });
+    }
+    let off = all.iter().filter(|channel| channel.role() != ChannelRole::Interface);
+    let off: Vec<_> = off.filter(|channel| !channel.enabled()).map(|channel| channel.name()).collect();
+    if !off.is_empty() {
+        findings.push(Finding::fine(format!("not set up: {}", off.join(", "))));
+    }
+    findings
+}

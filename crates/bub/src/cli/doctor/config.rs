@@ -1,0 +1,31 @@
+//! The settings: what is wrong with their sources, and which are in force.
+
+use bub_settings::{Origin, Settings};
+
+use super::{super::config::plain, Finding, Patient};
+use crate::app::{self, Problems};
+
+const EDIT: &str = "correct it there; for the config file `bub config set` or `bub config edit`";
+
+pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
+    let settings = &patient.settings;
+    let problems = patient.framework.service::<Problems>();
+    let problems = problems.iter().flat_map(|problems| &problems.0);
+    let mut findings: Vec<_> = problems.map(|problem| Finding::broken(problem.to_string(), EDIT)).collect();
+    findings.extend(app::check(settings).err().map(|problem| Finding::broken(problem, EDIT)));
+    findings.extend(settings.warnings().iter().map(|warning| Finding::doubtful(warning.to_string(), EDIT)));
+    if findings.is_empty() {
+        let file = settings.config_file();
+        let absent = if file.exists() { "" } else { " (does not exist; nothing needs it)" };
+        findings.push(Finding::fine(format!("{}{absent}", file.display())));
+    }
+    findings
+}
+
+/// Key, value and source of every setting that is not at its default; secrets are masked.
+pub(super) fn changed(settings: &Settings) -> impl Iterator<Item = [String; 3]> {
+    settings
+        .entries()
+        .filter(|entry| entry.origin != Origin::Default)
+        .map(|entry| [entry.setting.key().to_owned(), plain(&entry.shown), entry.origin.to_string()])
+}

@@ -1,0 +1,43 @@
+//! Small real calls that say whether something works.
+
+use std::{sync::Arc, time::Duration};
+
+use bub_kernel::{Channel, MessageHandler};
+use bub_model::{CallOptions, ChatRequest, ModelId, Models};
+use bub_settings::Settings;
+use serde_json::json;
+
+/// How long one of them may take.
+const LIMIT: Duration = Duration::from_secs(15);
+
+/// Asks a model for a word; the error says what to do.
+pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
+    let client = super::client(settings);
+    let models =
+        Models::new(Arc::clone(settings), Arc::new(client.clone())).map_err(|error| error.to_string())?;
+    let endpoint = models.endpoint(id).await.map_err(|error| error.to_string())?;
+    let request = ChatRequest {
+        model: id.model().to_owned(),
+        messages: Arc::new(vec![json!({"role": "user", "content": "Say ok."})]),
+        // The fewest that every provider accepts.
+        max_tokens: Some(16),
+        stream: true,
+        ..ChatRequest::default()
+    };
+    let options = CallOptions { attempts: 1, timeout: Some(LIMIT), ..CallOptions::from_settings(settings) };
+    let answer = client.complete(endpoint, request, options).await;
+    answer.map(drop).map_err(|error| error.to_string())
+}
+
+/// Asks a channel who it is, where it has somebody to ask.
+pub(super) async fn channel(channel: &dyn Channel) -> Result<Option<String>, String> {
+    match tokio::time::timeout(LIMIT, channel.check()).await {
+        Ok(outcome) => outcome.map_err(|error| error.message().to_owned()),
+        Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
+    }
+}
+
+/// Takes messages from channels that are only looked at.
+pub(super) fn nobody() -> MessageHandler {
+    Arc::new(|_| Box::pin(std::future::ready(Ok(()))))
+}
