@@ -8,7 +8,10 @@ use unicode_width::UnicodeWidthStr;
 
 /// Text in which control sequences and invisible characters are shown instead of obeyed. Line ends and tabs stay.
 pub fn harmless(text: &str) -> Cow<'_, str> {
-    if !text.chars().any(|character| is_suspect(character) && !matches!(character, '\n' | '\t')) {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+    if text.bytes().all(is_plain)
+        || !text.chars().any(|character| is_suspect(character) && !matches!(character, '\n' | '\t'))
+    {
         return Cow::Borrowed(text);
     }
     let mut clean = String::with_capacity(text.len() + 16);

@@ -14,6 +14,11 @@ pub fn columns(text: &str) -> usize {
 
 /// The beginning of a text that fits into so many columns, and the rest; clusters are not torn.
 pub fn fit(text: &str, width: usize) -> (&str, &str) {
+    // The usual case, without a look at clusters: they end between two characters of ASCII.
+    let begin = text.as_bytes().get(..=width).unwrap_or(text.as_bytes());
+    if begin.is_ascii() {
+        return text.split_at(width.min(text.len()));
+    }
     let mut used = 0;
     for (start, cluster) in text.grapheme_indices(true) {
         used += cluster.width();

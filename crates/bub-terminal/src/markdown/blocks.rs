@@ -13,7 +13,7 @@ use crate::{Line, Style};
 /// Narrower than this nothing can be laid out.
 const NARROWEST: usize = 4;
 /// How much of an open block a preview shows, at least.
-const RECENT: usize = 2 * 1024;
+const RECENT: usize = 1024;
 
 #[derive(Debug, Clone, Copy)]
 enum Open {

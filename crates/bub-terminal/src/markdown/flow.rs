@@ -73,23 +73,26 @@ impl Flow {
 }
 
 #[derive(Default)]
-struct Wrap {
+struct Wrap<'a> {
     width: usize,
     lines: Vec<Line>,
     line: Line,
     used: usize,
     /// The word that is being collected, perhaps from several pieces.
-    word: Line,
+    word: Vec<(&'a str, Style)>,
     word_width: usize,
     /// Spaces before the word.
     spaces: usize,
     space_style: Style,
 }
 
-impl Wrap {
-    fn add(&mut self, text: &str, style: Style) {
+impl<'a> Wrap<'a> {
+    fn add(&mut self, text: &'a str, style: Style) {
+        if text.is_empty() {
+            return;
+        }
         if text.is_ascii() {
-            self.word.push(text, style);
+            self.word.push((text, style));
             self.word_width += text.len();
             return;
         }
@@ -98,7 +101,7 @@ impl Wrap {
             if wide && !closes(cluster) {
                 self.place_word();
             }
-            self.word.push(cluster, style);
+            self.word.push((cluster, style));
             self.word_width += cluster.width();
         }
     }
@@ -111,34 +114,36 @@ impl Wrap {
 
     fn end_line(&mut self) {
         self.place_word();
+        self.next_line();
+    }
+
+    fn next_line(&mut self) {
         self.spaces = 0;
         self.used = 0;
         self.lines.push(std::mem::take(&mut self.line));
     }
 
     fn place_word(&mut self) {
-        if self.word.spans.is_empty() {
+        if self.word.is_empty() {
             return;
         }
-        let word = std::mem::take(&mut self.word);
         let width = std::mem::take(&mut self.word_width);
         if self.used > 0 && self.used + self.spaces + width > self.width {
-            self.end_line();
+            self.next_line();
         }
         let spaces = std::mem::take(&mut self.spaces);
         if self.used > 0 {
-            self.line.push(&" ".repeat(spaces), self.space_style);
+            (0..spaces).for_each(|_| self.line.push(" ", self.space_style));
             self.used += spaces;
         }
-        for span in word.spans {
-            let mut rest = span.text.as_str();
+        for (mut rest, style) in self.word.drain(..) {
             while !rest.is_empty() {
                 let (mut here, mut later) = fit(rest, self.width.saturating_sub(self.used));
                 if here.is_empty() && self.used == 0 {
                     // A cluster that is wider than a whole line.
                     (here, later) = rest.split_at(rest.graphemes(true).next().map_or(rest.len(), str::len));
                 }
-                self.line.push(here, span.style);
+                self.line.push(here, style);
                 self.used += columns(here);
                 rest = later;
                 if !rest.is_empty() {

@@ -409,7 +409,7 @@ fn a_preview_costs_the_same_however_much_is_open() {
                 let before = markdown.blocks.work.load(Ordering::Relaxed);
                 let lines = markdown.preview(20);
                 let work = markdown.blocks.work.load(Ordering::Relaxed) - before;
-                assert!(work <= 12 * 1024, "{name}: {work} bytes for a preview");
+                assert!(work <= 6 * 1024, "{name}: {work} bytes for a preview");
                 assert!(lines.iter().all(|line| line.columns() <= 80), "{name}");
             }
         }
