@@ -124,6 +124,7 @@ fn status(core: &Core) -> Value {
     json!({
         "owners": owners.unwrap_or_default(),
         "pid": std::process::id(),
+        "process": process(),
         "stopping": core.drain.is_cancelled(),
         "channels": channels,
         "unfinished": unfinished,
@@ -134,6 +135,16 @@ fn status(core: &Core) -> Value {
         "given_up": stuck,
         "journal_backlog": core.journal.backlog(),
     })
+}
+
+/// What the process has of the computer; what only Linux tells is `null` elsewhere.
+fn process() -> Value {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let memory =
+        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    let files = std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count);
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    json!({"memory_mb": memory.map(|kilobytes: u64| kilobytes / 1024), "files": files, "tasks": tasks})
 }
 
 fn undelivered(live: &Live) -> Value {

@@ -72,6 +72,10 @@ fn report(name: &str, status: &Value) -> String {
         count(status, "undelivered"),
         count(status, "given_up"),
     );
+    if let Some(process) = status.get("process") {
+        let (memory, files) = (count(process, "memory_mb"), count(process, "files"));
+        let _ = writeln!(text, "process: {memory} MB, {files} open files, {} tasks", count(process, "tasks"));
+    }
     let owners = status.get("owners").and_then(Value::as_array).into_iter().flatten();
     let owners: Vec<String> = owners.filter_map(Value::as_str).map(str::to_owned).collect();
     let _ = writeln!(text, "{}", rights(&owners));

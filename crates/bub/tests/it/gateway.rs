@@ -71,6 +71,7 @@ fn a_gateway_says_how_it_is_from_start_to_end() {
     assert!(status.starts_with("gateway main: running, pid "), "{status}");
     assert!(status.contains("\nchannel webhook: "), "{status}");
     assert!(status.contains("owners: webhook:ada"), "{status}");
+    assert!(status.contains("\nprocess: ") && status.contains(" open files, "), "{status}");
     assert!(status.contains("lets in: whoever has the token of http://127.0.0.1:"), "{status}");
     assert!(sandbox.bub(["status", "--json"]).ok().contains(r#""running_turns":0"#));
     assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");

@@ -30,6 +30,7 @@ mod models;
 mod posting;
 mod sandbox;
 mod shells;
+mod soak;
 mod tape;
 mod usage;
 mod webhook;
