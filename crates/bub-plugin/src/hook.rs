@@ -61,15 +61,18 @@ impl Hook {
         params.into()
     }
 
-    /// While a plugin is left alone, turns go on without it; only a guard that cannot be asked says no.
-    pub(crate) fn absent<T>(&self) -> Result<Option<T>> {
-        if self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only {
-            return Err(Error::new(
-                ErrorKind::Temporary,
-                "it failed too often, and is left alone for a while",
-            ));
+    /// The process to ask. Without one, turns go on; only a guard that cannot be asked says no.
+    pub(crate) fn or_absent(&self, reached: Result<Option<Arc<Peer>>>) -> Result<Option<Arc<Peer>>> {
+        let is_guard = self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
+        match reached {
+            Ok(None) if is_guard => {
+                Err(Error::new(ErrorKind::Temporary, "it failed too often, and is left alone for a while"))
+            }
+            Err(error) if is_guard => Err(error),
+            // Why it could not be started is in the log.
+            Ok(None) | Err(_) => Ok(None),
+            found => found,
         }
-        Ok(None)
     }
 
     pub(crate) fn limit<P: Wire>(&self) -> Option<Duration> {
@@ -82,7 +85,7 @@ impl Hook {
     }
 
     async fn call_async<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
-        let Some(peer) = self.plugin.reach().await? else { return self.absent() };
+        let Some(peer) = self.or_absent(self.plugin.reach().await)? else { return Ok(None) };
         let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
         let limit = self.limit::<P>();
         let mut left = limit;
@@ -119,7 +122,7 @@ impl Hook {
     }
 
     fn call_blocking<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
-        let Some(peer) = self.plugin.reach_blocking()? else { return self.absent() };
+        let Some(peer) = self.or_absent(self.plugin.reach_blocking())? else { return Ok(None) };
         let mut request = peer.ask_blocking(&self.method, &self.params::<P>(call.args));
         let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
         let deadline = after(limit);

@@ -49,7 +49,7 @@ impl AsyncHook<RunModelStream> for StreamHook {
 impl StreamHook {
     async fn start(&self, call: Call<'_, RunModelStream>) -> Result<Option<ModelStream>> {
         let hook = &self.0;
-        let Some(peer) = hook.plugin.reach().await? else { return hook.absent() };
+        let Some(peer) = hook.or_absent(hook.plugin.reach().await)? else { return Ok(None) };
         let args::RunModelStream { prompt, session_id, state } = call.args;
         let turn = Turn {
             hook: hook.clone(),

@@ -50,6 +50,14 @@ pub static PROVIDERS: Key<Map<String, Value>> =
     Key::new("providers", (), "Providers to add or change: a map of name to base URL, wire and more.")
         .trusted();
 
+/// What the configuration says about plugins in other processes.
+pub static PLUGINS: Key<Map<String, Value>> = Key::new(
+    "plugins",
+    (),
+    "Plugins by name: `limits` in seconds (hook, synchronous, tool, hooks), `role` of those who write to its channels.",
+)
+.trusted();
+
 /// Whether to ask the ports of local model servers.
 pub static LOCAL_MODELS: Key<bool> = Key::new(
     "local_models",
@@ -391,6 +399,7 @@ static ROOT: &[&dyn Declared] = &[
     &API_BASE,
     &API_KEY_COMMAND,
     &PROVIDERS,
+    &PLUGINS,
     &LOCAL_MODELS,
     &MAX_STEPS,
     &MAX_TOKENS,

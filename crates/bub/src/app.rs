@@ -14,12 +14,13 @@ use bub_kernel::{
     BoxError, CliCommand, CliContext, Error, ErrorKind, Framework, FrameworkBuilder, Plugin, PluginContext,
     Result, Tool,
 };
+use bub_plugin::Record;
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
 
 use crate::{
     arguments::{self, Parsed},
     builtin::Builtin,
-    cli, logging,
+    cli, external, logging,
 };
 
 /// The command failed.
@@ -29,7 +30,7 @@ const USAGE: u8 = 2;
 /// The plugin with everything that comes with the program.
 const BUILTIN: &str = "builtin";
 /// The commands that explain or repair a configuration, so they run with a broken one.
-const REPAIRING: [&str; 5] = ["config", "doctor", "onboard", "completions", "man"];
+const REPAIRING: [&str; 6] = ["config", "doctor", "onboard", "completions", "man", "plugin"];
 
 /// What is wrong with the configuration, for the commands that run all the same.
 pub(crate) struct Problems(pub(crate) Vec<SettingsError>);
@@ -110,13 +111,17 @@ impl App {
         let named = arguments::workspace(args);
         let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with a broken configuration, so problems wait until a command is to run.
-        let (settings, problems) = self.load_settings(&workspace, redactor);
+        let (mut settings, mut problems) = self.load_settings(&workspace, redactor);
+        let records = external::records(&settings);
+        for record in &records {
+            problems.extend(settings.register(record.manifest.section()).err());
+        }
         logging::start(&settings, arguments::verbosity(args));
         for warning in settings.warnings() {
             tracing::warn!("{warning}");
         }
         let problems = Arc::new(Problems(problems));
-        let framework = self.compose(&workspace, settings, Arc::clone(&problems));
+        let framework = self.compose(&workspace, settings, Arc::clone(&problems), records);
         let commands = framework.cli_commands();
         let parsed = catch_unwind(AssertUnwindSafe(|| arguments::parse(args, &commands, named.as_deref())));
         let parsed = parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
@@ -145,14 +150,21 @@ impl App {
         std::mem::take(&mut self.sections).into_iter().fold(loader, Loader::section).load_lenient()
     }
 
-    fn compose(self, workspace: &Path, settings: Settings, problems: Arc<Problems>) -> Framework {
+    fn compose(
+        self,
+        workspace: &Path,
+        settings: Settings,
+        problems: Arc<Problems>,
+        records: Vec<Record>,
+    ) -> Framework {
         let mut builder =
             Framework::builder().workspace(workspace).service(Arc::new(settings)).service(problems);
         if let Some(launcher) = self.launcher {
             builder = builder.service(Arc::new(launcher));
         }
         let builder = builder.plugin_with(BUILTIN, Builtin::new);
-        self.add_plugins.into_iter().fold(builder, |builder, add| add(builder)).build()
+        let builder = self.add_plugins.into_iter().fold(builder, |builder, add| add(builder));
+        external::add(builder, records).build()
     }
 }
 

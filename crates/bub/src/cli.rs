@@ -11,6 +11,7 @@ mod login;
 mod models;
 mod outbox;
 mod output;
+mod plugin;
 mod policy;
 mod probe;
 mod run;
@@ -64,6 +65,8 @@ impl Commands {
         app.add(usage::command());
         app.add(skill::command());
         app.add(policy::command());
+        app.add(plugin::command());
+        plugin::aliases().into_iter().for_each(|alias| app.add(alias));
     }
 
     fn on_error(&self, stage: &str, error: &Error) {

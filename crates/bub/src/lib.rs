@@ -25,6 +25,7 @@ mod app;
 mod arguments;
 mod builtin;
 mod cli;
+mod external;
 mod logging;
 mod signals;
 

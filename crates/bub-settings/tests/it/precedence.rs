@@ -85,6 +85,7 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "api_base BUB_API_BASE null",
             "api_key_command BUB_API_KEY_COMMAND null",
             "providers BUB_PROVIDERS {}",
+            "plugins BUB_PLUGINS {}",
             "local_models BUB_LOCAL_MODELS true",
             "max_steps BUB_MAX_STEPS 100",
             "max_tokens BUB_MAX_TOKENS 16384",

@@ -18,16 +18,27 @@ pub(super) fn command() -> CliCommand {
             "Show which plugins implement which hooks, in registration order. They run in the reverse order: the plugin \
              named last is asked first.",
         )
-        .arg(all);
+        .arg(all)
+        .arg(
+            Arg::new("order")
+                .long("order")
+                .action(ArgAction::SetTrue)
+                .conflicts_with("all")
+                .help("Show the plugins in the order in which they run"),
+        );
     CliCommand::new(command, |context: CliContext| async move {
         let all = context.matches.get_flag("all");
-        output::print(&if all { table() } else { report(&context.framework) })
+        let order = context.matches.get_flag("order");
+        output::print(&if all { table() } else { report(&context.framework, order) })
     })
 }
 
-fn report(framework: &Framework) -> String {
+fn report(framework: &Framework, as_run: bool) -> String {
     let mut text = String::new();
-    for (spec, plugins) in framework.hooks().report() {
+    for (spec, mut plugins) in framework.hooks().report() {
+        if as_run {
+            plugins.reverse();
+        }
         let _ = writeln!(text, "{}: {}", spec.name, plugins.join(", "));
     }
     if text.is_empty() {

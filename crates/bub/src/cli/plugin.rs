@@ -1,0 +1,261 @@
+//! `bub plugin`: adding programs that extend bub, and looking after them.
+
+mod new;
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use bub_agent::shell::Launcher;
+use bub_kernel::{CliCommand, CliContext, Error, PluginState, Result};
+use bub_plugin::{Descriptor, External, Installed, Manifest, Record, digest};
+use bub_settings::Settings;
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
+use serde_json::json;
+
+use super::{ask, output};
+use crate::external;
+
+pub(super) fn command() -> CliCommand {
+    let command = Command::new("plugin")
+        .about("Add, look at and remove plugins: programs in any language that extend bub")
+        .long_about(
+            "Add, look at and remove plugins: programs in any language that extend bub. A plugin runs with your rights; add \
+             only what you trust. It is pinned: one whose files changed is not started until it is added again.",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommands([
+            add_command("add").visible_alias("install"),
+            remove_command("remove").visible_alias("uninstall"),
+            Command::new("list").about("List the plugins and what became of them").arg(flag("json", "Print JSON")),
+            Command::new("show").about("Show what a plugin is, does and may").arg(name()).arg(flag("json", "Print JSON")),
+            Command::new("enable").about("Use a plugin again").arg(name()),
+            Command::new("disable").about("Keep a plugin, but do not use it").arg(name()),
+            new::command(),
+        ]);
+    CliCommand::new(command, run)
+}
+
+/// `bub install` and `bub uninstall`, which users of other versions know.
+pub(super) fn aliases() -> [CliCommand; 2] {
+    let install = add_command("install").about("The same as `bub plugin add`").hide(true);
+    let uninstall = remove_command("uninstall").about("The same as `bub plugin remove`").hide(true);
+    [
+        CliCommand::new(install, |context: CliContext| async move { add(&context, &context.matches).await }),
+        CliCommand::new(uninstall, |context: CliContext| async move { remove(&context, &context.matches) }),
+    ]
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+fn name() -> Arg {
+    Arg::new("name").value_name("NAME").required(true).help("The name of the plugin")
+}
+
+fn add_command(name: &'static str) -> Command {
+    Command::new(name)
+        .about("Add a plugin: a directory with a bub-plugin.yml, or an executable")
+        .arg(
+            Arg::new("path")
+                .value_name("DIR|EXECUTABLE")
+                .required(true)
+                .value_parser(ValueParser::path_buf())
+                .help("The plugin"),
+        )
+        .arg(flag("yes", "Do not ask"))
+        .arg(flag("unpinned", "Start it also when its files changed; for a plugin you are working on"))
+}
+
+fn remove_command(name: &'static str) -> Command {
+    Command::new(name).about("Forget a plugin; its files stay").arg(self::name())
+}
+
+async fn run(context: CliContext) -> Result<ExitCode> {
+    let Some((name, matches)) = context.matches.subcommand() else {
+        return Err(Error::invalid_input("say what to do"));
+    };
+    match name {
+        "add" => add(&context, matches).await,
+        "remove" => remove(&context, matches),
+        "show" => show(&context, matches),
+        "enable" => switch(&context, matches, true),
+        "disable" => switch(&context, matches, false),
+        "new" => new::run(matches),
+        _ => list(&context, matches),
+    }
+}
+
+fn given<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    matches.get_one::<String>(name).map_or("", String::as_str)
+}
+
+async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let settings = super::settings(&context.framework)?;
+    let path = matches.get_one::<PathBuf>("path").cloned().unwrap_or_default();
+    let (manifest, directory, pinned) = Manifest::find(&path)?;
+    let is_sure = matches.get_flag("yes");
+    if !is_sure && !ask::is_possible() {
+        return Err(Error::invalid_input(
+            "there is no terminal to ask at; look at the plugin, and add --yes",
+        ));
+    }
+    let digest = if matches.get_flag("unpinned") { None } else { Some(digest(&pinned)?) };
+    let mut record =
+        Record { manifest, directory, pinned, digest, enabled: true, descriptor: Descriptor::default() };
+    if !is_sure {
+        ask::say(&started(&record));
+        if !ask::confirm("Start it, to learn what it implements?", false).await? {
+            return Err(ask::interrupted());
+        }
+    }
+    record.descriptor = describe(&record, settings.clone(), context)?;
+    if !is_sure {
+        ask::say(&abilities(&record.descriptor));
+        if !ask::confirm("Use it from now on?", true).await? {
+            return Err(ask::interrupted());
+        }
+    }
+    let name = record.manifest.name.clone();
+    Installed::change(settings.home(), |installed| {
+        installed.put(record);
+        Ok(())
+    })?;
+    output::print(&format!("added {name}; `bub plugin show {name}` tells about it\n"))
+}
+
+fn describe(record: &Record, settings: Arc<Settings>, context: &CliContext) -> Result<Descriptor> {
+    let setup = external::setup(record, &settings)?;
+    let launcher = context.framework.service::<Launcher>();
+    let host = external::host(settings, context.framework.workspace(), launcher);
+    External::describe(setup, host).map_err(|error| {
+        let name = &record.manifest.name;
+        Error::new(error.kind(), format!("{name} was not added: {}; -v shows what it wrote", error.message()))
+    })
+}
+
+fn remove(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let name = given(matches, "name");
+    let home = super::settings(&context.framework)?;
+    Installed::change(home.home(), |installed| {
+        installed.find(name)?;
+        installed.plugins.retain(|record| record.manifest.name != name);
+        Ok(())
+    })?;
+    output::print(&format!("removed {name}; its files are where they were\n"))
+}
+
+fn switch(context: &CliContext, matches: &ArgMatches, enabled: bool) -> Result<ExitCode> {
+    let name = given(matches, "name");
+    let settings = super::settings(&context.framework)?;
+    Installed::change(settings.home(), |installed| {
+        installed.find_mut(name)?.enabled = enabled;
+        Ok(())
+    })?;
+    output::print(&format!("{name} is {}\n", if enabled { "in use" } else { "not in use" }))
+}
+
+fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let settings = super::settings(&context.framework)?;
+    let installed = Installed::load(settings.home())?;
+    if matches.get_flag("json") {
+        let rows = installed.plugins.iter().map(|record| {
+            json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
+                   "pinned": record.digest.is_some(), "problem": problem(context, record)})
+        });
+        return output::print(&rows.map(|row| format!("{row}\n")).collect::<String>());
+    }
+    if installed.plugins.is_empty() {
+        return output::print("(no plugins; `bub plugin add DIR` adds one, `bub plugin new` starts one)\n");
+    }
+    let rows: Vec<_> = installed.plugins.iter().map(|record| row(context, record)).collect();
+    output::print(&super::tape::text::columns(&rows))
+}
+
+fn row(context: &CliContext, record: &Record) -> [String; 4] {
+    let state = match problem(context, record) {
+        Some(problem) => format!("refused: {problem}"),
+        None if record.enabled => "in use".to_owned(),
+        None => "disabled".to_owned(),
+    };
+    let version = record.descriptor.version.clone().unwrap_or_else(|| "-".to_owned());
+    [record.manifest.name.clone(), version, record.pinned.display().to_string(), state]
+}
+
+/// Why an enabled plugin is not in use.
+fn problem(context: &CliContext, record: &Record) -> Option<String> {
+    let status = context.framework.plugins().iter().find(|status| *status.name == *record.manifest.name);
+    match &status?.state {
+        PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
+        _ if record.digest.is_some() && !is_unchanged(record) => {
+            Some("its files changed; add it again".to_owned())
+        }
+        _ => None,
+    }
+}
+
+fn is_unchanged(record: &Record) -> bool {
+    digest(&record.pinned).ok() == record.digest
+}
+
+fn show(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let settings = super::settings(&context.framework)?;
+    let installed = Installed::load(settings.home())?;
+    let record = installed.find(given(matches, "name"))?;
+    if matches.get_flag("json") {
+        let value = serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
+        return output::print(&format!("{value:#}\n"));
+    }
+    let mut text = format!("{}", record.manifest.name);
+    if let Some(version) = &record.descriptor.version {
+        let _ = write!(text, " {version}");
+    }
+    let about = record.descriptor.description.as_deref().unwrap_or(&record.manifest.description);
+    let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
+    text.push_str(&started(record));
+    text.push_str(&abilities(&record.descriptor));
+    let [.., state] = row(context, record);
+    let pin = record.digest.as_deref().map_or("not pinned", |digest| digest.get(..16).unwrap_or(digest));
+    let _ = writeln!(text, "state: {state}\npin: {pin}");
+    output::print_text(&text)
+}
+
+/// What is started, and what it gets.
+fn started(record: &Record) -> String {
+    let command = record.manifest.command.join(" ");
+    let mut text = format!("runs: {command}\nin: {}\n", shown(&record.directory));
+    let env = if record.manifest.env.is_empty() {
+        "nothing more".to_owned()
+    } else {
+        record.manifest.env.join(", ")
+    };
+    let _ = writeln!(text, "environment variables it gets beyond the usual: {env}");
+    text
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// What it implements and provides.
+fn abilities(descriptor: &Descriptor) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, names: Vec<&str>| {
+        if !names.is_empty() {
+            let _ = writeln!(text, "{what}: {}", names.join(", "));
+        }
+    };
+    line("hooks", descriptor.hooks.iter().map(|hook| hook.name.as_str()).collect());
+    line("tools", descriptor.tools.iter().map(|tool| tool.name.as_str()).collect());
+    line("channels", descriptor.channels.iter().map(|channel| channel.name.as_str()).collect());
+    line("commands", descriptor.commands.iter().map(|command| command.name.as_str()).collect());
+    if text.is_empty() {
+        text.push_str("it implements nothing\n");
+    }
+    text
+}
