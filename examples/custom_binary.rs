@@ -12,6 +12,7 @@ use bub::{
     prelude::*,
     settings::{Declared, Key, Section},
 };
+use serde_json::{Value, json};
 
 /// `greeter.word` in config.yml, `BUB_GREETER_WORD` in the environment.
 static WORD: Key<String> = Key::new("greeter.word", "Hello", "The word to greet with.");
@@ -32,6 +33,18 @@ impl Greeter {
 impl Greeter {
     fn run_model(&self, session_id: &str) -> String {
         format!("{}, {session_id}!", self.settings.get(&WORD))
+    }
+
+    /// What `onboard` asks for this plugin. It reads the terminal itself, and returns its part of the config file.
+    fn onboard_config(&self, current_config: &Value) -> Result<Option<Value>> {
+        if current_config.pointer("/greeter/word").is_some() {
+            return Ok(None);
+        }
+        write!(std::io::stderr(), "word to greet with [{}]: ", self.settings.get(&WORD))?;
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line)?;
+        let word = line.trim();
+        Ok((!word.is_empty()).then(|| json!({"greeter": {"word": word}})))
     }
 
     fn register_cli_commands(&self, app: &CliApp) {

@@ -16,6 +16,7 @@ use bub_kernel::{
 };
 use bub_plugin::Record;
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
+use clap::ArgMatches;
 
 use crate::{
     arguments::{self, Parsed},
@@ -127,6 +128,8 @@ impl App {
         let parsed = parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
         let (name, matches) = match parsed {
             Parsed::Command(name, matches) => (name, matches),
+            Parsed::Nothing if problems.0.is_empty() && cli::can_ask() => offer(&commands)?,
+            Parsed::Nothing => return Ok(cli::print(arguments::NEXT_STEPS)?),
             Parsed::Print(text) => return Ok(cli::print(&text)?),
             Parsed::Wrong(line) => return Err(Failure::usage(line)),
         };
@@ -165,6 +168,15 @@ impl App {
         let builder = builder.plugin_with(BUILTIN, Builtin::new);
         let builder = self.add_plugins.into_iter().fold(builder, |builder, add| add(builder));
         external::add(builder, records).build()
+    }
+}
+
+/// At a terminal, `bub` alone offers to set up what is missing.
+fn offer(commands: &[CliCommand]) -> Result<(String, ArgMatches), Failure> {
+    let args = ["bub", "onboard", &format!("--{}", cli::onboard::OFFER)].map(OsString::from);
+    match arguments::parse(&args, commands, None) {
+        Parsed::Command(name, matches) => Ok((name, matches)),
+        _ => Err(Failure::usage("there is no command `onboard`")),
     }
 }
 

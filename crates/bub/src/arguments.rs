@@ -12,13 +12,15 @@ use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 interrupted, 143 terminated.";
 
-const NEXT_STEPS: &str = "\
+/// What `bub` alone says.
+pub(crate) const NEXT_STEPS: &str = "\
 bub is a hook-first agent runtime. What to do next:
 
+  bub onboard         set up a model, a key, channels
   bub run \"hello\"     send one message and print the reply
   bub models          list the models that can be used now
   bub tape list       list the sessions that were recorded
-  bub hooks           show which plugins implement which stage of a turn
+  bub doctor          check that everything works
   bub --help          list all commands and options
 ";
 
@@ -28,6 +30,8 @@ const WHICH_WORKSPACE: &str = "it is not clear which workspace is meant; put `-w
 pub(crate) enum Parsed {
     /// Run this command with these arguments.
     Command(String, ArgMatches),
+    /// No command was given.
+    Nothing,
     /// Print this and be done.
     Print(String),
     /// The arguments are wrong: one line says how.
@@ -47,7 +51,7 @@ pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Pa
                 Parsed::Wrong(WHICH_WORKSPACE.to_owned())
             }
             Some((name, own)) => Parsed::Command(name.to_owned(), own.clone()),
-            None => Parsed::Print(NEXT_STEPS.to_owned()),
+            None => Parsed::Nothing,
         },
         Err(error) if error.use_stderr() => Parsed::Wrong(one_line(&error, &help_command(args, commands))),
         Err(error) => Parsed::Print(error.render().to_string()),

@@ -9,6 +9,7 @@ mod gateway;
 mod hooks;
 mod login;
 mod models;
+pub(crate) mod onboard;
 mod outbox;
 mod output;
 mod plugin;
@@ -23,6 +24,7 @@ mod usage;
 pub(crate) use approve::{InChannel, Terminal};
 use std::sync::Arc;
 
+pub(crate) use ask::is_possible as can_ask;
 use bub_kernel::{CliApp, Error, Framework, Result};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
@@ -58,6 +60,7 @@ impl Commands {
         app.add(outbox::command());
         app.add(login::command());
         app.add(models::command());
+        app.add(onboard::command());
         app.add(config::command());
         app.add(doctor::command());
         app.add(hooks::command());

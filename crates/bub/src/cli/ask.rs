@@ -6,8 +6,16 @@ use bub_kernel::{Error, ErrorKind, Result};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 /// Whether there is somebody to ask.
-pub(super) fn is_possible() -> bool {
+pub(crate) fn is_possible() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+/// A line, or the default for an empty one.
+pub(super) async fn line(question: &str, default: Option<&str>) -> Result<String> {
+    let shown = default.map_or(String::new(), |default| format!(" [{default}]"));
+    say(&format!("{question}{shown}: "));
+    let typed = interruptible(read_line).await?;
+    Ok(if typed.is_empty() { default.unwrap_or_default().to_owned() } else { typed })
 }
 
 /// A line that is not shown.
@@ -56,8 +64,15 @@ pub(super) async fn interruptible<T: Send + 'static>(
     }
 }
 
+const INTERRUPTED: &str = "Stopped; nothing was written.";
+
 pub(super) fn interrupted() -> Error {
-    Error::new(ErrorKind::Unknown, "stopped; nothing was written")
+    Error::new(ErrorKind::Cancelled, INTERRUPTED)
+}
+
+/// Whether whoever was asked has left.
+pub(super) fn is_interruption(error: &Error) -> bool {
+    error.kind() == ErrorKind::Cancelled
 }
 
 /// Everything but results goes to standard error. There is no other place to complain about that one.

@@ -27,6 +27,7 @@ mod gateways;
 mod logging;
 mod login;
 mod models;
+mod onboard;
 mod posting;
 mod sandbox;
 mod shells;

@@ -1,0 +1,137 @@
+//! `bub onboard`: from nothing to a working agent. Asks for what is missing, tries it, and only then writes.
+
+mod channels;
+mod model;
+mod plugins;
+
+use std::{process::ExitCode, sync::Arc};
+
+use bub_kernel::{CliCommand, CliContext, Error, Framework, Result};
+use bub_settings::{ConfigFile, EditError, Settings};
+use clap::{Arg, ArgAction, Command};
+
+use super::{ask, config, output};
+
+/// The command failed, or was left.
+const FAILED: u8 = 1;
+/// Asks first whether to begin at all: for `bub` alone.
+pub(crate) const OFFER: &str = "offer";
+
+pub(super) fn command() -> CliCommand {
+    let flag = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    let option = |name: &'static str, value: &'static str, help| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let command = Command::new("onboard")
+        .about("Set bub up: model, key, channels; everything is tried before it is saved")
+        .long_about(
+            "Set bub up. What is there already is offered as it is, and nothing in the config file is lost. The model is asked \
+             for one word and channels are asked who they are before anything is saved. Ctrl-C at any question leaves the file \
+             as it was.",
+        )
+        .arg(option("model", "PROVIDER:MODEL", "The model to use"))
+        .arg(option("api-base", "URL", "Where its provider is, when that is not known"))
+        .arg(flag("api-key-stdin", "Read the key of its provider from standard input"))
+        .arg(flag("no-test", "Save without trying anything"))
+        .arg(flag("yes", "Ask nothing: take the options and what is there already"))
+        .arg(flag(OFFER, "").hide(true));
+    CliCommand::new(command, |context| async move {
+        run(&context).await.or_else(|error| {
+            ask::say(&match super::settings(&context.framework) {
+                Ok(settings) if !ask::is_interruption(&error) => {
+                    format!(
+                        "Onboarding failed: {}\n",
+                        output::one_line(&settings.redactor().redact(error.message()))
+                    )
+                }
+                _ => format!("{}\n", error.message()),
+            });
+            Ok(ExitCode::from(FAILED))
+        })
+    })
+}
+
+/// What is set up: the file with the answers so far, and who is asked.
+struct Onboarding<'a> {
+    framework: &'a Framework,
+    settings: Arc<Settings>,
+    file: ConfigFile,
+    /// Whether there is somebody to ask.
+    asks: bool,
+    /// Whether things are tried.
+    tries: bool,
+}
+
+async fn run(context: &CliContext) -> Result<ExitCode> {
+    let (framework, matches) = (&context.framework, &context.matches);
+    let settings = super::settings(framework)?;
+    if matches.get_flag(OFFER) && !is_wanted(&settings).await? {
+        return output::print(crate::arguments::NEXT_STEPS);
+    }
+    let asks = !matches.get_flag("yes");
+    if asks && !ask::is_possible() {
+        return Err(Error::config(
+            "there is no terminal to ask at; use `--yes` with `--model` and `--api-key-stdin`",
+        ));
+    }
+    let key = if matches.get_flag("api-key-stdin") { Some(ask::whole_input()?) } else { None };
+    let text = |name: &str| matches.get_one::<String>(name).cloned();
+    let given = model::Given { model: text("model"), base: text("api-base"), key };
+    let tries = !matches.get_flag("no-test");
+    let file = config::open(&settings)?;
+    let mut onboarding = Onboarding { framework, settings, file, asks, tries };
+    if asks {
+        ask::say(&format!(
+            "bub v{}: let us set up your agent.\nEnter takes what stands in brackets; Ctrl-C leaves everything as it was.\n\n",
+            env!("CARGO_PKG_VERSION")
+        ));
+    }
+    model::ask(&mut onboarding, given).await?;
+    if asks {
+        channels::ask(&mut onboarding).await?;
+        plugins::ask(&mut onboarding).await?;
+    }
+    let path = onboarding.settings.config_file().to_owned();
+    if !onboarding.file.is_changed() {
+        return output::print(&format!("Nothing to change in {}\n", path.display()));
+    }
+    config::save(&onboarding.settings, &mut onboarding.file)?;
+    ask::say("\n");
+    output::print(&format!("Saved config to {}\nNext: bub run \"hello\"\n", path.display()))
+}
+
+/// Whether there is no model yet, and whoever sits there wants one.
+async fn is_wanted(settings: &Arc<Settings>) -> Result<bool> {
+    let models = bub_model::Models::new(Arc::clone(settings), Arc::new(super::client(settings)));
+    let choice = match &models {
+        Ok(models) => models.choose().await.ok(),
+        Err(_) => None,
+    };
+    let has_none = choice.is_some_and(|choice| choice.model.is_none());
+    Ok(has_none && ask::confirm("No model is configured yet. Set one up now?", true).await?)
+}
+
+impl Onboarding<'_> {
+    /// Sets one value from text, as `bub config set` does.
+    fn set(&mut self, path: &str, text: &str) -> Result<()> {
+        let value = self.settings.value_for(path, text).map_err(|error| Error::config(error.to_string()))?;
+        let keys: Vec<_> = path.split('.').collect();
+        match (self.file.set(&keys, &value), keys.as_slice()) {
+            // One value for all providers stands where one for each could: it is of no use, so it goes.
+            (Err(EditError::NoMap { .. }), [whole, _]) => {
+                self.file.set(&[whole], &value).map_err(|error| Error::config(error.to_string()))
+            }
+            (done, _) => done.map_err(|error| Error::config(error.to_string())),
+        }
+    }
+
+    /// What would be in force with the answers so far.
+    fn revised(&self) -> Result<Arc<Settings>> {
+        config::checked(&self.settings, &self.file).map(Arc::new)
+    }
+
+    /// Takes back what was answered since then.
+    fn back_to(&mut self, text: String) {
+        self.file.replace(text);
+    }
+}

@@ -1,0 +1,157 @@
+//! The model, its provider, and what that one wants.
+
+use std::sync::Arc;
+
+use bub_kernel::{Error, Result};
+use bub_model::{Catalogue, Models, Report};
+use bub_settings::core;
+
+use super::{
+    super::{ask, probe},
+    Onboarding,
+};
+
+/// What was given on the command line.
+pub(super) struct Given {
+    pub(super) model: Option<String>,
+    pub(super) base: Option<String>,
+    pub(super) key: Option<String>,
+}
+
+/// Finds a model that answers, or that is to be saved all the same.
+pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: Given) -> Result<()> {
+    loop {
+        let before = onboarding.file.text().to_owned();
+        let problem = match once(onboarding, &given).await {
+            Ok(()) => return Ok(()),
+            Err(error) if ask::is_interruption(&error) || !onboarding.asks => return Err(error),
+            Err(error) => onboarding.settings.redactor().redact(error.message()).into_owned(),
+        };
+        ask::say(&format!("That does not work: {}\n", super::output::one_line(&problem)));
+        if !ask::confirm("Try again with other answers?", true).await? {
+            if ask::confirm("Save it all the same?", false).await? {
+                return Ok(());
+            }
+            return Err(ask::interrupted());
+        }
+        onboarding.back_to(before);
+        // Whatever came from the command line did not work.
+        given = Given { model: None, base: None, key: None };
+    }
+}
+
+async fn once(onboarding: &mut Onboarding<'_>, given: &Given) -> Result<()> {
+    let models = models(onboarding)?;
+    let report = models.report().await;
+    let text = match &given.model {
+        Some(text) => text.clone(),
+        None if onboarding.asks => which(onboarding, &models, &report).await?,
+        None => match report.choice.as_ref().ok().and_then(|choice| choice.model.as_ref()) {
+            Some(model) => model.to_string(),
+            None => return Err(Error::config("no model is configured; name one with `--model`")),
+        },
+    };
+    let id: bub_model::ModelId = text.parse().map_err(|error| Error::config(format!("{error}")))?;
+    let name = id.provider().to_owned();
+    let known = models.catalogue().get(&name);
+    let base = match &given.base {
+        Some(base) => Some(base.clone()),
+        // A provider of one's own: without an address it would be refused later.
+        None if onboarding.asks
+            && known.is_none_or(|known| known.base_url.is_none())
+            && !has_base(onboarding, &name) =>
+        {
+            Some(ask::line(&format!("base URL of {name}"), None).await?)
+        }
+        None => None,
+    };
+    if let Some(base) = base.filter(|base| !base.is_empty()) {
+        let setting =
+            if known.is_some() { format!("api_base.{name}") } else { format!("providers.{name}.base_url") };
+        onboarding.set(&setting, &base)?;
+    }
+    if onboarding.settings.text_at("model").as_deref() != Some(&text) || given.model.is_some() {
+        onboarding.set("model", &text)?;
+    }
+    key(onboarding, &name, given.key.as_deref()).await?;
+    let revised = onboarding.revised()?;
+    if onboarding.tries {
+        if onboarding.asks {
+            ask::say(&format!("asking {id} … "));
+        }
+        probe::model(&revised, &id).await.map_err(Error::config)?;
+        if onboarding.asks {
+            ask::say("it answers\n");
+        }
+    }
+    Ok(())
+}
+
+fn models(onboarding: &Onboarding<'_>) -> Result<Models> {
+    let revised = onboarding.revised()?;
+    let client = Arc::new(super::super::client(&revised));
+    Models::new(revised, client).map_err(|error| Error::config(error.to_string()))
+}
+
+fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> bool {
+    onboarding.settings.get(&core::API_BASE).get(provider).is_some()
+}
+
+/// Asks for a provider and one of its models.
+async fn which(onboarding: &Onboarding<'_>, models: &Models, report: &Report) -> Result<String> {
+    let current =
+        onboarding.settings.text_at("model").and_then(|text| text.parse::<bub_model::ModelId>().ok());
+    let chosen = report.choice.as_ref().ok().and_then(|choice| choice.model.clone()).or(current);
+    let usable: Vec<_> =
+        report.providers.iter().filter(|provider| provider.usable).map(|it| it.name.as_str()).collect();
+    let all: Vec<_> = models.catalogue().iter().map(|provider| provider.name.as_str()).collect();
+    ask::say(&format!("providers: {}\n", all.join(", ")));
+    if !usable.is_empty() {
+        ask::say(&format!("usable now: {}\n", usable.join(", ")));
+    }
+    let default = chosen.as_ref().map(bub_model::ModelId::provider).or(all.first().copied());
+    let provider = provider(models.catalogue(), default).await?;
+    let same = chosen.as_ref().filter(|id| id.provider() == provider).map(|id| id.model().to_owned());
+    let local = report.local_servers.iter().find(|server| server.provider == provider);
+    let local = local.and_then(|server| server.models.first().cloned());
+    let usual = models.catalogue().get(&provider).and_then(|known| known.default_model.clone());
+    loop {
+        let model =
+            ask::line("model", same.as_ref().or(local.as_ref()).or(usual.as_ref()).map(String::as_str))
+                .await?;
+        if !model.is_empty() {
+            return Ok(format!("{provider}:{model}"));
+        }
+    }
+}
+
+async fn provider(catalogue: &Catalogue, default: Option<&str>) -> Result<String> {
+    loop {
+        let name = ask::line("provider", default).await?.to_ascii_lowercase();
+        if let Some(known) = catalogue.get(&name) {
+            return Ok(known.name.clone());
+        }
+        let meant =
+            catalogue.similar(&name).map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
+        ask::say(&format!("There is no provider `{name}`{meant}\n"));
+        if !name.is_empty() && ask::confirm(&format!("Add `{name}` as one of your own?"), false).await? {
+            return Ok(name);
+        }
+    }
+}
+
+/// The key, where one is wanted and none is there.
+async fn key(onboarding: &mut Onboarding<'_>, provider: &str, given: Option<&str>) -> Result<()> {
+    let setting = format!("api_key.{provider}");
+    if let Some(key) = given {
+        return onboarding.set(&setting, key);
+    }
+    let models = models(onboarding)?;
+    let report = models.report().await;
+    let known = report.providers.iter().find(|known| known.name == provider);
+    if !onboarding.asks || models.key_source(provider).is_some() || known.is_none_or(|known| known.usable) {
+        return Ok(());
+    }
+    let key = ask::secret(&format!("API key of {provider} (is not shown; Enter for none)")).await?;
+    if key.is_empty() { Ok(()) } else { onboarding.set(&setting, &key) }
+}

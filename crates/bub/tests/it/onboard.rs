@@ -1,0 +1,263 @@
+//! `bub onboard`, driven as a person drives it.
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use bub_testkit::{
+    model::{ModelServer, Reply},
+    pty::{LEADER, Pty},
+};
+
+use crate::sandbox::{Run, Sandbox, bub, example};
+
+const KEY: &str = "sk-correct-horse-battery";
+/// What somebody had before.
+const BEFORE: &str = "# my settings\nmodel: lab:small # cheap\nmax_steps: 9\nproviders:\n  lab: {base_url: 'BASE', needs_key: true}\napi_key:\n  lab: KEY # from the safe\nmine: {kept: yes}\n";
+
+fn terminal(sandbox: &Sandbox, program: PathBuf, args: &[&str]) -> Pty {
+    let mut command = sandbox.command(Path::new(LEADER[0]));
+    command.args(&LEADER[1..]).arg(program).args(args).env("TERM", "dumb");
+    Pty::spawn(command)
+}
+
+fn config(sandbox: &Sandbox) -> String {
+    std::fs::read_to_string(sandbox.home().join("config.yml")).unwrap()
+}
+
+fn server() -> (ModelServer, String) {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("the first answer"));
+    let base = format!("{}/v1", server.url());
+    (server, base)
+}
+
+/// A home with a configuration that works.
+fn configured(base: &str) -> (Sandbox, String) {
+    let sandbox = Sandbox::new();
+    let text = BEFORE.replace("BASE", base).replace("KEY", KEY);
+    sandbox.write("home/config.yml", &text);
+    (sandbox, text)
+}
+
+// W-56: a provider of one's own is one that works
+#[test]
+fn from_an_empty_home_to_the_first_answer() {
+    let (server, base) = server();
+    let sandbox = Sandbox::new();
+    let mut person = terminal(&sandbox, bub(), &[]);
+    person.expect("No model is configured yet. Set one up now? [Y/n] ");
+    person.send("\r");
+    person.expect("provider [");
+    person.send("lab\r");
+    person.expect("Add `lab` as one of your own? [y/N] ");
+    person.send("y\r");
+    person.expect("model: ");
+    person.send("small\r");
+    person.expect("base URL of lab: ");
+    person.send(&format!("{base}\r"));
+    person.expect("API key of lab (is not shown; Enter for none): ");
+    person.send(&format!("{KEY}\r"));
+    person.expect("asking lab:small … it answers");
+    person.expect("channels to set up (");
+    person.send("\r");
+    person.expect("Saved config to ");
+    let (code, shown) = person.finish();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shown.contains(KEY), "{shown}");
+    let saved =
+        format!("providers:\n  lab:\n    base_url: {base}\nmodel: lab:small\napi_key:\n  lab: {KEY}\n");
+    assert_eq!(config(&sandbox), saved);
+    let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(sandbox.home()), mode(sandbox.home().join("config.yml"))), (0o700, 0o600));
+    assert_eq!(sandbox.bub(["run", "hello"]).ok(), "[cli:local]\nthe first answer\n");
+    assert_eq!(server.requests().len(), 2);
+    // Now there is nothing to offer.
+    let (code, shown) = terminal(&sandbox, bub(), &[]).finish();
+    assert!(code == Some(0) && shown.contains("What to do next") && !shown.contains("[Y/n]"), "{shown}");
+}
+
+// W-13
+#[test]
+fn what_is_there_is_offered_and_nothing_is_lost() {
+    let (_server, base) = server();
+    let (sandbox, before) = configured(&base);
+    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    person.expect("provider [lab]: ");
+    person.send("\r");
+    person.expect("model [small]: ");
+    person.send("\r");
+    person.expect("it answers");
+    person.expect("channels to set up (");
+    person.send("\r");
+    person.expect("Nothing to change in ");
+    let (code, shown) = person.finish();
+    assert_eq!((code, config(&sandbox)), (Some(0), before.clone()));
+    assert!(!shown.contains(KEY), "{shown}");
+
+    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    person.expect("provider [lab]: ");
+    person.send("\r");
+    person.expect("model [small]: ");
+    person.send("large\r");
+    person.expect("channels to set up (");
+    person.send("webhook\r");
+    person.expect("webhook.token (is not shown");
+    person.send("a-token-of-some-length\r");
+    person.expect("asking webhook … ready");
+    person.expect("Saved config to ");
+    let (code, shown) = person.finish();
+    assert_eq!(code, Some(0));
+    assert!(!shown.contains("a-token-of-some-length") && !shown.contains(KEY), "{shown}");
+    let after = before.replace("lab:small", "lab:large") + "webhook:\n  token: a-token-of-some-length\n";
+    assert_eq!(config(&sandbox), after);
+}
+
+/// The questions of a home that has something, in order, with the answer that leads on.
+const QUESTIONS: &[(&str, &str)] = &[
+    ("provider [lab]: ", "other\r"),
+    ("Add `other` as one of your own? [y/N] ", "y\r"),
+    ("model: ", "large\r"),
+    ("base URL of other: ", "BASE\r"),
+    ("API key of other (is not shown; Enter for none): ", "\r"),
+    ("channels to set up (", "webhook\r"),
+    ("webhook.token (is not shown; Enter to leave webhook off): ", "a-token-of-some-length\r"),
+    ("word to greet with [Hello]: ", "Ahoy\r"),
+];
+
+// H-6, W-13: also at a question of a plugin
+#[test]
+fn leaving_at_any_question_leaves_the_file_as_it_was() {
+    let (_server, base) = server();
+    for leave in ["\u{3}", "\u{4}"] {
+        for last in 0..QUESTIONS.len() {
+            let (sandbox, before) = configured(&base);
+            let mut person = terminal(&sandbox, example("custom_binary"), &["onboard"]);
+            for (question, answer) in &QUESTIONS[..last] {
+                person.expect(question);
+                person.send(&answer.replace("BASE", &base));
+            }
+            person.expect(QUESTIONS[last].0);
+            // A plugin that hears of the end of input goes on without an answer, and may.
+            if leave == "\u{4}" && last + 1 == QUESTIONS.len() {
+                continue;
+            }
+            person.send(leave);
+            let (code, shown) = person.finish();
+            assert_eq!(
+                (code, config(&sandbox)),
+                (Some(1), before),
+                "left at {:?}: {shown}",
+                QUESTIONS[last].0
+            );
+            assert!(shown.contains("Stopped; nothing was written."), "{shown}");
+            assert_eq!(std::fs::read_dir(sandbox.home()).unwrap().count(), 1, "nothing is left behind");
+        }
+    }
+}
+
+// S-52, H-25
+#[test]
+fn a_plugin_asks_for_its_own_part() {
+    let (_server, base) = server();
+    let (sandbox, before) = configured(&base);
+    let mut person = terminal(&sandbox, example("custom_binary"), &["onboard"]);
+    for (question, answer) in QUESTIONS {
+        person.expect(question);
+        person.send(&answer.replace("BASE", &base));
+    }
+    person.expect("Saved config to ");
+    assert_eq!(person.finish().0, Some(0));
+    let changed = before.replace("model: lab:small", "model: other:large");
+    let provider = format!("needs_key: true}}\n  other:\n    base_url: {base}\n");
+    let changed = changed.replace("needs_key: true}\n", &provider);
+    assert_eq!(
+        config(&sandbox),
+        changed + "webhook:\n  token: a-token-of-some-length\ngreeter:\n  word: Ahoy\n"
+    );
+    assert_eq!(sandbox.example("custom_binary", ["greet"]).ok(), "Ahoy, world!\n");
+}
+
+// W-13: a key is tried before it is saved
+#[test]
+fn what_does_not_work_is_asked_again() {
+    let (server, base) = server();
+    server.script(Reply::status(401).message("no such key"));
+    let (sandbox, before) = configured(&base);
+    let before = before.replace(&format!("api_key:\n  lab: {KEY} # from the safe\n"), "");
+    sandbox.write("home/config.yml", &before);
+    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    person.expect("provider [lab]: ");
+    person.send("\r");
+    person.expect("model [small]: ");
+    person.send("\r");
+    person.expect("API key of lab");
+    person.send("sk-not-the-right-one\r");
+    let shown = person.expect("Try again with other answers? [Y/n] ");
+    assert!(shown.contains("That does not work: ") && shown.contains("no such key"), "{shown}");
+    person.send("\r");
+    person.expect("provider [lab]: ");
+    person.send("\r");
+    person.expect("model [small]: ");
+    person.send("tiny\r");
+    person.expect("API key of lab");
+    person.send(&format!("{KEY}\r"));
+    person.expect("it answers");
+    person.expect("channels to set up (");
+    person.send("\r");
+    person.expect("Saved config to ");
+    assert_eq!(person.finish().0, Some(0));
+    assert_eq!(
+        config(&sandbox),
+        before.replace("lab:small", "lab:tiny") + &format!("api_key:\n  lab: {KEY}\n")
+    );
+}
+
+#[test]
+fn without_a_terminal_flags_are_enough() {
+    let (server, base) = server();
+    let sandbox = Sandbox::new();
+    let run = sandbox.bub(["onboard"]);
+    assert_eq!(run.code, Some(1));
+    assert!(run.stderr.contains("Onboarding failed: there is no terminal to ask at"), "{run:?}");
+    let onboard = |key: &str, args: &[&str]| {
+        let mut command = sandbox.command(&bub());
+        command.args(["onboard", "--yes", "--api-key-stdin", "--api-base", &base, "--model"]).args(args);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), key.as_bytes()).unwrap();
+        Run::of(child.wait_with_output().unwrap())
+    };
+    server.script(Reply::status(401).message(&format!("wrong: {KEY}")));
+    let refused = onboard(KEY, &["openai:small"]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(
+        refused.stderr.starts_with("Onboarding failed: ") && !refused.stderr.contains(KEY),
+        "{refused:?}"
+    );
+    assert!(!sandbox.home().join("config.yml").exists());
+
+    let run = onboard(&format!("{KEY}\n"), &["openai:small"]);
+    let path = sandbox.home().join("config.yml");
+    assert!(run.ok().starts_with(&format!("Saved config to {}\n", path.display())));
+    assert_eq!(
+        config(&sandbox),
+        format!("api_base:\n  openai: {base}\nmodel: openai:small\napi_key:\n  openai: {KEY}\n")
+    );
+    let authorization = server.requests().last().unwrap().header("authorization").map(str::to_owned);
+    assert_eq!(authorization, Some(format!("Bearer {KEY}")), "the key was tried");
+    assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+    // Once more with nothing new.
+    let mut command = sandbox.command(&bub());
+    let again = Run::of(command.args(["onboard", "--yes", "--no-test"]).output().unwrap());
+    assert!(again.ok().starts_with("Nothing to change in "));
+}
+
+// H-1: without a terminal `bub` alone asks nothing
+#[test]
+fn alone_and_without_a_terminal_it_says_what_to_do_next() {
+    let text = Sandbox::new().bub([""; 0]).ok();
+    assert!(text.contains("bub onboard") && text.contains("bub doctor"), "{text}");
+}
