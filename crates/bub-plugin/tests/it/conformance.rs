@@ -126,6 +126,21 @@ async fn a_rust_program_does_what_the_linked_plugin_does() {
     assert_same(&linked, &observe(&external).await, "Rust program");
 }
 
+// L8, design §8. Only what cannot be the same is looked at more closely: a panic is an exception there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_python_program_does_what_the_linked_plugin_does() {
+    if !world::has_python() {
+        return;
+    }
+    let mut linked = observe(&world::linked(plugin::Probe::new)).await;
+    let external = world::external(world::setup(&world::python_program("probe.py")));
+    let mut python = observe(&external).await;
+    let name = "turn build panic";
+    assert_eq!(linked[name]["error"].take(), "plugin code panicked: the probe panics");
+    assert_eq!(python[name]["error"].take(), "RuntimeError: the probe panics");
+    assert_same(&linked, &python, "Python program");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_nobody_reads_blocks_no_other_call() {
     let program = world::program("probe");

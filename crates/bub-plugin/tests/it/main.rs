@@ -9,4 +9,5 @@
 )]
 
 mod conformance;
+mod python;
 mod world;

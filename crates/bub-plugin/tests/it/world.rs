@@ -1,6 +1,10 @@
 //! A framework with the probe in it: linked in, or as a program.
 
-use std::{ffi::OsString, path::PathBuf, sync::Arc};
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use bub_kernel::{
     Envelope, Error, Framework, ModelStream, Plugin, PluginContext, Prompt, Result, Role, StreamEvent, hooks,
@@ -28,10 +32,10 @@ pub(crate) fn settings() -> Arc<Settings> {
     Arc::new(Loader::new(environment).load().unwrap())
 }
 
-pub(crate) fn setup(command: &[&str]) -> Setup {
+pub(crate) fn setup(command: &[impl AsRef<OsStr>]) -> Setup {
     Setup {
         name: "probe".to_owned(),
-        command: command.iter().map(OsString::from).collect(),
+        command: command.iter().map(|part| part.as_ref().to_owned()).collect(),
         directory: std::env::temp_dir(),
         granted: Vec::new(),
         config: serde_json::Value::Null,
@@ -51,6 +55,28 @@ pub(crate) fn program(name: &str) -> String {
     path.push(name);
     assert!(path.exists(), "{} is built by `cargo test -p bub-plugin`", path.display());
     path.to_str().unwrap().to_owned()
+}
+
+/// Whether there is a Python to test with; says so when there is none.
+#[allow(clippy::print_stdout, reason = "a test that was skipped has to say so")]
+pub(crate) fn has_python() -> bool {
+    let is_there = std::process::Command::new("python3").arg("--version").output().is_ok();
+    if !is_there {
+        println!("skipped: there is no python3 here");
+    }
+    is_there
+}
+
+/// The Python package, in the repository.
+pub(crate) fn sdk() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/python").canonicalize().unwrap()
+}
+
+/// The command that runs a program of `tests/programs` with the Python package.
+pub(crate) fn python_program(name: &str) -> Vec<OsString> {
+    let path = format!("PYTHONPATH={}", sdk().display());
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
+    vec!["env".into(), path.into(), "python3".into(), "-B".into(), program.into()]
 }
 
 /// A framework whose latest plugin is a program.

@@ -1,0 +1,18 @@
+//! The Python package: its own tests.
+
+use std::process::Command;
+
+use super::world;
+
+#[test]
+fn the_tests_of_the_python_package_pass() {
+    if !world::has_python() {
+        return;
+    }
+    let run = Command::new("python3")
+        .args(["-B", "-m", "unittest", "discover", "-s", "tests"])
+        .current_dir(world::sdk())
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+}

@@ -1,0 +1,97 @@
+"""What a plugin may ask of its host. In an async function these are awaited; in a plain one they just wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+from .peer import CALL, Peer
+from .values import BubError, Fields
+
+_peer: Optional[Peer] = None
+
+#: The settings of the plugin, as its manifest declares them.
+config: Dict[str, Any] = {}
+#: What is known about where the plugin runs: ``name`` and ``workspace``.
+about: Dict[str, Any] = {}
+
+
+def connect(peer: Optional[Peer]) -> None:
+    global _peer
+    _peer = peer
+
+
+def begin(params: dict) -> None:
+    """Keeps what `initialize` said."""
+    config.clear()
+    config.update(params.get("config") or {})
+    about.update(name=params.get("name", ""), workspace=Path(params.get("workspace") or "."))
+
+
+def peer() -> Peer:
+    if _peer is None:
+        raise BubError("no host is connected: this works only while the plugin is served", "config")
+    return _peer
+
+
+def _ask(method: str, params: dict, field: str) -> Any:
+    work = CALL.get()
+    given = {name: value for name, value in params.items() if value is not None}
+    if work is not None:
+        given["call"] = work.id
+
+    async def answer() -> Any:
+        result = await peer()._call(method, given) or {}
+        return result.get(field)
+
+    return peer().wait(answer())
+
+
+def log(message: str, level: str = "info") -> None:
+    """Writes to the host's log: debug, info, warning or error."""
+    peer().notify("log", {"level": level, "message": str(message)})
+
+
+def ask(question: str, default: Optional[str] = None, secret: bool = False) -> Any:
+    """Asks the person at the terminal."""
+    return _ask("ui/ask", {"question": question, "default": default, "secret": secret or None}, "answer")
+
+
+def send(message: dict) -> Any:
+    """Sends a message to its channel; whether it was delivered."""
+    return _ask("message/send", {"message": message}, "delivered")
+
+
+def inbound(channel: str, message: dict, sender: Optional[dict] = None) -> Any:
+    """Hands over what somebody wrote in a channel of the plugin; answered once it is on disk."""
+    return _ask("channel/inbound", {"channel": channel, "message": message, "sender": sender}, "accepted")
+
+
+def sender() -> Fields:
+    """Who the current call is for, as the host vouches for it: id, name, role, channel, chat_id."""
+    work = CALL.get()
+    params = work.params if work is not None else {}
+    return Fields(params.get("sender") or params.get("_meta", {}).get("sender") or {})
+
+
+class tape:
+    """The history of the session: of the current turn, unless another is named."""
+
+    @staticmethod
+    def query(
+        text: Optional[str] = None,
+        kinds: Optional[list] = None,
+        last_anchor: bool = False,
+        newest_first: bool = False,
+        limit: Optional[int] = None,
+        session_id: Optional[str] = None,
+    ) -> Any:
+        """Entries, oldest first."""
+        params = {"text": text, "kinds": kinds, "limit": limit, "session_id": session_id}
+        params.update(last_anchor=last_anchor or None, newest_first=newest_first or None)
+        return _ask("tape/query", params, "entries")
+
+    @staticmethod
+    def append(name: str, data: Any = None, session_id: Optional[str] = None) -> Any:
+        """Adds an event; its id."""
+        return _ask("tape/append", {"name": name, "data": data, "session_id": session_id}, "id")

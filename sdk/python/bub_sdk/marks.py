@@ -1,0 +1,205 @@
+"""What marks the parts of a plugin: ``@hookimpl``, ``@tool``, ``@command``, and the base of channels."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Awaitable, Callable, Dict, List, Optional
+
+from . import host, schema
+from .peer import Work
+from .values import Envelope, Fields, StreamEvent
+
+_MARK = "_bub_hook"
+
+#: The tools and commands that were declared, by name: importing a module declares them.
+TOOLS: "Dict[str, Tool]" = {}
+COMMANDS: "Dict[str, Command]" = {}
+
+
+class ToolContext:
+    """What a tool knows about the call it answers."""
+
+    def __init__(self, meta: dict) -> None:
+        self.run_id: str = meta.get("run_id") or ""
+        self.session_id: Optional[str] = meta.get("session_id")
+        self.state = Fields(meta.get("state") or {})
+        self.sender = Fields(meta.get("sender") or {})
+        self.tape = host.tape
+
+
+def hookimpl(function: Any = None, *, specname: Optional[str] = None, observe_only: bool = False) -> Any:
+    """Marks a function or method as the hook of its name. It names only the arguments it wants."""
+
+    def mark(function: Any) -> Any:
+        setattr(function, _MARK, {"name": specname or function.__name__, "observe_only": observe_only})
+        return function
+
+    return mark if function is None else mark(function)
+
+
+class Tool:
+    """A function that the model can call."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: dict) -> None:
+        self.function, self.name = function, name
+        parameters = list(inspect.signature(function).parameters)
+        takes_context = options["context"] or parameters[:1] == ["context"]
+        self.context = ("context" if "context" in parameters else parameters[-1]) if takes_context else None
+        self.model = options["model"]
+        text, self.schema = schema.of_function(function, self.context)
+        if self.model is not None:
+            self.schema = self.model.model_json_schema()
+        self.description = options["description"] or text
+        self._annotations = {"readOnlyHint": options["read_only"], "commandOnly": options["command_only"]}
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self.function(*args, **named)
+
+    def describe(self) -> dict:
+        described = {"name": self.name, "description": self.description, "inputSchema": self.schema}
+        return {**described, "annotations": self._annotations}
+
+    def bind(self, arguments: dict, context: ToolContext) -> "tuple[list, dict]":
+        """The arguments of a call; what is wrong with them is a ValueError."""
+        named = {self.context: context} if self.context else {}
+        if self.model is not None:
+            return [self.model(**arguments)], named
+        values, wrong = schema.read(self.name, self.schema, arguments)
+        if wrong:
+            raise ValueError(wrong)
+        return [], {**values, **named}
+
+
+def tool(
+    function: Any = None,
+    *,
+    name: Optional[str] = None,
+    description: Optional[str] = None,
+    context: bool = False,
+    read_only: bool = False,
+    command_only: bool = False,
+    model: Any = None,
+) -> Any:
+    """Makes a tool of a function. What the model reads is its docstring, its arguments are those of the signature.
+
+    An argument ``context`` is not one of them: it is the ToolContext. ``read_only``: it changes nothing, so several
+    calls may run at a time. ``command_only``: for people, not for the model.
+    """
+    options = dict(description=description, context=context, model=model)
+    options.update(read_only=read_only, command_only=command_only)
+
+    def make(function: Callable[..., Any]) -> Tool:
+        made = Tool(function, name or function.__name__, options)
+        TOOLS[made.name] = made
+        return made
+
+    return make if function is None else make(function)
+
+
+class Command:
+    """A command of the command line. What it prints is what the person sees."""
+
+    def __init__(self, function: Callable[..., Any], name: str, about: Optional[str]) -> None:
+        self.function, self.name = function, name
+        text, described = schema.of_function(function, None)
+        self.about = about or (text.splitlines() or [""])[0]
+        self.schema, self._parameters = described, inspect.signature(function).parameters
+
+    def describe(self) -> dict:
+        args = [self._describe(*item) for item in self.schema["properties"].items()]
+        return {"name": self.name, "about": self.about, "args": args}
+
+    def _describe(self, name: str, kind: dict) -> dict:
+        default = self._parameters[name].default
+        is_required = name in self.schema.get("required", ())
+        entry = {"name": self._shown(name), "help": kind.get("description", ""), "required": is_required}
+        entry.update(positional=is_required, flag=kind.get("type") == "boolean", many=kind.get("type") == "array")
+        if entry["flag"]:
+            entry.update(required=False, positional=False)
+        elif isinstance(default, (str, int, float)):
+            entry["default"] = str(default)
+        return entry
+
+    @staticmethod
+    def _shown(name: str) -> str:
+        return name.replace("_", "-")
+
+    def bind(self, given: dict) -> dict:
+        names = {self._shown(name): name for name in self.schema["properties"]}
+        given = {names.get(name, name): value for name, value in given.items() if value is not None}
+        values, wrong = schema.read(self.name, self.schema, given)
+        if wrong:
+            raise ValueError(wrong)
+        return values
+
+
+def command(function: Any = None, *, name: Optional[str] = None, about: Optional[str] = None) -> Any:
+    """Makes a command of a function: arguments without a default are positional, the others are options."""
+
+    def make(function: Callable[..., Any]) -> Any:
+        made = Command(function, name or function.__name__.replace("_", "-"), about)
+        COMMANDS[made.name] = made
+        return function
+
+    return make if function is None else make(function)
+
+
+class Channel:
+    """A way for messages to come and go. Return instances from the hook ``provide_channels``."""
+
+    name = ""
+    #: Whether messages in quick succession are collected into one.
+    needs_debounce = False
+
+    def __init__(self, message_handler: "Optional[Callable[[dict], Awaitable[Any]]]" = None) -> None:
+        pass
+
+    async def start(self) -> None:
+        """Starts to listen, and returns. It may ask for ``stop_event``, set when the channel is to stop."""
+
+    async def stop(self) -> None:
+        """Stops to listen."""
+
+    async def send(self, message: Envelope) -> None:
+        """Delivers a message; a BubError of the kind ``temporary`` is tried again."""
+
+    # `async def on_event(self, event, message)`, where there is one, gets each event of a growing answer.
+    on_event: "Optional[Callable[[StreamEvent, Envelope], Awaitable[None]]]" = None
+
+    def receive(self, message: dict, sender: Optional[dict] = None) -> Any:
+        """Hands over what somebody wrote: answered once it cannot be lost."""
+        return host.inbound(self.name, message, sender)
+
+
+class Hook:
+    """A function that was marked."""
+
+    def __init__(self, function: Callable[..., Any], mark: dict) -> None:
+        self.function, self.name, self.observe_only = function, mark["name"], mark["observe_only"]
+        parameters = inspect.signature(function).parameters.values()
+        self.takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        self.takes_next = any(parameter.name == "next" for parameter in named)
+        # As with the original, an argument that has a default keeps it.
+        self.wants = [p.name for p in named if p.default is p.empty and p.name != "next"]
+        self.is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+    def describe(self) -> dict:
+        entry: Dict[str, Any] = {"name": self.name}
+        if not self.takes_all:
+            entry["args"] = self.wants
+        return {**entry, "observe_only": True} if self.observe_only else entry
+
+
+def find_hooks(plugin: Any) -> List[Hook]:
+    """The marked functions of a module, or methods of an object."""
+    names = vars(plugin) if inspect.ismodule(plugin) else dir(plugin)
+    found = []
+    for name in names:
+        mark = getattr(inspect.getattr_static(plugin, name, None), _MARK, None)
+        if mark is not None:
+            found.append(Hook(getattr(plugin, name), mark))
+    return found
+
+
+__all__ = ["Channel", "Command", "Hook", "Tool", "ToolContext", "Work", "command", "hookimpl", "tool"]

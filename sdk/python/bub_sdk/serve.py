@@ -1,0 +1,349 @@
+"""Serves a plugin over standard input and output."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import importlib
+import inspect
+import io
+import os
+import sys
+from typing import Any, Callable, Dict, List, Optional, Set
+
+from . import host
+from .marks import COMMANDS, TOOLS, Channel, Hook, ToolContext, find_hooks
+from .peer import CALL, Next, Peer, Work
+from .values import BubError, Changes, Envelope, Fields, StreamEvent, encode
+
+PROTOCOL = 1
+
+
+class PluginContext:
+    """Where a plugin runs: what a plugin class that takes an argument is made with."""
+
+    def __init__(self) -> None:
+        self.name, self.workspace, self.config = host.about["name"], host.about["workspace"], host.config
+
+
+class Served:
+    """A plugin and what it answers."""
+
+    def __init__(self, target: Any, version: Optional[str] = None, description: Optional[str] = None) -> None:
+        self._target, self._version, self._description = target, version, description
+        self._hooks: Dict[str, Hook] = {}
+        self._channels: Dict[str, Any] = {}
+        self._tasks: "Set[asyncio.Task[None]]" = set()
+        self._stops: Dict[str, asyncio.Event] = {}
+        self._calls: Dict[str, Callable[[Work], Any]] = {
+            "initialize": self._initialize,
+            "tools/call": self._tool,
+            "cli/run": self._command,
+            "channel/start": self._channel_start,
+            "channel/stop": self._channel_stop,
+            "channel/send": self._channel_send,
+            "channel/event": self._channel_event,
+        }
+
+    def answer(self, method: str, work: Work) -> None:
+        """Takes a request; on the loop, so it only starts things."""
+        hook = self._hooks.get(method)
+        peer = work.peer
+        if hook is not None and not hook.is_async:
+            # What it does may block, and others must not wait for it.
+            peer.pool.submit(contextvars.copy_context().run, self._in_thread, hook, work)
+            return
+        if method == "ping":
+            return work.respond({})
+        call = self._calls.get(method)
+        if hook is not None:
+            doing = self._hook(hook, work)
+        elif call is not None:
+            doing = self._do(call, work)
+        else:
+            return work.fail(BubError(f"there is no method `{method}`", "not_found"))
+        context = contextvars.copy_context()
+        context.run(CALL.set, work)
+        work.task = task = context.run(peer.loop.create_task, doing)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _do(self, call: Callable[[Work], Any], work: Work) -> None:
+        try:
+            work.respond(await call(work))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - also sys.exit() in a plugin is only a failure
+            work.fail(error)
+
+    # Starting
+
+    async def _initialize(self, work: Work) -> dict:
+        host.begin(work.params)
+        for plugin in load(self._target):
+            for hook in find_hooks(plugin):
+                if hook.name == "provide_channels":
+                    await self._provide_channels(hook)
+                elif f"hook/{hook.name}" in self._hooks:
+                    raise BubError(f"two functions are the hook {hook.name}", "config")
+                else:
+                    self._hooks[f"hook/{hook.name}"] = hook
+        described = {
+            "protocol": PROTOCOL,
+            "hooks": [hook.describe() for hook in self._hooks.values()],
+            "tools": [tool.describe() for tool in TOOLS.values()],
+            "channels": [_describe_channel(channel) for channel in self._channels.values()],
+            "commands": [command.describe() for command in COMMANDS.values()],
+        }
+        about = {"version": self._version, "description": self._description}
+        return {**described, **{name: text for name, text in about.items() if text}}
+
+    async def _provide_channels(self, hook: Hook) -> None:
+        async def handler(message: Any) -> Any:
+            fields = message if isinstance(message, dict) else vars(message)
+            return await host.inbound(fields.get("channel", ""), fields)
+
+        given = {"message_handler": handler} if "message_handler" in hook.wants else {}
+        for channel in hook.function(**given) or ():
+            self._channels[channel.name] = channel
+
+    # Hooks
+
+    def _arguments(self, hook: Hook, work: Work) -> dict:
+        args = work.params.get("args") or {}
+        given: Dict[str, Any] = {}
+        for name, value in args.items():
+            if name == "error" and isinstance(value, dict):
+                value = BubError.from_value(value)
+            elif name == "message" and isinstance(value, dict):
+                value = _envelope(value, work.params.get("sender"))
+            elif name not in ("state", "current_config") and isinstance(value, dict):
+                value = Fields(value)
+                if isinstance(value.get("error"), dict):
+                    value["error"] = BubError.from_value(value["error"])
+            given[name] = value
+        if hook.takes_next:
+            given["next"] = Next(work, hook.name == "run_model_stream")
+        return given
+
+    def _in_thread(self, hook: Hook, work: Work) -> None:
+        CALL.set(work)
+        try:
+            given = self._arguments(hook, work)
+            changes = Changes(given["state"]) if "state" in given else None
+            value = hook.function(**given)
+            if inspect.isawaitable(value) or _is_stream(value):
+                work.peer.wait(self._finish(hook, work, given, changes, value))
+            else:
+                self._respond(hook, work, given, changes, value)
+        except BaseException as error:  # noqa: BLE001
+            work.fail(error)
+
+    async def _hook(self, hook: Hook, work: Work) -> None:
+        try:
+            given = self._arguments(hook, work)
+            changes = Changes(given["state"]) if "state" in given else None
+            await self._finish(hook, work, given, changes, hook.function(**given))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001
+            work.fail(error)
+
+    async def _finish(self, hook: Hook, work: Work, given: dict, changes: Optional[Changes], value: Any) -> None:
+        work.task = asyncio.current_task()
+        if inspect.isawaitable(value):
+            value = await value
+        if not _is_stream(value):
+            return self._respond(hook, work, given, changes, value)
+        if hook.name == "run_model_stream":
+            async for event in _asynchronous(work.peer, value):
+                await work.event({"kind": "text", "data": {"delta": event}} if isinstance(event, str) else event)
+            return work.respond({"stream": True, **(changes.patch() if changes else {})})
+        raise BubError(f"{hook.name} cannot return a stream", "invalid_input")
+
+    def _respond(self, hook: Hook, work: Work, given: dict, changes: Optional[Changes], value: Any) -> None:
+        answer = {} if value is None else {"value": _value(hook.name, value)}
+        if hook.name == "after_tool_call" and value is None:
+            # The original's way to change a result: assigning to it.
+            result, before = given.get("result", {}), (work.params.get("args") or {}).get("result") or {}
+            if result.get("error") is None and result.get("result") != before.get("result"):
+                answer = {"value": result.get("result")}
+        if changes is not None:
+            answer.update(changes.patch())
+        work.respond(answer)
+
+    # Tools, commands, channels
+
+    async def _tool(self, work: Work) -> dict:
+        name = work.params.get("name")
+        tool = TOOLS.get(name or "")
+        if tool is None:
+            raise BubError(f"there is no tool `{name}`", "not_found")
+        try:
+            args, named = tool.bind(
+                work.params.get("arguments") or {}, ToolContext(work.params.get("_meta") or {})
+            )
+            value = await _run(work.peer, tool.function, *args, **named)
+            if isinstance(value, str):
+                return {"content": [{"type": "text", "text": value}]}
+            text = encode(value).decode()
+            return {"content": [{"type": "text", "text": text}], "structuredContent": value}
+        except Exception as error:  # noqa: BLE001 - the model is told
+            text = str(error) if isinstance(error, (BubError, ValueError)) else BubError.of(error).message
+            return {"content": [{"type": "text", "text": text}], "isError": True}
+
+    async def _command(self, work: Work) -> dict:
+        name = work.params.get("command")
+        command = COMMANDS.get(name or "")
+        if command is None:
+            raise BubError(f"there is no command `{name}`", "not_found")
+        printed: "asyncio.Queue[Optional[dict]]" = asyncio.Queue()
+        put = printed.put_nowait
+        PRINTED.set(lambda event: work.peer.loop.call_soon_threadsafe(put, event))
+
+        async def pump() -> None:
+            while (event := await printed.get()) is not None:
+                await work.event(event)
+
+        pumping = asyncio.ensure_future(pump())
+        try:
+            code = await _run(work.peer, command.function, **command.bind(work.params.get("args") or {}))
+        except (SystemExit, ValueError) as error:
+            code = getattr(error, "code", 2)
+            if not isinstance(code, (int, type(None))) or isinstance(error, ValueError):
+                put({"stderr": f"{error}\n"})
+                code = code if isinstance(code, int) else 1
+        work.peer.loop.call_soon(put, None)
+        await pumping
+        return {"code": code if isinstance(code, int) and not isinstance(code, bool) else 0}
+
+    def _channel(self, work: Work) -> Any:
+        name = work.params.get("channel")
+        if name not in self._channels:
+            raise BubError(f"there is no channel `{name}`", "not_found")
+        return self._channels[name]
+
+    async def _channel_start(self, work: Work) -> None:
+        channel = self._channel(work)
+        self._stops[channel.name] = stop = asyncio.Event()
+        wants_stop = bool(inspect.signature(channel.start).parameters)
+        await _run(work.peer, channel.start, *([stop] if wants_stop else []))
+
+    async def _channel_stop(self, work: Work) -> None:
+        channel = self._channel(work)
+        if channel.name in self._stops:
+            self._stops.pop(channel.name).set()
+        await _run(work.peer, channel.stop)
+
+    async def _channel_send(self, work: Work) -> None:
+        await _run(work.peer, self._channel(work).send, _envelope(work.params.get("message") or {}))
+
+    async def _channel_event(self, work: Work) -> None:
+        event, message = StreamEvent(work.params["event"]), _envelope(work.params.get("message") or {})
+        await _run(work.peer, self._channel(work).on_event, event, message)
+
+
+def _describe_channel(channel: Any) -> dict:
+    described = {"name": channel.name, "debounce": bool(getattr(channel, "needs_debounce", False))}
+    return {**described, "events": getattr(channel, "on_event", None) is not None}
+
+
+def _envelope(fields: dict, sender: Optional[dict] = None) -> Envelope:
+    envelope = Envelope(fields)
+    object.__setattr__(envelope, "sender", Fields(sender or {}))
+    return envelope
+
+
+def _value(hook: str, value: Any) -> Any:
+    """The forms of results that the original has and the protocol has not."""
+    if hook == "before_llm_call" and isinstance(value, dict) and "messages" in value:
+        return {"proceed": value}
+    return value
+
+
+def _is_stream(value: Any) -> bool:
+    return hasattr(value, "__aiter__") or hasattr(value, "__next__")
+
+
+async def _asynchronous(peer: Peer, events: Any) -> Any:
+    if hasattr(events, "__aiter__"):
+        async for event in events:
+            yield event
+        return
+    over = object()
+    while (event := await peer.loop.run_in_executor(peer.pool, next, events, over)) is not over:
+        yield event
+
+
+async def _run(peer: Peer, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    """Runs a function of the plugin: a plain one in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*args, **named)
+    context = contextvars.copy_context()
+    call = lambda: context.run(function, *args, **named)  # noqa: E731
+    value = await peer.loop.run_in_executor(peer.pool, call)
+    return await value if inspect.isawaitable(value) else value
+
+
+def load(target: Any) -> List[Any]:
+    """The plugins that a target means: a module, an object, a class, or ``"module:name"``."""
+    if isinstance(target, str):
+        module, _, name = target.partition(":")
+        sys.path.insert(0, os.getcwd())
+        target = importlib.import_module(module)
+        for part in name.split(".") if name else ():
+            target = getattr(target, part)
+    if isinstance(target, (list, tuple)):
+        return [plugin for one in target for plugin in load(one)]
+    if inspect.isclass(target):
+        takes = [p for p in inspect.signature(target).parameters.values() if p.default is p.empty]
+        return [target(PluginContext()) if takes else target()]
+    return [target]
+
+
+#: Where what is printed goes: to whoever runs the current command, else to the log.
+PRINTED: "contextvars.ContextVar[Optional[Callable[[dict], None]]]" = contextvars.ContextVar("printed", default=None)
+
+
+class _Output(io.TextIOBase):
+    """Standard output or error of the plugin's code."""
+
+    def __init__(self, name: str, log: Any) -> None:
+        self._name, self._log = name, log
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return int(self._log.fileno())
+
+    def write(self, text: str) -> int:
+        tell = PRINTED.get()
+        if tell is None:
+            return int(self._log.write(text))
+        tell({self._name: text})
+        return len(text)
+
+    def flush(self) -> None:
+        self._log.flush()
+
+
+def serve(target: Any = None, *, version: Optional[str] = None, description: Optional[str] = None) -> None:
+    """Serves a plugin until the host ends it: a module, an object or a class; the program itself unless said."""
+    reader, writer = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    # Whatever prints, also a program it starts, prints to the log: the conversation is ours alone.
+    os.dup2(2, 1)
+    sys.stdout.flush()
+    log = sys.stderr
+    sys.stdout, sys.stderr = _Output("stdout", log), _Output("stderr", log)  # type: ignore[assignment]
+    served = Served(target if target is not None else sys.modules["__main__"], version, description)
+    peer = Peer(reader, writer, served.answer)
+    host.connect(peer)
+    peer.run()
+    # What hangs in a thread would keep the program alive.
+    atexit._run_exitfuncs()
+    log.flush()
+    os._exit(0)

@@ -1,0 +1,1 @@
+"""Tests of the package: `python3 -m unittest` in the directory above."""
