@@ -203,7 +203,9 @@ impl Builtin {
         let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else { return Ok(()) };
         let session_id = message.session_id().unwrap_or("unknown".into());
         let text = format!("An error occurred at stage '{stage}': {error}");
-        let notice = reply(message, &session_id, &self.redactor.redact(&text), "error");
+        let mut notice = reply(message, &session_id, &self.redactor.redact(&text), "error");
+        // Also where the answers of the model are not sent by themselves.
+        notice.set("output_channel", message.channel().unwrap_or_default().into_owned());
         let framework = self.framework()?;
         framework
             .hooks()

@@ -109,7 +109,10 @@ impl Policy {
             (Role::Owner, "allow *".to_owned()),
             (
                 Role::Member,
-                format!("allow {}; deny the rest; files only in the workspace", MEMBER_TOOLS.join(", ")),
+                format!(
+                    "allow {}, tools of the channel they write by; deny the rest; files only in the workspace",
+                    MEMBER_TOOLS.join(", ")
+                ),
             ),
             (Role::Guest, "deny *".to_owned()),
         ]
@@ -154,6 +157,10 @@ impl Policy {
             Role::Owner => Verdict::default(Action::Allow, "owners may use every tool"),
             Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
                 Verdict::default(Action::Allow, "members may use tools that only read")
+            }
+            // They see to it themselves that they reach no other chat.
+            Role::Member if tool.name.split_once('.').is_some_and(|(of, _)| of == sender.channel) => {
+                Verdict::default(Action::Allow, "members may use the tools of the channel they write by")
             }
             Role::Member => Verdict::default(Action::Deny, "members may use only tools that read"),
             Role::Guest => Verdict::default(Action::Deny, "guests may use no tools"),

@@ -17,6 +17,9 @@ use crate::journal::lock;
 /// The field of a message that is copied to its replies, for its channel to know where they go after a restart.
 pub(crate) const ROUTE: &str = "reply_route";
 
+/// The field of a question for approval that names the request, for channels that have buttons.
+pub(crate) const APPROVAL: &str = "approval_id";
+
 tokio::task_local! {
     static CURRENT: Arc<Current>;
 }
@@ -27,6 +30,8 @@ pub(crate) struct Current {
     pub(crate) inbound_id: String,
     /// The channel that the message is answered by.
     channel: String,
+    /// The channel that it came from.
+    origin: String,
     /// The chat that the message came from.
     chat: String,
     /// What that channel wants to find on the replies.
@@ -47,6 +52,7 @@ impl Current {
         Self {
             inbound_id,
             channel,
+            origin: message.channel().unwrap_or_default().into_owned(),
             chat: message.chat_id().unwrap_or("default".into()).into_owned(),
             route: message.field(ROUTE).cloned(),
             said: Mutex::new(said),
@@ -80,9 +86,15 @@ impl Current {
 
     /// Puts on a reply by the message's own channel what that channel put on the message.
     pub(crate) fn mark(&self, channel: &str, reply: &mut Envelope) {
-        if let (Some(route), true) = (&self.route, channel == self.channel) {
+        let is_own = (channel == self.channel || channel == self.origin) && reply.field(ROUTE).is_none();
+        if let (Some(route), true) = (&self.route, is_own) {
             reply.set(ROUTE, route.clone());
         }
+    }
+
+    /// What the channel put on the message for its replies.
+    pub(crate) fn route(&self) -> Option<&Value> {
+        self.route.as_ref()
     }
 
     /// Counts a reply; one by another channel is nothing that the message's own could wait for.

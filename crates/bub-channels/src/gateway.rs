@@ -24,6 +24,8 @@ use crate::{
 
 /// So long a message waits for room.
 const ROOM_LIMIT: Duration = Duration::from_secs(5);
+/// The detail of the error that only one session has no room.
+pub(crate) const SESSION_FULL: &str = "session_full";
 /// How soon to try again what was refused for want of room.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -318,7 +320,8 @@ impl Core {
     async fn room_for(&self, channel: &str, session: &str) -> Result<tokio::sync::OwnedSemaphorePermit> {
         if self.lanes.unfinished(session) >= self.options.session_queue {
             let most = self.options.session_queue;
-            return Err(busy(format!("{most} messages of this session wait already; try again later")));
+            let full = busy(format!("{most} messages of this session wait already; try again later"));
+            return Err(full.with_detail(SESSION_FULL, true));
         }
         let undelivered = self.journal.live().undelivered(channel);
         if undelivered >= self.options.queue {
@@ -346,7 +349,11 @@ impl Core {
         let mut groups = Vec::new();
         for inbound in inbounds {
             let accepted = &inbound.accepted;
-            let mut item = Item::new(accepted.id.clone(), accepted.envelope());
+            let mut message = accepted.envelope();
+            if let Some(channel) = message.channel().and_then(|name| self.channel(&name)) {
+                channel.restore(&mut message);
+            }
+            let mut item = Item::new(accepted.id.clone(), message);
             (item.attempt, item.is_recovered) = (inbound.attempt, true);
             // Without room it is taken all the same: it was accepted.
             item.permit = Arc::clone(&self.room).try_acquire_owned().ok();

@@ -11,7 +11,7 @@
 //! * [`status`]: the local socket.
 //! * [`Channels`]: the plugin that provides the channels below.
 //! * [`webhook`]: the channel that any program can use.
-//! * [`telegram`]: a bot.
+//! * [`telegram`]: a bot; [`pairing`]: who was let in by `bub pair`.
 
 mod control;
 mod current;
@@ -22,6 +22,7 @@ mod lane;
 mod manager;
 mod options;
 mod outbox;
+pub mod pairing;
 mod plugin;
 mod router;
 pub mod spoken;

@@ -1,19 +1,28 @@
 //! The channels that come with the program.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use bub_kernel::{Channel, Envelope, Error, MessageHandler, PluginContext, Result, hooks};
 use bub_settings::Settings;
 
 use crate::{
     current::Current,
+    telegram::{self, Bot, Telegram, TelegramOptions},
     webhook::{Webhook, WebhookOptions},
 };
 
 /// Provides the channels of this crate; which of them run is a matter of settings.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Channels {
     webhook: WebhookOptions,
+    bot: Arc<Bot>,
+}
+
+impl Default for Channels {
+    fn default() -> Self {
+        let bot = Bot::new(TelegramOptions::at(PathBuf::new()));
+        Self { webhook: WebhookOptions::default(), bot: Arc::new(bot) }
+    }
 }
 
 impl Channels {
@@ -22,7 +31,11 @@ impl Channels {
         let settings = context
             .service::<Settings>()
             .ok_or_else(|| Error::config("the channels need the program's settings as a service"))?;
-        Ok(Self { webhook: WebhookOptions::new(&settings) })
+        let bot = Arc::new(Bot::new(TelegramOptions::new(&settings)));
+        if bot.is_enabled() {
+            telegram::tools::register(context, &bot);
+        }
+        Ok(Self { webhook: WebhookOptions::new(&settings), bot })
     }
 }
 
@@ -37,6 +50,9 @@ impl Channels {
     }
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        vec![Arc::new(Webhook::new(self.webhook.clone(), Arc::clone(message_handler)))]
+        vec![
+            Arc::new(Webhook::new(self.webhook.clone(), Arc::clone(message_handler))),
+            Arc::new(Telegram::new(Arc::clone(&self.bot), Arc::clone(message_handler))),
+        ]
     }
 }

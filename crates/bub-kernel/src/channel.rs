@@ -77,6 +77,11 @@ pub trait Channel: Send + Sync + 'static {
         Box::pin(std::future::ready(Ok(None)))
     }
 
+    /// Puts back onto a message of an earlier process what is not data: its lifespan, how its media are fetched.
+    fn restore(&self, message: &mut Envelope) {
+        let _ = message;
+    }
+
     /// Whether messages that come in quick succession are collected into one.
     fn needs_debounce(&self) -> bool {
         false

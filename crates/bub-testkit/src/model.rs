@@ -29,8 +29,8 @@ use tokio::sync::watch;
 
 mod clock;
 mod format;
-mod http;
-mod log;
+pub(crate) mod http;
+pub(crate) mod log;
 mod pace;
 mod reply;
 mod serve;

@@ -12,6 +12,7 @@ mod models;
 pub(crate) mod onboard;
 mod outbox;
 mod output;
+mod pair;
 mod plugin;
 mod policy;
 mod probe;
@@ -58,6 +59,7 @@ impl Commands {
         app.add(gateway::command(&self.in_channel));
         app.add(status::command());
         app.add(outbox::command());
+        app.add(pair::command());
         app.add(login::command());
         app.add(models::command());
         app.add(onboard::command());

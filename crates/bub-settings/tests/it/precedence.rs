@@ -44,7 +44,7 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
     let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
-    assert_eq!(settings.len(), 53);
+    assert_eq!(settings.len(), 58);
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
@@ -106,6 +106,11 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "telegram.allow_users BUB_TELEGRAM_ALLOW_USERS null",
             "telegram.allow_chats BUB_TELEGRAM_ALLOW_CHATS null",
             "telegram.proxy BUB_TELEGRAM_PROXY null",
+            r#"telegram.api_base BUB_TELEGRAM_API_BASE "https://api.telegram.org""#,
+            r#"telegram.reply BUB_TELEGRAM_REPLY "auto""#,
+            "telegram.stream BUB_TELEGRAM_STREAM true",
+            "telegram.drop_pending BUB_TELEGRAM_DROP_PENDING false",
+            "telegram.pairing BUB_TELEGRAM_PAIRING true",
             "webhook.token BUB_WEBHOOK_TOKEN null",
             r#"webhook.listen BUB_WEBHOOK_LISTEN "127.0.0.1:8787""#,
             r#"webhook.role BUB_WEBHOOK_ROLE "member""#,

@@ -11,18 +11,18 @@ use super::log::Request;
 const REQUEST_LIMIT: usize = 64 * 1024 * 1024;
 
 /// Reads requests from one connection.
-pub(super) struct Reader {
+pub(crate) struct Reader {
     buffer: Vec<u8>,
     connection: usize,
 }
 
 impl Reader {
-    pub(super) fn new(connection: usize) -> Self {
+    pub(crate) fn new(connection: usize) -> Self {
         Self { buffer: Vec::new(), connection }
     }
 
     /// The next request; none when the client has left.
-    pub(super) async fn next(&mut self, socket: &mut ReadHalf<'_>) -> io::Result<Option<Request>> {
+    pub(crate) async fn next(&mut self, socket: &mut ReadHalf<'_>) -> io::Result<Option<Request>> {
         let end = loop {
             if let Some(end) = find(&self.buffer, b"\r\n\r\n") {
                 break end;

@@ -9,8 +9,8 @@ use std::{
 use bub_agent::policy::Approvals;
 use bub_channels::House;
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Error, Framework, FrameworkRef, Result,
-    Sender, State,
+    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, Framework, FrameworkRef,
+    Result, Sender, State,
 };
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::{Mutex, mpsc};
@@ -70,7 +70,9 @@ impl InChannel {
         );
         let message =
             ChannelMessage::new(&request.session_id, &request.sender.channel, text).kind("approval");
-        router.dispatch(&message.chat_id(&request.sender.chat_id).into()).await?;
+        let message = Envelope::from(message.chat_id(&request.sender.chat_id));
+        // A channel with buttons has them stand for the two answers.
+        router.dispatch(&message.with("approval_id", request.id.as_str())).await?;
         // The builtin plugin waits for the answer.
         Ok(None)
     }

@@ -37,10 +37,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
 const VENDOR_MODULES: &[&str] = &[
     "bub-agent/src/skills/bundled",
     "bub-channels/src/lib.rs",
+    "bub-channels/src/plugin.rs",
     "bub-channels/src/telegram",
     "bub-settings/src/core.rs",
     "bub-settings/src/types.rs",
     "bub-settings/src/redact",
+    "bub-testkit/src/lib.rs",
+    "bub-testkit/src/telegram",
     "bub-model/src/catalogue",
     "bub-model/src/codex",
     "bub-model/src/wire",

@@ -1,0 +1,124 @@
+//! Replies: in parts, as markup, again after trouble, and never twice when that can be known.
+
+use std::time::Duration;
+
+use bub_testkit::telegram::{BotServer, Fault};
+
+use crate::world::{MEMBER, OWNER, World, check, options};
+
+// W-60
+#[tokio::test]
+async fn a_long_reply_comes_in_parts_that_fit_and_in_order() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    server.says(OWNER, "long 20000");
+    let texts = server.wait_texts(OWNER, 5).await;
+    let whole: String = texts.concat().split_whitespace().collect();
+    assert_eq!(whole.len(), 20_000 - 20_000 / 9, "nothing is lost");
+    world.stop().await;
+    check(&server);
+}
+
+#[tokio::test]
+async fn markup_that_is_refused_is_sent_as_plain_text_part_by_part() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    server
+        .fault("sendMessage", Fault::Refuse(400, "Bad Request: can't parse entities: Unsupported start tag"));
+    let world = World::start(&server, &home).await;
+    server.says(OWNER, "say **bold** & <b>");
+    assert_eq!(server.wait_texts(OWNER, 1).await, ["bold & <b>"]);
+    let calls = server.calls_of("sendMessage");
+    assert_eq!((calls[0].text("parse_mode"), calls[1].text("parse_mode")), ("HTML", ""));
+    assert!(calls[0].text("text").contains("<b>bold</b>"), "{calls:?}");
+    world.stop().await;
+    check(&server);
+}
+
+// W-60: flood control is honoured, and what was asked for is sent all the same; other chats do not wait.
+#[tokio::test]
+async fn a_chat_that_is_flooded_waits_as_long_as_it_is_told_to() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    server.fault("sendMessage", Fault::Flood(2));
+    server.says(OWNER, "one");
+    server.wait_calls("sendMessage", 1).await;
+    server.says(MEMBER, "two");
+    assert_eq!(server.wait_texts(MEMBER, 1).await, ["echo: two"]);
+    assert!(server.texts(OWNER).is_empty());
+    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: one"]);
+    let calls = server.calls_of("sendMessage");
+    let own: Vec<_> = calls.iter().filter(|call| call.number("chat_id") == OWNER).collect();
+    assert!(own[1].at - own[0].at >= Duration::from_secs(2), "it waited {:?}", own[1].at - own[0].at);
+    world.stop().await;
+}
+
+// L1: of several parts those that arrived are not sent again, neither by the next attempt nor by the next process.
+#[tokio::test]
+async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    let mut calls = 0;
+    server.faults(move |method, _| {
+        calls += i32::from(method == "sendMessage");
+        (method == "sendMessage" && calls > 2).then_some(Fault::Page(502))
+    });
+    server.says(OWNER, "long 15000");
+    server.wait_calls("sendMessage", 3).await;
+    world.stop().await;
+    assert_eq!(server.texts(OWNER).len(), 2);
+    server.heal();
+    let world = World::start(&server, &home).await;
+    let texts = server.wait_texts(OWNER, 4).await;
+    server.says(OWNER, "say done");
+    server.wait_for(|server| server.texts(OWNER).contains(&"done".to_owned()).then_some(())).await;
+    assert_eq!(server.texts(OWNER).len(), 5, "{:?}", texts.iter().map(String::len).collect::<Vec<_>>());
+    let whole: String = texts.concat().split_whitespace().collect();
+    assert_eq!(whole.len(), 15_000 - 15_000 / 9);
+    world.stop().await;
+}
+
+// A chat that blocked the bot, a deleted topic: given up at once, and nobody else waits.
+#[tokio::test]
+async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    server.block(MEMBER);
+    server.says(MEMBER, "hello");
+    server.wait_calls("sendMessage", 1).await;
+    server.says(OWNER, "hello");
+    server.wait_texts(OWNER, 1).await;
+    let tries = server.calls_of("sendMessage").iter().filter(|call| call.number("chat_id") == MEMBER).count();
+    assert_eq!(tries, 1, "it is not tried again");
+    world.stop().await;
+}
+
+// The answer grows in one message, which becomes the reply.
+#[tokio::test]
+async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.first_preview = Duration::ZERO;
+    options.edit_pace = Duration::from_millis(10);
+    let world = World::with(options, home.path()).await;
+    server.says(OWNER, "grow one two three four");
+    world.asked(1).await;
+    world.model.permits.add_permits(2);
+    server
+        .wait_for(|server| {
+            server.texts(OWNER).first().is_some_and(|text| text.starts_with("one")).then_some(())
+        })
+        .await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    world.model.permits.add_permits(10);
+    server
+        .wait_for(|server| server.texts(OWNER).iter().any(|text| text == "one two three four").then_some(()))
+        .await;
+    assert_eq!(server.texts(OWNER).len(), 1, "one message for preview and reply");
+    assert_eq!(server.calls_of("sendMessage").len(), 1);
+    // What is the same already is no failure.
+    server.says(OWNER, "grow same");
+    world.asked(2).await;
+    server.wait_for(|server| server.texts(OWNER).iter().any(|text| text == "same").then_some(())).await;
+    world.stop().await;
+    check(&server);
+}

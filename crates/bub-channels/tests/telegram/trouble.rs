@@ -1,0 +1,101 @@
+//! Bad input and bad weather: one clear line, and on it goes.
+
+use std::time::Duration;
+
+use bub_settings::Secret;
+use bub_testkit::telegram::{BotServer, Fault};
+
+use crate::world::{OWNER, World, check, options};
+
+// H-165: a webhook that somebody left is removed, and what waits is kept.
+#[tokio::test]
+async fn a_webhook_that_was_left_behind_is_removed_without_losing_messages() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    server.leave_webhook("https://example.com/old");
+    server.says(OWNER, "waiting");
+    let world = World::start(&server, &home).await;
+    server.wait_texts(OWNER, 1).await;
+    // And again while it runs.
+    server.leave_webhook("https://example.com/new");
+    server.fault("getUpdates", Fault::Cut);
+    server.says(OWNER, "more");
+    server.wait_texts(OWNER, 2).await;
+    world.stop().await;
+    check(&server);
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_said_once_and_not_tried_again_and_again() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.token = Some(Secret::from("1:wrong"));
+    let world = World::with(options, home.path()).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let error = world.last_error().await.unwrap();
+    assert!(error.contains("does not know the bot's token"), "{error}");
+    assert!(!error.contains("1:wrong"), "{error}");
+    assert_eq!(server.requests(), 1, "it is tried again in ten minutes");
+    world.stop().await;
+}
+
+// A token that is none must not become part of a URL.
+#[tokio::test]
+async fn a_token_of_another_shape_never_leaves() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.token = Some(Secret::from("../../admin?x="));
+    let world = World::with(options, home.path()).await;
+    let error = world.last_error().await.unwrap();
+    assert!(error.contains("looks like"), "{error}");
+    assert_eq!(server.requests(), 0);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn no_network_at_the_start_is_tried_again() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    server.fault("getMe", Fault::Cut).fault("deleteWebhook", Fault::Page(502));
+    server.says(OWNER, "hello");
+    let world = World::start(&server, &home).await;
+    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
+    world.stop().await;
+}
+
+// A poll that goes wrong in any way is made again, and nothing is lost or doubled.
+#[tokio::test]
+async fn polls_that_fail_hang_or_collide_are_made_again() {
+    for fault in [
+        Fault::Cut,
+        Fault::Page(502),
+        Fault::Refuse(500, "Internal Server Error"),
+        Fault::Refuse(409, "Conflict: terminated by other getUpdates request"),
+        Fault::Flood(1),
+        Fault::Hang,
+    ] {
+        let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+        let mut options = options(&server, home.path());
+        options.poll = Duration::from_secs(1);
+        options.patience = Duration::from_millis(300);
+        server.fault("getUpdates", fault.clone());
+        server.says(OWNER, "hello");
+        let world = World::with(options, home.path()).await;
+        assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"], "after {fault:?}");
+        server.wait_confirmed().await;
+        assert_eq!(server.texts(OWNER).len(), 1);
+        world.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.poll = Duration::from_secs(1);
+    let world = World::with(options, home.path()).await;
+    server.wait_calls("getUpdates", 1).await;
+    server.revoke();
+    server.says(OWNER, "hello");
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert!(server.requests() < 8, "{} requests", server.requests());
+    world.stop().await;
+}

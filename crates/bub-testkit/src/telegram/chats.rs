@@ -1,0 +1,198 @@
+//! What the server knows: updates that wait, messages that stand in chats, files; and what each method does to them.
+
+#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    time::Instant,
+};
+
+use serde_json::{Value, json};
+
+use super::{BOT_ID, USERNAME, markup};
+
+/// One call as it arrived.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Call {
+    /// The method.
+    pub method: String,
+    /// Its parameters; a file that was uploaded is `{"filename", "size"}`.
+    pub params: Value,
+    /// Whether it was carried out.
+    pub is_done: bool,
+    /// When it arrived.
+    pub at: Instant,
+}
+
+impl Call {
+    /// A parameter that is text.
+    pub fn text(&self, name: &str) -> &str {
+        self.params[name].as_str().unwrap_or_default()
+    }
+
+    /// A parameter that is a number.
+    pub fn number(&self, name: &str) -> i64 {
+        number(&self.params[name]).unwrap_or_default()
+    }
+}
+
+/// A number, also as text: parameters in forms are.
+pub(super) fn number(value: &Value) -> Option<i64> {
+    value.as_i64().or_else(|| value.as_str()?.parse().ok())
+}
+
+/// What a call comes to: the result, or status and description.
+pub(super) type Outcome = Result<Value, (u16, String)>;
+
+#[derive(Default)]
+pub(super) struct Chats {
+    pub(super) updates: VecDeque<(i64, Value)>,
+    last_update: i64,
+    last_message: i64,
+    pub(super) calls: Vec<Call>,
+    messages: BTreeMap<(i64, i64), Value>,
+    pub(super) files: HashMap<String, (String, Vec<u8>)>,
+    pub(super) blocked: HashSet<i64>,
+    pub(super) deleted_topics: HashSet<(i64, i64)>,
+    pub(super) webhook: String,
+    pub(super) is_revoked: bool,
+    /// The number of the poll that is newest.
+    pub(super) poll: u64,
+    pub(super) violations: Vec<String>,
+}
+
+impl Chats {
+    pub(super) fn update(&mut self, kind: &str, content: &Value) -> i64 {
+        // They need not begin at one, and there are gaps.
+        self.last_update = self.last_update.max(900_000_000) + 1;
+        let update = json!({"update_id": self.last_update, kind: content});
+        self.updates.push_back((self.last_update, update));
+        self.last_update
+    }
+
+    /// Fills in what every message has.
+    pub(super) fn complete(&mut self, mut message: Value) -> (Value, i64) {
+        let id = number(&message["message_id"]).unwrap_or_else(|| self.next_message());
+        message["message_id"] = id.into();
+        if message["date"].is_null() {
+            message["date"] = 1_760_000_000.into();
+        }
+        (message, id)
+    }
+
+    fn next_message(&mut self) -> i64 {
+        self.last_message += 1;
+        self.last_message
+    }
+
+    pub(super) fn sent(&self, chat: i64, message_id: i64) -> Option<Value> {
+        self.messages.get(&(chat, message_id)).cloned()
+    }
+
+    pub(super) fn texts(&self, chat: i64) -> Vec<String> {
+        let own = self.messages.range((chat, 0)..=(chat, i64::MAX));
+        own.map(|(_, message)| message["text"].as_str().unwrap_or_default().to_owned()).collect()
+    }
+
+    /// The updates from an offset on; what is before it is confirmed.
+    pub(super) fn take_updates(&mut self, offset: i64) -> Vec<Value> {
+        if offset < 0 {
+            let keep = usize::try_from(-offset).unwrap_or(1);
+            while self.updates.len() > keep {
+                self.updates.pop_front();
+            }
+        }
+        while self.updates.front().is_some_and(|(id, _)| *id < offset) {
+            self.updates.pop_front();
+        }
+        self.updates.iter().take(100).map(|(_, update)| update.clone()).collect()
+    }
+
+    /// Carries a call out.
+    pub(super) fn act(&mut self, method: &str, params: &Value) -> Outcome {
+        match method {
+            "getMe" => {
+                Ok(json!({"id": BOT_ID, "is_bot": true, "first_name": "Helpful", "username": USERNAME}))
+            }
+            "deleteWebhook" => {
+                self.webhook.clear();
+                if params["drop_pending_updates"] == true {
+                    self.updates.clear();
+                }
+                Ok(true.into())
+            }
+            "sendMessage" => self.send(params, "text"),
+            "sendPhoto" | "sendDocument" | "sendAudio" | "sendVideo" => self.send(params, "caption"),
+            "editMessageText" => self.edit(params),
+            "sendChatAction" => self.check_chat(params).map(|_| true.into()),
+            "getFile" => self.file(params),
+            _ => Ok(true.into()),
+        }
+    }
+
+    fn check_chat(&self, params: &Value) -> Result<i64, (u16, String)> {
+        let bad = |text: &str| (400, format!("Bad Request: {text}"));
+        let chat = number(&params["chat_id"]).ok_or_else(|| bad("chat not found"))?;
+        if self.blocked.contains(&chat) {
+            return Err((403, "Forbidden: bot was blocked by the user".to_owned()));
+        }
+        let thread = number(&params["message_thread_id"]);
+        if thread.is_some_and(|thread| self.deleted_topics.contains(&(chat, thread))) {
+            return Err(bad("message thread not found"));
+        }
+        Ok(chat)
+    }
+
+    fn send(&mut self, params: &Value, text_name: &str) -> Outcome {
+        let chat = self.check_chat(params)?;
+        let most = if text_name == "text" { 4096 } else { 1024 };
+        let text =
+            markup::plain(params, text_name, most).map_err(|text| (400, format!("Bad Request: {text}")))?;
+        let id = self.next_message();
+        let kind = if chat > 0 { "private" } else { "supergroup" };
+        let mut message = json!({
+            "message_id": id, "date": 1_760_000_000, "chat": {"id": chat, "type": kind}, "text": text,
+            "from": {"id": BOT_ID, "is_bot": true, "first_name": "Helpful", "username": USERNAME},
+        });
+        if let Some(thread) = number(&params["message_thread_id"]) {
+            message["message_thread_id"] = thread.into();
+        }
+        if !params["reply_markup"].is_null() {
+            message["reply_markup"] = params["reply_markup"].clone();
+        }
+        self.messages.insert((chat, id), message.clone());
+        Ok(message)
+    }
+
+    fn edit(&mut self, params: &Value) -> Outcome {
+        let bad = |text: &str| (400, format!("Bad Request: {text}"));
+        let chat = self.check_chat(params)?;
+        let text = markup::plain(params, "text", 4096).map_err(|text| bad(&text))?;
+        let id = number(&params["message_id"]).unwrap_or_default();
+        let message = self.messages.get_mut(&(chat, id)).ok_or_else(|| bad("message to edit not found"))?;
+        if message["text"] == text.as_str() && message["reply_markup"] == params["reply_markup"] {
+            return Err(bad(
+                "message is not modified: specified new message content and reply markup are exactly the same as a current content and reply markup of the message",
+            ));
+        }
+        message["text"] = text.into();
+        message["reply_markup"] = params["reply_markup"].clone();
+        Ok(message.clone())
+    }
+
+    fn file(&self, params: &Value) -> Outcome {
+        let id = params["file_id"].as_str().unwrap_or_default();
+        match self.files.get(id) {
+            None => {
+                Err((400, "Bad Request: wrong file_id or the file is temporarily unavailable".to_owned()))
+            }
+            Some((_, bytes)) if bytes.len() > 20 * 1024 * 1024 => {
+                Err((400, "Bad Request: file is too big".to_owned()))
+            }
+            Some((path, bytes)) => {
+                Ok(json!({"file_id": id, "file_unique_id": id, "file_size": bytes.len(), "file_path": path}))
+            }
+        }
+    }
+}

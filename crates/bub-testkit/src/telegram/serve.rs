@@ -1,0 +1,215 @@
+//! Connections: calls in, answers and faults out.
+
+#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+
+use std::{io, sync::Arc, time::Duration, time::Instant};
+
+use serde_json::{Value, json};
+use tokio::{
+    io::AsyncWriteExt as _,
+    net::{
+        TcpListener, TcpStream,
+        tcp::{ReadHalf, WriteHalf},
+    },
+    sync::watch,
+    task::JoinSet,
+};
+
+use super::{
+    Fault, Shared, TOKEN,
+    chats::{Call, Outcome, number},
+    params,
+};
+use crate::model::{http::Reader, log::Request};
+
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                if let Ok((socket, _)) = accepted {
+                    let shared = Arc::clone(&shared);
+                    connections.spawn(async move { drop(connection(socket, &shared).await) });
+                }
+            }
+            Some(_) = connections.join_next() => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+async fn connection(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let mut reader = Reader::new(0);
+    let (mut input, mut output) = socket.split();
+    while let Some(request) = reader.next(&mut input).await? {
+        let goes_on = tokio::select! {
+            answered = answer(&mut output, &request, shared) => answered?,
+            () = left(&input) => return Ok(()),
+        };
+        if !goes_on {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Returns when the client has closed the connection.
+async fn left(input: &ReadHalf<'_>) {
+    let mut byte = [0];
+    if matches!(input.as_ref().peek(&mut byte).await, Ok(1..)) {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Answers a request; `false` when the connection is to be cut.
+async fn answer(output: &mut WriteHalf<'_>, request: &Request, shared: &Shared) -> io::Result<bool> {
+    shared.requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    if let Some(path) = request.path.strip_prefix(&format!("/file/bot{TOKEN}/")) {
+        return send_file(output, path, shared).await;
+    }
+    let Some((token, method)) = request.path.strip_prefix("/bot").and_then(|path| path.split_once('/'))
+    else {
+        return write(output, 404, &refusal(404, "Not Found")).await;
+    };
+    if token != TOKEN || shared.chats().is_revoked {
+        let (code, text) = if token.contains(':') { (401, "Unauthorized") } else { (404, "Not Found") };
+        return write(output, code, &refusal(code, text)).await;
+    }
+    let params = match params::read(request) {
+        Ok(params) => params,
+        Err(why) => {
+            shared.chats().violations.push(format!("{method}: {why}"));
+            return write(output, 400, &refusal(400, "Bad Request: can't parse the request")).await;
+        }
+    };
+    if let Some(spec) = &shared.spec {
+        let wrong = spec.check(method, &params);
+        shared.chats().violations.extend(wrong);
+    }
+    let fault = shared.next_fault(method, &params);
+    let note = |is_done| {
+        let call = Call { method: method.to_owned(), params: params.clone(), is_done, at: Instant::now() };
+        shared.chats().calls.push(call);
+        shared.changed();
+    };
+    match fault {
+        Some(Fault::Refuse(code, text)) => {
+            note(false);
+            return write(output, code, &refusal(code, text)).await;
+        }
+        Some(Fault::Flood(seconds)) => {
+            note(false);
+            let mut body = refusal(429, &format!("Too Many Requests: retry after {seconds}"));
+            body["parameters"] = json!({"retry_after": seconds});
+            return write(output, 429, &body).await;
+        }
+        Some(Fault::Page(status)) => {
+            note(false);
+            return write_bytes(output, status, "text/html", b"<html>bad gateway</html>").await;
+        }
+        Some(Fault::Cut) => {
+            note(false);
+            return Ok(false);
+        }
+        Some(Fault::Hang) => {
+            note(false);
+            return std::future::pending().await;
+        }
+        Some(Fault::CutAfter | Fault::Slow(_)) | None => {}
+    }
+    if method == "getUpdates" {
+        note(true);
+        let outcome = poll(&params, shared).await;
+        return reply(output, outcome).await;
+    }
+    let outcome = shared.chats().act(method, &params);
+    note(outcome.is_ok());
+    match fault {
+        Some(Fault::CutAfter) => return Ok(false),
+        Some(Fault::Slow(delay)) => tokio::time::sleep(delay).await,
+        _ => {}
+    }
+    reply(output, outcome).await
+}
+
+/// Holds a poll until there is something, its time is over, or a newer one comes.
+async fn poll(params: &Value, shared: &Shared) -> Outcome {
+    let offset = number(&params["offset"]).unwrap_or_default();
+    let timeout = u64::try_from(number(&params["timeout"]).unwrap_or_default()).unwrap_or_default();
+    let mut changes = shared.changes.subscribe();
+    let own = {
+        let mut chats = shared.chats();
+        if !chats.webhook.is_empty() {
+            let text = "Conflict: can't use getUpdates method while webhook is active; use deleteWebhook to delete the webhook first";
+            return Err((409, text.to_owned()));
+        }
+        chats.poll += 1;
+        chats.poll
+    };
+    shared.changed();
+    let until = tokio::time::Instant::now() + Duration::from_secs(timeout);
+    loop {
+        let (updates, newest, confirmed) = {
+            let mut chats = shared.chats();
+            let (newest, before) = (chats.poll, chats.updates.len());
+            let updates = if newest == own { chats.take_updates(offset) } else { Vec::new() };
+            (updates, newest, before - chats.updates.len())
+        };
+        if newest != own {
+            let text = "Conflict: terminated by other getUpdates request; make sure that only one bot instance is running";
+            return Err((409, text.to_owned()));
+        }
+        if confirmed > 0 {
+            shared.changed();
+        }
+        if !updates.is_empty() || timeout == 0 {
+            return Ok(updates.into());
+        }
+        if tokio::time::timeout_at(until, changes.changed()).await.is_err() {
+            return Ok(json!([]));
+        }
+    }
+}
+
+async fn send_file(output: &mut WriteHalf<'_>, path: &str, shared: &Shared) -> io::Result<bool> {
+    let fault = shared.next_fault("file", &json!({"path": path}));
+    let found =
+        shared.chats().files.values().find(|(known, _)| known == path).map(|(_, bytes)| bytes.clone());
+    let call =
+        Call { method: "file".to_owned(), params: json!({"path": path}), is_done: true, at: Instant::now() };
+    shared.chats().calls.push(call);
+    shared.changed();
+    match (fault, found) {
+        (Some(Fault::Cut | Fault::CutAfter), _) => Ok(false),
+        (Some(Fault::Hang), _) => std::future::pending().await,
+        (Some(_), _) => write(output, 500, &refusal(500, "Internal Server Error")).await,
+        (None, Some(bytes)) => write_bytes(output, 200, "application/octet-stream", &bytes).await,
+        (None, None) => write(output, 404, &refusal(404, "Not Found")).await,
+    }
+}
+
+async fn reply(output: &mut WriteHalf<'_>, outcome: Outcome) -> io::Result<bool> {
+    match outcome {
+        Ok(result) => write(output, 200, &json!({"ok": true, "result": result})).await,
+        Err((code, text)) => write(output, code, &refusal(code, &text)).await,
+    }
+}
+
+fn refusal(code: u16, text: &str) -> Value {
+    json!({"ok": false, "error_code": code, "description": text})
+}
+
+async fn write(output: &mut WriteHalf<'_>, status: u16, body: &Value) -> io::Result<bool> {
+    write_bytes(output, status, "application/json", body.to_string().as_bytes()).await
+}
+
+async fn write_bytes(output: &mut WriteHalf<'_>, status: u16, kind: &str, body: &[u8]) -> io::Result<bool> {
+    let head = format!(
+        "HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    output.write_all(head.as_bytes()).await?;
+    output.write_all(body).await?;
+    Ok(true)
+}
