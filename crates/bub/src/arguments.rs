@@ -40,11 +40,7 @@ pub(crate) enum Parsed {
 
 /// Reads the command line with the commands that plugins registered. `used` is the workspace that was found before.
 pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Path>) -> Parsed {
-    let mut root = root();
-    for known in commands {
-        root = root.subcommand(known.command.clone());
-    }
-    match root.try_get_matches_from_mut(args) {
+    match whole(commands).try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
             // A plugin's command may take `-w` for a value of its own.
             Some(_) if matches.get_one::<PathBuf>("workspace").map(PathBuf::as_path) != used => {
@@ -56,6 +52,11 @@ pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Pa
         Err(error) if error.use_stderr() => Parsed::Wrong(one_line(&error, &help_command(args, commands))),
         Err(error) => Parsed::Print(error.render().to_string()),
     }
+}
+
+/// The whole command line.
+pub(crate) fn whole(commands: &[CliCommand]) -> Command {
+    commands.iter().fold(root(), |root, known| root.subcommand(known.command.clone()))
 }
 
 fn root() -> Command {

@@ -3,6 +3,7 @@
 mod approve;
 mod ask;
 mod chat;
+mod completions;
 mod config;
 mod doctor;
 mod gateway;
@@ -70,6 +71,8 @@ impl Commands {
         app.add(usage::command());
         app.add(skill::command());
         app.add(policy::command());
+        app.add(completions::command());
+        app.add(completions::man());
         app.add(plugin::command());
         plugin::aliases().into_iter().for_each(|alias| app.add(alias));
     }

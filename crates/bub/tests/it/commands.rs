@@ -2,7 +2,7 @@
 
 use std::{os::unix::fs::PermissionsExt, process::Stdio};
 
-use crate::sandbox::{Sandbox, bub};
+use crate::sandbox::{Run, Sandbox, bub};
 
 // H-3: `[channel:chat]`, then the reply; logs are not on stdout.
 #[test]
@@ -104,4 +104,40 @@ fn run_reads_a_long_message_from_standard_input() {
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), message.as_bytes()).unwrap();
     let reply = crate::sandbox::Run::of(child.wait_with_output().unwrap()).ok();
     assert_eq!(reply, format!("[cli:local]\ncli:local said: {message}\n"));
+}
+
+#[test]
+fn completions_and_manual_pages_know_every_command() {
+    let sandbox = Sandbox::new();
+    // A broken configuration is no reason to go without them.
+    sandbox.write("home/config.yml", "model: [\n");
+    let help = sandbox.bub(["--help"]).ok();
+    let commands: Vec<_> = help
+        .lines()
+        .skip_while(|line| *line != "Commands:")
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.contains(&"run") && commands.contains(&"doctor"), "{help}");
+    for shell in ["bash", "zsh", "fish"] {
+        let script = sandbox.bub(["completions", shell]).ok();
+        for part in commands.iter().chain(&["workspace", "offline"]) {
+            assert!(script.contains(part), "{shell} does not know {part}");
+        }
+        sandbox.write(&format!("workspace/{shell}"), &script);
+    }
+    let mut bash = sandbox.command(std::path::Path::new("bash"));
+    let typed = "source ./bash; COMP_WORDS=(bub doc) COMP_CWORD=1; _bub bub doc bub; echo ${COMPREPLY[@]}";
+    assert_eq!(Run::of(bash.args(["-c", typed]).output().unwrap()).ok(), "doctor\n");
+    sandbox.bub(["man", "pages"]).ok();
+    for name in commands {
+        let page = std::fs::read_to_string(sandbox.workspace().join(format!("pages/bub-{name}.1"))).unwrap();
+        assert!(
+            page.contains(".TH") && page.contains(&format!("bub {name}").replace('-', "\\-")),
+            "{name}: {page}"
+        );
+    }
+    assert!(sandbox.workspace().join("pages/bub-config-set.1").exists());
 }
