@@ -2,7 +2,8 @@
 //!
 //! * [`prelude`]: everything a plugin needs.
 //! * [`App`]: the whole program, to which you add plugins.
-//! * [`kernel`](bub_kernel), [`tape`](bub_tape), [`settings`](bub_settings), [`agent`](bub_agent): the parts.
+//! * [`kernel`](bub_kernel), [`tape`](bub_tape), [`settings`](bub_settings), [`agent`](bub_agent),
+//!   [`plugin`](bub_plugin): the parts.
 //!
 //! ```
 //! use bub::prelude::*;
@@ -35,6 +36,7 @@ pub use bub_kernel as kernel;
 #[doc(hidden)]
 pub use bub_kernel::{__hook, __hook_arg};
 pub use bub_kernel::{BoxFuture, Plugin, hooks, tool};
+pub use bub_plugin as plugin;
 pub use bub_settings as settings;
 pub use bub_tape as tape;
 pub use clap;

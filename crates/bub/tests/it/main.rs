@@ -28,6 +28,7 @@ mod logging;
 mod login;
 mod models;
 mod onboard;
+mod plugin;
 mod posting;
 mod sandbox;
 mod shells;

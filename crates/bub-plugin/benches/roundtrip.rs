@@ -1,0 +1,99 @@
+//! What a hook call costs when the plugin is a program: alone, and with 16 callers at a time.
+//!
+//! `cargo bench -p bub-plugin --bench roundtrip [-- PROGRAM …]`; the program has to implement `resolve_session`, as the
+//! test program `probe` does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "a bench"
+)]
+
+use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
+
+use bub_kernel::{
+    Envelope, Error, Framework, PluginContext, Role,
+    hooks::{args, point},
+};
+use bub_plugin::{External, ExternalPlugin, Host, Limits, Setup};
+use bub_settings::{Environment, Loader};
+
+const ALONE: usize = 20_000;
+const TOGETHER: usize = 200_000;
+const CALLERS: usize = 16;
+
+fn framework(command: Vec<OsString>) -> Framework {
+    let make = move |context: &PluginContext<'_>| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let environment = Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
+        let host = Host {
+            framework: context.framework.clone(),
+            workspace: context.workspace.to_owned(),
+            settings: Arc::new(Loader::new(environment).load().unwrap()),
+            launcher: None,
+        };
+        let setup = Setup {
+            name: "bench".to_owned(),
+            command,
+            directory: std::env::current_dir().unwrap(),
+            granted: Vec::new(),
+            config: serde_json::Value::Null,
+            limits: Limits::default(),
+            most_role: Role::Member,
+            pinned: PathBuf::new(),
+            digest: None,
+        };
+        let descriptor = External::describe(setup.clone(), host.clone())?;
+        Ok::<_, Error>(ExternalPlugin::new(External::new(setup, descriptor, host), context))
+    };
+    Framework::builder().plugin_with("bench", make).build()
+}
+
+async fn call(framework: &Framework, message: &Envelope) {
+    let args = args::ResolveSession { message };
+    let answer = framework.hooks().call_first::<point::ResolveSession>(args).await.unwrap();
+    assert_eq!(answer.as_deref(), Some("bench"));
+}
+
+async fn measure(framework: &Framework) {
+    let message = Envelope::text("session bench").with("channel", "lab").with("chat_id", "1");
+    for _ in 0..100 {
+        call(framework, &message).await;
+    }
+    let mut times = Vec::with_capacity(ALONE);
+    for _ in 0..ALONE {
+        let begun = Instant::now();
+        call(framework, &message).await;
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+    println!("alone: median {:?}, 99 % {:?}, best {:?}", at(50), at(99), at(0));
+    let begun = Instant::now();
+    let mut callers = tokio::task::JoinSet::new();
+    for _ in 0..CALLERS {
+        let (framework, message) = (framework.clone(), message.clone());
+        callers.spawn(async move {
+            for _ in 0..TOGETHER / CALLERS {
+                call(&framework, &message).await;
+            }
+        });
+    }
+    callers.join_all().await;
+    println!("{CALLERS} callers: {:.0} calls/s", TOGETHER as f64 / begun.elapsed().as_secs_f64());
+}
+
+fn main() {
+    let given: Vec<OsString> = std::env::args_os().skip(1).filter(|arg| arg != "--bench").collect();
+    let command = if given.is_empty() {
+        // Beside the bench, where cargo puts examples.
+        let own = std::env::current_exe().unwrap();
+        vec![own.parent().unwrap().parent().unwrap().join("examples/probe").into()]
+    } else {
+        given
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(measure(&framework(command)));
+}
