@@ -113,11 +113,11 @@ impl App {
         let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with a broken configuration, so problems wait until a command is to run.
         let (mut settings, mut problems) = self.load_settings(&workspace, redactor);
+        logging::start(&settings, arguments::verbosity(args));
         let records = external::records(&settings);
         for record in &records {
             problems.extend(settings.register(record.manifest.section()).err());
         }
-        logging::start(&settings, arguments::verbosity(args));
         for warning in settings.warnings() {
             tracing::warn!("{warning}");
         }

@@ -74,7 +74,9 @@ impl Commands {
         app.add(completions::command());
         app.add(completions::man());
         app.add(plugin::command());
-        plugin::aliases().into_iter().for_each(|alias| app.add(alias));
+        for alias in plugin::aliases() {
+            app.add(alias);
+        }
     }
 
     fn on_error(&self, stage: &str, error: &Error) {

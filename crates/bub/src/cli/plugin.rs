@@ -168,7 +168,8 @@ fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
             json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
                    "pinned": record.digest.is_some(), "problem": problem(context, record)})
         });
-        return output::print(&rows.map(|row| format!("{row}\n")).collect::<String>());
+        let lines: Vec<String> = rows.map(|row| format!("{row}\n")).collect();
+        return output::print(&lines.concat());
     }
     if installed.plugins.is_empty() {
         return output::print("(no plugins; `bub plugin add DIR` adds one, `bub plugin new` starts one)\n");
@@ -211,7 +212,7 @@ fn show(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
         let value = serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
         return output::print(&format!("{value:#}\n"));
     }
-    let mut text = format!("{}", record.manifest.name);
+    let mut text = record.manifest.name.clone();
     if let Some(version) = &record.descriptor.version {
         let _ = write!(text, " {version}");
     }
