@@ -88,11 +88,15 @@ impl Framework {
         turn: &TurnSnapshot,
     ) -> Option<Admission> {
         let args = args::AdmitMessage { session_id, message, turn };
-        self.hooks().call_first::<AdmitMessage>(args).await.unwrap_or_else(|error| {
-            let plugin = error.origin().map_or("", |origin| &*origin.plugin);
-            tracing::warn!("hook.admit_message_failed adapter={plugin} error={error}");
-            None
-        })
+        match self.hooks().call_first::<AdmitMessage>(args).await {
+            Ok(decided) => decided,
+            Err(error) => {
+                let plugin = error.origin().map_or("", |origin| &*origin.plugin);
+                tracing::warn!("hook.admit_message_failed adapter={plugin} error={error}");
+                self.hooks().notify_error("admit_message", &error, Some(message)).await;
+                None
+            }
+        }
     }
 
     /// The models on offer: all choices in priority order; the first plugin that knows the current

@@ -10,6 +10,7 @@
 
 mod admission;
 mod channels;
+mod contract;
 mod debounce;
 mod lanes;
 mod outbox;

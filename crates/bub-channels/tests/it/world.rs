@@ -47,6 +47,8 @@ pub(crate) struct Fake {
     pub(crate) starts: watch::Sender<usize>,
     pub(crate) stops: watch::Sender<usize>,
     pub(crate) blocks_in_start: bool,
+    /// By which it can end the gateway, once it runs.
+    pub(crate) stop: OnceLock<CancellationToken>,
 }
 
 impl Fake {
@@ -105,6 +107,7 @@ impl Channel for FakeHandle {
 
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            let _ = self.0.stop.set(stop.clone());
             self.0.starts.send_modify(|count| *count += 1);
             if self.0.blocks_in_start {
                 stop.cancelled().await;
@@ -168,6 +171,8 @@ pub(crate) struct Echo {
     pub(crate) deliveries: Arc<Mutex<Vec<Delivery>>>,
     pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
     pub(crate) inbox: Arc<Inbox>,
+    /// The stages that `on_error` was told of.
+    pub(crate) failed: Arc<Mutex<Vec<String>>>,
     pub(crate) take_steering: Arc<std::sync::atomic::AtomicBool>,
     framework: FrameworkRef,
 }
@@ -204,6 +209,7 @@ impl Echo {
             deliveries: Arc::default(),
             senders: Arc::default(),
             inbox: Arc::default(),
+            failed: Arc::default(),
             take_steering: Arc::default(),
             framework: FrameworkRef::default(),
         }
@@ -216,12 +222,31 @@ impl Echo {
 
 #[hooks(crate = bub_kernel)]
 impl Echo {
-    fn load_state(&self, message: &Envelope) -> StatePatch {
+    fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
+        refuse(message, "nowhere").map(|()| None)
+    }
+
+    fn admit_message(&self, message: &Envelope) -> Result<Option<Admission>> {
+        refuse(message, "undecided").map(|()| None)
+    }
+
+    fn build_prompt(&self, message: &Envelope) -> Result<Option<Prompt>> {
+        refuse(message, "broken").map(|()| None)
+    }
+
+    fn on_error(&self, stage: &str) {
+        self.failed.lock().unwrap().push(stage.to_owned());
+    }
+
+    async fn load_state(&self, message: &Envelope) -> Result<StatePatch> {
+        if let Some(lifespan) = message.lifespan() {
+            lifespan.enter().await?;
+        }
         if let Some(delivery) = message.slot::<Delivery>() {
             self.deliveries.lock().unwrap().push((*delivery).clone());
         }
         self.senders.lock().unwrap().push((*message.sender()).clone());
-        StatePatch::new()
+        Ok(StatePatch::new())
     }
 
     async fn run_model(&self, prompt: &Prompt, session_id: &str, state: &State) -> Result<String> {
@@ -272,6 +297,10 @@ impl Echo {
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
         Provided::new(Arc::clone(&self.inbox) as Arc<dyn SteeringInbox>)
     }
+}
+
+fn refuse(message: &Envelope, text: &str) -> Result<()> {
+    if message.content() == text { Err(Error::unknown("on purpose")) } else { Ok(()) }
 }
 
 /// A gateway that runs.
@@ -336,6 +365,11 @@ impl World {
 
     pub(crate) fn channel(&self, at: usize) -> &Arc<Fake> {
         &self.echo.channels[at]
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(self) {
+        self.task.await.unwrap().unwrap();
     }
 
     pub(crate) async fn stop(self) {

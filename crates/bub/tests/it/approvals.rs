@@ -59,7 +59,7 @@ impl Chat {
     }
 }
 
-// Issue: approvals of the policy asked and answered in the channel, at once though the turn holds the lane; W-42.
+// Issue: approvals of the policy asked and answered in the channel, at once though the turn holds the lane.
 #[test]
 fn only_the_person_who_was_asked_in_the_chat_can_approve() {
     let chat = Chat::open(&[]);

@@ -1,0 +1,111 @@
+//! What channels can rely on, and what becomes of messages whose turn cannot begin.
+
+use std::sync::Arc;
+
+use bub_kernel::{
+    BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, Lifespan,
+    LifespanScope, ModelStream, Result, Role, TurnSnapshot,
+};
+use futures_util::StreamExt as _;
+use tokio::sync::watch;
+
+use crate::world::{Fake, World};
+
+/// A channel with nothing but what has to be written.
+struct Least;
+
+impl Channel for Least {
+    fn name(&self) -> &'static str {
+        "least"
+    }
+
+    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+// H-140: the defaults of the contract.
+#[tokio::test]
+async fn a_channel_needs_a_name_a_start_and_a_stop() {
+    let least = Arc::new(Least);
+    let message = Envelope::default().with("content", "hi");
+    assert!(!least.needs_debounce() && least.enabled() && least.role() == ChannelRole::Service);
+    assert_eq!(least.audience(), None);
+    least.send(&message).await.unwrap();
+    let snapshot = TurnSnapshot {
+        session_id: "s".to_owned(),
+        is_running: false,
+        running_count: 0,
+        pending_count: 0,
+        steering_count: 0,
+    };
+    assert!(least.admit_message(&message, &snapshot).await.unwrap().is_none());
+    let same = least.stream_events(message, ModelStream::text("as it was"));
+    let seen: Vec<_> = same.map(|event| event.unwrap().to_value().to_string()).collect().await;
+    assert!(seen.iter().any(|event| event.contains("as it was")), "{seen:?}");
+}
+
+// H-144: a message whose session cannot be named is refused and reported; one about whom nobody can decide is processed.
+#[tokio::test(start_paused = true)]
+async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    let refused = channel.say("a", "nowhere").await.unwrap_err();
+    assert!(refused.message().contains("on purpose"), "{refused}");
+    assert_eq!(*world.echo.failed.lock().unwrap(), ["resolve_session"]);
+    channel.say("a", "undecided").await.unwrap().settled().await;
+    channel.say("a", "hi").await.unwrap().settled().await;
+    channel.wait_sent(2).await;
+    assert_eq!(channel.contents(), ["echo: undecided", "echo: hi"]);
+    assert_eq!(*world.echo.failed.lock().unwrap(), ["resolve_session", "admit_message"]);
+    world.stop().await;
+}
+
+// H-149: any channel may end the gateway, which then stops all of them.
+#[tokio::test(start_paused = true)]
+async fn a_channel_may_end_the_gateway() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab"), Fake::new("other")]).await;
+    let channels = world.echo.channels.clone();
+    channels[0].starts.subscribe().wait_for(|count| *count > 0).await.unwrap();
+    channels[0].stop.get().unwrap().cancel();
+    world.ended().await;
+    assert!(channels.iter().all(|channel| *channel.stops.borrow() == 1));
+    let late = channels[1].say("a", "too late").await.unwrap_err();
+    assert!(late.message().contains("the gateway is"), "{late}");
+}
+
+struct Typing(watch::Sender<&'static str>);
+
+impl LifespanScope for Typing {
+    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
+        self.0.send_replace("begun");
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+        self.0.send_replace(if error.is_some() { "failed" } else { "ended" });
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+// W-42: what shows that somebody works on a message ends with its turn, however early that fails.
+#[tokio::test(start_paused = true)]
+async fn the_lifespan_of_a_message_ends_also_when_its_turn_fails_before_the_model() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    for (text, end) in [("broken", "failed"), ("fail", "failed"), ("hi", "ended")] {
+        let typing = watch::Sender::new("new");
+        let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a");
+        let message = message.lifespan(Lifespan::new(Typing(typing.clone())));
+        let ticket = world.channel(0).hand_in(message.into(), Role::Owner, "ada", None).await.unwrap();
+        ticket.settled().await;
+        assert_eq!(*typing.borrow(), end, "{text}");
+    }
+    world.stop().await;
+}
