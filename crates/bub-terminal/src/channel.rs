@@ -42,6 +42,8 @@ pub enum Happening {
         line: u64,
         /// Why it led to nothing, when it did.
         dropped: Option<String>,
+        /// How many replies there are; each is said, before this or after.
+        replies: u32,
     },
     /// A message came for this chat.
     Said {
@@ -49,6 +51,8 @@ pub enum Happening {
         content: String,
         /// `normal`, `command` or `error`.
         kind: String,
+        /// Whether the events of its turn said it already.
+        is_known: bool,
     },
     /// Somebody has to say whether a call may be made.
     Asked(Question),
@@ -72,6 +76,13 @@ pub struct Question {
 /// Tells the chat.
 #[derive(Debug, Clone)]
 pub struct Teller(mpsc::Sender<Happening>);
+
+impl LineId {
+    /// The line that a message is.
+    pub fn of(message: &Envelope) -> Option<u64> {
+        message.slot::<Self>().map(|line| line.0)
+    }
+}
 
 impl Teller {
     /// A teller, and what it tells.
@@ -158,22 +169,17 @@ impl Channel for Cli {
     fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let (content, kind) = (message.content().into_owned(), message.kind().to_owned());
-            if kind == "error" || !self.was_streamed(&content) {
-                self.teller.tell(Happening::Said { content, kind }).await;
-            }
+            let is_known = kind != "error" && self.was_streamed(&content);
+            self.teller.tell(Happening::Said { content, kind, is_known }).await;
             Ok(())
         })
     }
 
     fn stream_events(self: Arc<Self>, message: Envelope, stream: ModelStream) -> ModelStream {
-        let line = message.slot::<LineId>().map(|line| line.0);
-        let content = message.content().into_owned();
-        let telling =
-            Telling { cli: self, text: String::new(), beginning: Some(Happening::Began { line, content }) };
+        // What a turn begins with is told by whoever runs it: a command may be over before there is a stream.
+        drop(message);
+        let telling = Telling { cli: self, text: String::new() };
         ModelStream::new(futures_util::stream::unfold((stream, telling), |(mut stream, mut telling)| async {
-            if let Some(beginning) = telling.beginning.take() {
-                telling.cli.teller.tell(beginning).await;
-            }
             let event = stream.next().await?;
             if let Ok(event) = &event {
                 if let StreamEvent::Text(delta) = event {
@@ -200,11 +206,10 @@ impl Channel for Cli {
     }
 }
 
-/// A stream that is being told of, until it is dropped.
+/// A stream that is being told of. When it is dropped, what it said is known.
 struct Telling {
     cli: Arc<Cli>,
     text: String,
-    beginning: Option<Happening>,
 }
 
 impl Drop for Telling {
@@ -213,10 +218,6 @@ impl Drop for Telling {
         streamed.push(self.cli.redactor.redact(&self.text).into_owned());
         if streamed.len() > MOST_STREAMED {
             streamed.remove(0);
-        }
-        drop(streamed);
-        if self.beginning.is_none() {
-            self.cli.teller.tell_soon(Happening::Ended);
         }
     }
 }

@@ -120,6 +120,7 @@ struct Running {
     line: Option<u64>,
     since: Instant,
     is_cancelled: bool,
+    is_ended: bool,
 }
 
 /// Runs a chat until somebody leaves it.
@@ -230,7 +231,7 @@ impl Chat {
         if left == Left::Quit {
             self.host.quit().await;
         }
-        self.view.end(self.running.is_some());
+        self.view.end(self.running.as_ref().is_some_and(|turn| !turn.is_ended));
         if left == Left::Quit {
             self.view.notice("Bye.", crate::Style::NONE);
         }
@@ -271,7 +272,7 @@ fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::UnboundedSender<(u64
         while let Some((line, text)) = lines.recv().await {
             if let Err(error) = host.submit(line, text).await {
                 let dropped = Some(error.message().to_owned());
-                teller.tell(Happening::Settled { line, dropped }).await;
+                teller.tell(Happening::Settled { line, dropped, replies: 0 }).await;
             }
         }
     }));

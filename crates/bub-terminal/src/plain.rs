@@ -66,43 +66,38 @@ impl Plain {
     /// Prints what a line leads to; `false` when the program was stopped meanwhile.
     async fn until_settled(&mut self, number: u64, is_shown: bool) -> Result<bool> {
         let mut out = Printed::new(&self.redactor, is_shown);
-        loop {
+        let (mut said, mut expected) = (0, None);
+        while expected.is_none_or(|replies| said < replies) {
             let happening = tokio::select! {
                 happening = self.happenings.recv() => happening,
                 () = self.stop.cancelled() => return Ok(false),
             };
+            let Some(happening) = happening else { return Ok(false) };
+            said += u32::from(matches!(happening, Happening::Said { .. }));
             match happening {
-                Some(Happening::Event(StreamEvent::Text(delta))) => out.text(&delta)?,
-                Some(Happening::Began { .. } | Happening::Ended) => out.end()?,
-                Some(Happening::Said { content, kind }) if kind == "error" => {
+                Happening::Event(StreamEvent::Text(delta)) => out.text(&delta)?,
+                Happening::Event(StreamEvent::Error(error)) => self.complain(error.message()),
+                Happening::Began { .. } | Happening::Ended => out.end()?,
+                Happening::Said { content, kind, .. } if kind == "error" => {
                     out.end()?;
                     self.complain(&content);
                 }
-                Some(Happening::Said { content, .. }) => {
+                Happening::Said { content, is_known: false, .. } => {
                     out.text(&content)?;
                     out.end()?;
                 }
-                Some(Happening::Event(StreamEvent::Error(error))) => self.complain(error.message()),
-                Some(Happening::Remark(text)) => self.remark(&text),
-                Some(Happening::Settled { line, dropped }) if line == number => {
+                Happening::Remark(text) => self.remark(&text),
+                Happening::Settled { line, dropped, replies } if line == number => {
                     out.end()?;
-                    // What is said about the turn may still be on its way.
-                    while let Ok(happening) = self.happenings.try_recv() {
-                        if let Happening::Said { content, kind } = happening
-                            && kind == "error"
-                        {
-                            self.complain(&content);
-                        }
-                    }
                     if let Some(reason) = dropped {
                         return Err(Error::unknown(format!("the message was not answered: {reason}")));
                     }
-                    return Ok(true);
+                    expected = Some(replies);
                 }
-                Some(_) => {}
-                None => return Ok(false),
+                _ => {}
             }
         }
+        Ok(true)
     }
 
     fn complain(&self, text: &str) {
@@ -173,6 +168,7 @@ pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> R
         questions: VecDeque::new(),
         is_leaving: false,
         was_interrupted: false,
+        is_cancelled: false,
     };
     for line in welcome {
         talk.view.notice(&line, crate::Style::NONE);
@@ -213,6 +209,8 @@ struct Talk {
     questions: VecDeque<Question>,
     is_leaving: bool,
     was_interrupted: bool,
+    /// The turn that runs is cancelled, and nobody has said so.
+    is_cancelled: bool,
 }
 
 impl Talk {
@@ -276,6 +274,7 @@ impl Talk {
         if self.running.is_none() || std::mem::replace(&mut self.was_interrupted, true) {
             return true;
         }
+        self.is_cancelled = true;
         self.host.cancel().await;
         false
     }
@@ -290,10 +289,10 @@ impl Talk {
             }
             Happening::Event(event) => self.view.event(&event),
             Happening::Ended => {
-                self.view.end(self.was_interrupted);
+                self.view.end(std::mem::take(&mut self.is_cancelled));
                 is_free = self.running.take_if(|line| *line == 0).is_some() && self.open.is_empty();
             }
-            Happening::Settled { line, dropped } => {
+            Happening::Settled { line, dropped, .. } => {
                 self.open.retain(|open| *open != line);
                 let was_running = self.running.take_if(|running| *running == line).is_some();
                 self.view.end(false);
@@ -303,8 +302,9 @@ impl Talk {
                 self.was_interrupted = false;
                 is_free = self.open.is_empty() && self.running.is_none();
             }
-            Happening::Said { content, kind } if kind == "error" => self.view.error(&content),
-            Happening::Said { content, kind } => self.view.message(&content, kind == "command"),
+            Happening::Said { is_known: true, .. } => {}
+            Happening::Said { content, kind, .. } if kind == "error" => self.view.error(&content),
+            Happening::Said { content, kind, .. } => self.view.message(&content, kind == "command"),
             Happening::Asked(question) => {
                 let call = serde_json::Value::Object(question.request.arguments.clone());
                 let text = format!("{}\nallow {} {call}?", question.request.reason, question.request.tool);

@@ -63,19 +63,10 @@ impl<W: Write> Screen<W> {
         let mut covered = 0;
         for line in finished {
             let (text, width) = self.painted(line);
-            if covered < self.shown.len() {
-                if width > self.size.columns {
-                    // It takes more rows than one: nothing old may look out between them.
-                    out.text.push_str("\x1b[J");
-                    covered = self.shown.len();
-                } else if width < self.size.columns {
-                    covered += 1;
-                    out.text.push_str(&text);
-                    out.text.push_str("\x1b[K\r\n");
-                    continue;
-                }
-            }
-            covered += 1;
+            // Wiped before it is written, from the first column: what is wiped behind a text stays part of its row for
+            // some terminals, and is wrapped with it. A line of several rows must not let old ones look out.
+            out.text.push_str(if width > self.size.columns { "\x1b[J" } else { "\x1b[K" });
+            covered = if width > self.size.columns { self.shown.len() } else { covered + 1 };
             out.text.push_str(&text);
             out.text.push_str("\r\n");
         }
@@ -86,10 +77,8 @@ impl<W: Write> Screen<W> {
                 continue;
             }
             out.go_to(index, old.len());
+            out.text.push_str("\x1b[K");
             out.text.push_str(&row.0);
-            if row.1 < self.size.columns {
-                out.text.push_str("\x1b[K");
-            }
         }
         if old.len() > rows.len() {
             out.go_to(rows.len(), old.len());

@@ -179,6 +179,7 @@ impl View {
         self.rule(Frame::Error, "");
         let text = self.redactor.redact(text).into_owned();
         self.lines.extend(verbatim::lines(text.trim_end(), Style::RED));
+        self.lines.push(Line::default());
     }
 
     /// Something that is said outside of a stream.

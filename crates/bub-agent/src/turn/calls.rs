@@ -1,5 +1,7 @@
 //! The tool calls of one response.
 
+use std::time::Instant;
+
 use bub_kernel::{BoxFuture, Error, ErrorKind, Prompt, Result, StreamEvent};
 use bub_model::Completion;
 use bub_tape::{ChatStep, Entry, tool_done};
@@ -37,9 +39,9 @@ impl Turn {
         self.tape.record(chat, Vec::new()).await?;
         self.tape.calls_begin(answer.tool_calls.iter().map(|call| text_at(call, "/id").to_owned()).collect());
         self.events.send(StreamEvent::ToolCall(answer.tool_calls.clone())).await;
-        let mut results = match patience {
-            Patience::Left => self.make_calls(&answer).await?,
-            Patience::Out(why) => vec![Value::String(why); answer.tool_calls.len()],
+        let (mut results, took): (Vec<Value>, Vec<u64>) = match patience {
+            Patience::Left => self.make_calls(&answer).await?.into_iter().unzip(),
+            Patience::Out(why) => vec![(Value::String(why), 0); answer.tool_calls.len()].into_iter().unzip(),
             Patience::Lost => {
                 let text = "the model made the same call with the same result again and again";
                 return Err(Error::new(ErrorKind::Provider, text));
@@ -61,23 +63,31 @@ impl Turn {
         if let Some(end) = self.tape.end_step("continue", None) {
             self.tape.note(end);
         }
-        let is_final = json!({"ok": true, "tool_calls": answer.tool_calls, "tool_results": results});
+        let is_final = json!({
+            "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": took,
+        });
         Ok(Step::Continue(vec![StreamEvent::ToolResult(results), StreamEvent::Final(is_final)]))
     }
 
     /// Makes the calls in their order; all at once when none of them changes anything.
-    async fn make_calls(&self, answer: &Completion) -> Result<Vec<Value>> {
+    async fn make_calls(&self, answer: &Completion) -> Result<Vec<(Value, u64)>> {
         let calls: Vec<Call<'_>> =
             answer.tool_calls.iter().enumerate().map(|(index, call)| read(call, index, answer)).collect();
         let only_read = calls.iter().all(|call| self.toolbox.is_read_only(call.name));
         let several = calls.len() > 1;
-        let made: Vec<BoxFuture<'_, _>> = calls
+        let made: Vec<BoxFuture<'_, Result<(Value, u64)>>> = calls
             .iter()
             .enumerate()
-            .map(|(index, call)| Box::pin(self.make_call(index, call, several)) as _)
+            .map(|(index, call)| {
+                Box::pin(async move {
+                    let started = Instant::now();
+                    let result = self.make_call(index, call, several).await?;
+                    Ok((result, u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)))
+                }) as _
+            })
             .collect();
         let made = stream::iter(made);
-        let made: Vec<Result<Value>> = made.buffered(if only_read { AT_ONCE } else { 1 }).collect().await;
+        let made: Vec<Result<_>> = made.buffered(if only_read { AT_ONCE } else { 1 }).collect().await;
         made.into_iter().collect()
     }
 

@@ -15,22 +15,27 @@ impl Chat {
             Happening::Event(event) => {
                 use bub_kernel::StreamEvent as E;
                 self.view.event(&event);
-                if matches!(event, E::ToolResult(_) | E::Final(_) | E::Error(_)) {
+                if matches!(event, E::Final(_) | E::Error(_)) {
                     // Here the turn takes them.
                     self.show_steering();
                 }
             }
             Happening::Ended => {
-                let was_cancelled = self.running.as_ref().is_some_and(|turn| turn.is_cancelled);
-                self.view.end(was_cancelled);
+                // It may be told of twice.
+                let is_cancelled = self
+                    .running
+                    .as_mut()
+                    .is_some_and(|turn| turn.is_cancelled && !std::mem::replace(&mut turn.is_ended, true));
+                self.view.end(is_cancelled);
                 self.show_steering();
                 if self.running.take_if(|turn| turn.line.is_none()).is_some() {
                     self.done();
                 }
             }
-            Happening::Settled { line, dropped } => self.settled(line, dropped),
-            Happening::Said { content, kind } if kind == "error" => self.view.error(&content),
-            Happening::Said { content, kind } => self.view.message(&content, kind == "command"),
+            Happening::Settled { line, dropped, .. } => self.settled(line, dropped),
+            Happening::Said { is_known: true, .. } => {}
+            Happening::Said { content, kind, .. } if kind == "error" => self.view.error(&content),
+            Happening::Said { content, kind, .. } => self.view.message(&content, kind == "command"),
             Happening::Asked(question) => self.asked(question),
             Happening::Withdrawn(id) => {
                 let first = self.questions.front().map(|question| question.request.id.clone());
@@ -62,7 +67,7 @@ impl Chat {
             self.echo(content, " (of an earlier chat)");
         }
         self.view.begin(is_command.then_some(content));
-        self.running = Some(Running { line, since: Instant::now(), is_cancelled: false });
+        self.running = Some(Running { line, since: Instant::now(), is_cancelled: false, is_ended: false });
     }
 
     fn settled(&mut self, line: u64, dropped: Option<String>) {

@@ -75,7 +75,7 @@ impl Chat {
         if text.trim().is_empty() {
             return;
         }
-        if let Err(error) = self.history.add(&text) {
+        if let Err(error) = self.history.add(text.trim_end()) {
             self.history_refused(&error);
         }
         let is_shell = self.editor.is_shell() && !text.trim_start().starts_with(',');

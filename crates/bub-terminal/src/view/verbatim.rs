@@ -1,7 +1,9 @@
 //! Text that is shown as it is: the output of commands, reasoning, errors.
 
+use unicode_segmentation::UnicodeSegmentation as _;
+
 use crate::{
-    Line, Style, columns, fit,
+    Line, Style, columns,
     harmless::{harmless, without_tabs},
 };
 
@@ -31,14 +33,21 @@ impl Verbatim {
 
     /// The end of what is not complete, on one row.
     pub(super) fn preview(&self, width: usize) -> Option<Line> {
-        let line = lines(&self.partial, self.style).pop()?;
-        let (text, mut rest) = (line.text(), line.text());
-        while columns(&rest) > width {
-            let over = columns(&rest) - width;
-            let (_, kept) = fit(&rest, over);
-            rest = if kept.len() == rest.len() { String::new() } else { kept.to_owned() };
-        }
-        (!text.is_empty()).then(|| Line::new(rest, self.style))
+        // No more of it can be seen.
+        let far = self.partial.len().saturating_sub(width * 16);
+        let tail = (far..).find_map(|at| self.partial.get(at..))?;
+        let text = lines(tail, self.style).pop()?.text();
+        let mut room = width;
+        let fits = |cluster: &&str| {
+            let wide = columns(cluster);
+            room.checked_sub(wide).is_some_and(|left| {
+                room = left;
+                true
+            })
+        };
+        let length: usize = text.graphemes(true).rev().take_while(fits).map(str::len).sum();
+        let shown = text.get(text.len() - length..)?;
+        (!text.is_empty()).then(|| Line::new(shown, self.style))
     }
 
     /// What is left.

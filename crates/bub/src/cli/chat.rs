@@ -27,6 +27,7 @@ use bub_terminal::{
     plain::{self, Plain},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use tokio::sync::oneshot;
 
 pub(crate) use self::desk::Chat;
 use self::{desk::Desk, session::Session};
@@ -102,8 +103,13 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
         let remote = gateway.remote();
         desk.hold(remote.clone());
         let ended = bub_kernel::CancellationToken::new();
+        let (ready, is_ready) = oneshot::channel();
         let talking = async {
             let _end = ended.clone().drop_guard();
+            // Nothing may be said before the gateway has taken up what was left.
+            if is_ready.await.is_err() {
+                return Ok(Left::Quit);
+            }
             let plain = Plain {
                 host: Arc::clone(&desk) as _,
                 happenings,
@@ -137,7 +143,12 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
                 }
             }
         };
-        let (left, served) = tokio::join!(talking, gateway.run(ended.clone(), || {}));
+        let (left, served) = tokio::join!(
+            talking,
+            gateway.run(ended.clone(), || {
+                let _ = ready.send(());
+            })
+        );
         if remote.is_settled() {
             remove(&desk.directory());
         }

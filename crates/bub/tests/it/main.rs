@@ -14,6 +14,7 @@ mod answers;
 mod approvals;
 mod architecture;
 mod bad_input;
+mod chat;
 mod commands;
 mod config;
 mod configuration;

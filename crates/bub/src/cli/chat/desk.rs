@@ -9,8 +9,8 @@ use std::{
 use bub_agent::{NO_MODEL, policy::Approvals, usage::Tokens};
 use bub_channels::{Outcome, Remote, Ticket};
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, BoxFuture, Channel, ChannelMessage, Envelope, Error, ErrorKind,
-    Framework, LlmRequest, LlmResult, MessageHandler, Result, Sender, State,
+    ApprovalAnswer, ApprovalRequest, BoxFuture, Channel, ChannelMessage, Delivery, Envelope, Error,
+    ErrorKind, Framework, LlmRequest, LlmResult, MessageHandler, Result, Sender, State, StatePatch,
 };
 use bub_model::Catalogue;
 use bub_settings::{Settings, core};
@@ -59,21 +59,39 @@ impl Chat {
         }
     }
 
-    fn save_state(&self, state: &State) {
-        if let Some(desk) = self.0.get()
-            && state.get(NO_MODEL).is_some()
-        {
-            *lock(&desk.failure) = Some(Failure::NoModel);
-        }
+    async fn load_state(&self, message: &Envelope) -> Option<StatePatch> {
+        let desk = self.of(message)?;
+        let (line, content) = (LineId::of(message), message.content().into_owned());
+        desk.teller.tell(Happening::Began { line, content }).await;
+        None
     }
 
-    fn on_error(&self, error: &Error) {
-        if let Some(desk) = self.0.get()
-            && error.kind() != ErrorKind::Cancelled
-        {
+    async fn save_state(&self, state: &State, message: &Envelope) {
+        let Some(desk) = self.of(message) else { return };
+        if state.get(NO_MODEL).is_some() {
+            *lock(&desk.failure) = Some(Failure::NoModel);
+        }
+        desk.teller.tell(Happening::Ended).await;
+    }
+
+    async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) {
+        let Some(desk) = message.and_then(|message| self.of(message)) else { return };
+        if error.kind() != ErrorKind::Cancelled {
             let is_usage = error.kind() == ErrorKind::Config;
             *lock(&desk.failure) = Some(Failure::Code(if is_usage { 2 } else { 1 }));
         }
+        if stage == "turn" {
+            desk.teller.tell(Happening::Ended).await;
+        }
+    }
+}
+
+impl Chat {
+    /// The desk that a message of the chat went over.
+    fn of(&self, message: &Envelope) -> Option<&Arc<Desk>> {
+        let is_own =
+            message.slot::<Delivery>().is_some() && message.channel().is_some_and(|name| name == NAME);
+        self.0.get().filter(|_| is_own)
     }
 }
 
@@ -219,11 +237,12 @@ impl Desk {
         }
         let status = self.status().await;
         self.teller.tell(Happening::Status(status)).await;
-        let dropped = match outcome {
-            Outcome::Dropped { reason } => Some(reason),
-            Outcome::Done { .. } | Outcome::Joined { .. } => None,
+        let (dropped, replies) = match outcome {
+            Outcome::Dropped { reason } => (Some(reason), 0),
+            Outcome::Done { replies } => (None, replies),
+            Outcome::Joined { .. } => (None, 0),
         };
-        self.teller.tell(Happening::Settled { line, dropped }).await;
+        self.teller.tell(Happening::Settled { line, dropped, replies }).await;
     }
 }
 

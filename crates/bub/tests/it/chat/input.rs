@@ -1,0 +1,195 @@
+//! What is typed: the editor in a terminal, lines while a turn runs, answers to questions.
+
+use bub_testkit::model::{ModelServer, Pace, Reply};
+
+use super::terminal::Start;
+use crate::sandbox::Sandbox;
+
+/// The texts of the users in the last request.
+fn said(server: &ModelServer) -> String {
+    server
+        .requests()
+        .last()
+        .map(|request| String::from_utf8_lossy(&request.body).into_owned())
+        .unwrap_or_default()
+}
+
+// C.6, L6: the history is that of the original; multi-line paste; completion.
+#[test]
+fn lines_are_edited_completed_pasted_and_remembered() {
+    let sandbox = Sandbox::new();
+    let mut chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    chat.send(",tape.i\t");
+    chat.sees("workspace > ,tape.info");
+    chat.send("\r");
+    chat.sees("last_anchor");
+    chat.is_idle();
+    chat.send("\x1b[200~,printf '%s.' one\ntwo\x1b[201~");
+    let screen = chat.sees("            two");
+    assert!(!screen.contains("one."), "pasted, not sent:\n{screen}");
+    chat.send("\x7f\x7f\x7fzwei");
+    chat.sees("            zwei");
+    chat.send("\x15\x7f\r");
+    chat.until(|screen| screen.contains("\none.\n"));
+    chat.is_idle();
+    chat.send("\x1b[A");
+    chat.sees("workspace > ,printf '%s.' one\nHH");
+    chat.send("\x15,ta");
+    let hinted = chat.sees("workspace > ,tape.info");
+    assert!(hinted.contains(",tape.info"), "the history offers how to go on:\n{hinted}");
+    chat.send("\x15\x04");
+    assert_eq!(chat.ends().0, Some(0));
+    let directory = std::fs::read_dir(sandbox.home().join("history")).unwrap();
+    let files: Vec<_> = directory.map(|file| file.unwrap().path()).collect();
+    let [file] = files.as_slice() else { panic!("{files:?}") };
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(name.len() == 32 + ".history".len() && name.ends_with(".history"), "{name}");
+    let text = std::fs::read_to_string(file).unwrap();
+    let records: Vec<&str> = text.lines().filter(|line| line.starts_with('+')).collect();
+    assert_eq!(records.first(), Some(&"+,tape.info"));
+    assert!(text.starts_with("\n# 20"), "{text}");
+    // And the next chat knows them.
+    let chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    chat.send("\x1b[A\x1b[A");
+    chat.sees("workspace > ,tape.info");
+}
+
+// H-155: Ctrl-X, and commands without their comma.
+#[test]
+fn in_shell_mode_lines_are_commands() {
+    let sandbox = Sandbox::new();
+    let chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    chat.send("\x18");
+    chat.sees("mode:shell");
+    chat.send("echo $((20 + 3))\r");
+    chat.until(|screen| screen.lines().any(|line| line == "23"));
+    chat.send("\x18");
+    chat.sees("mode:agent");
+}
+
+// H-157, W-47: text steers the turn that runs, a command waits for its own; both are seen as what they are.
+#[test]
+fn text_steers_and_commands_wait() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    let call = Reply::new().say("Let me look.").call("c1", "bash", r#"{"cmd":"echo one"}"#);
+    server.script(call.paced(&pace));
+    server.script(Reply::text("I heard you."));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("start\r");
+    pace.allow(1);
+    chat.sees("Generating");
+    chat.send("turn left\r");
+    chat.sees("(steering) turn left");
+    chat.send(",echo com''mand\r");
+    let screen = chat.sees("(queued) ,echo com''mand");
+    assert!(!screen.contains("\ncommand\n"), "{screen}");
+    pace.release();
+    chat.sees("I heard you.");
+    chat.until(|screen| screen.contains("\ncommand"));
+    let screen = chat.is_idle();
+    assert!(said(&server).contains("turn left"));
+    assert!(!said(&server).contains("com''mand"), "a command is not said to the model");
+    let order = ["> start", "● bash", "> turn left (steering)", "I heard you.", "── Command ,echo"];
+    let places: Vec<_> =
+        order.map(|text| screen.find(text).unwrap_or_else(|| panic!("{text}\n{screen}"))).into();
+    assert!(places.is_sorted(), "{screen}");
+}
+
+// W-14: a line typed while a command runs is answered, also when the chat is left at once.
+#[test]
+fn what_was_typed_is_answered_before_the_chat_ends() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::text("Answered."));
+    let mut chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    std::fs::write(sandbox.workspace().join("wait"), "").unwrap();
+    chat.send(",while [ -e wait ]; do sleep 0.05; done; echo over\r");
+    chat.sees("Running");
+    chat.send("a question\r");
+    chat.sees("(steering) a question");
+    chat.send("\x04");
+    chat.sees("leaving when this is done");
+    std::fs::remove_file(sandbox.workspace().join("wait")).unwrap();
+    let (code, screen) = chat.ends();
+    assert_eq!(code, Some(0), "{screen}");
+    let text = chat.everything();
+    assert!(text.contains("Answered.") && text.ends_with("Bye."), "{text}");
+}
+
+// ,quit at once, also while a turn runs.
+#[test]
+fn quit_does_not_wait() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["one", "two"]).paced(&pace));
+    let mut chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("go\r");
+    chat.sees("Generating");
+    chat.send(",quit\r");
+    let (code, screen) = chat.ends();
+    assert_eq!(code, Some(0));
+    assert!(screen.ends_with("Bye."), "{screen}");
+    assert!(chat.is_restored());
+    let chat = Start::new(&sandbox).model(&server).go();
+    let screen = chat.is_idle();
+    assert!(!screen.contains("of an earlier chat"), "it was ended, not put off:\n{screen}");
+}
+
+#[test]
+fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
+    for (answer, expected) in [("y\r", "completed in"), ("n\r", "failed in"), ("\r", "failed in")] {
+        let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+        let call = Reply::new().call("c1", "bash", r#"{"cmd":"echo dangerous"}"#);
+        server.script(call.paced(&pace));
+        server.script(Reply::text("So be it."));
+        sandbox.write("home/config.yml", "policy:\n  rules:\n    - {tools: [bash], action: ask}\n");
+        let chat = Start::new(&sandbox).model(&server).go();
+        chat.is_idle();
+        chat.send("do it\r");
+        chat.sees("Generating");
+        chat.send("my dra");
+        chat.sees("workspace > my dra");
+        pace.release();
+        let screen = chat.sees("allow? [y/N]");
+        assert!(screen.contains(r#"allow bash(cmd="echo dangerous")?"#), "{screen}");
+        chat.send("something else\r");
+        chat.sees("answer y or n first");
+        chat.send("\x15");
+        chat.send(answer);
+        chat.sees(expected);
+        chat.sees("So be it.");
+        chat.until(|screen| screen.contains("workspace > my dra\n") && !screen.contains("Ctrl-C cancels"));
+    }
+}
+
+#[test]
+fn a_history_that_cannot_be_written_is_said_once_and_stops_nobody() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/history", "in the way");
+    let chat = Start::new(&sandbox).size(240, 24).go();
+    chat.is_idle();
+    chat.send(",echo o''ne\r");
+    chat.until(|screen| screen.contains("\none\n"));
+    chat.is_idle();
+    chat.send(",echo t''wo\r");
+    chat.until(|screen| screen.contains("\ntwo\n"));
+    let text = chat.everything();
+    assert_eq!(text.matches("lines are kept until you leave").count(), 1, "{text}");
+    chat.is_idle();
+    chat.send("\x1b[A\x1b[A");
+    chat.sees("workspace > ,echo o''ne");
+}
+
+#[test]
+fn bytes_that_are_no_text_do_no_harm() {
+    let sandbox = Sandbox::new();
+    let chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    chat.send(b"\xff\xfe\x1b[99~\x1b[<0;1;1M,echo fi\xc3\xbcr\r");
+    chat.send("\x15\x1b[H,echo a''live\r");
+    chat.until(|screen| screen.contains("alive"));
+}

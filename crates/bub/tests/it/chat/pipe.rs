@@ -1,0 +1,97 @@
+//! Without a screen: pipes, dumb terminals, `--plain`.
+
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+};
+
+use bub_testkit::model::{ModelServer, Reply};
+
+use super::terminal::Start;
+use crate::sandbox::{Run, Sandbox, bub};
+
+fn piped(command: &mut Command, input: &[u8]) -> Run {
+    let child =
+        command.arg("chat").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    Run::of(child.wait_with_output().unwrap())
+}
+
+fn ask(server: &ModelServer, input: &[u8]) -> Run {
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&bub());
+    let base = format!("{}/v1", server.url());
+    command.envs([
+        ("BUB_MODEL", "openai:small"),
+        ("BUB_API_BASE", &base),
+        ("BUB_API_KEY", "key-of-the-tests"),
+    ]);
+    piped(&mut command, input)
+}
+
+#[test]
+fn the_answer_and_nothing_else_is_printed() {
+    let server = ModelServer::start();
+    server.script(Reply::deltas(["**Hel", "lo**\n\n", "you"]));
+    let run = ask(&server, b"hi\n");
+    assert_eq!(run.stderr, "");
+    assert_eq!(run.ok(), "**Hello**\n\nyou\n");
+}
+
+#[test]
+fn each_line_is_a_message_and_the_last_needs_no_end() {
+    let server = ModelServer::start();
+    server.script(Reply::text("one"));
+    server.script(Reply::text("two"));
+    let run = ask(&server, b"first\n\n  \n,echo command\nsecond");
+    assert_eq!(run.ok(), "one\ncommand\ntwo\n");
+    assert!(String::from_utf8_lossy(&server.requests()[1].body).contains("first"), "one session");
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_turn() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::status(400).message("no such thing"));
+    let run = ask(&server, b"hi\n");
+    assert_eq!((run.code, run.stdout.as_str()), (Some(1), ""), "{run:?}");
+    assert!(run.stderr.contains("no such thing"), "{run:?}");
+    let failed = piped(&mut Sandbox::new().command(&bub()), b",exit 3\n");
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    let unconfigured = piped(&mut Sandbox::new().command(&bub()), b"hi\n");
+    assert_eq!(unconfigured.code, Some(2), "{unconfigured:?}");
+    assert!(unconfigured.stdout.contains("No model is configured"), "{unconfigured:?}");
+    assert_eq!(piped(&mut Sandbox::new().command(&bub()), b"").code, Some(0));
+}
+
+#[test]
+fn what_is_not_utf8_is_replaced_with_a_word_about_it() {
+    let server = ModelServer::start();
+    server.script(Reply::text("fine"));
+    let run = ask(&server, b"h\xff\xfei\n");
+    assert!(run.stderr.contains("not valid UTF-8"), "{run:?}");
+    assert_eq!(run.stdout, "fine\n");
+}
+
+// --plain and a dumb terminal: nothing moves, signs are words.
+#[test]
+fn in_plain_mode_lines_are_only_added() {
+    for (args, name) in [(&["--plain"][..], "xterm-256color"), (&[][..], "dumb")] {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        server.script(Reply::new().reasoning("hm").call("c1", "bash", r#"{"cmd":"echo one"}"#));
+        server.script(Reply::text("Some **bold** text."));
+        let mut chat = Start::new(&sandbox).model(&server).set("TERM", name).args(args).go();
+        chat.sees("workspace >");
+        chat.send("hello\n");
+        let screen = chat.sees("Some **bold** text.");
+        assert!(screen.contains("tool bash(cmd: echo one)\ntool completed in "), "{screen}");
+        assert!(screen.contains("Assistant:\n"), "{screen}");
+        chat.until(|screen| screen.ends_with("workspace >"));
+        chat.send(",quit\n");
+        let (code, screen) = chat.ends();
+        assert_eq!(code, Some(0));
+        assert!(screen.ends_with("Bye."), "{screen}");
+        let bytes = chat.bytes();
+        assert!(!bytes.contains(&0x1b), "{}", String::from_utf8_lossy(&bytes));
+    }
+}

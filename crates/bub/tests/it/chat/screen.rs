@@ -1,0 +1,306 @@
+//! What is on the screen: while an answer grows, in narrow windows, after a resize, after an interruption.
+
+use std::fmt::Write as _;
+
+use bub_testkit::model::{ModelServer, Pace, Reply};
+
+use super::terminal::Start;
+use crate::sandbox::{Sandbox, example};
+
+const ANSWER: [&str; 8] = [
+    "# Plan\n\nThis is **important**: a paragraph that is longer ",
+    "than forty columns, with 你好 and an emoji 🐙 in it.\n\n",
+    "- first\n- second\n\n",
+    "```rust\nlet x = 1;\n",
+    "let y = 2; // a line of code that is longer than forty columns\n",
+    "```\n",
+    "\nDo",
+    "ne.",
+];
+
+// H-155, H-158: at 80 columns, step by step.
+#[test]
+fn an_answer_stays_readable_while_it_grows() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(ANSWER).paced(&pace));
+    let chat = Start::new(&sandbox).model(&server).go();
+    let first = chat.is_idle();
+    assert!(first.starts_with("Bub "), "{first}");
+    assert!(
+        first.contains("workspace: ") && first.contains("\nmodel: openai:small\nsession: cli:local\n"),
+        "{first}"
+    );
+    assert!(
+        first.contains("\nworkspace >\nHH:MM mode:agent thinking:off model:openai:small entries:0 anchors:0"),
+        "{first}"
+    );
+    chat.send("hello\r");
+    chat.sees("Generating");
+    pace.allow(2);
+    let growing = chat.sees("This is important");
+    let (_, growing) = growing.split_once("workspace > hello\n").unwrap();
+    let lines: Vec<&str> = growing.lines().collect();
+    assert_eq!(lines[..3], ["── Assistant ───────────────────────────", "Plan", ""]);
+    pace.allow(4);
+    chat.sees("let x = 1;");
+    chat.sees("let y = 2; // a line of code that is longer than forty columns");
+    pace.release();
+    chat.sees("Done.");
+    let screen = chat.is_idle();
+    let (_, answer) = screen.split_once("workspace > hello\n").unwrap();
+    let (answer, _) = answer.split_once("\nworkspace >").unwrap();
+    assert_eq!(answer, EIGHTY);
+}
+
+const EIGHTY: &str = "\
+── Assistant ───────────────────────────
+Plan
+
+This is important: a paragraph that is longer than forty columns, with 你好 and
+an emoji 🐙 in it.
+
+• first
+• second
+
+rust
+let x = 1;
+let y = 2; // a line of code that is longer than forty columns
+
+Done.
+";
+
+#[test]
+fn at_forty_columns_text_is_wrapped_and_code_is_left_alone() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::deltas(ANSWER));
+    let chat = Start::new(&sandbox).model(&server).size(40, 30).go();
+    chat.is_idle();
+    chat.send("hello\r");
+    chat.sees("Done.");
+    let screen = chat.is_idle();
+    let (_, answer) = screen.split_once("workspace > hello\n").unwrap();
+    let (answer, _) = answer.split_once("\nworkspace >").unwrap();
+    assert_eq!(answer, FORTY);
+}
+
+const FORTY: &str = "\
+── Assistant ──────────────────────────
+Plan
+
+This is important: a paragraph that is
+longer than forty columns, with 你好 and
+an emoji 🐙 in it.
+
+• first
+• second
+
+rust
+let x = 1;
+let y = 2; // a line of code that is lon
+ger than forty columns
+
+Done.
+";
+
+#[test]
+fn a_resize_in_the_middle_of_an_answer_loses_and_repeats_nothing() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(ANSWER).paced(&pace));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("hello\r");
+    pace.allow(3);
+    chat.sees("emoji");
+    for (columns, rows) in [(40, 24), (100, 24), (30, 24), (80, 24)] {
+        chat.resize(columns, rows);
+        chat.send("x\x7f");
+        chat.until(|screen| screen.lines().any(|line| line == "workspace >"));
+    }
+    pace.release();
+    chat.sees("Done.");
+    chat.is_idle();
+    let text = chat.everything();
+    for once in ["Plan", "emoji", "• first", "• second", "let x", "let y", "Done."] {
+        assert_eq!(text.matches(once).count(), 1, "{once} in\n{text}");
+    }
+    assert_eq!(text.matches("mode:agent").count(), 1, "one status line:\n{text}");
+}
+
+// The issue: Ctrl-C cancels the turn, twice leaves; partial text stays; the terminal is as before.
+#[test]
+fn control_c_ends_the_turn_and_then_the_chat() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["Half of a", " sentence", " never said"]).paced(&pace));
+    server.script(Reply::text("Second answer."));
+    let mut chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("one\r");
+    pace.allow(3);
+    chat.sees("Half of");
+    chat.send("\x03");
+    let screen = chat.sees("(cancelled)");
+    assert!(screen.contains("Half of"), "{screen}");
+    chat.is_idle();
+    chat.send("two\r");
+    chat.sees("Second answer.");
+    chat.is_idle();
+    chat.send("\x03");
+    chat.sees("Ctrl-C again leaves");
+    chat.send("\x03");
+    let (code, screen) = chat.ends();
+    assert_eq!(code, Some(0), "{screen}");
+    assert!(screen.ends_with("Bye."), "{screen}");
+    assert!(chat.is_restored());
+    // What is left of a chat at its end is its tape.
+    assert_eq!(std::fs::read_dir(sandbox.home().join("gateway")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_terminal_is_restored_whatever_ends_the_chat() {
+    for (name, code) in [("TERM", 143), ("HUP", 129)] {
+        let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+        server.script(Reply::deltas(["Half of it", " rest"]).paced(&pace));
+        let mut chat = Start::new(&sandbox).model(&server).go();
+        chat.is_idle();
+        chat.send("one\r");
+        pace.allow(2);
+        chat.sees("Half");
+        chat.signal(name);
+        let (ended, screen) = chat.ends();
+        assert_eq!(ended, Some(code), "{screen}");
+        assert!(chat.is_restored(), "{name}");
+    }
+}
+
+// W-65: what is logged, and what fails, is seen, and garbles nothing.
+#[test]
+fn warnings_and_failures_are_shown_in_their_place() {
+    let sandbox = Sandbox::new();
+    let chat = Start::new(&sandbox).program(&example("faulty")).set("BUB_API_KEY", "very-secret-key").go();
+    chat.is_idle();
+    chat.send("log\r");
+    chat.sees("logged");
+    chat.is_idle();
+    chat.send("panic\r");
+    chat.sees("── Error");
+    let screen = chat.is_idle();
+    assert!(screen.contains("the key is ***") || screen.contains("the key is ["), "{screen}");
+    assert!(screen.contains("on purpose"), "{screen}");
+    assert!(!chat.everything().contains("very-secret-key"));
+    chat.send("still here\r");
+    chat.until(|screen| screen.matches("still here").count() > 1);
+}
+
+// Must show: 20,000 deltas; no whole screen is ever cleared, and each update costs what has changed.
+#[test]
+fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let words: Vec<String> = (0..20_000)
+        .map(|number| if number % 40 == 39 { format!("w{number}\n\n") } else { format!("w{number} ") })
+        .collect();
+    server.script(Reply::deltas(words));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    let before = chat.bytes().len();
+    chat.send("go\r");
+    chat.sees("w19999");
+    chat.is_idle();
+    let text = chat.everything();
+    let mut expected = 0;
+    for word in text.split_whitespace().filter_map(|word| word.strip_prefix('w')?.parse::<usize>().ok()) {
+        assert_eq!(word, expected, "in its order, once");
+        expected += 1;
+    }
+    assert_eq!(expected, 20_000);
+    let bytes = chat.bytes();
+    let after = String::from_utf8_lossy(&bytes[before..]).into_owned();
+    assert!(!after.contains("\x1b[2J") && !after.contains("\x1b[?1049h"), "the screen was cleared");
+    for frame in after.split("\x1b[?2026h").skip(1) {
+        let rows = frame.matches("\x1b[K").count();
+        // Finished lines, and at most a screen of rows that changed.
+        assert!(frame.matches("\r\n").count() + 24 >= rows, "{frame:?}");
+    }
+}
+
+#[test]
+fn what_a_model_or_a_tool_says_cannot_play_tricks() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server
+        .script(Reply::text("safe \x1b[2J\x1b]0;owned\x07 text \u{202e}gnp.exe\n\n```\n\x1b[31mcode\n```\n"));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("hello\r");
+    chat.sees("code");
+    let screen = chat.is_idle();
+    assert!(screen.contains("safe ␛[2J␛]0;owned␇ text \\u{202e}gnp.exe"), "{screen}");
+    assert!(screen.contains("␛[31mcode"), "{screen}");
+    chat.send(",printf 'a\\033[2Jb\\n'\r");
+    chat.until(|screen| screen.contains("a␛[2Jb") && screen.contains("── Command"));
+}
+
+// W-63, W-64: command output keeps its lines; what looks like markup is text.
+#[test]
+fn the_output_of_a_command_is_printed_as_it_is() {
+    let sandbox = Sandbox::new();
+    let chat = Start::new(&sandbox).size(80, 50).go();
+    chat.is_idle();
+    chat.send(",printf '# no title\\n* no list\\n  indented [/x] [red]\\n'\r");
+    let screen = chat.sees("\n  indented");
+    assert!(screen.contains("\n# no title\n* no list\n  indented [/x] [red]\n"), "{screen}");
+    chat.is_idle();
+    chat.send(",help\r");
+    let screen = chat.sees(",subagent");
+    assert!(screen.lines().any(|line| line.starts_with("  ,tape.info  ")), "{screen}");
+    chat.is_idle();
+    chat.send(",nonsense-command --x\r");
+    chat.sees("── Error");
+    chat.sees("127");
+}
+
+// H-156, H-158
+#[test]
+fn tools_and_reasoning_have_their_lines() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    let call = Reply::new().reasoning("hmm, let me see").call("c1", "bash", r#"{"cmd":"echo one"}"#);
+    server.script(call.call("c2", "fs_read", r#"{"path":"missing.txt"}"#));
+    server.script(Reply::text("All done."));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("work\r");
+    chat.sees("All done.");
+    let screen = chat.is_idle();
+    let mut shown = String::new();
+    let (_, turn) = screen.split_once("workspace > work\n").unwrap();
+    for line in turn.lines().take(6) {
+        let digits = |c: char| if c.is_ascii_digit() { 'N' } else { c };
+        let line: String = line.chars().map(digits).collect();
+        let _ = writeln!(shown, "{}", line.replace("NN", "N").replace("NN", "N"));
+    }
+    assert!(
+        shown.starts_with(
+            "[+] Thinking (N chars hidden)\n● bash(cmd: echo one)\n  ⎿ completed in N ms\n● fs_read(path: missing.txt)\n  \
+             ⎿ failed in N ms\n    cannot read "
+        ),
+        "{shown}"
+    );
+    chat.send(",thinking\r");
+    let screen = chat.sees("[-] Thinking");
+    assert!(screen.contains("hmm, let me see"), "{screen}");
+    assert!(screen.contains("thinking:on"), "{screen}");
+}
+
+#[test]
+fn ten_columns_are_enough_to_write_and_to_read() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::text("A few words and 你好."));
+    let mut chat = Start::new(&sandbox).model(&server).size(10, 8).go();
+    chat.until(|screen| screen.contains(" >"));
+    chat.send("a long line\r");
+    chat.until(|screen| screen.contains("你好."));
+    chat.is_idle();
+    let text = chat.everything().replace('\n', "");
+    assert!(text.contains("words"), "{text}");
+    chat.send("\x04");
+    assert_eq!(chat.ends().0, Some(0));
+    assert!(chat.is_restored());
+}

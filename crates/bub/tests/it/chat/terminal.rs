@@ -1,0 +1,264 @@
+//! A pseudo-terminal with a program in it, and an emulator that shows what a person would see.
+
+use std::{
+    fs::File,
+    io::{Read as _, Write as _},
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    process::Child,
+    sync::{Arc, Condvar, Mutex},
+    time::{Duration, Instant},
+};
+
+use bub_testkit::model::ModelServer;
+use rustix::{
+    fs::{Mode, OFlags},
+    pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
+    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
+};
+
+use crate::sandbox::{Sandbox, bub, example, signal};
+
+/// Nothing takes longer, even on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(super) struct Terminal {
+    child: Child,
+    master: File,
+    seen: Arc<(Mutex<Seen>, Condvar)>,
+}
+
+struct Seen {
+    parser: vt100::Parser,
+    bytes: Vec<u8>,
+    is_closed: bool,
+}
+
+/// A chat that is to be started.
+pub(super) struct Start<'a> {
+    sandbox: &'a Sandbox,
+    program: PathBuf,
+    args: Vec<String>,
+    variables: Vec<(String, String)>,
+    size: (u16, u16),
+}
+
+impl<'a> Start<'a> {
+    pub(super) fn new(sandbox: &'a Sandbox) -> Self {
+        // A terminal like the emulator: it does not wrap its lines anew.
+        let variables = vec![("TERM".to_owned(), "vt220".to_owned())];
+        Self { sandbox, program: bub(), args: vec!["chat".to_owned()], variables, size: (80, 24) }
+    }
+
+    pub(super) fn program(mut self, path: &Path) -> Self {
+        self.program = path.to_owned();
+        self
+    }
+
+    pub(super) fn model(mut self, server: &ModelServer) -> Self {
+        let base = format!("{}/v1", server.url());
+        for (name, value) in [
+            ("BUB_MODEL", "openai:small"),
+            ("BUB_API_BASE", base.as_str()),
+            ("BUB_API_KEY", "key-of-the-tests"),
+        ] {
+            self = self.set(name, value);
+        }
+        self
+    }
+
+    pub(super) fn set(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(super) fn args(mut self, args: &[&str]) -> Self {
+        self.args.extend(args.iter().map(|arg| (*arg).to_owned()));
+        self
+    }
+
+    pub(super) fn size(mut self, columns: u16, rows: u16) -> Self {
+        self.size = (columns, rows);
+        self
+    }
+
+    pub(super) fn go(self) -> Terminal {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let open = || -> OwnedFd {
+            rustix::fs::open(&*name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+        };
+        let (columns, rows) = self.size;
+        set_size(&master, columns, rows);
+        let mut command = self.sandbox.command(&example("in_terminal"));
+        let child = command
+            .arg(&self.program)
+            .args(&self.args)
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(open())
+            .stdout(open())
+            .stderr(open())
+            .spawn()
+            .unwrap();
+        drop(command);
+        let master = File::from(master);
+        let seen =
+            Seen { parser: vt100::Parser::new(rows, columns, 20_000), bytes: Vec::new(), is_closed: false };
+        let terminal = Terminal { child, master, seen: Arc::new((Mutex::new(seen), Condvar::new())) };
+        terminal.read();
+        terminal
+    }
+}
+
+fn set_size(master: &impl std::os::fd::AsFd, columns: u16, rows: u16) {
+    tcsetwinsize(master, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+}
+
+impl Terminal {
+    fn read(&self) {
+        let mut master = self.master.try_clone().unwrap();
+        let shared = Arc::clone(&self.seen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 65536];
+            loop {
+                // On Linux the end is an error, once nobody has the terminal open any more.
+                let length = master.read(&mut bytes).unwrap_or(0);
+                let mut seen = shared.0.lock().unwrap();
+                seen.is_closed = length == 0;
+                seen.parser.process(&bytes[..length]);
+                seen.bytes.extend_from_slice(&bytes[..length]);
+                shared.1.notify_all();
+                if length == 0 {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Types; `\r` is Enter.
+    pub(super) fn send(&self, keys: impl AsRef<[u8]>) -> &Self {
+        (&self.master).write_all(keys.as_ref()).unwrap();
+        self
+    }
+
+    /// Waits until the screen looks as it should, and returns it.
+    #[track_caller]
+    pub(super) fn until(&self, is_so: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + LIMIT;
+        let mut seen = self.seen.0.lock().unwrap();
+        loop {
+            let screen = shown(&seen.parser);
+            if !is_updating(&seen.bytes) && is_so(&screen) {
+                return screen;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !seen.is_closed, "the screen is not as it should be:\n{screen}");
+            seen = self.seen.1.wait_timeout(seen, left).unwrap().0;
+        }
+    }
+
+    /// Waits until a text is on the screen.
+    #[track_caller]
+    pub(super) fn sees(&self, text: &str) -> String {
+        self.until(|screen| screen.contains(text))
+    }
+
+    /// Waits until the last prompt is free, with nothing running.
+    #[track_caller]
+    pub(super) fn is_idle(&self) -> String {
+        self.until(|screen| {
+            let lines: Vec<&str> = screen.lines().collect();
+            let at = lines.iter().rposition(|line| line.ends_with(" >"));
+            at.is_some_and(|at| {
+                !lines.get(at.saturating_sub(1)).is_some_and(|line| line.contains("Ctrl-C cancels"))
+            }) && !screen.contains("… waiting")
+        })
+    }
+
+    /// What has scrolled away and what is there, as lines.
+    pub(super) fn everything(&self) -> String {
+        let mut seen = self.seen.0.lock().unwrap();
+        let mut text = String::new();
+        let rows = usize::from(seen.parser.screen().size().0);
+        seen.parser.screen_mut().set_scrollback(usize::MAX);
+        let mut above = seen.parser.screen().scrollback();
+        while above > 0 {
+            let take = above.min(rows);
+            let page = shown(&seen.parser);
+            text.extend(page.lines().take(take).flat_map(|line| [line, "\n"]));
+            above -= take;
+            seen.parser.screen_mut().set_scrollback(above);
+        }
+        text + &shown(&seen.parser)
+    }
+
+    pub(super) fn resize(&self, columns: u16, rows: u16) {
+        self.seen.0.lock().unwrap().parser.screen_mut().set_size(rows, columns);
+        set_size(&self.master, columns, rows);
+    }
+
+    /// All bytes so far.
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.seen.0.lock().unwrap().bytes.clone()
+    }
+
+    pub(super) fn signal(&self, name: &str) {
+        signal(&self.child, name);
+    }
+
+    /// Whether keys are echoed and lines edited by the terminal itself, as before the chat.
+    pub(super) fn is_restored(&self) -> bool {
+        let modes = tcgetattr(&self.master).unwrap().local_modes;
+        let bytes = self.bytes();
+        let last = |one: &[u8]| bytes.windows(one.len()).rposition(|window| window == one);
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO)
+            && last(b"\x1b[?2004l") > last(b"\x1b[?2004h")
+            && last(b"\x1b[?25h") > last(b"\x1b[?25l")
+    }
+
+    /// Waits for the end; returns the exit code and what is on the screen.
+    #[track_caller]
+    pub(super) fn ends(&mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().unwrap().code();
+        let mut seen = self.seen.0.lock().unwrap();
+        while !seen.is_closed {
+            let (next, waited) = self.seen.1.wait_timeout(seen, Duration::from_secs(2)).unwrap();
+            seen = next;
+            if waited.timed_out() {
+                break;
+            }
+        }
+        (code, shown(&seen.parser))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether an update has begun that a terminal does not show before its end.
+fn is_updating(bytes: &[u8]) -> bool {
+    let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
+    last(b"\x1b[?2026h") > last(b"\x1b[?2026l")
+}
+
+/// The screen without the clock, and without what is empty at its end.
+fn shown(parser: &vt100::Parser) -> String {
+    let screen = parser.screen();
+    let (_, columns) = screen.size();
+    let rows = screen.rows(0, columns).map(|row| {
+        let row = row.trim_end();
+        let is_status = row.get(2..3) == Some(":")
+            && row
+                .get(5..9)
+                .is_some_and(|rest| " mode".starts_with(rest.trim_end()) || rest.starts_with(" mod"));
+        if is_status { format!("HH:MM{}", &row[5..]) } else { row.to_owned() }
+    });
+    let text = rows.collect::<Vec<_>>().join("\n");
+    text.trim_end().to_owned()
+}
