@@ -168,7 +168,7 @@ pub async fn run(setup: Setup) -> Result<Left> {
         if let Some(left) = chat.left {
             return chat.leave(left).await;
         }
-        let spin = (chat.running.is_some() || !chat.open.is_empty()).then(|| Instant::now() + SPIN);
+        let spin = chat.is_busy().then(|| Instant::now() + SPIN);
         let wake = [draw_at, spin].into_iter().flatten().min();
         let soon = tokio::select! {
             biased;
@@ -211,6 +211,11 @@ impl Chat {
         let live = self.live();
         let lines = self.view.take();
         self.screen.draw(&lines, &live).map_err(terminal_error)
+    }
+
+    /// Whether a turn runs or waits.
+    fn is_busy(&self) -> bool {
+        self.running.is_some() || !self.open.is_empty()
     }
 
     fn resize(&mut self) -> Result<()> {

@@ -302,9 +302,10 @@ impl Talk {
                 self.was_interrupted = false;
                 is_free = self.open.is_empty() && self.running.is_none();
             }
-            Happening::Said { is_known: true, .. } => {}
             Happening::Said { content, kind, .. } if kind == "error" => self.view.error(&content),
-            Happening::Said { content, kind, .. } => self.view.message(&content, kind == "command"),
+            Happening::Said { content, kind, is_known: false } => {
+                self.view.message(&content, kind == "command");
+            }
             Happening::Asked(question) => {
                 let call = serde_json::Value::Object(question.request.arguments.clone());
                 let text = format!("{}\nallow {} {call}?", question.request.reason, question.request.tool);
@@ -313,7 +314,7 @@ impl Talk {
                 is_free = true;
             }
             Happening::Withdrawn(id) => self.questions.retain(|question| question.request.id != id),
-            Happening::Status(_) => {}
+            Happening::Said { .. } | Happening::Status(_) => {}
             Happening::Remark(text) => self.view.notice(&text, crate::Style::NONE),
         }
         self.print(is_free)

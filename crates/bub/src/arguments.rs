@@ -18,6 +18,7 @@ bub is a hook-first agent runtime. What to do next:
 
   bub onboard         set up a model, a key, channels
   bub run \"hello\"     send one message and print the reply
+  bub chat            talk with the agent at this terminal
   bub models          list the models that can be used now
   bub tape list       list the sessions that were recorded
   bub doctor          check that everything works

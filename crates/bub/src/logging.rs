@@ -96,6 +96,11 @@ fn wants_colour(settings: &Settings) -> bool {
 /// the only trace of where they happened.
 fn log_panics(redactor: Redactor) {
     std::panic::set_hook(Box::new(move |panic| {
+        // The chat is on the main thread: when that panics, nobody is left to show the line.
+        if std::thread::current().name() == Some("main") {
+            bub_terminal::tty::restore();
+            *shown_by() = None;
+        }
         let text = panic.to_string();
         tracing::error!("panic {}", redactor.redact(&text));
     }));

@@ -91,7 +91,7 @@ impl Chat {
     }
 
     fn done(&mut self) {
-        if self.is_leaving && self.open.is_empty() && self.running.is_none() {
+        if self.is_leaving && !self.is_busy() {
             self.left = Some(Left::Quit);
         }
     }

@@ -23,7 +23,7 @@ impl Chat {
     }
 
     async fn press(&mut self, key: Key) -> Result<()> {
-        if key == Key::Ctrl('c') && self.running.is_some() {
+        if key == Key::Ctrl('c') && self.is_busy() {
             self.interrupt().await;
             return Ok(());
         }
@@ -51,8 +51,10 @@ impl Chat {
             return;
         }
         self.interrupted = Some(Instant::now());
-        if let Some(turn) = &mut self.running {
-            turn.is_cancelled = true;
+        if self.is_busy() {
+            if let Some(turn) = &mut self.running {
+                turn.is_cancelled = true;
+            }
             self.hint = Some("cancelled; Ctrl-C again leaves".to_owned());
             self.host.cancel().await;
         } else {
@@ -62,7 +64,7 @@ impl Chat {
 
     /// Ctrl-D: leaves, after what runs; twice: at once.
     fn end(&mut self) {
-        if self.open.is_empty() && self.running.is_none() || self.is_leaving {
+        if !self.is_busy() || self.is_leaving {
             self.left = Some(Left::Quit);
         } else {
             self.is_leaving = true;
@@ -97,7 +99,7 @@ impl Chat {
         self.is_leaving = false;
         self.last_line += 1;
         let line = self.last_line;
-        if self.open.is_empty() && self.running.is_none() {
+        if !self.is_busy() {
             self.echo(&text, "");
         } else {
             let steers = !text.trim_start().starts_with(',');

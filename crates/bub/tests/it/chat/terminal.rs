@@ -20,7 +20,7 @@ use rustix::{
 use crate::sandbox::{Sandbox, bub, example, signal};
 
 /// Nothing takes longer, even on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 pub(super) struct Terminal {
     child: Child,
@@ -51,7 +51,7 @@ impl<'a> Start<'a> {
     }
 
     pub(super) fn program(mut self, path: &Path) -> Self {
-        self.program = path.to_owned();
+        path.clone_into(&mut self.program);
         self
     }
 
@@ -121,7 +121,7 @@ impl Terminal {
         let mut master = self.master.try_clone().unwrap();
         let shared = Arc::clone(&self.seen);
         std::thread::spawn(move || {
-            let mut bytes = [0; 65536];
+            let mut bytes = vec![0; 65536];
             loop {
                 // On Linux the end is an error, once nobody has the terminal open any more.
                 let length = master.read(&mut bytes).unwrap_or(0);
