@@ -99,11 +99,11 @@ impl Chat {
         self.is_leaving = false;
         self.last_line += 1;
         let line = self.last_line;
-        if !self.is_busy() {
-            self.echo(&text, "");
-        } else {
+        if self.is_busy() {
             let steers = !text.trim_start().starts_with(',');
             self.waiting.push(Waiting { line, text: text.clone(), steers });
+        } else {
+            self.echo(&text, "");
         }
         self.open.push(line);
         // It ends only with the chat.
