@@ -191,6 +191,13 @@ impl Channel for Telegram {
         }
     }
 
+    fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {
+        Box::pin(async move {
+            let me = self.bot.client.call("getMe", &json!({})).await?;
+            Ok(me.get("username").and_then(Value::as_str).map(|username| format!("@{username}")))
+        })
+    }
+
     fn needs_debounce(&self) -> bool {
         true
     }

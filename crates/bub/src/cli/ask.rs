@@ -4,6 +4,7 @@ use std::io::{BufRead, IsTerminal, Read, Write};
 
 use bub_kernel::{Error, ErrorKind, Result};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Whether there is somebody to ask.
 pub(crate) fn is_possible() -> bool {
@@ -13,8 +14,7 @@ pub(crate) fn is_possible() -> bool {
 /// A line, or the default for an empty one.
 pub(super) async fn line(question: &str, default: Option<&str>) -> Result<String> {
     let shown = default.map_or(String::new(), |default| format!(" [{default}]"));
-    say(&format!("{question}{shown}: "));
-    let typed = interruptible(read_line).await?;
+    let typed = interruptible(&format!("{question}{shown}: "), read_line).await?;
     Ok(if typed.is_empty() { default.unwrap_or_default().to_owned() } else { typed })
 }
 
@@ -22,8 +22,7 @@ pub(super) async fn line(question: &str, default: Option<&str>) -> Result<String
 pub(super) async fn secret(question: &str) -> Result<String> {
     // First, because it forgets what was typed before.
     let quiet = Quiet::start();
-    say(&format!("{question}: "));
-    let typed = interruptible(read_line).await;
+    let typed = interruptible(&format!("{question}: "), read_line).await;
     drop(quiet);
     say("\n");
     typed
@@ -31,9 +30,9 @@ pub(super) async fn secret(question: &str) -> Result<String> {
 
 /// Yes or no.
 pub(super) async fn confirm(question: &str, default: bool) -> Result<bool> {
+    let question = format!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
     loop {
-        say(&format!("{question} [{}] ", if default { "Y/n" } else { "y/N" }));
-        match interruptible(read_line).await?.to_ascii_lowercase().as_str() {
+        match interruptible(&question, read_line).await?.to_ascii_lowercase().as_str() {
             "" => return Ok(default),
             "y" | "yes" => return Ok(true),
             "n" | "no" => return Ok(false),
@@ -49,15 +48,19 @@ pub(super) fn whole_input() -> Result<String> {
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-/// Runs what blocks, in a thread that does not keep the program from ending.
+/// Asks, and runs what waits for the answer in a thread that does not keep the program from ending.
 pub(super) async fn interruptible<T: Send + 'static>(
+    question: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    // Before the question is there to be answered with Ctrl-C.
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    say(question);
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || sender.send(work()));
     tokio::select! {
         done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the question panicked"))),
-        _ = tokio::signal::ctrl_c() => {
+        _ = interrupt.recv() => {
             say("\n");
             Err(interrupted())
         }

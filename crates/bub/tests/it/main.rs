@@ -32,6 +32,7 @@ mod onboard;
 mod plugin;
 mod posting;
 mod sandbox;
+mod secrets;
 mod shells;
 mod soak;
 mod tape;

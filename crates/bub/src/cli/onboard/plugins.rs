@@ -10,7 +10,7 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     let before = onboarding.file.value().map_err(|error| Error::config(error.to_string()))?;
     let (framework, config) = (onboarding.framework.clone(), Value::Object(before.clone()));
     // A plugin may read from the terminal for as long as it likes.
-    let after = ask::interruptible(move || framework.collect_onboard_config(config)).await?;
+    let after = ask::interruptible("", move || framework.collect_onboard_config(config)).await?;
     let Value::Object(after) = after else { return Ok(()) };
     let mut changes = Vec::new();
     differences(&before, &after, &mut Vec::new(), &mut changes);
