@@ -169,3 +169,31 @@ fn a_damaged_list_of_plugins_stops_nothing_but_is_told() {
     assert!(helped.stderr.contains("plugins.json"), "{}", helped.stderr);
     assert!(sandbox.bub(["plugin", "list"]).stderr.contains("plugins.json"));
 }
+
+#[test]
+fn a_new_plugin_runs_as_it_is_and_the_sdk_it_brings_is_whole() {
+    let sandbox = Sandbox::new();
+    sandbox.bub(["plugin", "new", "hello-py"]).ok();
+    let shipped = std::fs::read_dir(crate::sandbox::root().join("sdk/python/bub_sdk")).unwrap();
+    for file in shipped.map(|file| file.unwrap()).filter(|file| file.file_type().unwrap().is_file()) {
+        let copy = sandbox.workspace().join("hello-py/bub_sdk").join(file.file_name());
+        assert_eq!(
+            std::fs::read(copy).unwrap(),
+            std::fs::read(file.path()).unwrap(),
+            "{:?}",
+            file.file_name()
+        );
+    }
+    sandbox.bub(["plugin", "new", "hello-sh", "--lang", "shell"]).ok();
+    sandbox.bub(["plugin", "new", "hello-rs", "--lang", "rust"]).ok();
+    assert!(sandbox.workspace().join("hello-rs/src/main.rs").exists());
+    assert!(sandbox.bub(["plugin", "new", "hello-sh"]).stderr.contains("is not empty"));
+    sandbox.bub(["plugin", "add", "hello-sh", "--yes"]).ok();
+    if std::process::Command::new("python3").arg("--version").output().is_err() {
+        println!("python3 is not here: the Python plugin is not tried");
+        return;
+    }
+    sandbox.bub(["plugin", "add", "hello-py", "--yes"]).ok();
+    assert!(sandbox.bub(["run", "hello"]).ok().contains("hello-py says hello"));
+    assert!(sandbox.bub(["run", ",hello-py.count text='one two three'"]).ok().contains('3'));
+}

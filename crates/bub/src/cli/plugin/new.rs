@@ -12,10 +12,26 @@ use clap::{Arg, ArgMatches, Command, builder::ValueParser};
 
 use crate::cli::output;
 
-/// The files of a plugin in each language; `NAME` is replaced.
+/// A file of the Python SDK, which a plugin brings along: it needs nothing to be installed.
+macro_rules! sdk {
+    ($name:literal) => {
+        (concat!("bub_sdk/", $name), include_str!(concat!("../../../../../sdk/python/bub_sdk/", $name)))
+    };
+}
+
+/// The files of a plugin in each language; `NAME` is replaced in those that are not the SDK's.
 const PYTHON: &[(&str, &str)] = &[
     ("bub-plugin.yml", "name: NAME\ndescription: Says hello\ncommand: [python3, plugin.py]\n"),
     ("plugin.py", include_str!("new/plugin.py.txt")),
+    sdk!("__init__.py"),
+    sdk!("__main__.py"),
+    sdk!("host.py"),
+    sdk!("marks.py"),
+    sdk!("peer.py"),
+    sdk!("py.typed"),
+    sdk!("schema.py"),
+    sdk!("serve.py"),
+    sdk!("values.py"),
 ];
 const RUST: &[(&str, &str)] = &[
     ("bub-plugin.yml", "name: NAME\ndescription: Says hello\ncommand: [cargo, run, --quiet, --release]\n"),
@@ -71,7 +87,8 @@ pub(super) fn run(matches: &ArgMatches) -> Result<ExitCode> {
         _ => PYTHON,
     };
     for (file, text) in files {
-        write(&directory.join(file), &text.replace("NAME", name))?;
+        let is_own = !file.starts_with("bub_sdk/");
+        write(&directory.join(file), &if is_own { text.replace("NAME", name) } else { (*text).to_owned() })?;
     }
     let shown = directory.display();
     output::print(&format!("made {shown}; try it: bub plugin add {shown} --unpinned\n"))
