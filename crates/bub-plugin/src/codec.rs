@@ -6,9 +6,9 @@ mod results;
 use std::time::Duration;
 
 use bub_kernel::{Envelope, Error, Result, State};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
-pub(crate) use arguments::{SENDER, read_sender, sender};
+pub(crate) use arguments::{SENDER, read_sender, sender, sender_schema};
 
 /// An argument: written by the host, read by the plugin. `like` is the argument it takes the place of.
 pub(crate) trait Argument<'a>: Copy {
@@ -18,6 +18,9 @@ pub(crate) trait Argument<'a>: Copy {
     fn write(self) -> Value;
     fn read(value: Value, like: Option<Self>) -> Result<Self::Owned>;
     fn of(owned: &'a Self::Owned) -> Self;
+
+    /// Its JSON Schema.
+    fn schema() -> Value;
 
     /// The state of the turn, when this is it.
     fn state(self) -> Option<&'a State> {
@@ -34,6 +37,9 @@ pub(crate) trait Argument<'a>: Copy {
 pub(crate) trait Outcome: Sized {
     fn write(self) -> Value;
     fn read(value: Value) -> Result<Self>;
+
+    /// Its JSON Schema.
+    fn schema() -> Value;
 }
 
 pub(crate) fn wrong(expected: &str, got: &Value) -> Error {
@@ -66,4 +72,15 @@ fn optional_text(value: Option<&Value>) -> Option<String> {
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The JSON Schema of an object with these properties, all of which are there.
+fn object_schema(properties: &Value) -> Value {
+    let names: Vec<_> = properties.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+    json!({"type": "object", "properties": properties, "required": names})
+}
+
+/// The JSON Schema of something that may be null.
+fn nullable(schema: &Value) -> Value {
+    json!({"anyOf": [schema, {"type": "null"}]})
 }

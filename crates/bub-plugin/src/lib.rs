@@ -5,6 +5,7 @@
 //! * [`External`]: a plugin, started when first needed, watched, ended with its host. `hook`, `stream`, `tool`, `channel` and
 //!   `command` are what the kernel sees of it; `callbacks` is what it may ask for.
 //! * [`Descriptor`]: what a plugin says about itself; [`Installed`]: the plugins that were added.
+//! * [`schema`]: the protocol as a JSON Schema.
 //! * [`serve`]: a plugin written in Rust, in a process of its own.
 
 mod callbacks;
@@ -20,6 +21,7 @@ mod installed;
 mod manifest;
 mod peer;
 mod plugin;
+mod schema;
 mod serve;
 mod stream;
 mod tool;
@@ -35,6 +37,7 @@ pub use external::{External, Host, Limits, Setup};
 pub use installed::{Installed, Record};
 pub use manifest::{MANIFEST, Manifest};
 pub use plugin::ExternalPlugin;
+pub use schema::schema;
 pub use serve::{serve, serve_with};
 
 /// A question of a plugin to the person at the terminal.

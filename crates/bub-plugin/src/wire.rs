@@ -8,7 +8,7 @@ use bub_kernel::{
     hooks::{Call, HookPoint, HookSet, args, point},
 };
 use bub_tape::Tape;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{
     codec::{Argument, Outcome},
@@ -110,6 +110,22 @@ macro_rules! wire {
                 _ => return false,
             }
             true
+        }
+
+        /// The JSON Schema of every hook: what it is asked with, and what it may answer.
+        pub(crate) fn schemas() -> Map<String, Value> {
+            let mut all = Map::new();
+            $( {
+                #[allow(unused_mut, reason = "not every hook has arguments")]
+                let mut args = Map::new();
+                $( args.insert(
+                    stringify!($arg).to_owned(),
+                    <types::$name::$arg<'static> as Argument<'static>>::schema(),
+                ); )*
+                let result = <<point::$point as HookPoint>::Output as Outcome>::schema();
+                all.insert(stringify!($name).to_owned(), json!({"args": args, "value": result}));
+            } )*
+            all
         }
 
         /// The hooks that a plugin has, with whether it only observes.

@@ -13,7 +13,7 @@ use bub_kernel::{
 use bub_tape::{MemoryStore, Tape, TapeName};
 use serde_json::{Value, json};
 
-use super::{Argument, Outcome, milliseconds, object, optional_text, text, wrong};
+use super::{Argument, Outcome, milliseconds, nullable, object, object_schema, optional_text, text, wrong};
 
 impl<'a> Argument<'a> for &'a Envelope {
     type Owned = Envelope;
@@ -49,6 +49,10 @@ impl<'a> Argument<'a> for &'a Envelope {
     fn message(self) -> Option<&'a Envelope> {
         Some(self)
     }
+
+    fn schema() -> Value {
+        json!({"type": "object", "description": "an envelope"})
+    }
 }
 
 impl<'a> Argument<'a> for Option<&'a Envelope> {
@@ -69,6 +73,10 @@ impl<'a> Argument<'a> for Option<&'a Envelope> {
     fn message(self) -> Option<&'a Envelope> {
         self
     }
+
+    fn schema() -> Value {
+        nullable(&<&Envelope as Argument<'_>>::schema())
+    }
 }
 
 impl<'a> Argument<'a> for &'a str {
@@ -84,6 +92,10 @@ impl<'a> Argument<'a> for &'a str {
 
     fn of(owned: &'a String) -> Self {
         owned
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string"})
     }
 }
 
@@ -106,6 +118,10 @@ impl<'a> Argument<'a> for &'a State {
     fn state(self) -> Option<&'a State> {
         Some(self)
     }
+
+    fn schema() -> Value {
+        json!({"type": "object", "description": "the public part of the state"})
+    }
 }
 
 impl<'a> Argument<'a> for &'a Prompt {
@@ -121,6 +137,10 @@ impl<'a> Argument<'a> for &'a Prompt {
 
     fn of(owned: &'a Prompt) -> Self {
         owned
+    }
+
+    fn schema() -> Value {
+        <Prompt as Outcome>::schema()
     }
 }
 
@@ -138,6 +158,12 @@ impl<'a> Argument<'a> for &'a Error {
     fn of(owned: &'a Error) -> Self {
         owned
     }
+
+    fn schema() -> Value {
+        let kinds =
+            ["invalid_input", "config", "provider", "tool", "temporary", "not_found", "cancelled", "unknown"];
+        json!({"type": "object", "properties": {"kind": {"enum": kinds}, "message": {"type": "string"}, "details": {"type": "object"}}, "required": ["kind", "message"]})
+    }
 }
 
 impl<'a> Argument<'a> for Option<&'a Error> {
@@ -153,6 +179,10 @@ impl<'a> Argument<'a> for Option<&'a Error> {
 
     fn of(owned: &'a Option<Error>) -> Self {
         owned.as_ref()
+    }
+
+    fn schema() -> Value {
+        nullable(&<&Error as Argument<'_>>::schema())
     }
 }
 
@@ -170,6 +200,10 @@ impl<'a> Argument<'a> for &'a Value {
     fn of(owned: &'a Value) -> Self {
         owned
     }
+
+    fn schema() -> Value {
+        json!({})
+    }
 }
 
 impl<'a> Argument<'a> for &'a Path {
@@ -185,6 +219,10 @@ impl<'a> Argument<'a> for &'a Path {
 
     fn of(owned: &'a PathBuf) -> Self {
         owned
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string"})
     }
 }
 
@@ -217,6 +255,12 @@ impl<'a> Argument<'a> for &'a LlmRequest {
     fn of(owned: &'a LlmRequest) -> Self {
         owned
     }
+
+    fn schema() -> Value {
+        object_schema(
+            &json!({"run_id": {"type": "string"}, "model": {"type": "string"}, "messages": {"type": "array", "items": {"type": "object"}}, "tool_names": {"type": "array", "items": {"type": "string"}}, "max_tokens": {"type": ["integer", "null"]}}),
+        )
+    }
 }
 
 impl<'a> Argument<'a> for &'a LlmResult {
@@ -245,6 +289,12 @@ impl<'a> Argument<'a> for &'a LlmResult {
     fn of(owned: &'a LlmResult) -> Self {
         owned
     }
+
+    fn schema() -> Value {
+        object_schema(
+            &json!({"run_id": {"type": "string"}, "text": {"type": ["string", "null"]}, "tool_calls": {"type": "array"}, "usage": {}, "error": <Option<&Error> as Argument<'_>>::schema(), "duration_ms": {"type": "integer"}}),
+        )
+    }
 }
 
 impl<'a> Argument<'a> for &'a ToolCall {
@@ -265,6 +315,12 @@ impl<'a> Argument<'a> for &'a ToolCall {
 
     fn of(owned: &'a ToolCall) -> Self {
         owned
+    }
+
+    fn schema() -> Value {
+        object_schema(
+            &json!({"run_id": {"type": "string"}, "tool": {"type": "string"}, "arguments": {"type": "object"}}),
+        )
     }
 }
 
@@ -291,6 +347,12 @@ impl<'a> Argument<'a> for &'a ToolOutcome {
 
     fn of(owned: &'a ToolOutcome) -> Self {
         owned
+    }
+
+    fn schema() -> Value {
+        object_schema(
+            &json!({"result": {}, "error": <Option<&Error> as Argument<'_>>::schema(), "duration_ms": {"type": "integer"}}),
+        )
     }
 }
 
@@ -321,6 +383,13 @@ impl<'a> Argument<'a> for &'a TurnSnapshot {
 
     fn of(owned: &'a TurnSnapshot) -> Self {
         owned
+    }
+
+    fn schema() -> Value {
+        let count = json!({"type": "integer", "minimum": 0});
+        object_schema(
+            &json!({"session_id": {"type": "string"}, "is_running": {"type": "boolean"}, "running_count": count, "pending_count": count, "steering_count": count}),
+        )
     }
 }
 
@@ -353,6 +422,12 @@ impl<'a> Argument<'a> for &'a ApprovalRequest {
     fn of(owned: &'a ApprovalRequest) -> Self {
         owned
     }
+
+    fn schema() -> Value {
+        object_schema(
+            &json!({"id": {"type": "string"}, "tool": {"type": "string"}, "arguments": {"type": "object"}, "sender": sender_schema(), "session_id": {"type": "string"}, "expires_seconds": {"type": "number"}, "reason": {"type": "string"}}),
+        )
+    }
 }
 
 /// Where a served plugin puts the sender of a message until it is read: no field can have this name.
@@ -364,6 +439,14 @@ pub(crate) fn sender(sender: &Sender) -> Value {
         "role": sender.role.name(), "channel": sender.channel, "chat_id": sender.chat_id,
         "id": sender.id, "name": sender.name,
     })
+}
+
+pub(crate) fn sender_schema() -> Value {
+    let text = json!({"type": "string"});
+    let roles: Vec<_> = Role::ALL.iter().map(|role| role.name()).collect();
+    object_schema(
+        &json!({"role": {"enum": roles}, "channel": text, "chat_id": text, "id": text, "name": text}),
+    )
 }
 
 pub(crate) fn read_sender(value: Option<&Value>) -> Sender {
@@ -396,6 +479,10 @@ impl<'a> Argument<'a> for &'a Tape {
     fn of(owned: &'a Tape) -> Self {
         owned
     }
+
+    fn schema() -> Value {
+        object_schema(&json!({"name": {"type": "string"}}))
+    }
 }
 
 /// Arguments that are not data: what they are for is in the descriptor of the plugin.
@@ -414,6 +501,10 @@ macro_rules! not_data {
 
             fn of(owned: &'a $ty) -> Self {
                 owned
+            }
+
+            fn schema() -> Value {
+                json!({"type": "null"})
             }
         }
     )*};

@@ -10,7 +10,7 @@ use bub_kernel::{
 use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
 use serde_json::{Value, json};
 
-use super::{Argument, Outcome, object, optional_text, text, wrong};
+use super::{Argument, Outcome, object, object_schema, optional_text, text, wrong};
 
 /// Results that are things, which cannot cross.
 macro_rules! no_result {
@@ -22,6 +22,10 @@ macro_rules! no_result {
 
             fn read(_: Value) -> Result<Self> {
                 Err(Error::unknown("this cannot be provided by a plugin in another process"))
+            }
+
+            fn schema() -> Value {
+                json!(false)
             }
         }
     )*};
@@ -37,6 +41,10 @@ impl Outcome for String {
     fn read(value: Value) -> Result<Self> {
         text(value)
     }
+
+    fn schema() -> Value {
+        json!({"type": "string"})
+    }
 }
 
 impl Outcome for () {
@@ -46,6 +54,10 @@ impl Outcome for () {
 
     fn read(_: Value) -> Result<Self> {
         Ok(())
+    }
+
+    fn schema() -> Value {
+        json!({"type": "null"})
     }
 }
 
@@ -57,6 +69,10 @@ impl Outcome for bool {
     fn read(value: Value) -> Result<Self> {
         value.as_bool().ok_or_else(|| wrong("true or false", &value))
     }
+
+    fn schema() -> Value {
+        json!({"type": "boolean"})
+    }
 }
 
 impl Outcome for Value {
@@ -67,6 +83,10 @@ impl Outcome for Value {
     fn read(value: Value) -> Result<Self> {
         Ok(value)
     }
+
+    fn schema() -> Value {
+        json!({})
+    }
 }
 
 impl Outcome for StatePatch {
@@ -76,6 +96,10 @@ impl Outcome for StatePatch {
 
     fn read(value: Value) -> Result<Self> {
         object(value).map(|map| Self::from(Fields::from(map)))
+    }
+
+    fn schema() -> Value {
+        json!({"type": "object"})
     }
 }
 
@@ -91,6 +115,10 @@ impl Outcome for Prompt {
             other => Err(wrong("a string or a list of parts", &other)),
         }
     }
+
+    fn schema() -> Value {
+        json!({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]})
+    }
 }
 
 impl Outcome for Vec<Envelope> {
@@ -100,6 +128,10 @@ impl Outcome for Vec<Envelope> {
 
     fn read(value: Value) -> Result<Self> {
         Ok(Envelope::unpack_batch(value))
+    }
+
+    fn schema() -> Value {
+        json!({"anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}]})
     }
 }
 
@@ -111,6 +143,10 @@ impl Outcome for ModelStream {
 
     fn read(value: Value) -> Result<Self> {
         text(value).map(Self::text)
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string", "description": "or a stream of events"})
     }
 }
 
@@ -134,6 +170,11 @@ impl Outcome for TapeContext {
         };
         Ok(Self::new().anchored(anchor))
     }
+
+    fn schema() -> Value {
+        let named = object_schema(&json!({"name": {"type": "string"}}));
+        object_schema(&json!({"anchor": {"anyOf": [{"const": "last"}, {"type": "null"}, named]}}))
+    }
 }
 
 impl Outcome for ModelOptions {
@@ -155,6 +196,11 @@ impl Outcome for ModelOptions {
             current: optional_text(value.get("current")),
         })
     }
+
+    fn schema() -> Value {
+        let choice = json!({"type": "object", "properties": {"id": {"type": "string"}, "label": {"type": ["string", "null"]}}, "required": ["id"]});
+        json!({"type": "object", "properties": {"choices": {"type": "array", "items": choice}, "current": {"type": ["string", "null"]}}, "required": ["choices"]})
+    }
 }
 
 impl Outcome for LlmDecision {
@@ -173,6 +219,11 @@ impl Outcome for LlmDecision {
             Some((name, Value::String(text))) if name == "finish" => Ok(Self::Finish(text.clone())),
             _ => Err(wrong("{\"proceed\": request} or {\"finish\": text}", &value)),
         }
+    }
+
+    fn schema() -> Value {
+        let request = <&LlmRequest as Argument<'_>>::schema();
+        json!({"oneOf": [object_schema(&json!({"proceed": request})), object_schema(&json!({"finish": {"type": "string"}}))]})
     }
 }
 
@@ -198,6 +249,11 @@ impl Outcome for ToolDecision {
             _ => Err(wrong(expected, &value)),
         }
     }
+
+    fn schema() -> Value {
+        let (arguments, reason) = (json!({"type": ["object", "null"]}), json!({"type": ["string", "null"]}));
+        json!({"oneOf": [object_schema(&json!({"proceed": arguments})), object_schema(&json!({"replace": {}})), object_schema(&json!({"deny": reason}))]})
+    }
 }
 
 impl Outcome for Admission {
@@ -211,6 +267,11 @@ impl Outcome for Admission {
         let decision = decision
             .ok_or_else(|| wrong("an object with `decision`: process, drop, follow_up or steer", &value))?;
         Ok(Self { decision, reason: optional_text(value.get("reason")) })
+    }
+
+    fn schema() -> Value {
+        let decisions = ["process", "drop", "follow_up", "steer"];
+        json!({"type": "object", "properties": {"decision": {"enum": decisions}, "reason": {"type": ["string", "null"]}}, "required": ["decision"]})
     }
 }
 
@@ -228,5 +289,9 @@ impl Outcome for ApprovalAnswer {
             Some(false) => Ok(Self::Denied(optional_text(value.get("reason")))),
             None => Err(wrong("an object with `approved`", &value)),
         }
+    }
+
+    fn schema() -> Value {
+        json!({"type": "object", "properties": {"approved": {"type": "boolean"}, "reason": {"type": ["string", "null"]}}, "required": ["approved"]})
     }
 }

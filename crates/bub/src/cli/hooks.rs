@@ -25,9 +25,19 @@ pub(super) fn command() -> CliCommand {
                 .action(ArgAction::SetTrue)
                 .conflicts_with("all")
                 .help("Show the plugins in the order in which they run"),
+        )
+        .arg(
+            Arg::new("schema")
+                .long("schema")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["all", "order"])
+                .help("Print the JSON Schema of the hooks for plugins in other processes"),
         );
     CliCommand::new(command, |context: CliContext| async move {
         let all = context.matches.get_flag("all");
+        if context.matches.get_flag("schema") {
+            return output::print(&format!("{:#}\n", bub_plugin::schema()));
+        }
         let order = context.matches.get_flag("order");
         output::print(&if all { table() } else { report(&context.framework, order) })
     })

@@ -124,6 +124,16 @@ fn the_hook_reference_matches_the_table() {
     assert!(page.contains(&table), "docs/hooks.md is out of date; it should hold:\n{table}");
 }
 
+#[test]
+fn the_plugin_schema_matches_the_table() {
+    let schema = Sandbox::new().bub(["hooks", "--schema"]).ok();
+    let file = std::fs::read_to_string(root().join("docs/plugin-protocol.schema.json")).unwrap();
+    assert!(
+        file == schema,
+        "docs/plugin-protocol.schema.json is out of date; `bub hooks --schema` prints it"
+    );
+}
+
 fn all_production_files() -> Vec<(PathBuf, String)> {
     ALLOWED.iter().flat_map(|(name, _)| production_files(name)).collect()
 }

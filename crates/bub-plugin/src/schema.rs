@@ -1,0 +1,43 @@
+//! The protocol as a JSON Schema, generated from the hook table.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    codec,
+    descriptor::PROTOCOL,
+    wire::{ELSEWHERE, schemas},
+};
+
+/// For each hook that can cross: the parameters of its request, and its result.
+pub fn schema() -> Value {
+    let is_here = |name: &str| ELSEWHERE.iter().all(|(elsewhere, _)| *elsewhere != name);
+    let hooks: Map<_, _> = schemas()
+        .into_iter()
+        .filter(|(name, _)| is_here(name))
+        .map(|(name, hook)| (format!("hook/{name}"), method(&hook)))
+        .collect();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": format!("bub plugin protocol {PROTOCOL}"),
+        "description": "The requests of the host for hooks, by method: their `params` and their `result`.",
+        "type": "object",
+        "properties": hooks,
+    })
+}
+
+fn method(hook: &Value) -> Value {
+    let patch = json!({
+        "type": "object",
+        "properties": {"set": {"type": "object"}, "remove": {"type": "array", "items": {"type": "string"}}},
+    });
+    // An argument is there unless the plugin said which ones it wants.
+    let args = json!({"type": "object", "properties": hook.get("args"), "additionalProperties": false});
+    let params = json!({
+        "type": "object",
+        "properties": {"args": args, "sender": codec::sender_schema(), "credits": {"type": "integer"}},
+        "required": ["args"],
+    });
+    let answer =
+        json!({"type": ["object", "null"], "properties": {"value": hook.get("value"), "state": patch}});
+    json!({"type": "object", "properties": {"params": params, "result": answer}})
+}
