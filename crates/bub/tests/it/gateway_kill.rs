@@ -121,7 +121,7 @@ pub(crate) fn writing(request: &Request, told: impl Fn(Step)) -> Reply {
 /// Waits for a step, and a little longer; not for ever, because an earlier life may have done it already.
 fn await_step(steps: &Receiver<Step>, wanted: Step, log: &std::path::Path, later: Duration) -> bool {
     let size = || std::fs::metadata(log).map_or(0, |data| data.len());
-    let (before, deadline) = (size(), Instant::now() + Duration::from_millis(400));
+    let (before, deadline) = (size(), Instant::now() + Duration::from_millis(1500));
     while Instant::now() < deadline {
         let seen = steps.recv_timeout(Duration::from_millis(1)).ok();
         if seen == Some(wanted) || wanted == Step::Tool && size() > before {
@@ -168,10 +168,6 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
         }
         gateway.kill();
     }
-    println!("killed right after: {hits:?}");
-    for step in [Step::Asked, Step::Tool, Step::AskedAgain, Step::Delivered] {
-        assert!(hits.get(&step).is_some_and(|count| *count > rounds() / 20), "{step:?}: {hits:?}");
-    }
     let accepted = clients.accepted.len();
     assert!(accepted as u64 > rounds() / 8, "only {accepted} messages got in");
     clients.finish(start(), &callback, &delivered, &sandbox);
@@ -182,4 +178,9 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
     let replies = delivered.all();
     let written = replies.values().flatten().filter(|(_, reply)| reply == "written down").count();
     println!("{} calls made, {written} replies after them", lines.len());
+    // Last: how well the kills were aimed depends on how busy the computer is, the rest must not.
+    println!("killed right after: {hits:?}");
+    for step in [Step::Asked, Step::Tool, Step::AskedAgain, Step::Delivered] {
+        assert!(hits.get(&step).is_some_and(|count| *count > rounds() / 20), "{step:?}: {hits:?}");
+    }
 }
