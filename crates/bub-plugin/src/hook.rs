@@ -125,7 +125,7 @@ impl Hook {
         let Some(peer) = self.or_absent(self.plugin.reach_blocking())? else { return Ok(None) };
         let mut request = peer.ask_blocking(&self.method, &self.params::<P>(call.args));
         let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
-        let deadline = after(limit);
+        let mut deadline = after(limit);
         loop {
             match request.next_before(deadline) {
                 Some(Arrival::Response(answer)) => {
@@ -133,7 +133,10 @@ impl Hook {
                     return self.finish::<P>(P::state(call.args), answer);
                 }
                 Some(Arrival::Question { id, method, params }) => {
+                    // A person may take as long as they need.
+                    let asked = std::time::Instant::now();
                     peer.respond(&id, callbacks::answer_blocking(&self.plugin, &method, &params));
+                    deadline += asked.elapsed();
                 }
                 Some(Arrival::Event(_)) => {}
                 None => {

@@ -14,7 +14,7 @@ use bub_kernel::{
     BoxError, CliCommand, CliContext, Error, ErrorKind, Framework, FrameworkBuilder, Plugin, PluginContext,
     Result, Tool,
 };
-use bub_plugin::Record;
+use bub_plugin::{Asker, Record};
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
 use clap::ArgMatches;
 
@@ -160,8 +160,12 @@ impl App {
         problems: Arc<Problems>,
         records: Vec<Record>,
     ) -> Framework {
-        let mut builder =
-            Framework::builder().workspace(workspace).service(Arc::new(settings)).service(problems);
+        let asker = Arc::new(Asker(Arc::new(cli::ask_for_plugin)));
+        let mut builder = Framework::builder()
+            .workspace(workspace)
+            .service(Arc::new(settings))
+            .service(problems)
+            .service(asker);
         if let Some(launcher) = self.launcher {
             builder = builder.service(Arc::new(launcher));
         }

@@ -68,4 +68,7 @@ mod documents {
 
     #[doc = include_str!("../../../docs/plugins.md")]
     struct Plugins;
+
+    #[doc = include_str!("../../../docs/first-plugin-rust.md")]
+    struct FirstPlugin;
 }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Read, Write};
 
 use bub_kernel::{Error, ErrorKind, Result};
+use bub_plugin::Question;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -26,6 +27,26 @@ pub(super) async fn secret(question: &str) -> Result<String> {
     drop(quiet);
     say("\n");
     typed
+}
+
+/// What a plugin wants to know, asked from where nothing can be awaited.
+pub(crate) fn for_plugin(question: &Question) -> Result<String> {
+    if !is_possible() {
+        return Err(Error::config("there is no terminal to ask at"));
+    }
+    // It is the plugin's text.
+    let text = super::one_line(&question.text);
+    let quiet = question.is_secret.then(Quiet::start);
+    match question.default.as_deref().filter(|_| !question.is_secret) {
+        Some(default) => say(&format!("{text} [{}]: ", super::one_line(default))),
+        None => say(&format!("{text}: ")),
+    }
+    let typed = read_line();
+    if quiet.is_some() {
+        say("\n");
+    }
+    let typed = typed?;
+    Ok(if typed.is_empty() { question.default.clone().unwrap_or_default() } else { typed })
 }
 
 /// Yes or no.
