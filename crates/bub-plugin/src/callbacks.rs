@@ -1,6 +1,6 @@
 //! What a plugin may ask of its host.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use bub_kernel::{CancellationToken, Envelope, Error, Framework, Result, State};
 use bub_tape::{Entry, Kind, Query, Tape, TapeName, codec};
@@ -8,25 +8,29 @@ use serde_json::{Value, json};
 
 use crate::{
     channel,
+    errors::Meter,
     external::External,
-    peer::{Desk, Peer},
+    peer::{Desk, Peer, lock},
 };
 
 /// So many entries of a tape are given at a time.
 const MOST_ENTRIES: u64 = 1000;
 
 /// The desk at the host's end.
-pub(crate) struct HostDesk(Weak<External>);
+pub(crate) struct HostDesk {
+    plugin: Weak<External>,
+    meter: Mutex<Meter>,
+}
 
 impl HostDesk {
     pub(crate) fn new(plugin: Weak<External>) -> Self {
-        Self(plugin)
+        Self { plugin, meter: Mutex::new(Meter::new()) }
     }
 }
 
 impl Desk for HostDesk {
     fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
-        let Some(plugin) = self.0.upgrade() else { return };
+        let Some(plugin) = self.plugin.upgrade() else { return };
         let context = Context::of(&plugin, None);
         match plugin.runtime() {
             Some(runtime) => {
@@ -38,7 +42,10 @@ impl Desk for HostDesk {
     }
 
     fn notification(&self, method: &str, params: &Value) {
-        let Some(plugin) = self.0.upgrade() else { return };
+        let Some(plugin) = self.plugin.upgrade() else { return };
+        if !lock(&self.meter).lets_through(plugin.name()) {
+            return;
+        }
         if method == "log" {
             log(&plugin, params);
         } else {
@@ -47,7 +54,7 @@ impl Desk for HostDesk {
     }
 
     fn closed(&self, peer: &Peer, why: &str) {
-        if let Some(plugin) = self.0.upgrade() {
+        if let Some(plugin) = self.plugin.upgrade() {
             plugin.ended(peer, why);
         }
     }

@@ -44,8 +44,11 @@ impl ExternalChannel {
         };
         let Ok(answer) = tokio::time::timeout(limit, answering).await else {
             drop(asked);
-            self.plugin.note_late(&peer);
-            return Err(Error::new(ErrorKind::Temporary, format!("no answer within {} s", limit.as_secs())));
+            self.plugin.note_late(&peer).await;
+            return Err(Error::new(
+                ErrorKind::Temporary,
+                format!("no answer within {} s", limit.as_secs_f32()),
+            ));
         };
         asked.is_over = true;
         self.plugin.note_success();

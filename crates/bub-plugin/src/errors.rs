@@ -22,31 +22,49 @@ pub(crate) fn log(plugin: &str, errors: PipeReader, redactor: Redactor) -> Resul
     Ok(())
 }
 
+/// Lets through so many lines a second, and counts the others.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    since: Instant,
+    lines: u32,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Self {
+        Self { since: Instant::now(), lines: 0 }
+    }
+
+    /// Whether one more line may be logged.
+    pub(crate) fn lets_through(&mut self, plugin: &str) -> bool {
+        if self.since.elapsed() > Duration::from_secs(1) {
+            self.tell_skipped(plugin);
+            *self = Self::new();
+        }
+        self.lines = self.lines.saturating_add(1);
+        self.lines <= MOST_LINES
+    }
+
+    fn tell_skipped(&self, plugin: &str) {
+        if let Some(skipped @ 1..) = self.lines.checked_sub(MOST_LINES) {
+            tracing::warn!("plugin.stderr plugin={plugin} {skipped} more lines in a second were left out");
+        }
+    }
+}
+
 fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();
-    let (mut since, mut lines) = (Instant::now(), 0_u32);
+    let mut meter = Meter::new();
     loop {
         line.clear();
         match reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line) {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
-        if since.elapsed() > Duration::from_secs(1) {
-            tell_skipped(plugin, lines);
-            (since, lines) = (Instant::now(), 0);
-        }
-        lines = lines.saturating_add(1);
-        if lines <= MOST_LINES {
+        if meter.lets_through(plugin) {
             let text = String::from_utf8_lossy(&line);
             tracing::info!("plugin.stderr plugin={plugin} {}", redactor.redact(text.trim_end()));
         }
     }
-    tell_skipped(plugin, lines);
-}
-
-fn tell_skipped(plugin: &str, lines: u32) {
-    if let Some(skipped @ 1..) = lines.checked_sub(MOST_LINES) {
-        tracing::warn!("plugin.stderr plugin={plugin} {skipped} more lines in a second were left out");
-    }
+    meter.tell_skipped(plugin);
 }

@@ -21,10 +21,10 @@ use crate::{
     peer::{Arrival, Peer, after, lock},
 };
 
-/// How long a plugin may take to start and say what it is.
-const START_LIMIT: Duration = Duration::from_secs(10);
 /// A plugin that let a call wait too long has this long to show that it lives.
 const PING_LIMIT: Duration = Duration::from_secs(1);
+/// How long a plugin that is asked to end may take for it.
+const LAST_GRACE: Duration = Duration::from_millis(500);
 /// So many failures in a row are borne before it is left alone for a while.
 const BORNE: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -33,6 +33,8 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// How long the calls of a plugin may take.
 #[derive(Clone, Debug)]
 pub struct Limits {
+    /// Starting, and saying what it is.
+    pub start: Duration,
     /// A hook that may wait.
     pub hook: Duration,
     /// A hook for which everything else stands still.
@@ -46,6 +48,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            start: Duration::from_secs(10),
             hook: Duration::from_secs(30),
             synchronous: Duration::from_secs(5),
             tool: Duration::from_mins(5),
@@ -119,6 +122,8 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.peer.notify("shutdown", &Value::Null);
         self.peer.close("bub ends it");
+        // What it does then ends with its leash.
+        lock(&self.leash).is_gone_within(LAST_GRACE);
     }
 }
 
@@ -203,7 +208,10 @@ impl External {
         match started {
             Ok(running) => {
                 let peer = Arc::clone(&running.peer);
-                *lock(&self.current) = Some(running);
+                let before = lock(&self.current).replace(running);
+                if let Some(before) = before {
+                    lock(&before.leash).kill();
+                }
                 Ok(Some(peer))
             }
             Err(error) => {
@@ -262,7 +270,8 @@ impl External {
             "config": self.setup.config,
         });
         let mut request = running.peer.ask_blocking("initialize", &params);
-        let deadline = after(START_LIMIT);
+        let limit = self.setup.limits.start;
+        let deadline = after(limit);
         loop {
             match request.next_before(deadline) {
                 Some(Arrival::Response(answer)) => {
@@ -281,7 +290,7 @@ impl External {
                 Some(Arrival::Event(_)) => {}
                 None => {
                     lock(&running.leash).kill();
-                    let seconds = START_LIMIT.as_secs();
+                    let seconds = limit.as_secs_f32();
                     return Err(Error::new(
                         ErrorKind::Temporary,
                         format!("it did not answer `initialize` within {seconds} s"),
@@ -335,23 +344,24 @@ impl External {
             let running = current.take();
             drop(current);
             self.note_failure(why);
-            drop(running);
+            if let Some(running) = running {
+                lock(&running.leash).kill();
+            }
             self.gone.notify_waiters();
         }
     }
 
-    /// A call took too long. The process is ended unless it shows that it lives.
-    pub(crate) fn note_late(&self, peer: &Arc<Peer>) {
-        let (own, late) = (self.own.clone(), Arc::clone(peer));
-        let check = move || {
-            let mut ping = late.ask_blocking("ping", &Value::Null);
-            if ping.next_before(after(PING_LIMIT)).is_none()
-                && let Some(plugin) = own.upgrade()
-            {
-                plugin.end(&late, "it did not answer");
-            }
-        };
-        if std::thread::Builder::new().name("plugin-ping".to_owned()).spawn(check).is_err() {
+    /// A call took too long. The process is ended unless it shows that it lives; the next call finds that settled.
+    pub(crate) async fn note_late(&self, peer: &Arc<Peer>) {
+        let (own, peer) = (self.own.clone(), Arc::clone(peer));
+        let check = move || own.upgrade().map(|plugin| plugin.note_late_blocking(&peer));
+        let _ = tokio::task::spawn_blocking(check).await;
+    }
+
+    /// The same on a thread that may block.
+    pub(crate) fn note_late_blocking(&self, peer: &Arc<Peer>) {
+        let mut ping = peer.ask_blocking("ping", &Value::Null);
+        if ping.next_before(after(PING_LIMIT)).is_none() {
             self.end(peer, "it did not answer");
         }
     }

@@ -15,9 +15,12 @@ use crate::{
     descriptor::HookEntry,
     external::External,
     peer::{Arrival, Peer, after},
-    stream::StreamHook,
+    stream::{Asked, StreamHook},
     wire::{self, Wire},
 };
+
+/// How often a plugin that takes its time is asked whether it lives.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// One hook of one plugin.
 #[derive(Clone)]
@@ -79,9 +82,23 @@ impl Hook {
         self.plugin.limit(&self.entry.name, P::SPEC.sync_only, P::SPEC.time_limit.is_none())
     }
 
-    pub(crate) fn late(&self, peer: &Arc<Peer>, limit: Duration) -> Error {
-        self.plugin.note_late(peer);
-        Error::new(ErrorKind::Temporary, format!("no answer within {} s", limit.as_secs_f32()))
+    pub(crate) async fn late(&self, peer: &Arc<Peer>, limit: Duration) -> Error {
+        self.plugin.note_late(peer).await;
+        late(limit)
+    }
+
+    /// What comes next for a call; `None` when it took longer than it may. One that may take as long as it needs is
+    /// waited for as long as its plugin lives.
+    pub(crate) async fn next(&self, asked: &mut Asked, limit: Option<Duration>) -> Option<Arrival> {
+        if let Some(limit) = limit {
+            return tokio::time::timeout(limit, asked.next()).await.ok();
+        }
+        loop {
+            if let Ok(arrival) = tokio::time::timeout(LOOK, asked.next()).await {
+                return Some(arrival);
+            }
+            self.plugin.note_late(&asked.peer).await;
+        }
     }
 
     async fn call_async<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
@@ -91,10 +108,7 @@ impl Hook {
         let mut left = limit;
         loop {
             let asked = Instant::now();
-            let arrival = match left {
-                Some(left) => tokio::time::timeout(left, request.next()).await.ok(),
-                None => Some(request.next().await),
-            };
+            let arrival = self.next(&mut request, left).await;
             match arrival {
                 Some(Arrival::Response(answer)) => {
                     request.is_over = true;
@@ -115,7 +129,7 @@ impl Hook {
                 Some(Arrival::Event(_)) => {}
                 None => {
                     drop(request);
-                    return Err(self.late(&peer, limit.unwrap_or_default()));
+                    return Err(self.late(&peer, limit.unwrap_or_default()).await);
                 }
             }
         }
@@ -141,7 +155,8 @@ impl Hook {
                 Some(Arrival::Event(_)) => {}
                 None => {
                     drop(request);
-                    return Err(self.late(&peer, limit));
+                    self.plugin.note_late_blocking(&peer);
+                    return Err(late(limit));
                 }
             }
         }
@@ -164,6 +179,10 @@ impl Hook {
         }
         answer.remove("value").map(P::Output::read).transpose()
     }
+}
+
+fn late(limit: Duration) -> Error {
+    Error::new(ErrorKind::Temporary, format!("no answer within {} s", limit.as_secs_f32()))
 }
 
 /// A result of the chain below, as a plugin reads it.

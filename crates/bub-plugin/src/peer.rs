@@ -20,6 +20,8 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// No message is longer, in bytes.
 pub(crate) const MOST_LINE: usize = 16 * 1024 * 1024;
+/// No event of a stream is longer: as many as there are credits may wait for their reader.
+const MOST_EVENT: usize = 1024 * 1024;
 /// So much may wait to be written before the other side counts as dead.
 const MOST_UNWRITTEN: usize = 64 * 1024 * 1024;
 /// So many lines may be no messages.
@@ -60,6 +62,8 @@ pub(crate) struct Peer {
     waiting: Mutex<HashMap<u64, Waiter>>,
     /// The requests of the other side that are worked on, by the text of their id.
     working: Mutex<HashMap<String, Work>>,
+    /// So many answers and events may still come for what nobody waits for any more.
+    late: AtomicUsize,
     is_closed: AtomicBool,
     why: Mutex<Option<String>>,
 }
@@ -104,7 +108,9 @@ pub(crate) struct Request<R> {
 
 impl<R> Drop for Request<R> {
     fn drop(&mut self) {
-        if lock(&self.peer.waiting).remove(&self.id).is_some() && !self.is_over {
+        let waiter = lock(&self.peer.waiting).remove(&self.id);
+        if let Some(waiter) = waiter.filter(|_| !self.is_over) {
+            self.peer.late.fetch_add(waiter.credits + 1, Ordering::Relaxed);
             self.peer.notify("$/cancelRequest", &json!({"id": self.id}));
         }
     }
@@ -155,6 +161,7 @@ impl Peer {
             next_id: AtomicU64::new(1),
             waiting: Mutex::default(),
             working: Mutex::default(),
+            late: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             why: Mutex::default(),
         });
@@ -269,12 +276,15 @@ impl Peer {
     }
 
     /// Hands a message to whom it belongs.
-    fn take(self: &Arc<Self>, mut message: Value, desk: &dyn Desk) -> bool {
+    fn take(self: &Arc<Self>, mut message: Value, length: usize, desk: &dyn Desk) -> bool {
         let Some(map) = message.as_object_mut() else { return false };
         let id = map.remove("id");
         let params = map.remove("params").unwrap_or_default();
         match (map.remove("method"), id) {
             (Some(Value::String(method)), Some(id)) => self.take_request(id, method, params, desk),
+            (Some(Value::String(method)), None) if method == "stream/event" => {
+                return self.take_event(params, length);
+            }
             (Some(Value::String(method)), None) => self.take_notification(&method, &params, desk),
             (None, Some(id)) => {
                 let result = match map.remove("error").filter(|error| !error.is_null()) {
@@ -282,12 +292,8 @@ impl Peer {
                     None => Ok(map.remove("result").unwrap_or_default()),
                 };
                 let waiter = id.as_u64().and_then(|id| lock(&self.waiting).remove(&id));
-                if let Some(waiter) = waiter {
-                    waiter.to.send(Arrival::Response(result));
-                } else {
-                    // The answer to what was cancelled, or to nothing.
-                    tracing::debug!("plugin.stray_answer id={id}");
-                }
+                let Some(waiter) = waiter else { return self.take_late() };
+                waiter.to.send(Arrival::Response(result));
             }
             _ => return false,
         }
@@ -319,7 +325,6 @@ impl Peer {
     fn take_notification(self: &Arc<Self>, method: &str, params: &Value, desk: &dyn Desk) {
         let id = params.get("id").cloned().unwrap_or_default();
         match method {
-            "stream/event" => self.take_event(&id, params.get("event").cloned().unwrap_or_default()),
             "stream/credit" => {
                 let credits = params.get("credits").and_then(Value::as_u64).unwrap_or_default();
                 if let Some(work) = self.work(&id) {
@@ -327,7 +332,8 @@ impl Peer {
                 }
             }
             "$/cancelRequest" => {
-                if let Some(work) = self.work(&id) {
+                let work = lock(&self.working).remove(&id.to_string());
+                if let Some(work) = work {
                     work.cancel.cancel();
                 }
             }
@@ -335,21 +341,32 @@ impl Peer {
         }
     }
 
-    fn take_event(&self, id: &Value, event: Value) {
-        let Some(number) = id.as_u64() else { return };
+    /// Whether this can be for something that was cancelled meanwhile.
+    fn take_late(&self) -> bool {
+        self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| late.checked_sub(1)).is_ok()
+    }
+
+    fn take_event(&self, mut params: Value, length: usize) -> bool {
+        let Some(number) = params.get("id").and_then(Value::as_u64) else { return false };
         let mut waiting = lock(&self.waiting);
-        let Some(waiter) = waiting.get_mut(&number) else { return };
-        if let Some(left) = waiter.credits.checked_sub(1) {
-            waiter.credits = left;
-            return waiter.to.send(Arrival::Event(event));
-        }
-        let flooded = waiting.remove(&number);
+        let Some(waiter) = waiting.get_mut(&number) else {
+            drop(waiting);
+            return self.take_late();
+        };
+        let error = match waiter.credits.checked_sub(1) {
+            Some(left) if length <= MOST_EVENT => {
+                waiter.credits = left;
+                let event = params.get_mut("event").map(Value::take).unwrap_or_default();
+                waiter.to.send(Arrival::Event(event));
+                return true;
+            }
+            Some(_) => format!("it sent an event longer than {MOST_EVENT} bytes"),
+            None => "it sent more events than it was allowed to".to_owned(),
+        };
         drop(waiting);
-        if let Some(waiter) = flooded {
-            let error = Error::unknown("it sent more events than it was allowed to");
-            waiter.to.send(Arrival::Response(Err(error)));
-            self.notify("$/cancelRequest", &json!({"id": number}));
-        }
+        // Who does not keep to this floods.
+        self.close(&error);
+        true
     }
 }
 
@@ -384,7 +401,8 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let is_message = serde_json::from_slice(&line).is_ok_and(|message| peer.take(message, desk));
+        let is_message =
+            serde_json::from_slice(&line).is_ok_and(|message| peer.take(message, line.len(), desk));
         if !is_message {
             garbage += 1;
             let shown = String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
@@ -394,7 +412,7 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
             return format!("more than {MOST_GARBAGE} of its lines were no messages");
         }
         if peer.is_closed() {
-            return "it was ended".to_owned();
+            return peer.ended().message().to_owned();
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) const CREDITS: usize = 64;
 /// After so many were read, as many more are allowed.
 const REFILL: usize = CREDITS / 2;
 
-type Asked = Request<mpsc::UnboundedReceiver<Arrival>>;
+pub(crate) type Asked = Request<mpsc::UnboundedReceiver<Arrival>>;
 
 /// `run_model_stream` of a plugin.
 pub(crate) struct StreamHook(pub(crate) Hook);
@@ -65,14 +65,9 @@ impl StreamHook {
         let mut asked = peer.ask(&hook.method, &params, CREDITS);
         let limit = hook.plugin.limit(&hook.entry.name, false, true);
         loop {
-            let waiting = asked.next();
-            let arrival = match limit {
-                Some(limit) => tokio::time::timeout(limit, waiting).await.ok(),
-                None => Some(waiting.await),
-            };
-            let Some(arrival) = arrival else {
+            let Some(arrival) = hook.next(&mut asked, limit).await else {
                 drop(asked);
-                return Err(hook.late(&peer, limit.unwrap_or_default()));
+                return Err(hook.late(&peer, limit.unwrap_or_default()).await);
             };
             match arrival {
                 Arrival::Response(answer) => {
@@ -177,7 +172,11 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
             return Some((Ok(first), reading));
         }
         loop {
-            match reading.asked.next().await {
+            let arrival = match &reading.turn {
+                Some(turn) => turn.next(&mut reading.asked).await,
+                None => reading.asked.next().await,
+            };
+            match arrival {
                 Arrival::Event(event) => return Some((Ok(StreamEvent::from_value(&event)), reading)),
                 Arrival::Question { id, method, params } => match &reading.turn {
                     Some(turn) => turn.answer(&reading.asked.peer, id, method, params),
@@ -206,12 +205,24 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
 }
 
 /// Whoever answers questions about a stream.
-pub(crate) trait Answering: Send + 'static {
+pub(crate) trait Answering: Send + Sync + 'static {
+    /// What comes next; an error when it took too long.
+    fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival>;
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
     fn ended(&self, end: &Value);
 }
 
 impl Answering for Turn {
+    fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival> {
+        Box::pin(async move {
+            let limit = self.hook.plugin.limit(&self.hook.entry.name, false, true);
+            match self.hook.next(asked, limit).await {
+                Some(arrival) => arrival,
+                None => Arrival::Response(Err(self.hook.late(&asked.peer, limit.unwrap_or_default()).await)),
+            }
+        })
+    }
+
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
         Self::answer(self, peer, id, method, params);
     }
@@ -227,6 +238,10 @@ impl Answering for Turn {
 pub(crate) enum Nobody {}
 
 impl Answering for Nobody {
+    fn next<'a>(&'a self, _: &'a mut Asked) -> BoxFuture<'a, Arrival> {
+        match *self {}
+    }
+
     fn answer(&self, _: &Arc<Peer>, _: Value, _: String, _: Value) {
         match *self {}
     }

@@ -61,8 +61,8 @@ impl ExternalTool {
                 }
                 () = &mut late => {
                     drop(asked);
-                    self.plugin.note_late(&peer);
-                    return Err(failed(format!("no answer within {} s", limit.as_secs())));
+                    self.plugin.note_late(&peer).await;
+                    return Err(failed(format!("no answer within {} s", limit.as_secs_f32())));
                 }
             };
             match arrival {

@@ -64,6 +64,7 @@ fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
     let mut limits = Limits::default();
     for (key, value) in given.and_then(Value::as_object).into_iter().flatten() {
         match (key.as_str(), value) {
+            ("start", value) => limits.start = seconds(name, key, value)?,
             ("hook", value) => limits.hook = seconds(name, key, value)?,
             ("synchronous", value) => limits.synchronous = seconds(name, key, value)?,
             ("tool", value) => limits.tool = seconds(name, key, value)?,
@@ -73,7 +74,7 @@ fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
             }
             _ => {
                 return Err(Error::config(format!(
-                    "plugins.{name}.limits.{key}: there are hook, synchronous, tool and hooks, in seconds"
+                    "plugins.{name}.limits.{key}: there are start, hook, synchronous, tool and hooks, in seconds"
                 )));
             }
         }

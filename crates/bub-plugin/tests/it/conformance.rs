@@ -161,3 +161,22 @@ async fn a_stream_that_nobody_reads_blocks_no_other_call() {
     }
     assert!(text.starts_with("0,1,2,") && text.ends_with("998,999,"), "{text}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn streams_that_are_given_up_leave_nothing_behind() {
+    let mut commands = vec![vec![world::program("probe").into()]];
+    if world::has_python() {
+        commands.push(world::python_program("probe.py"));
+    }
+    for command in commands {
+        let framework = world::external(world::setup(&command));
+        // More than may be open at a time, of those the plugin answers and of those it asks for.
+        for prompt in std::iter::repeat_n(["built: many", "built: upper"], 300).flatten() {
+            let (state, prompt) = (State::new(), Prompt::from(prompt));
+            let args = args::RunModel { prompt: &prompt, session_id: "s", state: &state };
+            let mut stream = framework.hooks().run_model_stage(args).await.unwrap().unwrap();
+            stream.next().await.unwrap().unwrap();
+        }
+        assert_eq!(turn(&framework, "upper").await["output"], "BELOW BUILT: UPPER", "{command:?}");
+    }
+}

@@ -9,5 +9,6 @@
 )]
 
 mod conformance;
+mod hostile;
 mod python;
 mod world;

@@ -1,7 +1,11 @@
-//! A plugin for the tests, as a program of its own.
+//! A plugin for the tests, as a program of its own, and the supervisor of others.
 
 mod plugin;
 
 fn main() -> std::process::ExitCode {
-    bub_plugin::serve_with("probe", plugin::Probe::new)
+    let args: Vec<_> = std::env::args_os().skip(1).collect();
+    match args.as_slice() {
+        [first, rest @ ..] if first == bub_process::SUBCOMMAND => bub_process::supervise(rest),
+        _ => bub_plugin::serve_with("probe", plugin::Probe::new),
+    }
 }

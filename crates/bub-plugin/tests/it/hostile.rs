@@ -1,0 +1,367 @@
+//! Plugins that hang, crash, flood and lie: the turn ends within its budget, memory stays bounded, the next turn works,
+//! and nothing is left running.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bub_kernel::{
+    ApprovalRequest, Envelope, Error, Framework, LlmRequest, PluginContext, Prompt, State, ToolCall,
+    TurnOptions, TurnSnapshot,
+    hooks::{args, point},
+};
+use bub_plugin::{Descriptor, External, ExternalPlugin, HookEntry, Host, Limits, PROTOCOL, Setup};
+use bub_process::Launcher;
+use futures_util::StreamExt as _;
+use tempfile::TempDir;
+
+use super::world;
+
+/// How long a turn with a bad plugin may take: the limits below, and what a busy machine takes to start programs.
+const BUDGET: Duration = Duration::from_secs(30);
+/// So much may the tests grow while a plugin floods them, in kilobytes. Others run beside them.
+const MOST_GROWTH: u64 = 300 * 1024;
+
+struct World {
+    framework: Framework,
+    directory: TempDir,
+}
+
+impl World {
+    /// A framework whose latest plugin misbehaves like that in the hooks of those names.
+    fn new(how: &str, hooks: &[HookEntry], launcher: Option<Launcher>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/hostile.py");
+        let notes = directory.path().join("notes");
+        let described = serde_json::to_string(hooks).unwrap();
+        let command = [
+            "python3",
+            "-I",
+            "-S",
+            "-B",
+            program.to_str().unwrap(),
+            how,
+            notes.to_str().unwrap(),
+            &described,
+        ];
+        let limits = Limits {
+            start: Duration::from_secs(if how == "start" { 3 } else { 10 }),
+            hook: Duration::from_secs(if matches!(how, "logs" | "stderr") { 10 } else { 2 }),
+            synchronous: Duration::from_secs(2),
+            tool: Duration::from_secs(2),
+            hooks: HashMap::from([("run_model_stream".to_owned(), Duration::from_secs(2))]),
+        };
+        let setup = Setup { limits, ..world::setup(&command) };
+        let descriptor = Descriptor { protocol: PROTOCOL, hooks: hooks.to_vec(), ..Descriptor::default() };
+        let make = move |context: &PluginContext<'_>| {
+            let host = Host {
+                framework: context.framework.clone(),
+                workspace: context.workspace.to_owned(),
+                settings: world::settings(),
+                launcher: launcher.map(Arc::new),
+            };
+            Ok::<_, Error>(ExternalPlugin::new(External::new(setup, descriptor, host), context))
+        };
+        let framework =
+            Framework::builder().plugin("bottom", world::Bottom).plugin_with("hostile", make).build();
+        Self { framework, directory }
+    }
+
+    fn with(how: &str, hook: &str) -> Self {
+        Self::new(how, &[entry(hook)], None)
+    }
+
+    /// A turn: the prompt and the output of the model, or the error. It must not take longer than it may.
+    async fn turn(&self, content: &str) -> Result<(String, String), String> {
+        let started = Instant::now();
+        let message = Envelope::text(content).with("channel", "lab").with("chat_id", "1");
+        let turn = self.framework.process_inbound(message, TurnOptions::default());
+        let turn = tokio::time::timeout(BUDGET, turn).await;
+        let turn = turn.unwrap_or_else(|_| panic!("the turn took longer than {:?}", started.elapsed()));
+        turn.map(|result| (result.prompt.text(), result.model_output))
+            .map_err(|error| error.message().to_owned())
+    }
+
+    /// What the guard says about a tool call.
+    async fn guarded(&self, tool: &str) -> String {
+        let call =
+            ToolCall { run_id: "r".to_owned(), tool: tool.to_owned(), arguments: serde_json::Map::new() };
+        let state = State::new();
+        let deciding = self.framework.hooks().before_tool_call(call, &state);
+        format!("{:?}", tokio::time::timeout(BUDGET, deciding).await.unwrap().decision)
+    }
+
+    /// The processes that there were.
+    fn pids(&self) -> Vec<u32> {
+        let notes = std::fs::read_to_string(self.directory.path().join("notes")).unwrap_or_default();
+        notes.lines().map(|line| line.parse().unwrap()).collect()
+    }
+
+    /// Ends everything, and looks whether that is so.
+    async fn end(self) {
+        let pids = self.pids();
+        assert!(!pids.is_empty(), "it was never started");
+        let Self { framework, directory } = self;
+        tokio::task::spawn_blocking(move || drop(framework)).await.unwrap();
+        eventually("its processes are gone", || !pids.iter().copied().any(is_alive)).await;
+        drop(directory);
+    }
+}
+
+fn entry(hook: &str) -> HookEntry {
+    HookEntry { name: hook.to_owned(), ..HookEntry::default() }
+}
+
+/// Whether a process runs; one that only waits to be noticed does not.
+fn is_alive(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+}
+
+/// Most of the time is waited for limits.
+async fn a_few_at_a_time(checks: impl Iterator<Item = impl Future<Output = ()>>) {
+    futures_util::stream::iter(checks).buffer_unordered(3).collect::<()>().await;
+}
+
+async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < BUDGET, "not so in time: {what}");
+        tokio::task::yield_now().await;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The memory this process has, in kilobytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
+    line.trim().trim_end_matches(" kB").trim().parse().unwrap()
+}
+
+fn is_skipped() -> bool {
+    !cfg!(target_os = "linux") || !world::has_python()
+}
+
+// L8
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_hook_fails_its_turn_in_time_and_the_next_turn_works() {
+    if is_skipped() {
+        return;
+    }
+    let cases = [
+        ("hang", "no answer within 2 s"),
+        ("deaf to signals", "no answer within 2 s"),
+        ("exit in a reply", "it ended"),
+        ("half a line", "no answer within 2 s"),
+        ("a gigabyte", "it sent a line longer than"),
+        ("garbage", "of its lines were no messages"),
+        ("events", "it sent more events than it was allowed to"),
+        ("answers to nothing", "of its lines were no messages"),
+        ("another id", "no answer within 2 s"),
+    ];
+    let check = async |(how, expected): (&str, &str)| {
+        let world = World::with(how, "build_prompt");
+        let before = memory();
+        assert_eq!(world.turn("good").await.unwrap().0, "fine", "{how}");
+        let failed = world.turn("bad").await.unwrap_err();
+        assert!(failed.contains(expected), "{how}: {failed}");
+        assert!(memory() < before + MOST_GROWTH, "{how}: {before} kB, now {} kB", memory());
+        assert_eq!(world.turn("good").await.unwrap().0, "fine", "{how}: the next turn");
+        world.end().await;
+    };
+    a_few_at_a_time(cases.into_iter().map(check)).await;
+}
+
+// L8
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_plugin_says_beside_its_answers_is_bounded() {
+    if is_skipped() {
+        return;
+    }
+    for (how, is_fine) in [("logs", true), ("stderr", true), ("requests", false)] {
+        let world = World::with(how, "build_prompt");
+        let before = memory();
+        let turn = world.turn("bad").await;
+        assert_eq!(turn.is_ok(), is_fine, "{how}: {turn:?}");
+        assert!(memory() < before + MOST_GROWTH, "{how}: {before} kB, now {} kB", memory());
+        assert_eq!(world.turn("good").await.unwrap().0, "fine", "{how}: the next turn");
+        world.end().await;
+    }
+}
+
+// L8
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_that_reads_nothing_is_ended() {
+    if is_skipped() {
+        return;
+    }
+    let world = World::with("deaf", "build_prompt");
+    let before = memory();
+    let long = format!("bad{}", " ".repeat(4 << 20));
+    let failed = world.turn(&long).await.unwrap_err();
+    assert!(failed.contains("no answer within 2 s"), "{failed}");
+    assert!(memory() < before + MOST_GROWTH, "{before} kB, now {} kB", memory());
+    assert_eq!(world.turn("good").await.unwrap().0, "fine");
+    world.end().await;
+}
+
+// L8
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
+    if is_skipped() {
+        return;
+    }
+    let cases = [
+        ("hang", "no answer within 2 s"),
+        ("exit in a stream", "it ended"),
+        ("hang in a stream", "no answer within 2 s"),
+        ("events", "it sent more events than it was allowed to"),
+        ("long events", "it sent an event longer than"),
+    ];
+    let check = async |(how, expected): (&str, &str)| {
+        let world = World::with(how, "run_model_stream");
+        let before = memory();
+        let failed = world.turn("bad").await.unwrap_err();
+        assert!(failed.contains(expected), "{how}: {failed}");
+        assert!(memory() < before + MOST_GROWTH, "{how}: {before} kB, now {} kB", memory());
+        assert_eq!(world.turn("good").await.unwrap().1, "below bottom: good", "{how}: the next turn");
+        world.end().await;
+    };
+    a_few_at_a_time(cases.into_iter().map(check)).await;
+}
+
+// L8
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_go_on_without_a_plugin_that_does_not_start() {
+    if is_skipped() {
+        return;
+    }
+    let world = World::with("start", "build_prompt");
+    for _ in 0..4 {
+        assert_eq!(world.turn("good").await.unwrap().0, "bottom: good");
+    }
+    // After three failures it is left alone.
+    assert_eq!(world.pids().len(), 3);
+    world.end().await;
+}
+
+// Design §3: a guard that fails denies, one that only watches does not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_observes() {
+    if is_skipped() {
+        return;
+    }
+    let check = async |(how, observe_only): (&str, bool)| {
+        let hook = HookEntry { observe_only, ..entry("before_tool_call") };
+        let world = World::new(how, &[hook], None);
+        let decided = world.guarded("bad").await;
+        assert_eq!(decided.starts_with("Deny("), !observe_only, "{how}, {observe_only}: {decided}");
+        world.end().await;
+    };
+    let hows = ["hang", "exit in a reply", "start", r#"{"answer": {"value": {"allow": true}}}"#];
+    a_few_at_a_time(hows.into_iter().flat_map(|how| [(how, false), (how, true)]).map(check)).await;
+}
+
+// L8
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_plugin_started_ends_with_it() {
+    if is_skipped() {
+        return;
+    }
+    let launcher = Some(Launcher(world::program("probe").into()));
+    let world = World::new("children", &[entry("build_prompt")], launcher);
+    let failed = world.turn("bad").await.unwrap_err();
+    // The children hold the line open, but no longer than the call may wait.
+    assert!(failed.contains("no answer within 2 s") || failed.contains("it ended"), "{failed}");
+    let left = world.pids();
+    assert_eq!(left.len(), 3);
+    eventually("what it left behind is gone", || !left.iter().copied().any(is_alive)).await;
+    assert_eq!(world.turn("good").await.unwrap().0, "fine");
+    world.end().await;
+}
+
+// L8
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
+    if is_skipped() {
+        return;
+    }
+    let failed = "Err(\"it returned 5, expected ";
+    for (hook, expected) in [
+        ("resolve_session", failed),
+        ("load_state", failed),
+        ("build_prompt", failed),
+        ("run_model", failed),
+        ("run_model_stream", failed),
+        ("dispatch_outbound", failed),
+        ("system_prompt", failed),
+        ("build_tape_context", failed),
+        ("provide_model_options", failed),
+        ("request_approval", failed),
+        ("save_state", "Ok("),
+        ("before_llm_call", "m None"),
+        ("before_tool_call", "Deny("),
+        // Nobody decided: it is processed.
+        ("admit_message", "None"),
+    ] {
+        let world = World::with(r#"{"answer": {"value": 5}}"#, hook);
+        let outcome = outcome(&world, hook).await;
+        assert!(outcome.contains(expected), "{hook}: {outcome}");
+        world.end().await;
+    }
+    let world = World::with(r#"{"answer": ["fine"]}"#, "build_prompt");
+    let failed = world.turn("x").await.unwrap_err();
+    assert!(failed.contains("expected an object with `value`"), "{failed}");
+    world.end().await;
+}
+
+/// What comes of a hook.
+async fn outcome(world: &World, hook: &str) -> String {
+    let (state, prompt, message) = (State::new(), Prompt::from("p"), Envelope::text("m"));
+    let framework = &world.framework;
+    let hooks = framework.hooks();
+    let text = |error: Error| error.message().to_owned();
+    match hook {
+        "system_prompt" => format!("{:?}", framework.system_prompt(&prompt, &state).map_err(text)),
+        "build_tape_context" => {
+            format!("{:?}", hooks.call_first_sync::<point::BuildTapeContext>(()).map(drop).map_err(text))
+        }
+        "provide_model_options" => {
+            let args = args::ProvideModelOptions { session_id: "s", workspace: Path::new("/") };
+            format!("{:?}", hooks.call_many::<point::ProvideModelOptions>(args).await.map(drop).map_err(text))
+        }
+        "request_approval" => {
+            let request = ApprovalRequest {
+                id: "1".to_owned(),
+                tool: "t".to_owned(),
+                arguments: serde_json::Map::new(),
+                sender: bub_kernel::Sender::default(),
+                session_id: "s".to_owned(),
+                expires: BUDGET,
+                reason: String::new(),
+            };
+            let args = args::RequestApproval { request: &request, state: &state };
+            format!("{:?}", hooks.call_first::<point::RequestApproval>(args).await.map(drop).map_err(text))
+        }
+        "before_llm_call" => {
+            let request = LlmRequest {
+                run_id: "r".to_owned(),
+                model: "m".to_owned(),
+                messages: Vec::new().into(),
+                tool_names: Vec::new(),
+                max_tokens: None,
+            };
+            let gate = hooks.before_llm_call(request, &state).await;
+            format!("{} {:?}", gate.request.model, gate.finish)
+        }
+        "before_tool_call" => world.guarded("t").await,
+        "admit_message" => {
+            format!("{:?}", framework.admit_message("s", &message, &TurnSnapshot::default()).await)
+        }
+        _ => format!("{:?}", world.turn("x").await),
+    }
+}

@@ -1,0 +1,113 @@
+"""A plugin that misbehaves: the first argument says how, the second where its number is written, the third which hooks
+it has. It does so when a message says "bad"."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+HOW, NOTES, HOOKS = sys.argv[1], sys.argv[2], sys.argv[3]
+out = sys.stdout.buffer
+
+
+def note(pid):
+    with open(NOTES, "a") as file:
+        file.write(f"{pid}\n")
+
+
+def write(data):
+    out.write(data)
+    out.flush()
+
+
+def say(**message):
+    write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+
+def hang():
+    threading.Event().wait()
+
+
+def event(call):
+    say(method="stream/event", params={"id": call, "event": {"kind": "text", "data": {"delta": "x"}}})
+
+
+def misbehave(call):
+    if HOW == "hang":
+        hang()
+    elif HOW == "exit in a reply":
+        write(b'{"jsonrpc": "2.0", "id": 1, "res')
+        os._exit(3)
+    elif HOW == "exit in a stream":
+        event(call)
+        os._exit(3)
+    elif HOW == "hang in a stream":
+        event(call)
+        hang()
+    elif HOW == "half a line":
+        write(b'{"jsonrpc": "2.0", "id": ')
+        hang()
+    elif HOW == "a gigabyte":
+        for _ in range(1024):
+            write(b"x" * 1024 * 1024)
+        hang()
+    elif HOW == "garbage":
+        for _ in range(1000):
+            write(b"this is no message\n")
+        hang()
+    elif HOW == "events":
+        while True:
+            event(call)
+    elif HOW == "long events":
+        say(method="stream/event", params={"id": call, "event": {"kind": "text", "data": {"delta": "x" * (2 << 20)}}})
+        hang()
+    elif HOW == "answers to nothing":
+        while True:
+            say(id=4711, result={"value": "x"})
+    elif HOW == "another id":
+        say(id=call + 1000, result={"value": "x"})
+    elif HOW == "requests":
+        for number in range(1_000_000):
+            say(id=number, method="tape/query", params={"text": "x" * 1000})
+    elif HOW == "logs":
+        for number in range(5_000):
+            say(method="log", params={"message": f"line {number}"})
+        return True
+    elif HOW == "stderr":
+        for _ in range(64):
+            sys.stderr.buffer.write(b"x" * 1024 * 1024)
+        for number in range(5_000):
+            sys.stderr.write(f"line {number}\n")
+        return True
+    elif HOW == "deaf":
+        # It neither reads what it is told nor ends.
+        hang()
+    elif HOW == "children":
+        for script in ("trap '' TERM HUP; sleep 1000 & wait; wait", "exec setsid sleep 1000"):
+            note(subprocess.Popen(["sh", "-c", script], start_new_session=True).pid)
+        os._exit(0)
+    return False
+
+
+note(os.getpid())
+if HOW == "deaf to signals":
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    HOW = "hang"
+for line in sys.stdin.buffer:
+    message = json.loads(line)
+    call, method = message.get("id"), message.get("method", "")
+    if method == "initialize":
+        if HOW == "start":
+            hang()
+        say(id=call, result={"protocol": 1, "hooks": json.loads(HOOKS)})
+    elif method == "ping":
+        say(id=call, result={})
+    elif call is not None:
+        is_bad = b"bad" in line
+        if HOW.startswith("{"):
+            say(id=call, result=json.loads(HOW)["answer"])
+        elif not is_bad or misbehave(call):
+            say(id=call, result={"value": "fine"} if method == "hook/build_prompt" else {})
