@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 /// A message that starts with this is a command for the runtime.
 pub(crate) const COMMAND_PREFIX: char = ',';
 
+/// So many letters of a document reach the model.
+const DOCUMENT_LIMIT: usize = 100_000;
+
 /// Whether a prompt is a command.
 pub(crate) fn is_command(prompt: &Prompt) -> bool {
     prompt.as_text().is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
@@ -53,7 +56,7 @@ fn with_context(context: &str, text: &str) -> String {
 /// The content part of a media item; `None` when there is no form in which a model takes it.
 async fn part(item: &MediaItem) -> Result<Option<Value>> {
     if item.kind == MediaKind::Document {
-        return Ok(None);
+        return document_part(item).await;
     }
     let Some(url) = item.resolve_url().await? else { return Ok(None) };
     Ok(match item.kind {
@@ -62,6 +65,37 @@ async fn part(item: &MediaItem) -> Result<Option<Value>> {
         MediaKind::Audio => audio_part(&url),
         MediaKind::Document => None,
     })
+}
+
+/// A document that is text, as text; of others the message tells.
+async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
+    let name = item.filename.as_deref().unwrap_or("document");
+    if !is_text(&item.mime, name) {
+        return Ok(None);
+    }
+    let Some(Ok(text)) = item.bytes().await?.map(String::from_utf8) else { return Ok(None) };
+    let (shown, note) = match text.char_indices().nth(DOCUMENT_LIMIT) {
+        Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[cut off here]"),
+        None => (text.as_str(), ""),
+    };
+    Ok(Some(json!({"type": "text", "text": format!("[Content of {name}]\n{shown}{note}")})))
+}
+
+/// Whether a document can be read as it is.
+fn is_text(mime: &str, name: &str) -> bool {
+    const TYPES: [&str; 8] = ["json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-sh", "sql"];
+    const ENDINGS: [&str; 20] = [
+        "c", "cfg", "conf", "cpp", "css", "csv", "go", "h", "ini", "java", "json", "log", "md", "py", "rs",
+        "sh", "toml", "txt", "yaml", "yml",
+    ];
+    let mime = mime.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if let Some(of) = mime.strip_prefix("application/")
+        && of != "octet-stream"
+    {
+        return TYPES.contains(&of) || of.ends_with("+json") || of.ends_with("+xml");
+    }
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    mime.starts_with("text/") || ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
 }
 
 /// Sound has to be sent along: only a data URL of an audio type will do.

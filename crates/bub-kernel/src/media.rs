@@ -84,6 +84,18 @@ impl MediaItem {
         Ok(bytes.map(|bytes| format!("data:{};base64,{}", self.mime, STANDARD.encode(bytes))))
     }
 
+    /// The bytes themselves, when they are at hand: in a data URL, or fetched.
+    pub async fn bytes(&self) -> Result<Option<Vec<u8>>> {
+        if let Some(url) = &self.url {
+            let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+            return Ok(data.and_then(|(_, data)| STANDARD.decode(data).ok()));
+        }
+        match &self.fetcher {
+            Some(fetcher) => fetcher.fetch().await,
+            None => Ok(None),
+        }
+    }
+
     /// The item as data; a fetcher does not show.
     pub fn to_value(&self) -> Value {
         let mut value = json!({"type": self.kind.name(), "mime_type": self.mime});

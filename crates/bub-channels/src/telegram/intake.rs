@@ -150,7 +150,7 @@ impl Intake<'_> {
                     Err(error) => return tracing::error!("telegram.cannot_pair error={}", error.message()),
                 }
             }
-            Access::Stranger if is_first() => DENIED.to_owned(),
+            Access::Stranger if !who.id.is_empty() && is_first() => DENIED.to_owned(),
             _ => return,
         };
         tracing::info!("telegram.turned_away user={} chat={}", who.id, route.place.chat);

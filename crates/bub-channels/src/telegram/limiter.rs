@@ -1,5 +1,8 @@
 //! The platform's limits: 30 messages a second in all, one a second to a chat, 20 a minute to a group, and whatever it
 //! asks for itself.
+//!
+//! What counts is when a message really leaves: a turn that was promised for a moment, and comes late because the
+//! computer is busy, would bring the ones behind it along.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::Mutex as Queue, time::Instant};
 
 use super::options::TelegramOptions;
 use crate::journal::lock;
@@ -23,13 +26,16 @@ const MANY: usize = 4096;
 pub(super) struct Limiter {
     pace: Duration,
     chat_pace: Duration,
-    state: Mutex<State>,
+    /// When the next message may go to anybody. Whoever holds it is next.
+    next: Queue<Instant>,
+    chats: Mutex<Chats>,
 }
 
-struct State {
-    /// When the next message may go to anybody.
-    next: Instant,
-    chats: HashMap<i64, Chat>,
+#[derive(Default)]
+struct Chats {
+    known: HashMap<i64, Chat>,
+    /// The platform wants silence in all of them until then.
+    flooded: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -37,7 +43,7 @@ struct Chat {
     next: Option<Instant>,
     /// The last messages, of groups only.
     recent: VecDeque<Instant>,
-    /// The platform asked for silence until then.
+    /// The platform wants silence until then.
     flooded: Option<Instant>,
 }
 
@@ -52,16 +58,19 @@ impl Chat {
 
 impl Limiter {
     pub(super) fn new(options: &TelegramOptions) -> Self {
-        let state = State { next: Instant::now(), chats: HashMap::new() };
-        Self { pace: options.pace, chat_pace: options.chat_pace, state: Mutex::new(state) }
+        let (pace, chat_pace) = (options.pace, options.chat_pace);
+        Self { pace, chat_pace, next: Queue::new(Instant::now()), chats: Mutex::default() }
     }
 
     /// Waits until a message may go to a chat.
     pub(super) async fn wait(&self, chat: i64) {
         loop {
-            let (at, is_taken) = self.take(chat, GROUP_MINUTE, Duration::MAX);
-            tokio::time::sleep_until(at).await;
-            if is_taken {
+            tokio::time::sleep_until(self.earliest(chat, GROUP_MINUTE, Instant::now())).await;
+            let mut next = self.next.lock().await;
+            tokio::time::sleep_until(*next).await;
+            // Another message to the chat may have been before this one.
+            if self.take(chat, GROUP_MINUTE) {
+                *next = Instant::now() + self.pace;
                 return;
             }
         }
@@ -69,43 +78,50 @@ impl Limiter {
 
     /// Whether something that is not needed may go to a chat right now.
     pub(super) fn try_now(&self, chat: i64) -> bool {
-        self.take(chat, GROUP_EDITS, self.pace).1
+        let Ok(mut next) = self.next.try_lock() else { return false };
+        let is_free = *next <= Instant::now() && self.take(chat, GROUP_EDITS);
+        if is_free {
+            *next = Instant::now() + self.pace;
+        }
+        is_free
     }
 
-    /// When the chat has room: takes its turn, and says when that is. Otherwise says when to ask again.
-    fn take(&self, chat: i64, most: usize, longest: Duration) -> (Instant, bool) {
+    fn earliest(&self, chat: i64, most: usize, now: Instant) -> Instant {
+        let chats = lock(&self.chats);
+        let own = chats.known.get(&chat).map_or(now, |chat| chat.earliest(now, most));
+        chats.flooded.map_or(own, |until| own.max(until))
+    }
+
+    /// Takes the chat's turn, if it has one now.
+    fn take(&self, chat: i64, most: usize) -> bool {
         let now = Instant::now();
-        let mut state = lock(&self.state);
-        if state.chats.len() > MANY {
-            state.chats.retain(|_, chat| chat.earliest(now, 1) > now);
+        if self.earliest(chat, most, now) > now {
+            return false;
         }
-        let next = state.next;
-        let entry = state.chats.entry(chat).or_default();
+        let mut chats = lock(&self.chats);
+        if chats.known.len() > MANY {
+            chats.known.retain(|_, chat| chat.earliest(now, 1) > now);
+        }
+        let entry = chats.known.entry(chat).or_default();
         while entry.recent.front().is_some_and(|oldest| *oldest + MINUTE <= now) {
             entry.recent.pop_front();
         }
-        let earliest = entry.earliest(now, most);
-        let at = next.max(now);
-        if earliest > now || at - now > longest {
-            return (earliest, false);
-        }
-        entry.next = Some(at + self.chat_pace);
+        entry.next = Some(now + self.chat_pace);
         if chat < 0 {
-            entry.recent.push_back(at);
+            entry.recent.push_back(now);
         }
-        state.next = at + self.pace;
-        (at, true)
+        true
     }
 
     /// The platform wants silence. Once two chats are told so at a time, all of them are meant.
     pub(super) fn flooded(&self, chat: i64, delay: Duration) {
         let now = Instant::now();
-        let mut state = lock(&self.state);
+        let mut chats = lock(&self.chats);
         let is_flooded =
             |(other, entry): (&i64, &Chat)| *other != chat && entry.flooded.is_some_and(|until| until > now);
-        if state.chats.iter().any(is_flooded) {
-            state.next = state.next.max(now + delay);
+        if chats.known.iter().any(is_flooded) {
+            chats.flooded = chats.flooded.max(Some(now + delay));
         }
-        state.chats.entry(chat).or_default().flooded = Some(now + delay);
+        chats.known.entry(chat).or_default().flooded = Some(now + delay);
     }
 }

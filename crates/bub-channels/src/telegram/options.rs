@@ -92,8 +92,8 @@ impl TelegramOptions {
             patience: Duration::from_secs(10),
             album_wait: Duration::from_millis(700),
             // A little more than the limits, because what leaves evenly does not arrive so.
-            chat_pace: Duration::from_millis(1_050),
-            pace: Duration::from_millis(35),
+            chat_pace: Duration::from_millis(1_100),
+            pace: Duration::from_millis(38),
             first_preview: Duration::from_millis(1_500),
             edit_pace: Duration::from_millis(1_500),
         }

@@ -146,6 +146,7 @@ impl Bot {
         match self.client.call(method, &params).await {
             Err(failure) if failure.why == Why::Markup => {
                 tracing::warn!("telegram.markup_refused error={}; it is sent as plain text", failure.text);
+                self.limiter.wait(base["chat_id"].as_i64().unwrap_or_default()).await;
                 let mut params = base.clone();
                 params["text"] = part.plain.as_str().into();
                 self.client.call(method, &params).await

@@ -66,7 +66,9 @@ pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
         let new = || {
             let text = Text { so_far: String::new(), since: Instant::now(), shown: None };
             watch(bot, &delivery.inbound_id, message);
-            Arc::new(Preview { text: Mutex::new(text), message: Turn::default() })
+            // The process before this may have shown something.
+            let shown = bot.progress.get(&key(&delivery.inbound_id)).first;
+            Arc::new(Preview { text: Mutex::new(text), message: Turn::new(shown) })
         };
         Arc::clone(previews.entry(delivery.inbound_id.clone()).or_insert_with(new))
     };

@@ -122,3 +122,37 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
     world.stop().await;
     check(&server);
 }
+
+// An answer that was seen to grow when the process ended is not left standing beside the whole one.
+#[tokio::test]
+async fn a_preview_of_the_process_before_becomes_the_reply() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let quick = || {
+        let mut options = options(&server, home.path());
+        (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::from_millis(10));
+        options
+    };
+    let world = World::with(quick(), home.path()).await;
+    server.says(OWNER, "grow one two three");
+    world.asked(1).await;
+    world.model.permits.add_permits(1);
+    server.wait_texts(OWNER, 1).await;
+    world.cut_off().await;
+    let world = World::with(quick(), home.path()).await;
+    world.asked(1).await;
+    world.model.permits.add_permits(10);
+    server.wait_for(|server| (server.texts(OWNER) == ["one two three"]).then_some(())).await;
+    world.stop().await;
+    assert_eq!(server.texts(OWNER).len(), 1);
+}
+
+// What the platform took before the connection was cut may come twice; that is the only case.
+#[tokio::test]
+async fn a_reply_whose_answer_is_lost_is_sent_again() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    server.fault("sendMessage", Fault::CutAfter);
+    server.says(OWNER, "hello");
+    assert_eq!(server.wait_texts(OWNER, 2).await, ["echo: hello", "echo: hello"]);
+    world.stop().await;
+}

@@ -9,6 +9,8 @@
 )]
 
 mod basics;
+mod crowd;
 mod delivery;
+mod hostile;
 mod trouble;
 mod world;

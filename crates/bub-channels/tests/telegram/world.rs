@@ -134,7 +134,7 @@ fn gateway_options(home: &Path) -> Options {
         max_wait: Duration::from_secs(1),
         active_window: Duration::from_millis(50),
         stream_output: false,
-        drain: Duration::from_secs(5),
+        drain: Duration::from_secs(2),
         session_queue: 100,
         queue: 10_000,
         fs: Arc::new(RealFs),
@@ -195,6 +195,13 @@ impl World {
 
     pub(crate) async fn asked(&self, count: usize) -> Vec<String> {
         self.model.asked.subscribe().wait_for(|asked| asked.len() >= count).await.unwrap().clone()
+    }
+
+    /// Ends it in the middle of what it does.
+    pub(crate) async fn cut_off(self) {
+        self.stop.cancel();
+        // The turn that waits is not waited for.
+        self.task.await.unwrap().unwrap();
     }
 
     pub(crate) async fn stop(self) {

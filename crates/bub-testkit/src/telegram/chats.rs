@@ -78,6 +78,12 @@ impl Chats {
         if message["date"].is_null() {
             message["date"] = 1_760_000_000.into();
         }
+        if let Some(text) = message["text"].as_str().filter(|text| text.starts_with('/'))
+            && message["entities"].is_null()
+        {
+            let length = text.split_whitespace().next().unwrap_or_default().encode_utf16().count();
+            message["entities"] = json!([{"type": "bot_command", "offset": 0, "length": length}]);
+        }
         (message, id)
     }
 

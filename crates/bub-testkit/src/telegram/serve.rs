@@ -173,6 +173,7 @@ async fn poll(params: &Value, shared: &Shared) -> Outcome {
 }
 
 async fn send_file(output: &mut WriteHalf<'_>, path: &str, shared: &Shared) -> io::Result<bool> {
+    let path = &decoded(path);
     let fault = shared.next_fault("file", &json!({"path": path}));
     let found =
         shared.chats().files.values().find(|(known, _)| known == path).map(|(_, bytes)| bytes.clone());
@@ -187,6 +188,19 @@ async fn send_file(output: &mut WriteHalf<'_>, path: &str, shared: &Shared) -> i
         (None, Some(bytes)) => write_bytes(output, 200, "application/octet-stream", &bytes).await,
         (None, None) => write(output, 404, &refusal(404, "Not Found")).await,
     }
+}
+
+/// A path without its percent signs.
+fn decoded(path: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = path.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let code = tail.get(..2).filter(|_| *first == b'%').and_then(|code| std::str::from_utf8(code).ok());
+        let byte = code.and_then(|code| u8::from_str_radix(code, 16).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { tail.get(2..).unwrap_or_default() } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 async fn reply(output: &mut WriteHalf<'_>, outcome: Outcome) -> io::Result<bool> {

@@ -36,5 +36,7 @@ mod secrets;
 mod shells;
 mod soak;
 mod tape;
+mod telegram;
+mod telegram_kill;
 mod usage;
 mod webhook;

@@ -1,0 +1,285 @@
+//! The Telegram channel from outside: the real gateway, a scripted model, people who write to the bot.
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use bub_testkit::{
+    model::{ModelServer, Reply},
+    telegram::{BotServer, TOKEN},
+};
+
+use crate::sandbox::{Sandbox, bub, signal};
+
+const OWNER: i64 = 42;
+const MEMBER: i64 = 7;
+const STRANGER: i64 = 666;
+const GROUP: i64 = -100_777;
+
+/// A gateway that runs, with its log.
+pub(crate) struct Running {
+    pub(crate) child: Child,
+    log: Arc<Mutex<String>>,
+}
+
+impl Running {
+    /// Ends it in order.
+    fn stop(mut self) -> String {
+        signal(&self.child, "TERM");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        self.log.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program with a bot and a model, as it is configured for all of these tests.
+pub(crate) fn command(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> Command {
+    let mut command = sandbox.command(&bub());
+    command
+        .env("BUB_TELEGRAM_TOKEN", TOKEN)
+        .env("BUB_TELEGRAM_API_BASE", server.url())
+        .env("BUB_TELEGRAM_ALLOW_USERS", MEMBER.to_string())
+        .env("BUB_OWNERS", format!("telegram:{OWNER}"))
+        .env("BUB_DEBOUNCE_SECONDS", "0.02")
+        .env("BUB_MODEL", "openai:small")
+        .env("BUB_API_BASE", format!("{}/v1", model.url()))
+        .env("BUB_API_KEY", "sk-none-at-all");
+    command
+}
+
+fn start(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> Running {
+    start_with(command(sandbox, server, model))
+}
+
+pub(crate) fn start_with(mut command: Command) -> Running {
+    let mut child = command
+        .arg("gateway")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .env("BUB_VERBOSE", "1")
+        .spawn()
+        .unwrap();
+    let log = Arc::<Mutex<String>>::default();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let seen = Arc::clone(&log);
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let mut log = seen.lock().unwrap();
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+    Running { child, log }
+}
+
+/// Waits until something is so.
+pub(crate) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn text_of(server: &BotServer, chat: i64, part: &str) -> bool {
+    server.texts(chat).iter().any(|text| text.contains(part))
+}
+
+// Pairing: a stranger gets a code once; `bub pair` lets that person in while the gateway runs, `remove` ends it.
+#[test]
+fn a_stranger_gets_a_code_and_is_let_in_by_it() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    model.otherwise(Reply::text("at your service"));
+    let gateway = start(&sandbox, &server, &model);
+    server.says(STRANGER, "hello");
+    wait("a code", || server.texts(STRANGER).len() == 1);
+    let told = server.texts(STRANGER).remove(0);
+    assert!(told.starts_with("Access denied."), "{told}");
+    let code = told.split("bub pair ").nth(1).unwrap().split(['`', ' ']).next().unwrap().to_owned();
+    server.says(STRANGER, "hello?");
+    server.says(STRANGER, ", ls");
+    server.says(MEMBER, "meanwhile");
+    wait("the member's answer", || text_of(&server, MEMBER, "at your service"));
+    assert_eq!(server.texts(STRANGER).len(), 1, "told once");
+
+    let listed = sandbox.bub(["pair", "list"]).ok();
+    assert!(listed.contains(&code) && listed.contains("telegram:666"), "{listed}");
+    let run = sandbox.bub(["pair", "WRONGONE"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    let paired = sandbox.bub(["pair", &code.to_lowercase()]).ok();
+    assert!(paired.starts_with("telegram:666 (User 666 @user666) is a member now"), "{paired}");
+    server.says(STRANGER, "and now?");
+    wait("the answer", || text_of(&server, STRANGER, "at your service"));
+    sandbox.bub(["pair", "remove", "telegram:666"]).ok();
+    server.says(STRANGER, "still there?");
+    wait("another code", || server.texts(STRANGER).len() == 3);
+    assert!(server.texts(STRANGER)[2].starts_with("Access denied."));
+    assert_eq!(sandbox.bub(["pair", "remove", "telegram:666"]).code, Some(1));
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(sandbox.home().join("pairings.json")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    gateway.stop();
+    assert_eq!(server.violations(), Vec::<String>::new());
+}
+
+// W-33: commas run for owners; in groups only when the bot is addressed; never for strangers, forwards, edits.
+#[test]
+fn commas_reach_the_shell_only_of_owners_who_address_the_bot() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    model.otherwise(Reply::text("just talk"));
+    let gateway = start(&sandbox, &server, &model);
+    server.says(OWNER, ", echo priv$((40+2))");
+    wait("the output", || text_of(&server, OWNER, "priv42"));
+    server.says(MEMBER, ", echo member$((40+2))");
+    wait("the refusal", || server.texts(MEMBER).len() == 1);
+    assert!(text_of(&server, MEMBER, "denied by policy"), "{:?}", server.texts(MEMBER));
+    server.says_in(GROUP, OWNER, ", echo unaddressed$((40+2))");
+    server.says_in(GROUP, STRANGER, "@helpful_bot , echo stranger$((40+2))");
+    server.says_in(GROUP, OWNER, "@helpful_bot , echo group$((40+2))");
+    wait("the output in the group", || text_of(&server, GROUP, "group42"));
+    let forwarded = serde_json::json!({
+        "chat": {"id": OWNER, "type": "private"}, "from": bub_testkit::telegram::person(OWNER),
+        "text": ", echo forwarded$((40+2))", "forward_origin": {"type": "hidden_user", "sender_user_name": "x", "date": 1},
+    });
+    server.message(forwarded);
+    wait("words about the forward", || text_of(&server, OWNER, "just talk"));
+    let all = format!("{:?}{:?}{:?}", server.texts(OWNER), server.texts(GROUP), server.texts(STRANGER));
+    for hidden in ["unaddressed42", "stranger42", "forwarded42"] {
+        assert!(!all.contains(hidden), "{hidden} ran: {all}");
+    }
+    gateway.stop();
+    assert_eq!(server.violations(), Vec::<String>::new());
+}
+
+// The tools: what the model sends itself is the answer; it reaches other chats for owners only.
+#[test]
+fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    std::fs::write(sandbox.workspace().join("chart.png"), b"\x89PNG not really").unwrap();
+    model.script(Reply::new().call(
+        "c1",
+        "telegram_send",
+        r#"{"text": "working on **it**", "file": "chart.png"}"#,
+    ));
+    model.script(Reply::new().call("c2", "telegram_react", r#"{"emoji": "👍"}"#));
+    model.script(Reply::new().call("c3", "telegram_send", r#"{"text": "psst", "chat_id": 42}"#));
+    model.script(Reply::text("this is not sent"));
+    let gateway = start(&sandbox, &server, &model);
+    let asked = server.says(MEMBER, "do it");
+    wait("the whole turn", || model.unused() == 0);
+    let log = gateway.stop();
+    assert_eq!(server.texts(MEMBER), ["working on it", ""], "{log}");
+    let photo = server.calls_of("sendPhoto").remove(0);
+    assert_eq!(photo.params["photo"]["filename"], "chart.png");
+    let reaction = server.calls_of("setMessageReaction").remove(0);
+    assert_eq!((reaction.number("message_id"), reaction.number("chat_id")), (asked, MEMBER));
+    assert!(server.texts(OWNER).is_empty(), "members reach their own chat only");
+    let last = model.requests().pop().unwrap().json().to_string();
+    assert!(last.contains("only an owner may reach other chats"), "{last}");
+    assert!(last.contains("message_id"), "{last}");
+
+    model.script(Reply::new().call(
+        "c4",
+        "telegram_edit",
+        r#"{"message_id": 2, "text": "done", "chat_id": 7}"#,
+    ));
+    model.script(Reply::text("edited it"));
+    let gateway = start(&sandbox, &server, &model);
+    server.says(OWNER, "edit it");
+    wait("the plain reply", || text_of(&server, OWNER, "edited it"));
+    assert_eq!(server.texts(MEMBER).first().map(String::as_str), Some("done"));
+    gateway.stop();
+    assert_eq!(server.violations(), Vec::<String>::new());
+}
+
+// Approvals as buttons, bound to the person who asked.
+#[test]
+fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    let rules = r#"[{"tools": ["bash"], "action": "ask", "reason": "the shell is asked about"}]"#;
+    model.script(Reply::new().call("c1", "bash", r#"{"cmd": "echo *ran*$((40+2)) > ran.txt"}"#));
+    model.otherwise(Reply::text("finished"));
+    let mut command = command(&sandbox, &server, &model);
+    command.env("BUB_POLICY_RULES", rules).env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));
+    let gateway = start_with(command);
+    server.says_in(GROUP, MEMBER, "bub, run it");
+    wait("the question", || text_of(&server, GROUP, "the shell is asked about"));
+    let question = server.texts(GROUP).remove(0);
+    assert!(question.contains("echo *ran*$((40+2))"), "shown as it is: {question}");
+    let sent = server.calls_of("sendMessage").remove(0);
+    let data =
+        sent.params["reply_markup"]["inline_keyboard"][0][0]["callback_data"].as_str().unwrap().to_owned();
+    let message_id = 2;
+    server.presses(STRANGER, GROUP, message_id, &data);
+    server.presses(8, GROUP, message_id, &data);
+    wait("two refusals", || server.calls_of("answerCallbackQuery").len() == 2);
+    assert!(!sandbox.workspace().join("ran.txt").exists());
+    assert_eq!(server.texts(GROUP).len(), 1, "nobody else's press changes anything");
+    server.presses(MEMBER, GROUP, message_id, &data);
+    wait("the answer", || text_of(&server, GROUP, "finished"));
+    assert!(sandbox.workspace().join("ran.txt").exists());
+    assert!(server.texts(GROUP)[0].ends_with("Approved."), "{:?}", server.texts(GROUP));
+    gateway.stop();
+    assert_eq!(server.violations(), Vec::<String>::new());
+}
+
+// A wrong token is one clear line; other channels are not affected, and the token is in no log.
+#[test]
+fn a_wrong_token_is_one_line_and_other_channels_run() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    let mut command = command(&sandbox, &server, &model);
+    command
+        .env("BUB_TELEGRAM_TOKEN", "999999:wrong-token-of-somebody")
+        .env("BUB_WEBHOOK_TOKEN", "x-long-enough-token");
+    command.env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0");
+    let gateway = start_with(command);
+    wait("both channels", || {
+        let status = sandbox.bub(["status"]).stdout;
+        status.contains("webhook: running") && status.contains("does not know the bot's token")
+    });
+    let log = gateway.stop();
+    assert_eq!(log.matches("does not know the bot's token").count(), 1, "{log}");
+    assert!(!log.contains("wrong-token-of-somebody"), "{log}");
+}
+
+// What people send reaches the model: pictures, and documents as text.
+#[test]
+fn pictures_and_text_documents_reach_the_model() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    model.otherwise(Reply::text("seen"));
+    server.file("pic", "photos/1.jpg", b"jpeg bytes".to_vec());
+    server.file("doc", "documents/a b.txt", b"the secret word is plum".to_vec());
+    let gateway = start(&sandbox, &server, &model);
+    let from = bub_testkit::telegram::person(OWNER);
+    let chat = serde_json::json!({"id": OWNER, "type": "private"});
+    server.message(serde_json::json!({
+        "chat": chat, "from": from, "caption": "look",
+        "photo": [{"file_id": "pic", "file_unique_id": "p", "width": 1, "height": 1, "file_size": 10}],
+    }));
+    wait("an answer", || server.texts(OWNER).len() == 1);
+    server.message(serde_json::json!({
+        "chat": chat, "from": from,
+        "document": {"file_id": "doc", "file_unique_id": "d", "file_name": "../../a b.txt", "mime_type": "text/plain", "file_size": 23},
+    }));
+    wait("another answer", || server.texts(OWNER).len() == 2);
+    server.message(serde_json::json!({
+        "chat": chat, "from": from,
+        "document": {"file_id": "huge", "file_unique_id": "h", "file_name": "huge.zip", "mime_type": "application/zip", "file_size": 4_000_000_000_i64},
+    }));
+    wait("a third", || server.texts(OWNER).len() == 3);
+    let requests: Vec<String> = model.requests().iter().map(|request| request.json().to_string()).collect();
+    assert!(requests[0].contains("data:image/jpeg;base64,anBlZyBieXRlcw=="), "{}", requests[0]);
+    assert!(requests[1].contains("the secret word is plum"), "{}", requests[1]);
+    assert!(!requests[1].contains("../../a b.txt]"), "{}", requests[1]);
+    assert!(requests[2].contains("huge.zip (larger than 2 MiB)"), "{}", requests[2]);
+    gateway.stop();
+}

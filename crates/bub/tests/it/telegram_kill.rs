@@ -1,0 +1,77 @@
+//! SIGKILL at any moment between an update and its answer: each message is answered, and once, but for the one case that
+//! nobody can tell apart: the platform took the answer, and the process ended before it knew.
+//!
+//! `BUB_KILL_ROUNDS=1000` is the long form.
+
+use std::time::Duration;
+
+use bub_testkit::{
+    model::{ModelServer, Reply},
+    telegram::BotServer,
+};
+
+use crate::{
+    sandbox::{Sandbox, signal},
+    telegram::{command, start_with, wait},
+};
+
+// L1, the kill matrix through the platform. Each message is in a chat of its own, so that each chat shows one answer.
+#[test]
+fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
+    let rounds: i64 = std::env::var("BUB_KILL_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap());
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    // In two parts.
+    model.otherwise(Reply::deltas((0..60).map(|at| format!("{} word{at} ", "x".repeat(100)))));
+    let users: Vec<String> = (1..=2 * rounds).map(|user| user.to_string()).collect();
+    let start = || {
+        let mut command = command(&sandbox, &server, &model);
+        command.env("BUB_TELEGRAM_ALLOW_USERS", users.join(",")).env("BUB_DEBOUNCE_SECONDS", "0");
+        start_with(command)
+    };
+    for round in 0..rounds {
+        let mut gateway = start();
+        let requests = server.requests();
+        for user in [2 * round + 1, 2 * round + 2] {
+            server.says(user, "hello");
+        }
+        let moment = round * 7919 % 300;
+        // Most are measured from the first sign of life, or else a busy computer would be killed in its start only. An
+        // answer takes a second, because its parts keep the distance that the platform wants.
+        if moment > 60 {
+            wait("a call", || server.requests() > requests);
+        }
+        let far = if round % 3 == 0 { 900 } else { 0 };
+        std::thread::sleep(Duration::from_millis((moment + far).unsigned_abs()));
+        gateway.child.kill().unwrap();
+        gateway.child.wait().unwrap();
+    }
+    let mut gateway = start();
+    let is_answered = |user: i64| {
+        let texts = server.texts(user);
+        texts.iter().any(|text| text.contains("word0 ")) && texts.iter().any(|text| text.contains("word59"))
+    };
+    wait("all is answered", || (1..=2 * rounds).all(is_answered));
+    wait("all is confirmed", || server.pending() == 0);
+    signal(&gateway.child, "TERM");
+    assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
+
+    let (mut parts_twice, mut most) = (0, 0);
+    for user in 1..=2 * rounds {
+        let texts = server.texts(user);
+        let starts = texts.iter().filter(|text| text.contains("word0 ")).count();
+        let ends = texts.iter().filter(|text| text.contains("word59")).count();
+        assert_eq!(texts.len(), starts + ends, "only parts of the answer: {texts:?}");
+        parts_twice += texts.len() - 2;
+        most = most.max(texts.len() - 2);
+    }
+    println!("{rounds} kills, {} messages, {parts_twice} parts came twice", 2 * rounds);
+    // Each kill can hit the moment between the platform's taking and our knowing, in each of the two chats.
+    assert!(
+        parts_twice <= usize::try_from(rounds / 3).unwrap(),
+        "{parts_twice} parts came twice in {rounds} rounds"
+    );
+    assert!(most <= 2, "a part came {most} times too often");
+    assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
+    sandbox.bub(["tape", "check"]).ok();
+    assert_eq!(server.violations(), Vec::<String>::new());
+}
