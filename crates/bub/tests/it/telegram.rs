@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt as _,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -124,7 +125,6 @@ fn a_stranger_gets_a_code_and_is_let_in_by_it() {
     wait("another code", || server.texts(STRANGER).len() == 3);
     assert!(server.texts(STRANGER)[2].starts_with("Access denied."));
     assert_eq!(sandbox.bub(["pair", "remove", "telegram:666"]).code, Some(1));
-    use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::metadata(sandbox.home().join("pairings.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     gateway.stop();
