@@ -96,8 +96,10 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
         return output::print(&format!("Nothing to change in {}\n", path.display()));
     }
     config::save(&onboarding.settings, &mut onboarding.file)?;
-    ask::say("\n");
-    output::print(&format!("Saved config to {}\nNext: bub run \"hello\"\n", path.display()))
+    if asks {
+        ask::say("\n");
+    }
+    output::print(&format!("Saved config to {}\nNext: bub chat\n", path.display()))
 }
 
 /// Whether there is no model yet, and whoever sits there wants one.

@@ -18,7 +18,7 @@ struct Step {
 
 #[test]
 fn every_command_in_the_docs_works_as_shown() {
-    let mut pages = vec![root().join("README.md")];
+    let mut pages = vec![root().join("README.md"), root().join("README.zh-CN.md")];
     pages.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|file| file.unwrap().path()));
     let mut count = 0;
     for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
@@ -27,6 +27,26 @@ fn every_command_in_the_docs_works_as_shown() {
         check_page(page, &steps);
     }
     assert!(count > 5, "only {count} commands found: are the blocks still marked `console`?");
+}
+
+#[test]
+fn the_book_has_every_page_and_no_link_leads_nowhere() {
+    let docs = root().join("docs");
+    let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    for file in std::fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path()) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let is_page = name.ends_with(".md");
+        assert!(
+            !is_page || name == "SUMMARY.md" || summary.contains(&format!("({name})")),
+            "{name} is not in the book"
+        );
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|_| is_page);
+        for link in links.filter(|link| !link.contains("://") && !link.starts_with('#')) {
+            let target = link.split('#').next().unwrap();
+            assert!(docs.join(target).exists(), "{name} links to {link}");
+        }
+    }
 }
 
 fn check_page(page: &Path, steps: &[Step]) {
