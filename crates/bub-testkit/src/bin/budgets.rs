@@ -11,11 +11,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bub_testkit::pty::Pty;
 use wait4::Wait4;
 
 const MAX_BINARY_BYTES: u64 = 11_000_000;
 const MAX_PEAK_BYTES: u64 = 10_000_000;
 const MAX_WALL: Duration = Duration::from_millis(5);
+const MAX_PROMPT: Duration = Duration::from_millis(30);
 const RUNS: u32 = 40;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -44,7 +46,25 @@ fn check_all(program: &OsString) -> Outcome<bool> {
         within &= check(&format!("{name}: best wall time in µs"), micros(wall), micros(MAX_WALL))?;
         within &= check(&format!("{name}: peak memory in bytes"), peak, MAX_PEAK_BYTES)?;
     }
+    let prompt = first_prompt(program, home.path());
+    within &= check("bub chat: best time to the first prompt in µs", micros(prompt), micros(MAX_PROMPT))?;
     Ok(within)
+}
+
+/// From the start of `bub chat` to its prompt, in a terminal.
+fn first_prompt(program: &OsString, home: &Path) -> Duration {
+    let one = |_| {
+        let started = Instant::now();
+        let mut command = Command::new(program);
+        command.arg("chat").current_dir(home).env_clear().env("HOME", home).env("TERM", "xterm");
+        let mut chat = Pty::spawn(command);
+        chat.expect(" > ");
+        let taken = started.elapsed();
+        chat.send("\x04");
+        chat.finish();
+        taken
+    };
+    (0..RUNS).map(one).min().unwrap_or(Duration::MAX)
 }
 
 fn check(what: &str, measured: u64, limit: u64) -> Outcome<bool> {

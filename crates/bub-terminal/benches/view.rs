@@ -1,0 +1,36 @@
+//! What one delta of an answer costs the chat: held back, redacted, laid out, and shown as far as it is finished.
+
+use bub_kernel::StreamEvent;
+use bub_settings::Redactor;
+use bub_terminal::{Ink, view::View};
+use divan::{Bencher, counter::ItemsCount};
+
+fn main() {
+    divan::main();
+}
+
+/// A megabyte of paragraphs, lists and code, in deltas of eight bytes.
+fn deltas(bytes: usize) -> Vec<StreamEvent> {
+    let part = "Some **bold** text with `code`, which goes on for a while.\n\n- one\n- two\n\n```rust\nlet x = 1;\n```\n\n";
+    let text = part.repeat(bytes / part.len());
+    text.as_bytes()
+        .chunks(8)
+        .map(|chunk| StreamEvent::Text(String::from_utf8_lossy(chunk).into_owned()))
+        .collect()
+}
+
+#[divan::bench(args = [10_000, 100_000, 1_000_000], sample_count = 3)]
+fn delta(bencher: Bencher<'_, '_>, bytes: usize) {
+    let events = deltas(bytes);
+    bencher.counter(ItemsCount::new(events.len())).bench_local(|| {
+        let mut view = View::new(80, Ink::Colours, Redactor::new());
+        view.begin(None);
+        let mut lines = 0;
+        for event in &events {
+            view.event(event);
+            lines += view.take().len();
+        }
+        view.end(false);
+        lines + view.take().len()
+    });
+}

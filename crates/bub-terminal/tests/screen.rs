@@ -1,0 +1,157 @@
+//! The screen against an emulator: whatever is drawn, finished lines are there once and in order, and below them the
+//! live area as it was last drawn.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use bub_terminal::{
+    Ink, Line, Style, columns, fit,
+    screen::{Live, Screen, Size},
+};
+use proptest::prelude::*;
+
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl Output {
+    fn after(&self, length: usize) -> String {
+        String::from_utf8(self.0.lock().unwrap()[length..].to_vec()).unwrap()
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One drawing: lines that are finished, rows of the live area, and the row of the cursor.
+type Drawing = (Vec<String>, Vec<String>, usize);
+
+fn texts(most: usize, longest: usize) -> impl Strategy<Value = Vec<String>> {
+    let letter = prop_oneof![8 => "[a-z]", 1 => Just("你".to_owned()), 1 => Just(" ".to_owned())];
+    let text = prop::collection::vec(letter, 0..longest);
+    prop::collection::vec(text.prop_map(|parts| parts.concat()), 0..most)
+}
+
+fn drawings() -> impl Strategy<Value = Vec<Drawing>> {
+    prop::collection::vec((texts(4, 30), texts(6, 12), 0usize..6), 1..12)
+}
+
+/// A line as a terminal breaks it.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut rows = Vec::new();
+    let mut rest = text;
+    loop {
+        let (row, after) = fit(rest, width);
+        rows.push(row.trim_end().to_owned());
+        if after.is_empty() {
+            return rows;
+        }
+        rest = after;
+    }
+}
+
+fn everything(parser: &mut vt100::Parser) -> Vec<String> {
+    let (height, width) = parser.screen().size();
+    parser.screen_mut().set_scrollback(usize::MAX);
+    let mut above = parser.screen().scrollback();
+    let mut rows = Vec::new();
+    while above > 0 {
+        let take = above.min(usize::from(height));
+        rows.extend(parser.screen().rows(0, width).take(take));
+        above -= take;
+        parser.screen_mut().set_scrollback(above);
+    }
+    rows.extend(parser.screen().rows(0, width));
+    rows.into_iter().map(|row| row.trim_end().to_owned()).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn what_is_drawn_is_there(width in 4usize..20, height in 7usize..10, drawings in drawings()) {
+        let output = Output::default();
+        let size = Size { columns: width, rows: height };
+        let mut screen = Screen::new(output.clone(), size, Ink::Colours, false);
+        let mut expected = Vec::new();
+        let mut shown = (Vec::new(), 0);
+        for (lines, rows, cursor) in &drawings {
+            let rows: Vec<String> = rows.iter().map(|row| fit(row, width).0.to_owned()).collect();
+            let cursor = (*cursor).min(rows.len().saturating_sub(1));
+            let column = rows.get(cursor).map_or(0, |row| columns(row) / 2);
+            let live = Live {
+                rows: rows.iter().map(|row| Line::new(row, Style::BOLD)).collect(),
+                cursor: (cursor, column),
+            };
+            let finished: Vec<Line> = lines.iter().map(|line| Line::new(line, Style::NONE)).collect();
+            let before = output.len();
+            screen.draw(&finished, &live).unwrap();
+            expected.extend(lines.iter().flat_map(|line| wrapped(line, width)));
+            // Each update costs what it has to say, and never clears the whole screen.
+            let frame = output.after(before);
+            let said: usize = lines.iter().chain(&rows).map(String::len).sum();
+            prop_assert!(frame.len() <= 80 + said + 32 * (lines.len() + rows.len() + 1));
+            prop_assert!(!frame.contains("\x1b[2J"));
+            shown = (rows, column);
+        }
+        let mut parser = vt100::Parser::new(u16::try_from(height).unwrap(), u16::try_from(width).unwrap(), 1000);
+        parser.process(output.after(0).as_bytes());
+        let cursor = parser.screen().cursor_position();
+        let seen = everything(&mut parser).join("\n");
+        expected.extend(shown.0.iter().map(|row| row.trim_end().to_owned()));
+        let expected = expected.join("\n");
+        prop_assert_eq!(seen.trim_end(), expected.trim_end());
+        prop_assert_eq!(usize::from(cursor.1), shown.1);
+    }
+}
+
+#[test]
+fn nothing_is_written_when_nothing_has_changed() {
+    let output = Output::default();
+    let mut screen = Screen::new(output.clone(), Size { columns: 20, rows: 10 }, Ink::Colours, true);
+    let rows = vec![Line::new("> ", Style::NONE), Line::new("status", Style::DIM)];
+    let live = Live { rows, cursor: (0, 2) };
+    screen.draw(&[], &live).unwrap();
+    let length = output.len();
+    screen.draw(&[], &live).unwrap();
+    assert_eq!(output.len(), length);
+    // One row has changed: one row is written.
+    let changed = Live { rows: vec![live.rows[0].clone(), Line::new("other", Style::DIM)], cursor: (0, 2) };
+    screen.draw(&[], &changed).unwrap();
+    let written =
+        "\x1b[?2026h\x1b[?25l\r\x1b[1B\r\x1b[K\x1b[2mother\x1b[0m\x1b[1A\r\x1b[2C\x1b[?25h\x1b[?2026l";
+    assert_eq!(output.after(length), written);
+}
+
+// A terminal that wraps its lines anew has made two rows of the one above the prompt.
+#[test]
+fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
+    for (reflows, up) in [(true, "\x1b[2A"), (false, "\x1b[1A")] {
+        let output = Output::default();
+        let mut screen = Screen::new(output.clone(), Size { columns: 20, rows: 10 }, Ink::Plain, reflows);
+        let rows = vec![Line::new("fifteen columns", Style::NONE), Line::new("> ", Style::NONE)];
+        screen.draw(&[], &Live { rows, cursor: (1, 2) }).unwrap();
+        let length = output.len();
+        screen.resize(Size { columns: 10, rows: 10 }).unwrap();
+        assert_eq!(output.after(length), format!("\x1b[?2026h\x1b[?25l{up}\r\x1b[J\x1b[?25h\x1b[?2026l"));
+    }
+}
