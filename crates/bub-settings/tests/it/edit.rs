@@ -197,6 +197,83 @@ fn what_is_written_is_text_for_every_reader() {
     assert_eq!(set("", "x", json!([1.5, null, true, {"a": "b:c"}])), "x: [1.5, null, true, {a: 'b:c'}]\n");
 }
 
+// C.4: what is written means the same to the original. Where its reader is not installed, there is nobody to ask.
+#[test]
+fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
+    let texts = [
+        "yes",
+        "No",
+        "on",
+        "y",
+        "n",
+        "1e3",
+        "12:30",
+        "12:30:45",
+        "2026-01-01",
+        "0x1f",
+        "017",
+        "0o17",
+        "1_000",
+        ".inf",
+        "~",
+        "null",
+        "=",
+        "<<",
+        "it's",
+        "a: b",
+        "#x",
+        "a #b",
+        "ünï 你好 🐙",
+        "\"q\"",
+        "a\tb\n",
+        "-",
+        "- a",
+        "? a",
+        "a,b",
+        "{a",
+        "[a",
+        "*a",
+        "&a",
+        "!a",
+        "%a",
+        "@a",
+        "`a",
+        "|",
+        "> x",
+        "\\",
+        "a\u{2028}b\u{7f}\u{85}",
+        "-1",
+        "1.5",
+        "1.5e+3",
+        "a:",
+        "//x",
+        "",
+        " x ",
+    ];
+    let value = json!({"texts": texts.to_vec(), "numbers": [1, -2, 1.5, 1e21, 2.0], "others": [null, true, {"on": {"y": "n"}}, []]});
+    let given = Given::new().config("# nothing yet\n");
+    let mut file = file(&given);
+    for (number, text) in texts.iter().enumerate() {
+        file.set(&["plain", &format!("k{number}")], &json!(text)).unwrap();
+        file.set(&["keys", text], &json!(number)).unwrap();
+    }
+    file.set(&["flow"], &value).unwrap();
+    file.save(false).unwrap();
+    let script = "import json, sys\ntry:\n import yaml\nexcept ImportError:\n sys.exit(3)\n\
+                  print(json.dumps(yaml.safe_load(open(sys.argv[1], encoding='utf-8'))))";
+    let path = given.path("user/.bub/config.yml");
+    let Ok(output) = std::process::Command::new("python3").args(["-c", script]).arg(path).output() else {
+        return;
+    };
+    if output.status.code() == Some(3) {
+        return;
+    }
+    let read: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("{}\n{}", file.text(), String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(read, parse_yaml(file.text()).unwrap());
+    assert_eq!(read["flow"], value);
+}
+
 // W-13
 #[test]
 fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
