@@ -113,3 +113,44 @@ async fn the_bot_types_while_turns_run_and_stops_with_the_last() {
     world.stop().await;
     check(&server);
 }
+
+// The pictures of an album come one by one, and are one message; an edit is a correction, and no command.
+#[tokio::test]
+async fn albums_are_one_message_and_edits_are_corrections() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.album_wait = std::time::Duration::from_millis(300);
+    let world = World::with(options, home.path()).await;
+    server.wait_calls("getUpdates", 1).await;
+    for (at, caption) in [json!("what is this?"), json!(null), json!(null)].into_iter().enumerate() {
+        let photo = json!([{"file_id": format!("p{at}"), "file_unique_id": "u", "width": 1, "height": 1}]);
+        let chat = json!({"id": OWNER, "type": "private"});
+        let mut picture =
+            json!({"chat": chat, "from": person(OWNER), "media_group_id": "77", "photo": photo});
+        if !caption.is_null() {
+            picture["caption"] = caption;
+        }
+        server.message(picture);
+        tokio::time::sleep(std::time::Duration::from_millis(40)).await;
+    }
+    server.wait_texts(OWNER, 1).await;
+    let asked = world.asked(1).await;
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    for file in ["p0", "p1", "p2", "what is this?"] {
+        assert!(asked[0].contains(file), "{file}: {}", asked[0]);
+    }
+    let mut edited = json!({"message_id": 1, "date": 1, "edit_date": 2, "chat": {"id": OWNER, "type": "private"}, "from": person(OWNER)});
+    edited["text"] = json!(", say nothing");
+    server.update("edited_message", edited.clone());
+    let asked = world.asked(2).await;
+    assert!(asked[1].contains("correction") && asked[1].starts_with('{'), "{}", asked[1]);
+    // A place that moves is no correction.
+    edited["text"] = json!(null);
+    edited["location"] = json!({"latitude": 1.0, "longitude": 1.0});
+    server.update("edited_message", edited);
+    server.says(MEMBER, "say end");
+    server.wait_texts(MEMBER, 1).await;
+    assert_eq!(world.asked(3).await.len(), 3);
+    world.stop().await;
+    check(&server);
+}

@@ -89,6 +89,22 @@ async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
     server.wait_texts(OWNER, 1).await;
     let tries = server.calls_of("sendMessage").iter().filter(|call| call.number("chat_id") == MEMBER).count();
     assert_eq!(tries, 1, "it is not tried again");
+    server.delete_topic(-100, 9);
+    server.message(serde_json::json!({
+        "chat": {"id": -100, "type": "supergroup"}, "from": bub_testkit::telegram::person(OWNER), "text": "bub, hello",
+        "message_thread_id": 9, "is_topic_message": true,
+    }));
+    server
+        .wait_for(|server| {
+            server.calls_of("sendMessage").iter().any(|call| call.number("chat_id") == -100).then_some(())
+        })
+        .await;
+    server.says(OWNER, "say more");
+    server.wait_texts(OWNER, 2).await;
+    assert_eq!(
+        server.calls_of("sendMessage").iter().filter(|call| call.number("chat_id") == -100).count(),
+        1
+    );
     world.stop().await;
 }
 

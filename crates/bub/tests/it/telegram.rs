@@ -283,3 +283,23 @@ fn pictures_and_text_documents_reach_the_model() {
     assert!(requests[2].contains("huge.zip (larger than 2 MiB)"), "{}", requests[2]);
     gateway.stop();
 }
+
+// `reply: tool` as in the original: the plain answer stays inside; H-173: what went wrong is told all the same.
+#[test]
+fn with_reply_by_tool_only_errors_and_commands_are_sent_by_themselves() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    model.script(Reply::text("kept inside"));
+    model.otherwise(Reply::status(400).message("the model is not well"));
+    let mut command = command(&sandbox, &server, &model);
+    command.env("BUB_TELEGRAM_REPLY", "tool");
+    let gateway = start_with(command);
+    server.says(OWNER, "hello");
+    wait("the first turn", || model.unused() == 0);
+    server.says(OWNER, ",help");
+    wait("the output of the command", || server.texts(OWNER).len() == 1);
+    server.says(OWNER, "again");
+    wait("the error", || text_of(&server, OWNER, "not well"));
+    assert!(!text_of(&server, OWNER, "kept inside"), "{:?}", server.texts(OWNER));
+    gateway.stop();
+    assert_eq!(server.violations(), Vec::<String>::new());
+}
