@@ -6,7 +6,6 @@ import inspect
 from typing import Any, Awaitable, Callable, Dict, List, Optional
 
 from . import host, schema
-from .peer import Work
 from .values import Envelope, Fields, StreamEvent
 
 _MARK = "_bub_hook"
@@ -64,9 +63,9 @@ class Tool:
         named = {self.context: context} if self.context else {}
         if self.model is not None:
             return [self.model(**arguments)], named
-        values, wrong = schema.read(self.name, self.schema, arguments)
-        if wrong:
-            raise ValueError(wrong)
+        values, problems = schema.read(self.name, self.schema, arguments)
+        if problems:
+            raise ValueError(f"Tool '{self.name}' argument validation failed. {'; '.join(problems)}")
         return [], {**values, **named}
 
 
@@ -127,9 +126,9 @@ class Command:
     def bind(self, given: dict) -> dict:
         names = {self._shown(name): name for name in self.schema["properties"]}
         given = {names.get(name, name): value for name, value in given.items() if value is not None}
-        values, wrong = schema.read(self.name, self.schema, given)
-        if wrong:
-            raise ValueError(wrong)
+        values, problems = schema.read(self.name, self.schema, given)
+        if problems:
+            raise ValueError("; ".join(problems))
         return values
 
 
@@ -200,6 +199,3 @@ def find_hooks(plugin: Any) -> List[Hook]:
         if mark is not None:
             found.append(Hook(getattr(plugin, name), mark))
     return found
-
-
-__all__ = ["Channel", "Command", "Hook", "Tool", "ToolContext", "Work", "command", "hookimpl", "tool"]

@@ -229,16 +229,16 @@ class Peer:
             return self._answer(method, work)
         if method == "shutdown":
             return self.end()
-        about = params.get("id")
+        about: Any = params.get("id")
         if method == "stream/event":
             asked = self.asked.get(about)
             return asked.put({"event": params.get("event")}) if asked else None
-        work = self.working.get(about)
-        if method == "stream/credit" and work:
-            work.grant(params.get("credits") or 0)
-        elif method == "$/cancelRequest" and work:
+        known = self.working.get(about)
+        if method == "stream/credit" and known:
+            known.grant(params.get("credits") or 0)
+        elif method == "$/cancelRequest" and known:
             self.working.pop(about, None)
-            work.cancel()
+            known.cancel()
         elif method == "channel/event":
             self._answer(method, Work(self, None, params))
         return None

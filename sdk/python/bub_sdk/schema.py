@@ -84,9 +84,11 @@ def of_function(function: Callable, leave_out: Optional[str]) -> Tuple[str, dict
     return text, {**schema, "required": required} if required else schema
 
 
-def read(tool: str, schema: dict, given: Dict[str, Any]) -> Tuple[Dict[str, Any], Optional[str]]:
+def read(tool: str, schema: dict, given: Dict[str, Any]) -> Tuple[Dict[str, Any], List[str]]:
     """The arguments of a call, and all that is wrong with them in words a model can act on."""
-    values, problems, left = {}, [], dict(given)
+    values: Dict[str, Any] = {}
+    problems: List[str] = []
+    left = dict(given)
     properties, required = schema.get("properties", {}), schema.get("required", ())
     for name, wanted in properties.items():
         value = left.pop(name, None)
@@ -104,8 +106,7 @@ def read(tool: str, schema: dict, given: Dict[str, Any]) -> Tuple[Dict[str, Any]
             problems.append(f"argument '{name}': {error}")
     known = ", ".join(properties) or "no arguments"
     problems += [f"unknown argument '{name}' of {tool}; it takes {known}" for name in left]
-    wrong = f"Tool '{tool}' argument validation failed. {'; '.join(problems)}" if problems else None
-    return values, wrong
+    return values, problems
 
 
 def _wrong(wanted: str, value: Any) -> ValueError:

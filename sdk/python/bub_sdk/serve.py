@@ -13,7 +13,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import host
-from .marks import COMMANDS, TOOLS, Channel, Hook, ToolContext, find_hooks
+from .marks import COMMANDS, TOOLS, Hook, ToolContext, find_hooks
 from .peer import CALL, Next, Peer, Work
 from .values import BubError, Changes, Envelope, Fields, StreamEvent, encode
 
@@ -64,7 +64,8 @@ class Served:
         else:
             return work.fail(BubError(f"there is no method `{method}`", "not_found"))
         context = contextvars.copy_context()
-        context.run(CALL.set, work)
+        # What a channel asks for belongs to no turn.
+        context.run(CALL.set, None if method.startswith("channel/") else work)
         work.task = task = context.run(peer.loop.create_task, doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -297,13 +298,14 @@ def load(target: Any) -> List[Any]:
     if isinstance(target, (list, tuple)):
         return [plugin for one in target for plugin in load(one)]
     if inspect.isclass(target):
+        make: Any = target
         takes = [p for p in inspect.signature(target).parameters.values() if p.default is p.empty]
-        return [target(PluginContext()) if takes else target()]
+        return [make(PluginContext()) if takes else make()]
     return [target]
 
 
 #: Where what is printed goes: to whoever runs the current command, else to the log.
-PRINTED: "contextvars.ContextVar[Optional[Callable[[dict], None]]]" = contextvars.ContextVar("printed", default=None)
+PRINTED: "contextvars.ContextVar[Optional[Callable[[dict], Any]]]" = contextvars.ContextVar("printed", default=None)
 
 
 class _Output(io.TextIOBase):

@@ -283,9 +283,7 @@ class Parts(unittest.TestCase):
             inbound = host.expect("channel/inbound")
             sender = {"id": "7", "role": "member"}
             message = {"content": "started", "chat_id": "1"}
-            self.assertEqual(
-                inbound["params"], {"channel": "lab", "message": message, "sender": sender, "call": start}
-            )
+            self.assertEqual(inbound["params"], {"channel": "lab", "message": message, "sender": sender})
             host.send(id=inbound["id"], result={"accepted": True})
             self.assertEqual(host.read()["id"], start)
             failed = host.ask("channel/send", channel="lab", message={"content": "later"})
