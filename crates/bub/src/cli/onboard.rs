@@ -7,8 +7,10 @@ mod plugins;
 use std::{process::ExitCode, sync::Arc};
 
 use bub_kernel::{CliCommand, CliContext, Error, Framework, Result};
+use bub_model::ModelId;
 use bub_settings::{ConfigFile, EditError, Settings};
 use clap::{Arg, ArgAction, Command};
+use serde_json::{Value, json};
 
 use super::{ask, config, output};
 
@@ -118,13 +120,24 @@ impl Onboarding<'_> {
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
         let value = self.settings.value_for(path, text).map_err(|error| Error::config(error.to_string()))?;
         let keys: Vec<_> = path.split('.').collect();
-        match (self.file.set(&keys, &value), keys.as_slice()) {
-            // One value for all providers stands where one for each could: it is of no use, so it goes.
-            (Err(EditError::NoMap { .. }), [whole, _]) => {
-                self.file.set(&[whole], &value).map_err(|error| Error::config(error.to_string()))
+        let done = match (self.file.set(&keys, &value), keys.as_slice()) {
+            (Err(EditError::NoMap { .. }), [whole, provider]) => self.set_beside(whole, provider, &value),
+            (done, _) => done,
+        };
+        done.map_err(|error| Error::config(error.to_string()))
+    }
+
+    /// One value stands where one for each provider could: it belongs to the provider of `model`, and stays with it.
+    fn set_beside(&mut self, whole: &str, provider: &str, value: &Value) -> Result<(), EditError> {
+        let old = self.file.value()?.get(whole).cloned();
+        let model = self.settings.text_at("model").and_then(|text| text.parse::<ModelId>().ok());
+        let each = match (old, model) {
+            (Some(old), Some(model)) if model.provider() != provider => {
+                json!({model.provider(): old, provider: value})
             }
-            (done, _) => done.map_err(|error| Error::config(error.to_string())),
-        }
+            _ => value.clone(),
+        };
+        self.file.set(&[whole], &each)
     }
 
     /// What would be in force with the answers so far.

@@ -290,6 +290,20 @@ fn without_a_terminal_flags_are_enough() {
     assert!(again.ok().starts_with("Nothing to change in "));
 }
 
+// W-13: the one key there was is of use for the model there was
+#[test]
+fn a_second_provider_does_not_cost_the_key_of_the_first() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: groq:small\napi_key: the-key-of-groq # mine\n");
+    let mut command = sandbox.command(&bub());
+    command.args(["onboard", "--yes", "--no-test", "--api-key-stdin", "--model", "mistral:large"]);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), KEY.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let after = format!("model: mistral:large\napi_key: {{groq: the-key-of-groq, mistral: {KEY}}} # mine\n");
+    assert_eq!(config(&sandbox), after);
+}
+
 // H-1: without a terminal `bub` alone asks nothing
 #[test]
 fn alone_and_without_a_terminal_it_says_what_to_do_next() {
