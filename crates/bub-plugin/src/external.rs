@@ -245,11 +245,14 @@ impl External {
         let granted = self.setup.granted.iter().filter_map(|name| {
             self.host.settings.granted_variable(name).map(|value| (OsString::from(name), value))
         });
+        // Python would otherwise run whatever bytecode lies beside the plugin, which is not pinned.
+        let cache = self.host.settings.home().join("cache/python").join(self.name());
+        let bytecode = (OsString::from("PYTHONPYCACHEPREFIX"), cache.into_os_string());
         let talk = Talk {
             launcher: self.host.launcher.as_deref(),
             command: &self.setup.command,
             directory: &self.setup.directory,
-            environment: usual.chain(granted).collect(),
+            environment: usual.chain(granted).chain([bytecode]).collect(),
         };
         let Talker { stream, errors, leash } = talk.start().map_err(|error| {
             let program = self.setup.command.first().map(|program| program.to_string_lossy().into_owned());
