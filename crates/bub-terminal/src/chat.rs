@@ -40,6 +40,8 @@ const ESCAPE: Duration = Duration::from_millis(40);
 const SPIN: Duration = Duration::from_millis(120);
 /// A second Ctrl-C within this time leaves.
 const TWICE: Duration = Duration::from_secs(2);
+/// So long what runs may take to end when the person leaves.
+const QUIT_LIMIT: Duration = Duration::from_secs(3);
 /// So many happenings are taken before the screen is drawn again.
 const AT_ONCE: usize = 512;
 
@@ -166,6 +168,11 @@ pub async fn run(setup: Setup) -> Result<Left> {
             draw_at = None;
         }
         if let Some(left) = chat.left {
+            // From now on nobody waits for room to tell: what runs can end.
+            happenings.close();
+            while let Ok(happening) = happenings.try_recv() {
+                chat.happened(happening);
+            }
             return chat.leave(left).await;
         }
         let spin = chat.is_busy().then(|| Instant::now() + SPIN);
@@ -234,7 +241,8 @@ impl Chat {
     /// The last words; the terminal is as it was.
     async fn leave(mut self, left: Left) -> Result<Left> {
         if left == Left::Quit {
-            self.host.quit().await;
+            // What does not end by then is cut off when the program ends.
+            let _ = tokio::time::timeout(QUIT_LIMIT, self.host.quit()).await;
         }
         self.view.end(self.running.as_ref().is_some_and(|turn| !turn.is_ended));
         if left == Left::Quit {

@@ -180,20 +180,20 @@ pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> R
             line = typed.recv(), if !talk.is_leaving => match line.transpose().map_err(input_error)? {
                 Some(text) => {
                     if talk.typed(text).await? {
-                        return talk.leave().await;
+                        return talk.leave(plain.happenings).await;
                     }
                 }
                 None => talk.is_leaving = true,
             },
             _ = interrupts.recv() => {
                 if talk.interrupt().await {
-                    return talk.leave().await;
+                    return talk.leave(plain.happenings).await;
                 }
             }
             Some(happening) = plain.happenings.recv() => talk.happened(happening)?,
         }
         if talk.is_leaving && talk.open.is_empty() && talk.running.is_none() {
-            return talk.leave().await;
+            return talk.leave(plain.happenings).await;
         }
     }
 }
@@ -320,7 +320,9 @@ impl Talk {
         self.print(is_free)
     }
 
-    async fn leave(mut self) -> Result<Left> {
+    async fn leave(mut self, happenings: mpsc::Receiver<Happening>) -> Result<Left> {
+        // Nobody has to wait for room to tell: what runs can end.
+        drop(happenings);
         self.host.quit().await;
         self.view.end(self.running.is_some());
         self.view.notice("Bye.", crate::Style::NONE);

@@ -56,6 +56,11 @@ pub fn restore() {
     }
 }
 
+/// Whether the terminal is in raw mode: then nobody else may ask anything there.
+pub fn is_raw() -> bool {
+    BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+}
+
 /// How large the terminal is; what it does not say is taken as usual.
 pub fn size() -> Size {
     let (columns, rows) = tcgetwinsize(stdout()).map_or((0, 0), |size| (size.ws_col, size.ws_row));

@@ -9,7 +9,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Whether there is somebody to ask.
 pub(crate) fn is_possible() -> bool {
-    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+    // The chat has the terminal for itself.
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !bub_terminal::tty::is_raw()
 }
 
 /// A line, or the default for an empty one.

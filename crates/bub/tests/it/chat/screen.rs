@@ -304,3 +304,19 @@ fn ten_columns_are_enough_to_write_and_to_read() {
     assert_eq!(chat.ends().0, Some(0));
     assert!(chat.is_restored());
 }
+
+#[test]
+fn one_can_leave_in_the_middle_of_a_flood() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::deltas((0..200_000).map(|number| format!("w{number} "))));
+    let mut chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("go\r");
+    chat.sees("w100 ");
+    let asked = std::time::Instant::now();
+    chat.send(",quit\r");
+    let (code, screen) = chat.ends();
+    assert_eq!(code, Some(0), "{screen}");
+    assert!(chat.is_restored() && screen.ends_with("Bye."), "{screen}");
+    assert!(asked.elapsed() < std::time::Duration::from_secs(8), "{:?}", asked.elapsed());
+}
