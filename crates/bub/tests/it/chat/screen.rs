@@ -312,7 +312,7 @@ fn one_can_leave_in_the_middle_of_a_flood() {
     let mut chat = Start::new(&sandbox).model(&server).go();
     chat.is_idle();
     chat.send("go\r");
-    chat.sees("w100 ");
+    chat.until(|screen| screen.contains("Generating") && screen.contains("w1"));
     let asked = std::time::Instant::now();
     chat.send(",quit\r");
     let (code, screen) = chat.ends();
