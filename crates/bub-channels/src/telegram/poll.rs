@@ -8,6 +8,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 use bub_kernel::{CancellationToken, Error, ErrorKind, MessageHandler, Result};
 use futures_util::FutureExt as _;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     Bot,
@@ -34,7 +35,13 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
     let mut trouble = Trouble::default();
     loop {
+        let asked = Instant::now();
         match ask(bot, offset, bot.options.poll).await {
+            // Something in between does not hold polls: then it is asked less often.
+            Ok(updates) if updates.is_empty() && asked.elapsed() < FIRST_PAUSE.min(bot.options.poll) => {
+                trouble.is_over();
+                tokio::time::sleep(FIRST_PAUSE).await;
+            }
             Ok(mut updates) => {
                 trouble.is_over();
                 if updates.iter().any(|update| intake::album_of(update).is_some()) {
