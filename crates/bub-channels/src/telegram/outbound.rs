@@ -17,6 +17,7 @@ use super::{
     Bot,
     client::{Failure, Upload, Why},
     html::{self, Part},
+    preview::Previews,
     progress::Sent,
     route::{Button, Route},
 };
@@ -68,8 +69,14 @@ pub(super) async fn deliver(bot: &Arc<Bot>, message: &Envelope) -> Result<()> {
     pieces.extend(message.media().into_iter().map(Piece::Media));
     let sent = bot.progress.get(&reply_id);
     let is_plain = message.kind() == "normal" && approval.is_none() && message.str_field(NOTE).is_none();
-    let preview = match inbound_id.filter(|_| is_plain && sent.parts == 0) {
-        Some(inbound_id) => bot.previews.finish(bot, &inbound_id).await,
+    if let Some(inbound_id) = inbound_id.as_deref().filter(|_| message.kind() == "error") {
+        bot.previews.leave(inbound_id);
+    }
+    let inbound_id = inbound_id.filter(|_| is_plain && sent.parts == 0);
+    let preview = match &inbound_id {
+        Some(inbound_id) => {
+            bot.previews.finish(bot, inbound_id).await.map(|shown| (shown, inbound_id.clone()))
+        }
         None => None,
     };
     let mut sending = Sending { bot: Arc::clone(bot), route, reply_id, sent, preview };
@@ -169,8 +176,8 @@ struct Sending {
     route: Route,
     reply_id: String,
     sent: Sent,
-    /// The message that showed the answer while it grew.
-    preview: Option<i64>,
+    /// The message that showed the answer while it grew, and what it answers.
+    preview: Option<(i64, String)>,
 }
 
 impl Sending {
@@ -205,6 +212,11 @@ impl Sending {
                 self.sent.parts = at + 1;
                 self.sent.first = self.sent.first.or(message_id);
                 self.bot.progress.note(&self.reply_id, self.sent.clone());
+                if let Some((shown, inbound_id)) = self.preview.take()
+                    && message_id == Some(shown)
+                {
+                    Previews::used(&self.bot, &inbound_id);
+                }
                 Ok(())
             }
             Err(failure) => {
@@ -229,14 +241,16 @@ impl Sending {
         part: &Part,
         question: Option<&str>,
     ) -> Result<Option<i64>, Failure> {
-        if let (0, Some(preview)) = (at, self.preview) {
+        if let (0, Some((preview, _))) = (at, &self.preview) {
+            let preview = *preview;
             let base = json!({"chat_id": self.route.place.chat, "message_id": preview});
             match self.bot.with_markup("editMessageText", &base, part).await {
-                Ok(_) => return Ok(Some(preview)),
-                Err(failure) if failure.why == Why::NotModified => return Ok(Some(preview)),
+                Err(failure) if failure.why != Why::NotModified && failure.why != Why::Refused => {
+                    return Err(failure);
+                }
                 // It is gone: somebody deleted it.
                 Err(failure) if failure.why == Why::Refused => {}
-                Err(failure) => return Err(failure),
+                _ => return Ok(Some(preview)),
             }
         }
         let mut base = reply_params(&self.route, at == 0);

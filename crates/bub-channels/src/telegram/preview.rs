@@ -5,6 +5,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use bub_kernel::{Delivery, Envelope};
@@ -14,6 +15,8 @@ use tokio::{sync::Mutex as Turn, time::Instant};
 use super::{Bot, client::Why, html, outbound::reply_params, progress::Sent, route::Route};
 use crate::{Outcome, Ticket, journal::lock, spoken};
 
+/// A reply that has not taken the place of its preview by then is not going to.
+const LATE: Duration = Duration::from_mins(2);
 /// So many answers grow at a time; others are sent when they are done.
 const MOST: usize = 1_000;
 
@@ -43,6 +46,16 @@ impl Previews {
         };
         // It may be one of the process before this.
         shown.or_else(|| bot.progress.get(&key(inbound_id)).first)
+    }
+
+    /// Notes that a reply stands where the preview stood: the next one has to find a place of its own.
+    pub(super) fn used(bot: &Bot, inbound_id: &str) {
+        bot.progress.note(&key(inbound_id), Sent { parts: 1, first: None });
+    }
+
+    /// Leaves what is shown as it is: the answer ends there.
+    pub(super) fn leave(&self, inbound_id: &str) {
+        lock(&self.0).remove(inbound_id);
     }
 }
 
@@ -129,12 +142,16 @@ async fn show(bot: Arc<Bot>, preview: Arc<Preview>, text: String, route: Route, 
     }
 }
 
-/// When the turn ends without a reply, the preview goes.
+/// When the turn ends without a reply in its place, the preview goes.
 fn watch(bot: &Arc<Bot>, inbound_id: &str, message: &Envelope) {
     let (Some(ticket), Ok(route)) = (message.slot::<Ticket>(), Route::of(message)) else { return };
     let (bot, inbound_id) = (Arc::clone(bot), inbound_id.to_owned());
     tokio::spawn(async move {
         if matches!(ticket.settled().await, Outcome::Done { replies: 1.. }) {
+            // On its way, unless all of them were sent by a tool.
+            tokio::time::sleep(LATE).await;
+        }
+        if !lock(&bot.previews.0).contains_key(&inbound_id) {
             return;
         }
         if let Some(message_id) = bot.previews.finish(&bot, &inbound_id).await {
