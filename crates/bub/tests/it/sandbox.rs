@@ -13,6 +13,19 @@ pub(crate) struct Sandbox {
     dir: TempDir,
 }
 
+/// The signals that end a program in order, by name, with their exit codes. Whoever runs the tests with `nohup` hangs
+/// nothing up.
+pub(crate) fn ending_signals() -> Vec<(&'static str, i32)> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
+    let is_ignored = u64::from_str_radix(ignored.trim(), 16).is_ok_and(|mask| mask & 1 == 1);
+    if is_ignored {
+        println!("SIGHUP is ignored here: it is not tried");
+    }
+    let all = [("TERM", 143), ("HUP", 129)];
+    all.into_iter().filter(|(name, _)| *name != "HUP" || !is_ignored).collect()
+}
+
 /// What a program came to.
 #[derive(Debug)]
 pub(crate) struct Run {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bub_testkit::model::{ModelServer, Pace, Reply};
 
 use super::terminal::Start;
-use crate::sandbox::{Sandbox, example};
+use crate::sandbox::{Sandbox, ending_signals, example};
 
 const ANSWER: [&str; 8] = [
     "# Plan\n\nThis is **important**: a paragraph that is longer ",
@@ -157,7 +157,7 @@ fn control_c_ends_the_turn_and_then_the_chat() {
 
 #[test]
 fn the_terminal_is_restored_whatever_ends_the_chat() {
-    for (name, code) in [("TERM", 143), ("HUP", 129)] {
+    for (name, code) in ending_signals() {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         server.script(Reply::deltas(["Half of it", " rest"]).paced(&pace));
         let mut chat = Start::new(&sandbox).model(&server).go();
