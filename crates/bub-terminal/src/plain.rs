@@ -20,7 +20,7 @@ use crate::{
     harmless::harmless,
     host::Host,
     tty,
-    view::View,
+    view::{self, View},
 };
 
 /// No message is this long.
@@ -76,6 +76,9 @@ impl Plain {
             said += u32::from(matches!(happening, Happening::Said { .. }));
             match happening {
                 Happening::Event(StreamEvent::Text(delta)) => out.text(&delta)?,
+                Happening::Event(StreamEvent::Final(end)) => {
+                    view::failures(&end).iter().for_each(|failure| self.remark(&format!("tool {failure}")));
+                }
                 Happening::Event(StreamEvent::Error(error)) => self.complain(error.message()),
                 Happening::Began { .. } | Happening::Ended => out.end()?,
                 Happening::Said { content, kind, .. } if kind == "error" => {
@@ -115,20 +118,27 @@ impl Plain {
 struct Printed<'a> {
     redactor: &'a Redactor,
     out: Option<RedactingWriter<io::Stdout>>,
+    /// What came before the first word: an answer that is nothing else is none.
+    blank: String,
     is_shown: bool,
     is_open: bool,
 }
 
 impl<'a> Printed<'a> {
     fn new(redactor: &'a Redactor, is_shown: bool) -> Self {
-        Self { redactor, out: None, is_shown, is_open: false }
+        Self { redactor, out: None, blank: String::new(), is_shown, is_open: false }
     }
 
     fn text(&mut self, text: &str) -> Result<()> {
-        if text.is_empty() || (self.out.is_none() && text.trim().is_empty()) {
+        if self.out.is_none() && text.trim().is_empty() {
+            self.blank.push_str(text);
+            return Ok(());
+        }
+        if text.is_empty() {
             return Ok(());
         }
         self.is_open = !text.ends_with('\n');
+        let text = &(std::mem::take(&mut self.blank) + text);
         let out = self.out.get_or_insert_with(|| self.redactor.writer(io::stdout()));
         let text = if self.is_shown { harmless(text) } else { text.into() };
         written(out.write_all(text.as_bytes()))
@@ -136,6 +146,7 @@ impl<'a> Printed<'a> {
 
     /// Ends the last line.
     fn end(&mut self) -> Result<()> {
+        self.blank.clear();
         let Some(mut out) = self.out.take() else { return Ok(()) };
         if std::mem::take(&mut self.is_open) {
             written(out.write_all(b"\n"))?;

@@ -11,8 +11,8 @@ use bub_settings::Redactor;
 use serde_json::Value;
 
 pub use self::status::Status;
-pub(crate) use self::status::line as status_line;
 use self::verbatim::Verbatim;
+pub(crate) use self::{calls::failures, status::line as status_line};
 use crate::{
     Ink, Line, Style, fit,
     harmless::line as one_line,
@@ -150,16 +150,11 @@ impl View {
                 self.calls.results = Some((results.clone(), took));
             }
             StreamEvent::Final(data) => {
-                self.finish_calls(data.get("elapsed_ms").and_then(Value::as_array));
+                self.finish_calls(Some(data));
                 self.close();
             }
             StreamEvent::Error(error) => self.error(error.message()),
-            StreamEvent::Other { kind, data } if kind == "retry" => {
-                let text = |name: &str| data.get(name).map(ToString::to_string).unwrap_or_default();
-                let reason = data.get("reason").and_then(Value::as_str).unwrap_or_default();
-                let again = format!("again in {} s: {reason}", text("wait_seconds"));
-                self.notice(&again, Style::YELLOW);
-            }
+            // The log tells of tries that are made again.
             _ => {}
         }
     }
@@ -235,15 +230,24 @@ impl View {
         }
     }
 
-    fn say(&mut self, delta: &str) {
+    fn say(&mut self, mut delta: &str) {
         if self.text.is_none() {
-            // Blank lines before the first word are nobody's.
+            // Held back until a word comes, so that it does not matter how the stream was cut.
             if delta.trim().is_empty() {
+                self.held.push_str(delta);
                 return;
             }
             self.close_thought();
             self.finish_calls(None);
             let (frame, title) = self.turn.clone();
+            if frame == Frame::Assistant {
+                // Blank lines before the first word are nobody's; what indents it belongs to it.
+                let indent = delta.len() - delta.trim_start().len();
+                self.held.push_str(delta.get(..indent).unwrap_or_default());
+                delta = delta.get(indent..).unwrap_or_default();
+                let blank = self.held.rfind(['\n', '\r']).map_or(0, |end| end + 1);
+                self.held.drain(..blank);
+            }
             self.rule(frame, &title);
             self.text = Some(match frame {
                 Frame::Assistant => Text::Markdown(Box::new(Markdown::new(self.width, self.look))),
@@ -321,10 +325,10 @@ impl View {
     /// Ends the text and the reasoning that run.
     fn close(&mut self) {
         self.close_thought();
+        let held = std::mem::take(&mut self.held);
         if self.text.is_none() {
             return;
         }
-        let held = std::mem::take(&mut self.held);
         self.pass(held.trim_end());
         let lines = match &mut self.text {
             Some(Text::Markdown(markdown)) => markdown.finish(),
@@ -336,14 +340,18 @@ impl View {
         self.lines.push(Line::default());
     }
 
-    fn finish_calls(&mut self, elapsed: Option<&Vec<Value>>) {
+    fn finish_calls(&mut self, end: Option<&Value>) {
         let calls = std::mem::take(&mut self.calls);
+        let elapsed = end.and_then(|end| end.get("elapsed_ms")?.as_array());
         for (index, call) in calls.made.iter().enumerate() {
             self.lines.extend(calls::call(call, self.width, self.look));
             let took = elapsed.and_then(|list| list.get(index)?.as_u64()).map(Duration::from_millis);
             let lines =
                 match calls.results.as_ref().and_then(|(results, all)| Some((results.get(index)?, all))) {
-                    Some((result, all)) => calls::result(result, took.unwrap_or(*all), self.width, self.look),
+                    Some((result, all)) => {
+                        let reason = calls::failure(result, end, index);
+                        calls::result(reason.as_deref(), took.unwrap_or(*all), self.width, self.look)
+                    }
                     None => {
                         vec![Line::new(format!("{}interrupted", calls::ending(self.look)), Style::YELLOW)]
                     }

@@ -39,9 +39,14 @@ impl Turn {
         self.tape.record(chat, Vec::new()).await?;
         self.tape.calls_begin(answer.tool_calls.iter().map(|call| text_at(call, "/id").to_owned()).collect());
         self.events.send(StreamEvent::ToolCall(answer.tool_calls.clone())).await;
+        let unknown = |call: &Value| !self.is_known(text_at(call, "/function/name"));
+        let mut not_made: Vec<usize> = positions(&answer.tool_calls, unknown);
         let (mut results, took): (Vec<Value>, Vec<u64>) = match patience {
             Patience::Left => self.make_calls(&answer).await?.into_iter().unzip(),
-            Patience::Out(why) => vec![(Value::String(why), 0); answer.tool_calls.len()].into_iter().unzip(),
+            Patience::Out(why) => {
+                not_made = positions(&answer.tool_calls, |_| true);
+                vec![(Value::String(why), 0); answer.tool_calls.len()].into_iter().unzip()
+            }
             Patience::Lost => {
                 let text = "the model made the same call with the same result again and again";
                 return Err(Error::new(ErrorKind::Provider, text));
@@ -64,9 +69,13 @@ impl Turn {
             self.tape.note(end);
         }
         let is_final = json!({
-            "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": took,
+            "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": took, "not_made": not_made,
         });
         Ok(Step::Continue(vec![StreamEvent::ToolResult(results), StreamEvent::Final(is_final)]))
+    }
+
+    fn is_known(&self, name: &str) -> bool {
+        matches!(self.toolbox.find(name), Found::Tool(_))
     }
 
     /// Makes the calls in their order; all at once when none of them changes anything.
@@ -109,6 +118,10 @@ impl Turn {
         }
         Ok(result)
     }
+}
+
+fn positions(calls: &[Value], which: impl Fn(&Value) -> bool) -> Vec<usize> {
+    calls.iter().enumerate().filter(|(_, call)| which(call)).map(|(index, _)| index).collect()
 }
 
 fn text_at<'a>(call: &'a Value, path: &str) -> &'a str {

@@ -18,7 +18,7 @@ const MOST_DETAILS: usize = 4000;
 /// `● name(argument: value, …)`
 pub(crate) fn call(call: &Value, width: usize, look: Look) -> Vec<Line> {
     let function = call.get("function").unwrap_or(call);
-    let name = one_line(function.get("name").and_then(Value::as_str).unwrap_or("unknown"));
+    let name = called(call);
     let raw = function.get("arguments");
     let arguments = match raw {
         Some(Value::String(text)) => serde_json::from_str::<Map<String, Value>>(text).ok(),
@@ -70,9 +70,9 @@ fn plain(value: &Value) -> String {
 }
 
 /// `⎿ completed in N ms`, or `failed` with the reason.
-pub(crate) fn result(result: &Value, took: Duration, width: usize, look: Look) -> Vec<Line> {
+pub(crate) fn result(failure: Option<&str>, took: Duration, width: usize, look: Look) -> Vec<Line> {
     let (took, sign) = (took.as_millis(), ending(look));
-    let Some(reason) = failure(result) else {
+    let Some(reason) = failure else {
         return vec![Line::new(format!("{sign}completed in {took} ms"), Style::DIM)];
     };
     let mut lines = vec![Line::new(format!("{sign}failed in {took} ms"), Style::RED)];
@@ -89,11 +89,31 @@ pub(crate) fn ending(look: Look) -> &'static str {
     if look == Look::Plain { "tool " } else { "  ⎿ " }
 }
 
-/// The reason, when a result is an error.
-pub(crate) fn failure(result: &Value) -> Option<String> {
+/// The reason, when a result is an error, or says why the call was not made. `end` is what the step ended with.
+pub(crate) fn failure(result: &Value, end: Option<&Value>, index: usize) -> Option<String> {
+    let not_made = end.and_then(|end| end.get("not_made")?.as_array());
+    if not_made.is_some_and(|list| list.iter().any(|at| at.as_u64() == u64::try_from(index).ok())) {
+        return Some(plain(result));
+    }
     let kind = result.get("kind")?.as_str()?;
     let message = result.get("message")?;
     (ErrorKind::from_name(kind).name() == kind).then(|| plain(message))
+}
+
+/// The calls of a step that failed, each in one line.
+pub(crate) fn failures(end: &Value) -> Vec<String> {
+    let list = |name: &str| end.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let pairs = list("tool_calls").iter().zip(list("tool_results")).enumerate();
+    let told = pairs.filter_map(|(index, (call, result))| {
+        let reason: String = one_line(&failure(result, Some(end), index)?).chars().take(MOST_CALL).collect();
+        Some(format!("{} failed: {reason}", called(call)))
+    });
+    told.collect()
+}
+
+fn called(call: &Value) -> String {
+    let function = call.get("function").unwrap_or(call);
+    one_line(function.get("name").and_then(Value::as_str).unwrap_or("unknown"))
 }
 
 fn indented(text: &str, indent: usize, style: Style, width: usize) -> Vec<Line> {
@@ -135,17 +155,12 @@ mod tests {
     #[test]
     fn a_result_is_its_time_or_its_reason() {
         let took = Duration::from_millis(12);
-        assert_eq!(text(&result(&json!("lots of output"), took, 80, Look::Styled)), "  ⎿ completed in 12 ms");
-        assert_eq!(
-            text(&result(&json!({"kind": "fun", "message": "x"}), took, 80, Look::Styled)),
-            "  ⎿ completed in 12 ms"
-        );
+        let shown = |value: &Value| text(&result(failure(value, None, 0).as_deref(), took, 80, Look::Styled));
+        assert_eq!(shown(&json!("lots of output")), "  ⎿ completed in 12 ms");
+        assert_eq!(shown(&json!({"kind": "fun", "message": "x"})), "  ⎿ completed in 12 ms");
         let failed = json!({"kind": ErrorKind::Tool.name(), "message": "exit 1\n[/x] no markup"});
-        assert_eq!(
-            text(&result(&failed, took, 80, Look::Styled)),
-            "  ⎿ failed in 12 ms\n    exit 1\n    [/x] no markup"
-        );
+        assert_eq!(shown(&failed), "  ⎿ failed in 12 ms\n    exit 1\n    [/x] no markup");
         let long = json!({"kind": ErrorKind::Tool.name(), "message": "y".repeat(9000)});
-        assert_eq!(text(&result(&long, took, 80, Look::Styled)).matches('y').count(), 4000);
+        assert_eq!(shown(&long).matches('y').count(), 4000);
     }
 }

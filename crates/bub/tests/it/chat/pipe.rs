@@ -40,6 +40,30 @@ fn the_answer_and_nothing_else_is_printed() {
 }
 
 #[test]
+fn how_the_stream_is_cut_does_not_matter() {
+    let text = "    let x = 1;\n\n  two\n";
+    for size in [1, 3, 4, 5, 100] {
+        let server = ModelServer::start();
+        server.script(Reply::deltas(text.as_bytes().chunks(size).map(|part| String::from_utf8_lossy(part))));
+        assert_eq!(ask(&server, b"hi\n").ok(), text, "{size}");
+    }
+}
+
+#[test]
+fn calls_that_fail_are_told_on_standard_error() {
+    let server = ModelServer::start();
+    let call = Reply::new().call("c1", "no_such_tool", "{}").call("c2", "bash", r#"{"cmd":"echo fine"}"#);
+    server.script(call.call("c3", "fs_read", r#"{"path":"missing.txt"}"#));
+    server.script(Reply::text("Done."));
+    let run = ask(&server, b"hi\n");
+    let told: Vec<&str> = run.stderr.lines().collect();
+    assert_eq!(told.len(), 2, "{run:?}");
+    assert!(told[0].starts_with("tool no_such_tool failed: "), "{run:?}");
+    assert!(told[1].starts_with("tool fs_read failed: cannot read "), "{run:?}");
+    assert_eq!(run.ok(), "Done.\n");
+}
+
+#[test]
 fn each_line_is_a_message_and_the_last_needs_no_end() {
     let server = ModelServer::start();
     server.script(Reply::text("one"));

@@ -290,6 +290,21 @@ fn tools_and_reasoning_have_their_lines() {
 }
 
 #[test]
+fn a_call_of_a_tool_that_does_not_exist_has_failed() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.script(Reply::new().call("c1", "no_such_tool", "{}"));
+    server.script(Reply::text("All done."));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("work\r");
+    chat.sees("All done.");
+    let screen = chat.is_idle();
+    let (_, after) =
+        screen.split_once("● no_such_tool()\n  ⎿ failed in ").unwrap_or_else(|| panic!("{screen}"));
+    assert!(after.lines().nth(1).is_some_and(|reason| reason.contains("no_such_tool")), "{screen}");
+}
+
+#[test]
 fn ten_columns_are_enough_to_write_and_to_read() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.script(Reply::text("A few words and 你好."));

@@ -1,0 +1,41 @@
+//! Turns as lines: they depend on what is said, never on how the stream was cut.
+#![allow(missing_docs, reason = "tests")]
+
+use bub_kernel::StreamEvent;
+use bub_settings::Redactor;
+use bub_terminal::{Ink, Line, view::View};
+
+fn shown(text: &str, size: usize, command: Option<&str>) -> Vec<String> {
+    let mut view = View::new(80, Ink::Colours, Redactor::default());
+    view.begin(command);
+    let letters: Vec<char> = text.chars().collect();
+    for part in letters.chunks(size) {
+        view.event(&StreamEvent::Text(part.iter().collect()));
+    }
+    view.end(false);
+    view.take().iter().map(Line::text).collect()
+}
+
+#[test]
+fn what_indents_the_first_word_belongs_to_it() {
+    for text in
+        ["    a simple\n      indented code block", "\n \n\n    code\n", " \r\n  text", "\t- x", "  \n", ""]
+    {
+        let whole = shown(text, 1000, None);
+        for size in 1..8 {
+            assert_eq!(shown(text, size, None), whole, "{text:?} in pieces of {size}");
+        }
+    }
+    let code = shown("    a simple\n      indented code block", 3, None);
+    assert_eq!(code.get(1..3), Some(&["a simple".to_owned(), "  indented code block".to_owned()][..]));
+}
+
+#[test]
+fn the_output_of_a_command_keeps_its_first_lines() {
+    for size in 1..8 {
+        assert_eq!(
+            shown("\n\n  x\n", size, Some(",x")).get(1..4),
+            Some(&["", "", "  x"].map(String::from)[..])
+        );
+    }
+}
