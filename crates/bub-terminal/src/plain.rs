@@ -77,7 +77,9 @@ impl Plain {
             match happening {
                 Happening::Event(StreamEvent::Text(delta)) => out.text(&delta)?,
                 Happening::Event(StreamEvent::Final(end)) => {
-                    view::failures(&end).iter().for_each(|failure| self.remark(&format!("tool {failure}")));
+                    for failure in view::failures(&end) {
+                        self.remark(&format!("tool {failure}"));
+                    }
                 }
                 Happening::Event(StreamEvent::Error(error)) => self.complain(error.message()),
                 Happening::Began { .. } | Happening::Ended => out.end()?,
