@@ -110,7 +110,7 @@ impl Policy {
             (
                 Role::Member,
                 format!(
-                    "allow {}, tools of the channel they write by; deny the rest; files only in the workspace",
+                    "allow {}, quit, tools of the channel they write by; deny the rest; files only in the workspace",
                     MEMBER_TOOLS.join(", ")
                 ),
             ),
@@ -157,6 +157,9 @@ impl Policy {
             Role::Owner => Verdict::default(Action::Allow, "owners may use every tool"),
             Role::Member if MEMBER_TOOLS.contains(&tool.name.as_str()) => {
                 Verdict::default(Action::Allow, "members may use tools that only read")
+            }
+            Role::Member if tool.name == "quit" => {
+                Verdict::default(Action::Allow, "members may end what runs in their session")
             }
             // They see to it themselves that they reach no other chat.
             Role::Member if tool.name.split_once('.').is_some_and(|(of, _)| of == sender.channel) => {

@@ -474,6 +474,10 @@ pub(crate) struct Recorder {
 impl TurnRecorder for Recorder {
     fn question<'a>(&'a self, prompt: &'a Prompt, state: &'a State) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
+            // A turn that goes on takes what waits at its next step; if there is none, it is for the next turn.
+            if self.tape.asked().is_some() {
+                return Ok(());
+            }
             let waiting = steering::before_the_turn(&self.framework, prompt, state).await?;
             self.tape.ask(prompt, waiting).await
         })

@@ -11,12 +11,12 @@ use crate::{
     ticket::{Outcome, Ticket},
 };
 
-/// `,approve ID` or `,deny ID [REASON]`.
+/// `,approve ID` or `,deny ID [REASON]`; without an id it is empty.
 pub(crate) fn approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
     let content = message.content();
     let mut words = content.trim().splitn(3, char::is_whitespace);
     let verb = words.next()?;
-    let id = words.next().filter(|id| !id.is_empty())?.to_owned();
+    let id = words.next().unwrap_or_default().to_owned();
     let rest = words.next().map(|rest| rest.trim().to_owned()).filter(|rest| !rest.is_empty());
     match verb {
         ",approve" => Some((id, ApprovalAnswer::Approved)),
@@ -33,10 +33,15 @@ pub(crate) async fn answer(
     answer: ApprovalAnswer,
 ) -> Result<()> {
     let is_yes = answer == ApprovalAnswer::Approved;
-    let text = match core.options.house.answer_approval(id, &message.sender(), answer) {
-        Ok(()) if is_yes => "Approved.".to_owned(),
-        Ok(()) => "Denied.".to_owned(),
-        Err(error) => error.message().to_owned(),
+    let text = if id.is_empty() {
+        let verb = if is_yes { "approve" } else { "deny" };
+        format!("Say which: `,{verb} ID`, with the id that stands in the question.")
+    } else {
+        match core.options.house.answer_approval(id, &message.sender(), answer) {
+            Ok(()) if is_yes => "Approved.".to_owned(),
+            Ok(()) => "Denied.".to_owned(),
+            Err(error) => error.message().to_owned(),
+        }
     };
     let channel = message.channel().unwrap_or_default();
     let session = message.session_id().map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned);

@@ -270,7 +270,8 @@ impl Core {
             }
         };
         message.set("session_id", session.as_str());
-        let permit = self.room_for(&name, &session).await?;
+        // There is always room for the word that makes some.
+        let permit = if lane::is_quit(&message) { None } else { Some(self.room_for(&name, &session).await?) };
         let ticket = message.slot::<Ticket>();
         let id = self.journal.next_id();
         let key = ticket.as_ref().and_then(|ticket| ticket.key()).map(|key| format!("{name}:{key}"));
@@ -307,7 +308,7 @@ impl Core {
             ticket.accept(&id, false);
         }
         lock(&entry.state).accepted += 1;
-        let item = Item { permit: Some(permit), ..Item::new(id, message) };
+        let item = Item { permit, ..Item::new(id, message) };
         Lanes::push(self, &session, item);
         Ok(())
     }

@@ -533,7 +533,7 @@ async fn sleep_until(when: Option<Instant>) {
 }
 
 /// A person who may command wants everything of the session to stop.
-fn is_quit(message: &Envelope) -> bool {
+pub(crate) fn is_quit(message: &Envelope) -> bool {
     message.content().trim() == ",quit" && message.sender().role > Role::Guest
 }
 

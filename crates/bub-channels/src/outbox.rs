@@ -15,6 +15,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 
 use crate::{
+    current::ROUTE,
     gateway::Core,
     journal::{Record, Reply, lock, now, random},
     ticket::ReplyTo,
@@ -29,7 +30,9 @@ const SEND_LIMIT: Duration = Duration::from_mins(2);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 
-type Chat = (String, String);
+/// The channel, the chat, and the address of a reply that has one of its own: who waits for an answer does not wait for
+/// somebody else's callback.
+type Chat = (String, String, Option<String>);
 
 /// The replies on their way, by chat.
 #[derive(Debug, Default)]
@@ -55,8 +58,10 @@ impl Outbox {
     }
 
     /// Has a reply delivered after those of its chat that wait already.
-    pub(crate) fn send(core: &Arc<Core>, parcel: Parcel) {
-        let chat = (parcel.reply.channel.clone(), parcel.reply.chat.clone());
+    pub(crate) fn send(core: &Arc<Core>, mut parcel: Parcel) {
+        let message = parcel.message.get_or_insert_with(|| parcel.reply.envelope());
+        let address = message.str_field(ROUTE).map(str::to_owned);
+        let chat = (parcel.reply.channel.clone(), parcel.reply.chat.clone(), address);
         let mut chats = lock(&core.outbox.chats);
         if let Some(waiting) = chats.get_mut(&chat) {
             waiting.push_back(parcel);

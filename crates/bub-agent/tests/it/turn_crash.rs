@@ -56,6 +56,34 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     running.close().await.unwrap();
 }
 
+// L1: what was said to a turn that died is said to it when it goes on, or left for the next turn.
+#[tokio::test]
+async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
+    let server = ModelServer::start();
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let tape = tape_of(&world, "s");
+    tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
+    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    tape.append(question).await.unwrap();
+    let function = json!({"name": "bash", "arguments": "{\"cmd\": \"true\"}"});
+    let mut step = ChatStep::new("run-1");
+    step.tool_calls = vec![json!({"id": "a", "type": "function", "function": function})];
+    tape.record_chat(step).await.unwrap();
+    let inbox = world.framework.steering_inbox().unwrap();
+    assert!(inbox.enqueue("s", owned(ChannelMessage::new("s", "lab", "to the left"))).await.unwrap());
+    world.turn(delivered("go", 2)).await.unwrap();
+    let said = shown(&server);
+    assert!(said.iter().any(|message| message["content"].to_string().contains("to the left")), "{said:?}");
+    assert_eq!(inbox.count("s"), 0);
+    // It is answered already: nobody hears any more.
+    assert!(inbox.enqueue("s", owned(ChannelMessage::new("s", "lab", "too late"))).await.unwrap());
+    world.turn(delivered("go", 2)).await.unwrap();
+    assert_eq!(inbox.count("s"), 1);
+    running.close().await.unwrap();
+}
+
 // A turn that was answered, but not delivered, is delivered without asking the model again.
 #[tokio::test]
 async fn an_answer_that_was_not_delivered_is_said_again() {

@@ -56,11 +56,19 @@ async fn a_full_session_refuses_with_a_reason() {
     assert!(refused.message().contains("3 messages of this session wait"), "{refused}");
     assert!(refused.retry_after().is_some());
     channel.say("b", "others go on").await.unwrap();
+    // What needs no room, and what makes some, is taken all the same.
+    channel.say("a", ",approve").await.unwrap();
+    let told = channel.wait_sent(2).await;
+    assert!(told.iter().any(|sent| sent.content.starts_with("Say which: `,approve ID`")), "{told:?}");
     world.echo.permits.add_permits(1);
     for ticket in tickets {
         assert_eq!(replies(&ticket.settled().await), 1);
     }
-    channel.say("a", "3").await.unwrap();
+    for text in ["wait", "1", "2"] {
+        channel.say("a", text).await.unwrap();
+    }
+    let quit = channel.say("a", ",quit").await.unwrap();
+    assert_eq!(replies(&quit.settled().await), 1);
     world.stop().await;
 }
 

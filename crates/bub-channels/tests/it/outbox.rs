@@ -32,6 +32,25 @@ async fn delivery_is_tried_again_and_keeps_its_order() {
     world.stop().await;
 }
 
+// A reply with an address of its own, such as a callback, holds up only those to the same address.
+#[tokio::test(start_paused = true)]
+async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    let later = temporary("down").with_retry_after(Duration::from_secs(1000));
+    *channel.failures.lock().unwrap() = vec![later];
+    let message = bub_kernel::ChannelMessage::new("lab:a", "lab", "1").chat_id("a");
+    let message = bub_kernel::Envelope::from(message).with("reply_route", "http://127.0.0.1:1/");
+    channel.hand_in(message, bub_kernel::Role::Owner, "ada", None).await.unwrap().settled().await;
+    let begun = Instant::now();
+    channel.say("a", "2").await.unwrap();
+    assert_eq!(channel.wait_sent(1).await[0].content, "echo: 2");
+    assert!(begun.elapsed() < Duration::from_secs(100));
+    assert_eq!(channel.wait_sent(2).await[1].content, "echo: 1");
+    world.stop().await;
+}
+
 // Issue: answered but undelivered: a person sees it, and can have it sent or forgotten.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_delivered_waits_for_a_person() {
