@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use bub_channels::{Gateway, Options};
+use bub_channels::{
+    Gateway, Options,
+    webhook::{self, WebhookOptions},
+};
 use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_settings::{Environment, Settings, core};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -84,6 +87,9 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
     let systemd = Systemd::new(settings.environment());
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
+        if gateway.channels().iter().any(|channel| channel == webhook::NAME) {
+            WebhookOptions::new(&settings).check()?;
+        }
         let report = report(name, &gateway, &settings);
         let (token, ready) = (stop.token(), systemd.clone());
         ready.watchdog(settings.environment());
