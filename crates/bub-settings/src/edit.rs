@@ -85,6 +85,11 @@ impl ConfigFile {
         &self.text
     }
 
+    /// The text as it was read.
+    pub fn before(&self) -> &str {
+        self.before.as_deref().unwrap_or_default()
+    }
+
     /// Replaces the whole text, for an editor that people use.
     pub fn replace(&mut self, text: String) {
         self.text = text;
@@ -92,7 +97,7 @@ impl ConfigFile {
 
     /// Whether anything was changed.
     pub fn is_changed(&self) -> bool {
-        self.text != self.before.as_deref().unwrap_or_default()
+        self.text != self.before()
     }
 
     /// What the text means: a map, empty for an empty file.

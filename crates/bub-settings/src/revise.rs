@@ -53,6 +53,10 @@ impl Settings {
         }
         let unfit =
             |found: String, expected: String| ValueError::Unfit { key: path.to_owned(), found, expected };
+        // What came out of an empty pipe must not cost the secret that is there.
+        if show::is_secret(setting, path) && text.trim().is_empty() {
+            return Err(unfit("empty".to_owned(), "a secret; `bub config unset` takes one out".to_owned()));
+        }
         match (setting.kind(), rest.next()) {
             (_, None) => {}
             (Kind::PerProvider, Some(_)) if rest.next().is_none() => return Ok(Value::from(text.trim())),

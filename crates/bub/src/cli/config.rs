@@ -8,6 +8,7 @@ use std::{
 };
 
 use bub_kernel::{CliCommand, CliContext, Error, Result};
+use bub_model::ModelId;
 use bub_settings::{ConfigFile, EditError, Entry, Environment, Origin, Settings, SettingsError};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json};
@@ -144,10 +145,10 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
         None if ask::is_possible() => ask::secret(&format!("value of {key}")).await?,
         None => ask::whole_input()?,
     };
-    let value = settings.value_for(key, &text).map_err(|error| Error::invalid_input(error.to_string()))?;
     let mut file = open(settings)?;
-    file.set(&key.split('.').collect::<Vec<_>>(), &value).map_err(refused)?;
-    let revised = save(settings, &mut file)?;
+    let owner = owner(settings, &file);
+    put(settings, &mut file, owner.as_deref(), key, &text)?;
+    let revised = save_repaired(settings, &mut file)?;
     if let Some(origin) = revised.origin(key).filter(|origin| !matches!(origin, Origin::Config { .. })) {
         ask::say(&format!("note: {origin} is stronger, so `{key}` stays what it says\n"));
     }
@@ -161,11 +162,48 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
         let file = settings.config_file().display();
         return Err(Error::invalid_input(format!("{file} does not set `{key}`{hint}")));
     }
-    let revised = save(settings, &mut file)?;
+    let revised = save_repaired(settings, &mut file)?;
     if let Some(origin) = revised.origin(key).filter(|origin| *origin != Origin::Default) {
         ask::say(&format!("note: {origin} still sets `{key}`\n"));
     }
     output::print(&format!("unset {key} in {}\n", settings.config_file().display()))
+}
+
+/// The provider that a key or an address for all providers was meant for: the one of the model.
+pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
+    let in_file = file.value().ok().and_then(|map| Some(map.get("model")?.as_str()?.to_owned()));
+    let model = in_file.or_else(|| settings.text_at("model"))?.parse::<ModelId>().ok()?;
+    Some(model.provider().to_owned())
+}
+
+/// Sets one value from text. One value that stands where one for each provider is to stand stays with its owner.
+pub(super) fn put(
+    settings: &Settings,
+    file: &mut ConfigFile,
+    owner: Option<&str>,
+    path: &str,
+    text: &str,
+) -> Result<()> {
+    let value = settings.value_for(path, text).map_err(|error| Error::invalid_input(error.to_string()))?;
+    let keys: Vec<_> = path.split('.').collect();
+    if let [whole, _] = keys.as_slice()
+        && PER_PROVIDER.contains(whole)
+    {
+        hand_over(file, owner, whole)?;
+    }
+    file.set(&keys, &value).map_err(refused)
+}
+
+/// The settings that have one value, or one for each provider.
+pub(super) const PER_PROVIDER: [&str; 3] = ["api_key", "api_base", "api_key_command"];
+
+/// Makes the one value at a key that of its owner alone.
+pub(super) fn hand_over(file: &mut ConfigFile, owner: Option<&str>, whole: &str) -> Result<()> {
+    match file.value().map_err(refused)?.get(whole) {
+        None | Some(Value::Null | Value::Object(_) | Value::Array(_)) => Ok(()),
+        // Nobody's is still everybody's.
+        Some(old) => file.set(&[whole], &json!({owner.unwrap_or("*"): old})).map_err(refused),
+    }
 }
 
 pub(super) fn open(settings: &Settings) -> Result<ConfigFile> {
@@ -179,25 +217,54 @@ fn refused(error: EditError) -> Error {
     }
 }
 
-/// What would be in force with this file; a mistake in it is the error. What is wrong elsewhere is no reason to refuse.
+/// What would be in force with this file; a mistake that is new in it is the error. What is wrong elsewhere, and what was
+/// wrong before, is no reason to refuse: two mistakes can only be corrected one after the other.
 pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings> {
     let wrong = |error: SettingsError| Error::config(error.to_string());
     let (revised, problems) = settings.revised(file.text()).map_err(wrong)?;
-    let in_file = |error: &SettingsError| match error {
-        SettingsError::Invalid { origin, .. } | SettingsError::Unknown { origin, .. } => {
-            matches!(origin, Origin::Config { .. })
-        }
-        _ => false,
+    let (before, known) = match settings.revised(file.before()) {
+        Ok((before, known)) => (Some(before), known),
+        // That was no configuration at all.
+        Err(_) => (None, Vec::new()),
     };
-    problems.into_iter().find(in_file).map_or(Ok(()), |error| Err(wrong(error)))?;
-    app::check(&revised).map_err(Error::config)?;
+    let known: Vec<_> = known.iter().filter_map(mistake).collect();
+    let is_new = |error: &&SettingsError| mistake(error).is_some_and(|mistake| !known.contains(&mistake));
+    if let Some(error) = problems.iter().find(is_new) {
+        return Err(Error::config(error.to_string()));
+    }
+    if before.is_none_or(|before| app::check(&before).is_ok()) {
+        app::check(&revised).map_err(Error::config)?;
+    }
     Ok(revised)
+}
+
+/// What is wrong in the file, wherever it stands in it.
+fn mistake(error: &SettingsError) -> Option<(&str, &str)> {
+    match error {
+        SettingsError::Invalid { origin: Origin::Config { .. }, key, found, .. } => Some((key, found)),
+        SettingsError::Unknown { origin: Origin::Config { .. }, name, .. } => Some((name, "")),
+        _ => None,
+    }
 }
 
 /// Writes a file that is right, and says what is in force with it.
 pub(super) fn save(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = checked(settings, file)?;
     file.save(revised.has_secrets_in_file()).map_err(refused)?;
+    Ok(revised)
+}
+
+/// The same, and names a mistake that is left.
+fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
+    let revised = save(settings, file)?;
+    let left = settings.revised(file.text()).map(|(_, problems)| problems).unwrap_or_default();
+    let left = left.iter().filter(|error| mistake(error).is_some()).map(ToString::to_string);
+    for problem in left.chain(app::check(&revised).err()) {
+        ask::say(&format!(
+            "note: still wrong: {}\n",
+            output::one_line(&settings.redactor().redact(&problem))
+        ));
+    }
     Ok(revised)
 }
 

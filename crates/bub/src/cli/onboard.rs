@@ -7,10 +7,8 @@ mod plugins;
 use std::{process::ExitCode, sync::Arc};
 
 use bub_kernel::{CliCommand, CliContext, Error, Framework, Result};
-use bub_model::ModelId;
-use bub_settings::{ConfigFile, EditError, Settings};
+use bub_settings::{ConfigFile, Settings};
 use clap::{Arg, ArgAction, Command};
-use serde_json::{Value, json};
 
 use super::{ask, config, output};
 
@@ -58,6 +56,8 @@ struct Onboarding<'a> {
     framework: &'a Framework,
     settings: Arc<Settings>,
     file: ConfigFile,
+    /// The provider there was before: what stands in the file for all providers is meant for it.
+    owner: Option<String>,
     /// Whether there is somebody to ask.
     asks: bool,
     /// Whether things are tried.
@@ -81,7 +81,8 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
     let given = model::Given { model: text("model"), base: text("api-base"), key };
     let tries = !matches.get_flag("no-test");
     let file = config::open(&settings)?;
-    let mut onboarding = Onboarding { framework, settings, file, asks, tries };
+    let owner = config::owner(&settings, &file);
+    let mut onboarding = Onboarding { framework, settings, file, owner, asks, tries };
     if asks {
         ask::say(&format!(
             "bub v{}: let us set up your agent.\nEnter takes what stands in brackets; Ctrl-C leaves everything as it was.\n\n",
@@ -118,26 +119,15 @@ async fn is_wanted(settings: &Arc<Settings>) -> Result<bool> {
 impl Onboarding<'_> {
     /// Sets one value from text, as `bub config set` does.
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
-        let value = self.settings.value_for(path, text).map_err(|error| Error::config(error.to_string()))?;
-        let keys: Vec<_> = path.split('.').collect();
-        let done = match (self.file.set(&keys, &value), keys.as_slice()) {
-            (Err(EditError::NoMap { .. }), [whole, provider]) => self.set_beside(whole, provider, &value),
-            (done, _) => done,
-        };
-        done.map_err(|error| Error::config(error.to_string()))
+        config::put(&self.settings, &mut self.file, self.owner.as_deref(), path, text)
     }
 
-    /// One value stands where one for each provider could: it belongs to the provider of `model`, and stays with it.
-    fn set_beside(&mut self, whole: &str, provider: &str, value: &Value) -> Result<(), EditError> {
-        let old = self.file.value()?.get(whole).cloned();
-        let model = self.settings.text_at("model").and_then(|text| text.parse::<ModelId>().ok());
-        let each = match (old, model) {
-            (Some(old), Some(model)) if model.provider() != provider => {
-                json!({model.provider(): old, provider: value})
-            }
-            _ => value.clone(),
-        };
-        self.file.set(&[whole], &each)
+    /// Another provider gets neither the key nor the address of the one before; they stay with that one.
+    fn keep_apart(&mut self, provider: &str) -> Result<()> {
+        let Some(owner) = self.owner.clone().filter(|owner| owner != provider) else { return Ok(()) };
+        config::PER_PROVIDER
+            .into_iter()
+            .try_for_each(|whole| config::hand_over(&mut self.file, Some(&owner), whole))
     }
 
     /// What would be in force with the answers so far.

@@ -122,6 +122,46 @@ fn a_broken_file_can_be_explained_and_repaired() {
     assert_eq!(config(&sandbox), "model: [unclosed\n");
 }
 
+#[test]
+fn two_mistakes_are_corrected_one_after_the_other() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "home/config.yml",
+        "max_steps: many\nmax_tokens: few\nproviders: {a: {wire: x}, b: {wire: y}}\n",
+    );
+    let new = sandbox.bub(["config", "set", "providers", "3"]);
+    assert_eq!(new.code, Some(2), "{new:?}");
+    let run = sandbox.bub(["config", "set", "max_steps", "5"]);
+    assert!(
+        run.stderr.contains("note: still wrong: ") && run.stderr.contains("`max_tokens` is `few`"),
+        "{run:?}"
+    );
+    run.ok();
+    for key in ["max_tokens", "providers.a", "providers.b"] {
+        sandbox.bub(["config", "unset", key]).ok();
+    }
+    assert_eq!(config(&sandbox), "max_steps: 5\n");
+    assert_eq!(sandbox.bub(["config", "set", "providers.a.wire", "x"]).code, Some(2));
+}
+
+// W-13
+#[test]
+fn no_key_is_lost_by_setting_another_or_nothing() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: groq:m\napi_key: the-key-of-groq\n");
+    for args in [&["config", "set", "api_key"][..], &["config", "set", "api_key.groq"]] {
+        // Nothing is on standard input.
+        let run = sandbox.bub(args);
+        assert!(run.code == Some(2) && run.stderr.contains("is empty, expected a secret"), "{run:?}");
+    }
+    sandbox.bub(["config", "set", "api_key.openai", KEY]).ok();
+    let both = format!("model: groq:m\napi_key: {{groq: the-key-of-groq, openai: {KEY}}}\n");
+    assert_eq!(config(&sandbox), both);
+    sandbox.write("home/config.yml", "api_key: everybodys-key\n");
+    sandbox.bub(["config", "set", "api_key.openai", KEY]).ok();
+    assert_eq!(config(&sandbox), format!("api_key: {{'*': everybodys-key, openai: {KEY}}}\n"));
+}
+
 fn edit(sandbox: &Sandbox, script: &str) -> Run {
     sandbox.write("editor.sh", script);
     let editor = format!("sh {}", sandbox.workspace().join("../editor.sh").display());

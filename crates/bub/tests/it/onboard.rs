@@ -304,6 +304,93 @@ fn a_second_provider_does_not_cost_the_key_of_the_first() {
     assert_eq!(config(&sandbox), after);
 }
 
+/// `bub onboard --yes` with a key from a pipe.
+fn onboard_piped(sandbox: &Sandbox, key: &str, args: &[&str]) -> Run {
+    let mut command = sandbox.command(&bub());
+    command.args(["onboard", "--yes", "--api-key-stdin"]).args(args);
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), key.as_bytes()).unwrap();
+    Run::of(child.wait_with_output().unwrap())
+}
+
+// W-13: also when the environment names another model for now
+#[test]
+fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: openai:x\napi_key: the-key-of-openai\n");
+    let args = ["--no-test", "--model", "lab:m", "--api-base", "http://127.0.0.1:1/v1"];
+    onboard_piped(&sandbox, KEY, &args).ok();
+    let after = config(&sandbox);
+    let keys = format!("api_key: {{openai: the-key-of-openai, lab: {KEY}}}\n");
+    assert!(after.contains("model: lab:m\n") && after.contains(&keys), "{after}");
+    // A pipe that had nothing to say.
+    let run = onboard_piped(&sandbox, "", &args);
+    assert!(run.code != Some(0) && run.stderr.contains("`api_key.lab` is empty"), "{run:?}");
+    assert_eq!(config(&sandbox), after);
+}
+
+// W-35: neither key nor address of one provider is of use for another
+#[test]
+fn a_new_provider_gets_nothing_of_the_one_before() {
+    let ((old, old_base), (new, new_base)) = (server(), server());
+    let sandbox = Sandbox::new();
+    let before = format!("model: openai:x\napi_key: the-key-of-openai\napi_base: {old_base}\n");
+    sandbox.write("home/config.yml", &before);
+    let mut command = sandbox.command(&bub());
+    let run = Run::of(command.args(["onboard", "--yes", "--model", "azure-lab:m"]).output().unwrap());
+    assert_ne!(run.code, Some(0), "it has no address: {run:?}");
+    assert_eq!(config(&sandbox), before);
+
+    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    for (question, answer) in [
+        ("provider [openai]: ", "lab"),
+        ("Add `lab` as one of your own? [y/N] ", "y"),
+        ("model: ", "m"),
+        ("base URL of lab: ", &new_base),
+        ("API key of lab (is not shown; Enter for none): ", ""),
+        ("channels to set up (", ""),
+    ] {
+        person.expect(question);
+        person.send(&format!("{answer}\r"));
+    }
+    assert_eq!(person.finish().0, Some(0));
+    assert_eq!((old.requests().len(), new.requests().len()), (0, 1));
+    assert_eq!(new.requests()[0].header("authorization"), None);
+    let after = config(&sandbox);
+    for line in ["api_key: {openai: the-key-of-openai}\n", &format!("api_base: {{openai: '{old_base}'}}\n")] {
+        assert!(after.replace('\'', "").contains(&line.replace('\'', "")), "{after}");
+    }
+}
+
+// W-13: a wrong key is asked for again, and the rest is offered as it was typed
+#[test]
+fn a_wrong_key_can_be_corrected() {
+    let (server, base) = server();
+    server.script(Reply::status(401).message("no such key"));
+    server.script(Reply::status(401).message("no such key"));
+    let (sandbox, before) = configured(&base);
+    let mut person = terminal(&sandbox, bub(), &["onboard"]);
+    for (question, answer) in [
+        ("provider [lab]: ", ""),
+        ("model [small]: ", "large"),
+        ("Try again with other answers? [Y/n] ", ""),
+        ("provider [lab]: ", ""),
+        ("model [large]: ", ""),
+        ("API key of lab (is not shown; Enter for the same again): ", "the-other-key"),
+        ("Try again with other answers? [Y/n] ", ""),
+        ("provider [lab]: ", ""),
+        ("model [large]: ", ""),
+        ("API key of lab (is not shown; Enter for the same again): ", ""),
+        ("channels to set up (", ""),
+    ] {
+        person.expect(question);
+        person.send(&format!("{answer}\r"));
+    }
+    assert_eq!(person.finish().0, Some(0));
+    assert_eq!(config(&sandbox), before.replace("lab:small", "lab:large").replace(KEY, "the-other-key"));
+}
+
 // H-1: without a terminal `bub` alone asks nothing
 #[test]
 fn alone_and_without_a_terminal_it_says_what_to_do_next() {
@@ -325,18 +412,17 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     }
     person.expect("channels to set up (");
     person.send("telegram\r");
-    for (token, then) in
-        [("1:not-the-token-of-a-bot", "Try again? [Y/n] "), (TOKEN, "asking telegram … @helpful_bot")]
-    {
-        person.expect("telegram.token (is not shown; Enter to leave telegram off): ");
-        person.send(&format!("{token}\r"));
-        person.expect("telegram.allow_users, with commas between them (Enter for nobody yet): ");
-        person.send("42, ada\r");
-        person.expect(then);
-        if token != TOKEN {
-            person.send("\r");
-        }
+    for (question, answer) in [
+        ("telegram.token (is not shown; Enter to leave telegram off): ", "1:not-the-token-of-a-bot"),
+        ("telegram.allow_users, with commas between them (Enter for nobody yet): ", "42, ada"),
+        ("Try again? [Y/n] ", ""),
+        ("telegram.token (is not shown; Enter for the same again): ", TOKEN),
+        ("telegram.allow_users, with commas between them (Enter for nobody yet) [42, ada]: ", ""),
+    ] {
+        person.expect(question);
+        person.send(&format!("{answer}\r"));
     }
+    person.expect("asking telegram … @helpful_bot");
     person.expect("Saved config to ");
     let (code, shown) = person.finish();
     assert_eq!(code, Some(0));

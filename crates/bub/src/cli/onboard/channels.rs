@@ -1,6 +1,6 @@
 //! Channels that need a token: asked for, tried, and only then kept.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use bub_kernel::{Channel, ChannelRole, Error, Framework, Result};
 use bub_settings::{Settings, core};
@@ -31,37 +31,59 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
         }
     };
     for name in wanted {
-        while !one(onboarding, &name).await? {}
+        let mut tried = Tried::default();
+        while !one(onboarding, &name, &mut tried).await? {}
     }
     Ok(())
 }
 
+/// What was answered the last time, and did not work: offered again.
+#[derive(Default)]
+struct Tried {
+    secrets: HashMap<String, String>,
+    people: Option<String>,
+}
+
 /// Asks about one channel; says whether that is settled.
-async fn one(onboarding: &mut Onboarding<'_>, name: &str) -> Result<bool> {
+async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> Result<bool> {
     let before = onboarding.file.text().to_owned();
     for (key, help) in secrets(&onboarding.settings, name) {
         ask::say(&format!("{help}\n"));
-        let value = ask::secret(&format!("{key} (is not shown; Enter to leave {name} off)")).await?;
+        let last = tried.secrets.remove(&key);
+        let otherwise = match &last {
+            Some(_) => "Enter for the same again".to_owned(),
+            None => format!("Enter to leave {name} off"),
+        };
+        let value = ask::secret(&format!("{key} (is not shown; {otherwise})")).await?;
+        let value = if value.is_empty() { last.unwrap_or_default() } else { value };
         if value.is_empty() {
             onboarding.back_to(before);
             return Ok(true);
         }
         onboarding.set(&key, &value)?;
+        tried.secrets.insert(key, value);
     }
     let people = format!("{name}.allow_users");
     if onboarding.settings.get_value(&people).is_ok() {
-        let current = onboarding.settings.text_at(&people);
+        let current = tried.people.take().or_else(|| onboarding.settings.text_at(&people));
         let question = format!("{people}, with commas between them (Enter for nobody yet)");
         let line = ask::line(&question, current.as_deref()).await?;
         if !line.is_empty() {
             onboarding.set(&people, &line)?;
+            tried.people = Some(line);
         }
     }
     enable(onboarding, name)?;
     let Some(problem) = problem(onboarding, name).await? else { return Ok(true) };
     ask::say(&format!("That does not work: {}\n", output::one_line(&problem)));
-    onboarding.back_to(before);
-    Ok(!ask::confirm("Try again?", true).await?)
+    if ask::confirm("Try again?", true).await? {
+        onboarding.back_to(before);
+        return Ok(false);
+    }
+    if !ask::confirm("Save it all the same?", false).await? {
+        onboarding.back_to(before);
+    }
+    Ok(true)
 }
 
 /// A channel that was set up is meant to run.

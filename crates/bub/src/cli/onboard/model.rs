@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{Error, Result};
-use bub_model::{Catalogue, Models, Report};
+use bub_model::{Catalogue, ModelId, Models, Report};
 use bub_settings::core;
 
 use super::{
@@ -18,11 +18,26 @@ pub(super) struct Given {
     pub(super) key: Option<String>,
 }
 
+/// What was answered the last time, and did not work: offered again.
+#[derive(Default)]
+struct Tried {
+    model: Option<String>,
+    base: Option<String>,
+    key: Option<String>,
+}
+
+impl Tried {
+    fn id(&self) -> Option<ModelId> {
+        self.model.as_ref()?.parse().ok()
+    }
+}
+
 /// Finds a model that answers, or that is to be saved all the same.
 pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: Given) -> Result<()> {
+    let mut tried = Tried::default();
     loop {
         let before = onboarding.file.text().to_owned();
-        let problem = match once(onboarding, &given).await {
+        let problem = match once(onboarding, &given, &mut tried).await {
             Ok(()) => return Ok(()),
             Err(error) if ask::is_interruption(&error) || !onboarding.asks => return Err(error),
             Err(error) => onboarding.settings.redactor().redact(error.message()).into_owned(),
@@ -40,40 +55,51 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: Given) -> Re
     }
 }
 
-async fn once(onboarding: &mut Onboarding<'_>, given: &Given) -> Result<()> {
+async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried) -> Result<()> {
     let models = models(onboarding)?;
     let report = models.report().await;
     let text = match &given.model {
         Some(text) => text.clone(),
-        None if onboarding.asks => which(onboarding, &models, &report).await?,
+        None if onboarding.asks => which(onboarding, &models, &report, tried.id()).await?,
         None => match report.choice.as_ref().ok().and_then(|choice| choice.model.as_ref()) {
             Some(model) => model.to_string(),
             None => return Err(Error::config("no model is configured; name one with `--model`")),
         },
     };
-    let id: bub_model::ModelId = text.parse().map_err(|error| Error::config(format!("{error}")))?;
+    let id: ModelId = text.parse().map_err(|error| Error::config(format!("{error}")))?;
     let name = id.provider().to_owned();
+    let again = tried.id().is_some_and(|tried| tried.provider() == name);
+    let last = if again { std::mem::take(tried) } else { Tried::default() };
+    *tried = Tried { model: Some(text.clone()), ..Tried::default() };
+    onboarding.keep_apart(&name)?;
     let known = models.catalogue().get(&name);
-    let base = match &given.base {
+    tried.base = match &given.base {
         Some(base) => Some(base.clone()),
         // A provider of one's own: without an address it would be refused later.
         None if onboarding.asks
-            && known.is_none_or(|known| known.base_url.is_none())
-            && !has_base(onboarding, &name) =>
+            && (last.base.is_some()
+                || known.is_none_or(|known| known.base_url.is_none()) && !has_base(onboarding, &name)?) =>
         {
-            Some(ask::line(&format!("base URL of {name}"), None).await?)
+            Some(ask::line(&format!("base URL of {name}"), last.base.as_deref()).await?)
         }
         None => None,
     };
-    if let Some(base) = base.filter(|base| !base.is_empty()) {
+    tried.base.take_if(|base| base.is_empty());
+    if let Some(base) = &tried.base {
         let setting =
             if known.is_some() { format!("api_base.{name}") } else { format!("providers.{name}.base_url") };
-        onboarding.set(&setting, &base)?;
+        onboarding.set(&setting, base)?;
     }
     if onboarding.settings.text_at("model").as_deref() != Some(&text) || given.model.is_some() {
         onboarding.set("model", &text)?;
     }
-    key(onboarding, &name, given.key.as_deref()).await?;
+    tried.key = match &given.key {
+        Some(key) => Some(key.clone()),
+        None => key(onboarding, &name, again, last.key).await?,
+    };
+    if let Some(key) = &tried.key {
+        onboarding.set(&format!("api_key.{name}"), key)?;
+    }
     let revised = onboarding.revised()?;
     if onboarding.tries {
         if onboarding.asks {
@@ -93,15 +119,21 @@ fn models(onboarding: &Onboarding<'_>) -> Result<Models> {
     Models::new(revised, client).map_err(|error| Error::config(error.to_string()))
 }
 
-fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> bool {
-    onboarding.settings.get(&core::API_BASE).get(provider).is_some()
+fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
+    Ok(onboarding.revised()?.get(&core::API_BASE).get(provider).is_some())
 }
 
 /// Asks for a provider and one of its models.
-async fn which(onboarding: &Onboarding<'_>, models: &Models, report: &Report) -> Result<String> {
-    let current =
-        onboarding.settings.text_at("model").and_then(|text| text.parse::<bub_model::ModelId>().ok());
+async fn which(
+    onboarding: &Onboarding<'_>,
+    models: &Models,
+    report: &Report,
+    tried: Option<ModelId>,
+) -> Result<String> {
+    let current = onboarding.settings.text_at("model").and_then(|text| text.parse::<ModelId>().ok());
     let chosen = report.choice.as_ref().ok().and_then(|choice| choice.model.clone()).or(current);
+    let new = tried.as_ref().map(|id| id.provider().to_owned());
+    let chosen = tried.or(chosen);
     let usable: Vec<_> =
         report.providers.iter().filter(|provider| provider.usable).map(|it| it.name.as_str()).collect();
     let all: Vec<_> = models.catalogue().iter().map(|provider| provider.name.as_str()).collect();
@@ -109,8 +141,8 @@ async fn which(onboarding: &Onboarding<'_>, models: &Models, report: &Report) ->
     if !usable.is_empty() {
         ask::say(&format!("usable now: {}\n", usable.join(", ")));
     }
-    let default = chosen.as_ref().map(bub_model::ModelId::provider).or(all.first().copied());
-    let provider = provider(models.catalogue(), default).await?;
+    let default = chosen.as_ref().map(ModelId::provider).or(all.first().copied());
+    let provider = provider(models.catalogue(), default, new.as_deref()).await?;
     let same = chosen.as_ref().filter(|id| id.provider() == provider).map(|id| id.model().to_owned());
     let local = report.local_servers.iter().find(|server| server.provider == provider);
     let local = local.and_then(|server| server.models.first().cloned());
@@ -125,11 +157,15 @@ async fn which(onboarding: &Onboarding<'_>, models: &Models, report: &Report) ->
     }
 }
 
-async fn provider(catalogue: &Catalogue, default: Option<&str>) -> Result<String> {
+/// One that is known, or was agreed upon before, or is now.
+async fn provider(catalogue: &Catalogue, default: Option<&str>, agreed: Option<&str>) -> Result<String> {
     loop {
         let name = ask::line("provider", default).await?.to_ascii_lowercase();
         if let Some(known) = catalogue.get(&name) {
             return Ok(known.name.clone());
+        }
+        if agreed == Some(&name) {
+            return Ok(name);
         }
         let meant =
             catalogue.similar(&name).map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
@@ -140,18 +176,26 @@ async fn provider(catalogue: &Catalogue, default: Option<&str>) -> Result<String
     }
 }
 
-/// The key, where one is wanted and none is there.
-async fn key(onboarding: &mut Onboarding<'_>, provider: &str, given: Option<&str>) -> Result<()> {
-    let setting = format!("api_key.{provider}");
-    if let Some(key) = given {
-        return onboarding.set(&setting, key);
-    }
+/// The key, where one is wanted and none is there, or where the one that is there may be wrong.
+async fn key(
+    onboarding: &Onboarding<'_>,
+    provider: &str,
+    again: bool,
+    last: Option<String>,
+) -> Result<Option<String>> {
     let models = models(onboarding)?;
-    let report = models.report().await;
-    let known = report.providers.iter().find(|known| known.name == provider);
-    if !onboarding.asks || models.key_source(provider).is_some() || known.is_none_or(|known| known.usable) {
-        return Ok(());
+    let has_key = last.is_some() || models.key_source(provider).is_some();
+    if !onboarding.asks {
+        return Ok(None);
     }
-    let key = ask::secret(&format!("API key of {provider} (is not shown; Enter for none)")).await?;
-    if key.is_empty() { Ok(()) } else { onboarding.set(&setting, &key) }
+    if !again {
+        let report = models.report().await;
+        let known = report.providers.iter().find(|known| known.name == provider);
+        if has_key || known.is_none_or(|known| known.usable) {
+            return Ok(None);
+        }
+    }
+    let otherwise = if has_key { "Enter for the same again" } else { "Enter for none" };
+    let key = ask::secret(&format!("API key of {provider} (is not shown; {otherwise})")).await?;
+    Ok(if key.is_empty() { last } else { Some(key) })
 }
