@@ -27,7 +27,7 @@ use crate::{
     history::History,
     host::Host,
     keys::Decoder,
-    screen::Screen,
+    screen::{Screen, Size},
     tty::{self, RawMode},
     view::{Status, View},
 };
@@ -38,6 +38,9 @@ const FRAME: Duration = Duration::from_millis(33);
 const ESCAPE: Duration = Duration::from_millis(40);
 /// How often the spinner turns.
 const SPIN: Duration = Duration::from_millis(120);
+/// Nothing is drawn until the window has kept its size for so long: terminals tell of it late (tmux up to a quarter of
+/// a second), and what is drawn for another size than they have by then ends up in the wrong place.
+const QUIET: Duration = Duration::from_millis(300);
 /// A second Ctrl-C within this time leaves.
 const TWICE: Duration = Duration::from_secs(2);
 /// So long what runs may take to end when the person leaves.
@@ -92,6 +95,9 @@ struct Chat {
     /// Lines on their way to the host, in their order.
     submitted: mpsc::UnboundedSender<(u64, String)>,
     name: String,
+    /// The size that was last seen, and until when it may still change.
+    size: Size,
+    resizing: Option<Instant>,
     status: Status,
     last_line: u64,
     /// Lines that are not settled.
@@ -143,6 +149,8 @@ pub async fn run(setup: Setup) -> Result<Left> {
         submitted: submitting(Arc::clone(&host), teller),
         host,
         name,
+        size,
+        resizing: None,
         status: setup.status,
         last_line: 0,
         open: Vec::new(),
@@ -164,8 +172,7 @@ pub async fn run(setup: Setup) -> Result<Left> {
     let mut draw_at = Some(Instant::now());
     loop {
         if draw_at.is_some_and(|at| at <= Instant::now()) {
-            chat.draw()?;
-            draw_at = None;
+            draw_at = chat.draw()?;
         }
         if let Some(left) = chat.left {
             // From now on nobody waits for room to tell: what runs can end.
@@ -195,7 +202,7 @@ pub async fn run(setup: Setup) -> Result<Left> {
                 true
             }
             _ = resized.recv() => {
-                chat.resize()?;
+                chat.is_resized();
                 true
             }
             Some(happening) = happenings.recv() => {
@@ -214,10 +221,22 @@ pub async fn run(setup: Setup) -> Result<Left> {
 }
 
 impl Chat {
-    fn draw(&mut self) -> Result<()> {
+    /// Shows everything as it is now; or says when, while the window changes.
+    fn draw(&mut self) -> Result<Option<Instant>> {
+        if tty::size() != self.size {
+            self.is_resized();
+        }
+        if let Some(until) = self.resizing {
+            if until > Instant::now() {
+                return Ok(Some(until));
+            }
+            self.resizing = None;
+            self.screen.resize(self.size).map_err(terminal_error)?;
+        }
         let live = self.live();
         let lines = self.view.take();
-        self.screen.draw(&lines, &live).map_err(terminal_error)
+        self.screen.draw(&lines, &live).map_err(terminal_error)?;
+        Ok(None)
     }
 
     /// Whether a turn runs or waits.
@@ -225,10 +244,10 @@ impl Chat {
         self.running.is_some() || !self.open.is_empty()
     }
 
-    fn resize(&mut self) -> Result<()> {
-        let size = tty::size();
-        self.view.set_width(size.columns);
-        self.screen.resize(size).map_err(terminal_error)
+    fn is_resized(&mut self) {
+        self.size = tty::size();
+        self.resizing = Some(Instant::now() + QUIET);
+        self.view.set_width(self.size.columns);
     }
 
     fn welcome(&mut self, lines: &[String]) {
@@ -247,6 +266,9 @@ impl Chat {
         self.view.end(self.running.as_ref().is_some_and(|turn| !turn.is_ended));
         if left == Left::Quit {
             self.view.notice("Bye.", crate::Style::NONE);
+        }
+        if self.resizing.is_some() {
+            let _ = self.screen.resize(self.size);
         }
         let lines = self.view.take();
         // A terminal that is gone needs no last words.

@@ -59,7 +59,7 @@ impl<W: Write> Screen<W> {
             return Ok(());
         }
         let mut out = Pen::begin(self.cursor.0);
-        out.go_to(0, self.shown.len());
+        out.go_to(0);
         let mut covered = 0;
         for line in finished {
             let (text, width) = self.painted(line);
@@ -76,15 +76,15 @@ impl<W: Write> Screen<W> {
             if old.get(index) == Some(row) {
                 continue;
             }
-            out.go_to(index, old.len());
+            out.go_to(index);
             out.text.push_str("\x1b[K");
             out.text.push_str(&row.0);
         }
         if old.len() > rows.len() {
-            out.go_to(rows.len(), old.len());
+            out.go_to(rows.len());
             out.text.push_str("\x1b[J");
         }
-        out.go_to(live.cursor.0, rows.len().max(old.len()));
+        out.go_to(live.cursor.0);
         if live.cursor.1 > 0 {
             // Writing to a string cannot fail.
             let _ = write!(out.text, "\x1b[{}C", live.cursor.1);
@@ -94,11 +94,9 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
-    /// The terminal has another size. What the live area has become is wiped; the next [`Self::draw`] shows it again.
+    /// The terminal has, or had meanwhile, another size. What the live area has become is wiped; the next [`Self::draw`]
+    /// shows it again.
     pub fn resize(&mut self, size: Size) -> io::Result<()> {
-        if size == self.size {
-            return Ok(());
-        }
         let rows_of = |width: usize| if self.reflows { width.max(1).div_ceil(size.columns) } else { 1 };
         let above: usize = self.shown.iter().take(self.cursor.0).map(|(_, width)| rows_of(*width)).sum();
         let within = if self.reflows { self.cursor.1 / size.columns } else { 0 };
@@ -120,7 +118,7 @@ impl<W: Write> Screen<W> {
 
     fn wipe(&mut self, rows_above: usize) -> io::Result<()> {
         let mut out = Pen::begin(rows_above);
-        out.go_to(0, rows_above);
+        out.go_to(0);
         out.text.push_str("\x1b[J");
         (self.shown, self.cursor) = (Vec::new(), (0, 0));
         self.out.write_all(out.end().as_bytes())?;
@@ -145,18 +143,15 @@ impl Pen {
         Self { text: "\x1b[?2026h\x1b[?25l".to_owned(), row }
     }
 
-    /// Goes to the beginning of a row; those from `existing` on have to be made.
-    fn go_to(&mut self, row: usize, existing: usize) {
+    /// Goes to the beginning of a row. Downwards by line feeds: where a window that became lower has cut rows off below
+    /// the cursor, they make them again, while a cursor that was only moved would stop short and be believed elsewhere.
+    fn go_to(&mut self, row: usize) {
         let up = self.row.saturating_sub(row);
-        let bottom = existing.saturating_sub(1).max(self.row);
-        let down = row.min(bottom).saturating_sub(self.row);
-        for (distance, direction) in [(up, 'A'), (down, 'B')] {
-            if distance > 0 {
-                let _ = write!(self.text, "\x1b[{distance}{direction}");
-            }
+        if up > 0 {
+            let _ = write!(self.text, "\x1b[{up}A");
         }
         self.text.push('\r');
-        for _ in bottom..row {
+        for _ in self.row..row {
             self.text.push('\n');
         }
         self.row = row;

@@ -137,8 +137,7 @@ fn nothing_is_written_when_nothing_has_changed() {
     // One row has changed: one row is written.
     let changed = Live { rows: vec![live.rows[0].clone(), Line::new("other", Style::DIM)], cursor: (0, 2) };
     screen.draw(&[], &changed).unwrap();
-    let written =
-        "\x1b[?2026h\x1b[?25l\r\x1b[1B\r\x1b[K\x1b[2mother\x1b[0m\x1b[1A\r\x1b[2C\x1b[?25h\x1b[?2026l";
+    let written = "\x1b[?2026h\x1b[?25l\r\r\n\x1b[K\x1b[2mother\x1b[0m\x1b[1A\r\x1b[2C\x1b[?25h\x1b[?2026l";
     assert_eq!(output.after(length), written);
 }
 
@@ -153,5 +152,31 @@ fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
         let length = output.len();
         screen.resize(Size { columns: 10, rows: 10 }).unwrap();
         assert_eq!(output.after(length), format!("\x1b[?2026h\x1b[?25l{up}\r\x1b[J\x1b[?25h\x1b[?2026l"));
+    }
+}
+
+// Somebody drags the window: it is lower already, and nobody has said so yet.
+#[test]
+fn rows_that_were_cut_off_below_the_cursor_cost_no_line_above_it() {
+    let output = Output::default();
+    let mut screen = Screen::new(output.clone(), Size { columns: 20, rows: 8 }, Ink::Plain, true);
+    let mut parser = vt100::Parser::new(8, 20, 1000);
+    let mut seen = 0;
+    for number in 0..20 {
+        let rows = ["growing", "> ", "status"].map(|row| Line::new(format!("{row}{number}"), Style::NONE));
+        let line = Line::new(format!("line {number}"), Style::NONE);
+        screen.draw(&[line], &Live { rows: rows.to_vec(), cursor: (1, 2) }).unwrap();
+        parser.process(output.after(seen).as_bytes());
+        seen = output.len();
+        // The cursor is in the last row but one: what is below is what such a terminal gives up.
+        if number > 8 && number % 2 == 0 {
+            let rows = parser.screen().cursor_position().0 + 1;
+            parser.screen_mut().set_size(rows, 20);
+        }
+    }
+    let text = everything(&mut parser).join("\n");
+    for number in 0..20 {
+        let line = format!("line {number}");
+        assert_eq!(text.lines().filter(|row| **row == line).count(), 1, "{line} in\n{text}");
     }
 }

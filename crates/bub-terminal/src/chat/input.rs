@@ -141,6 +141,8 @@ impl Chat {
         // Where it is refused, the chat simply goes on.
         let _ = rustix::process::kill_process(own, rustix::process::Signal::TSTP);
         self.raw = Some(RawMode::enter().map_err(terminal_error)?);
-        self.screen.resize(tty::size()).map_err(terminal_error)
+        self.size = tty::size();
+        self.view.set_width(self.size.columns);
+        self.screen.resize(self.size).map_err(terminal_error)
     }
 }
