@@ -16,6 +16,7 @@ const GUIDE: &str = "\
 No model is configured, so nobody has read your message; it is on the session's tape all the same.
 
 To get an answer, do one of these and send it again:
+  - `bub onboard` asks for a model and its key, and tries them
   - set the key of a provider in the environment: `bub models` names the variables
   - start a model server on this computer: on its usual port it is found by itself
   - name the model you want with BUB_MODEL=provider:model

@@ -26,6 +26,8 @@ use crate::{
     turn::Turn,
 };
 
+/// The target of log lines with what people and models say: a program shows them only when asked to.
+const CONTENTS_LOG: &str = "bub::contents";
 /// The longest value in a log line.
 const LOGGED_CHARS: usize = 100;
 
@@ -83,7 +85,8 @@ impl<'a> Runner<'a> {
         let gate = self.framework.hooks().before_tool_call(call, self.state).await;
         self.tape.note_hooks(&gate.notes);
         let mut call = gate.call;
-        tracing::info!("tool.call.start name={name} {}", Logged(&call.arguments));
+        tracing::info!("tool.call.start name={name}");
+        tracing::info!(target: CONTENTS_LOG, "tool.call.arguments name={name} {}", Logged(&call.arguments));
         let result = match gate.decision {
             ToolDecision::Deny(reason) => Err(ToolDecision::denial(&name, reason.as_deref())),
             ToolDecision::Replace(value) => Ok(value),
@@ -103,7 +106,9 @@ impl<'a> Runner<'a> {
         match &outcome.result {
             Ok(_) => tracing::info!("tool.call.success name={name} elapsed_time={elapsed}ms"),
             Err(error) => {
-                tracing::info!("tool.call.error name={name} elapsed_time={elapsed}ms error={error}");
+                let kind = error.kind().name();
+                tracing::info!("tool.call.error name={name} elapsed_time={elapsed}ms error={kind}");
+                tracing::info!(target: CONTENTS_LOG, "tool.call.failure name={name} error={error}");
             }
         }
         outcome.result

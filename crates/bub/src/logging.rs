@@ -67,8 +67,9 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
         Ok(filter) => (filter.unwrap_or_else(usual), None),
         Err(problem) => (usual(), Some(problem)),
     };
-    let file =
-        settings.get(&core::LOG_FILE).map(|path| LogFile::new(path, settings.get(&core::LOG_FILE_SIZE)));
+    let unusable = file_problem(settings);
+    let file = settings.get(&core::LOG_FILE).filter(|_| unusable.is_none());
+    let file = file.map(|path| LogFile::new(path, settings.get(&core::LOG_FILE_SIZE)));
     let is_terminal = std::io::stderr().is_terminal();
     let log = Log {
         filter,
@@ -81,9 +82,16 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
     // A program that embeds the App may have its own subscriber already; then that one is used.
     let _ = tracing::subscriber::set_global_default(log);
     log_panics(settings.redactor().clone());
-    if let Some(problem) = problem {
+    for problem in problem.into_iter().chain(unusable) {
         tracing::warn!("{problem}");
     }
+}
+
+/// Why the log file cannot be used.
+pub(crate) fn file_problem(settings: &Settings) -> Option<String> {
+    let path = settings.get(&core::LOG_FILE)?;
+    let problem = file::problem(&path, settings.config_file())?;
+    Some(format!("the log file `{}` cannot be used: {problem}", path.display()))
 }
 
 fn wants_colour(settings: &Settings) -> bool {
@@ -145,7 +153,12 @@ impl Subscriber for Log {
         }
         if let Some(file) = &self.file {
             let text = line.json();
-            file.lock().unwrap_or_else(PoisonError::into_inner).write(&self.redactor.redact(&text));
+            let failed =
+                file.lock().unwrap_or_else(PoisonError::into_inner).write(&self.redactor.redact(&text));
+            // Outside of the lock: this comes here again.
+            if let Err(error) = failed {
+                tracing::warn!("the log file cannot be written, so lines are missing in it: {error}");
+            }
         }
     }
 

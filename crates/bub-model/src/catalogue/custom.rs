@@ -147,10 +147,13 @@ impl Place<'_> {
         SettingsError::Invalid { origin: self.origin(field), key, found, expected: expected.to_owned() }
     }
 
-    /// A value of the wrong kind. Texts are shown, except in headers, which may hold secrets.
+    /// A value of the wrong kind. Texts are shown, except where they may hold secrets: headers, and what is in an address
+    /// beside the address.
     fn bad(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
         let found = match value {
-            Value::String(text) if text.len() <= 60 && field != "headers" => format!("`{text}`"),
+            Value::String(text) if text.len() <= 60 && field != "headers" && !text.contains(['?', '@']) => {
+                format!("`{text}`")
+            }
             Value::Number(number) => format!("`{number}`"),
             value => kind_of(value).to_owned(),
         };

@@ -274,5 +274,5 @@ fn reflows(environment: &Environment) -> bool {
 
 /// A program that reads the answers must see that no model has answered.
 fn no_model() -> Error {
-    Error::config("no model is configured; `bub models` shows what can be used")
+    Error::config("no model is configured; `bub onboard` sets one up, `bub models` shows what can be used")
 }

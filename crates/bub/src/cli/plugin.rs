@@ -10,7 +10,7 @@ use std::{
 };
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{CliCommand, CliContext, Error, PluginState, Result};
+use bub_kernel::{CliCommand, CliContext, Error, Framework, PluginState, Result};
 use bub_plugin::{Descriptor, External, Installed, Manifest, Record, digest};
 use bub_settings::Settings;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
@@ -166,7 +166,7 @@ fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     if matches.get_flag("json") {
         let rows = installed.plugins.iter().map(|record| {
             json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
-                   "pinned": record.digest.is_some(), "problem": problem(context, record)})
+                   "pinned": record.digest.is_some(), "problem": problem(&context.framework, record)})
         });
         let lines: Vec<String> = rows.map(|row| format!("{row}\n")).collect();
         return output::print(&lines.concat());
@@ -179,7 +179,7 @@ fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
 }
 
 fn row(context: &CliContext, record: &Record) -> [String; 4] {
-    let state = match problem(context, record) {
+    let state = match problem(&context.framework, record) {
         Some(problem) => format!("refused: {problem}"),
         None if record.enabled => "in use".to_owned(),
         None => "disabled".to_owned(),
@@ -189,10 +189,11 @@ fn row(context: &CliContext, record: &Record) -> [String; 4] {
 }
 
 /// Why an enabled plugin is not in use.
-fn problem(context: &CliContext, record: &Record) -> Option<String> {
-    let status = context.framework.plugins().iter().find(|status| *status.name == *record.manifest.name);
+pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> {
+    let status = framework.plugins().iter().find(|status| *status.name == *record.manifest.name);
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
+        _ if !record.pinned.exists() || !record.directory.is_dir() => Some("its files are gone".to_owned()),
         _ if record.digest.is_some() && !is_unchanged(record) => {
             Some("its files changed; add it again".to_owned())
         }

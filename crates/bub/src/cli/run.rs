@@ -87,7 +87,11 @@ async fn run(context: CliContext, flaw: Flaw) -> Result<ExitCode> {
 /// The guide is of use to a person; a program must see that no model has answered.
 fn no_model(state: &State) -> Option<Error> {
     let is_offline = state.get(bub_agent::NO_MODEL).is_some();
-    is_offline.then(|| Error::config("no model is configured; `bub models` shows what can be used"))
+    is_offline.then(|| {
+        Error::config(
+            "no model is configured; `bub onboard` sets one up, `bub models` shows what can be used",
+        )
+    })
 }
 
 /// Runs the turn, as soon as no other one of its session runs.

@@ -4,9 +4,11 @@ use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
+
+use rustix::fs::{Access, access};
 
 /// How many full files are kept beside the one that is written.
 const KEPT: u32 = 3;
@@ -16,18 +18,21 @@ pub(super) struct LogFile {
     path: PathBuf,
     largest: u64,
     file: Option<File>,
+    has_failed: bool,
 }
 
 impl LogFile {
     /// Opened when there is something to write.
     pub(super) fn new(path: PathBuf, largest: u64) -> Self {
-        Self { path, largest, file: None }
+        Self { path, largest, file: None, has_failed: false }
     }
 
-    /// Writes a line. One that cannot be written is lost: the log must not stop what it tells of.
-    pub(super) fn write(&mut self, line: &str) {
-        if self.try_write(line.as_bytes()).is_err() {
-            self.file = None;
+    /// Writes a line. One that cannot be written is lost: the log must not stop what it tells of. Only the first failure
+    /// is an error.
+    pub(super) fn write(&mut self, line: &str) -> io::Result<()> {
+        match self.try_write(line.as_bytes()) {
+            Err(error) if !std::mem::replace(&mut self.has_failed, true) => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -37,7 +42,9 @@ impl LogFile {
             None => open(&self.path)?,
         };
         let file = self.rotated(file, line.len() as u64)?;
-        self.file.insert(file).write_all(line)
+        (&file).write_all(line)?;
+        self.file = Some(file);
+        Ok(())
     }
 
     fn rotated(&self, mut file: File, more: u64) -> io::Result<File> {
@@ -68,17 +75,43 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// Why a file cannot be a log; nothing is made to find out.
+pub(super) fn problem(path: &Path, config: &Path) -> Option<String> {
+    let is_config = path == config
+        || fs::canonicalize(path)
+            .is_ok_and(|path| fs::canonicalize(config).is_ok_and(|config| path == config));
+    if is_config {
+        return Some("it is the config file".to_owned());
+    }
+    match fs::metadata(path) {
+        Ok(_) => open(path).err().map(|error| error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let place = path.ancestors().skip(1).find(|place| place.exists())?;
+            let writable = access(place, Access::WRITE_OK | Access::EXEC_OK);
+            writable.err().map(|error| format!("{}: {}", place.display(), io::Error::from(error)))
+        }
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+/// Others, also those that had read it before, have no business in it. Opening a pipe would wait for a reader.
 fn open(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(io::Error::other("it is no regular file"));
+    }
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
-    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    if file.metadata()?.mode() & 0o077 != 0 {
+        // That of somebody else cannot be changed.
+        let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
 
     #[test]
@@ -89,7 +122,7 @@ mod tests {
         for number in 0..40 {
             // Two processes take turns.
             let file = if number % 3 == 0 { &mut other } else { &mut one };
-            file.write(&format!("line {number:02}\n"));
+            file.write(&format!("line {number:02}\n")).unwrap();
         }
         let names = [path.clone(), numbered(&path, 1), numbered(&path, 2), numbered(&path, 3)];
         let lines: String = names.iter().rev().map(|name| fs::read_to_string(name).unwrap()).collect();
@@ -106,7 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_stops_nothing() {
-        LogFile::new(PathBuf::from("/dev/null/no/such.log"), 20).write("line\n");
+    fn a_file_that_cannot_be_written_stops_nothing_and_fails_once() {
+        let mut file = LogFile::new(PathBuf::from("/dev/null/no/such.log"), 20);
+        file.write("line\n").unwrap_err();
+        file.write("line\n").unwrap();
     }
 }

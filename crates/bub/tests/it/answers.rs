@@ -49,18 +49,25 @@ fn the_output_of_a_failed_command_keeps_its_lines() {
     assert!(!run.stderr.contains('\u{1b}'), "{}", run.stderr);
 }
 
-// H-120: each call leaves two lines in the log, with its arguments cut short; what it printed is not in them.
+// H-120, W-35: each call leaves two lines in the log, without what it printed; its arguments, cut short, and its error are
+// there only when contents are asked for.
 #[test]
 fn calls_are_logged_without_what_they_printed() {
     let long = "x".repeat(300);
     let line = format!(",printf 'out%s' put # {long}");
-    let good = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", &line]);
-    let start = good.stderr.lines().find(|line| line.contains("tool.call.start name=bash { cmd=")).unwrap();
+    let bare = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", &line]);
+    assert!(bare.stderr.contains("tool.call.start name=bash") && !bare.stderr.contains("printf"), "{bare:?}");
+    let told = [("BUB_VERBOSE", "1"), ("BUB_LOG_CONTENTS", "true")];
+    let good = run(&Sandbox::new(), &told, &["run", &line]);
+    let start =
+        good.stderr.lines().find(|line| line.contains("tool.call.arguments name=bash { cmd=")).unwrap();
     assert!(start.len() < 250 && !start.contains(&long), "{start}");
     assert!(good.stderr.contains("tool.call.success name=bash elapsed_time="), "{}", good.stderr);
-    assert!(!good.stderr.contains("output") && good.stdout.contains("output"), "{good:?}");
-    let bad = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", ",exit 4"]);
-    assert!(bad.stderr.contains("tool.call.error name=bash elapsed_time="), "{}", bad.stderr);
+    assert!(!bare.stderr.contains("output") && bare.stdout.contains("output"), "{bare:?}");
+    let bad = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", ",echo so-it-said; exit 4"]);
+    let end =
+        bad.stderr.lines().find(|line| line.contains("tool.call.error name=bash elapsed_time=")).unwrap();
+    assert!(end.contains("error=tool") && !end.contains("so-it-said"), "{end}");
 }
 
 // Finish reasons are surfaced: an answer that broke off is no success, and what there is of it is not lost.

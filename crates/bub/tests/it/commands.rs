@@ -11,7 +11,9 @@ fn run_prints_each_reply_under_its_address() {
     let run = sandbox.bub(["run", "hello"]);
     assert!(run.stdout.starts_with("[cli:local]\nNo model is configured"), "{run:?}");
     assert_eq!(run.code, Some(2), "a script sees that no model has answered: {run:?}");
-    assert_eq!(run.stderr, "error: no model is configured; `bub models` shows what can be used\n");
+    assert!(run.stdout.contains("  - `bub onboard` asks"), "{run:?}");
+    let advice = "`bub onboard` sets one up, `bub models` shows what can be used";
+    assert_eq!(run.stderr, format!("error: no model is configured; {advice}\n"));
 
     let echo = sandbox.example("echo_model", ["run", "hi", "--channel", "lab", "--chat-id", "7"]).ok();
     assert_eq!(echo, "[lab:7]\nlab:7 said: hi\n");

@@ -144,6 +144,21 @@ fn two_mistakes_are_corrected_one_after_the_other() {
     assert_eq!(sandbox.bub(["config", "set", "providers.a.wire", "x"]).code, Some(2));
 }
 
+// W-35: an address may hold a key
+#[test]
+fn an_address_with_a_key_in_it_is_not_quoted() {
+    for address in ["https://lab.example/v1?key=KEY", "ftp://me:KEY@lab.example"] {
+        let providers = json!({"lab": {"base_url": address.replace("KEY", "hush-hush")}}).to_string();
+        for (key, value) in
+            [("providers", &*providers), ("providers.lab.base_url", &address.replace("KEY", "hush-hush"))]
+        {
+            let run = Sandbox::new().bub(["config", "set", key, value]);
+            assert!(run.code == Some(2) && run.stderr.contains("providers.lab.base_url"), "{run:?}");
+            assert!(!run.stderr.contains("hush-hush"), "{run:?}");
+        }
+    }
+}
+
 // W-13
 #[test]
 fn no_key_is_lost_by_setting_another_or_nothing() {

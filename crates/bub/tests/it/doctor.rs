@@ -191,6 +191,37 @@ fn permissions_of_the_home_are_looked_at() {
     assert_eq!(run.code, Some(1));
 }
 
+#[test]
+fn a_home_that_cannot_be_made_is_broken() {
+    let sandbox = Sandbox::new();
+    // Nobody makes anything there.
+    let run = doctor(&sandbox, &[("BUB_HOME", "/proc/self/no/home")], &["--json", "--offline"]);
+    let home = findings(&run, "home");
+    assert!(
+        run.code == Some(1) && home[0].starts_with("broken: ") && home[0].contains("cannot be made"),
+        "{home:?}"
+    );
+}
+
+// A plugin that would not be started is not fine.
+#[test]
+fn plugins_that_changed_or_are_gone_are_broken() {
+    let sandbox = Sandbox::new();
+    let directory = sandbox.workspace().join("fixed");
+    let plugins = || findings(&doctor(&sandbox, &[], &["--json", "--offline"]), "plugins").join("\n");
+    sandbox.bub(["plugin", "new", "fixed"]).ok();
+    sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
+    assert_eq!(plugins(), "ok: builtin, fixed; -");
+    std::fs::write(directory.join("more.txt"), "new").unwrap();
+    let found = plugins();
+    assert!(found.contains("broken: fixed is not in use: its files changed"), "{found}");
+    assert!(found.contains("bub plugin remove fixed"), "{found}");
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(plugins().contains("broken: fixed is not in use: its files are gone"));
+    sandbox.write("home/plugins.json", "{");
+    assert!(plugins().contains("broken: ") && plugins().contains("plugins.json: "), "{}", plugins());
+}
+
 // A snapshot of what a person sees.
 #[test]
 fn at_a_terminal_the_report_is_readable() {

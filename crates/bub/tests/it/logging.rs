@@ -1,6 +1,6 @@
 //! What is logged, where, and what is not.
 
-use std::path::Path;
+use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use bub_testkit::{
     model::{ModelServer, Reply},
@@ -102,4 +102,40 @@ fn a_file_gets_every_line_also_those_that_are_printed() {
         logged.iter().any(|line| line["message"].as_str().unwrap().starts_with("turn.failed")),
         "{logged:?}"
     );
+}
+
+#[test]
+fn a_file_that_cannot_be_the_log_is_named_once_and_stops_nothing() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "max_steps: 9\n");
+    let pipe = sandbox.workspace().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let config = sandbox.home().join("config.yml");
+    let below = config.join("bub.log");
+    for (file, why) in [
+        (sandbox.home(), "it is no regular file"),
+        (pipe, "it is no regular file"),
+        (config, "it is the config file"),
+        (below, "Not a directory"),
+    ] {
+        let variables = [("BUB_LOG_FILE", file.to_str().unwrap())];
+        let run = with(&sandbox, &variables, &["config", "get", "max_steps"]);
+        assert_eq!((run.stdout.as_str(), run.stderr.lines().count()), ("9\n", 1), "{run:?}");
+        assert!(run.stderr.contains("cannot be used: ") && run.stderr.contains(why), "{run:?}");
+        let doctor = with(&sandbox, &variables, &["doctor", "--offline"]);
+        let line = doctor.stdout.lines().find(|line| line.contains("the log file")).unwrap();
+        assert!(doctor.code == Some(1) && line.starts_with("config    broken "), "{doctor:?}");
+    }
+}
+
+// W-35
+#[test]
+fn a_file_that_others_could_read_is_made_private() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/bub.log", "before\n");
+    let file = sandbox.home().join("bub.log");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    with(&sandbox, &[("BUB_LOG_FILE", file.to_str().unwrap())], &["run", ",quack"]);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(std::fs::read_to_string(&file).unwrap().starts_with("before\n{"));
 }

@@ -3,7 +3,10 @@
 use bub_settings::{Origin, Settings};
 
 use super::{super::config::plain, Finding, Patient};
-use crate::app::{self, Problems};
+use crate::{
+    app::{self, Problems},
+    logging,
+};
 
 const EDIT: &str = "correct it there; for the config file `bub config set` or `bub config edit`";
 
@@ -13,6 +16,9 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let problems = problems.iter().flat_map(|problems| &problems.0);
     let mut findings: Vec<_> = problems.map(|problem| Finding::broken(problem.to_string(), EDIT)).collect();
     findings.extend(app::check(settings).err().map(|problem| Finding::broken(problem, EDIT)));
+    findings.extend(logging::file_problem(settings).map(|problem| {
+        Finding::broken(problem, "set `log.file` to a file of its own, or `bub config unset log.file`")
+    }));
     findings.extend(settings.warnings().iter().map(|warning| Finding::doubtful(warning.to_string(), EDIT)));
     if findings.is_empty() {
         let file = settings.config_file();

@@ -14,9 +14,16 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let shown = home.display();
     let mode = match fs::metadata(home) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return vec![Finding::fine(format!(
-                "{shown} does not exist yet; the first command that needs it makes it"
-            ))];
+            let place = home.ancestors().find(|place| place.exists());
+            return vec![match place.map_or(Ok(()), write) {
+                Ok(()) => Finding::fine(format!(
+                    "{shown} does not exist yet; the first command that needs it makes it"
+                )),
+                Err(error) => Finding::broken(
+                    format!("{shown} does not exist and cannot be made: {error}"),
+                    "make it for your user, or set BUB_HOME",
+                ),
+            }];
         }
         Err(error) => {
             return vec![Finding::broken(format!("{shown}: {error}"), "let your user in, or set BUB_HOME")];
