@@ -314,7 +314,7 @@ fn onboard_piped(sandbox: &Sandbox, key: &str, args: &[&str]) -> Run {
     Run::of(child.wait_with_output().unwrap())
 }
 
-// W-13: also when the environment names another model for now
+// W-13: nor does a key that is empty
 #[test]
 fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
     let sandbox = Sandbox::new();
