@@ -50,6 +50,7 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
         "spill.read",
         "help",
         "fs.read",
+        "quit",
     ];
     let others = [
         "bash",
@@ -60,7 +61,6 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
         "tape.reset",
         "subagent",
         "model",
-        "quit",
         "reasoning_effort",
         "plugin.tool",
         "FS.read",
