@@ -42,7 +42,7 @@ const SPIN: Duration = Duration::from_millis(120);
 /// a second), and what is drawn for another size than they have by then ends up in the wrong place.
 const QUIET: Duration = Duration::from_millis(300);
 /// A second Ctrl-C within this time leaves.
-const TWICE: Duration = Duration::from_secs(2);
+pub(crate) const TWICE: Duration = Duration::from_secs(2);
 /// So long what runs may take to end when the person leaves.
 const QUIT_LIMIT: Duration = Duration::from_secs(3);
 /// So many happenings are taken before the screen is drawn again.

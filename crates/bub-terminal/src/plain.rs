@@ -11,12 +11,13 @@ use bub_settings::{RedactingWriter, Redactor};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
+    time::Instant,
 };
 
 use crate::{
     Ink, Line,
     channel::{Happening, Question},
-    chat::Left,
+    chat::{Left, TWICE},
     harmless::harmless,
     host::Host,
     tty,
@@ -180,7 +181,7 @@ pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> R
         running: None,
         questions: VecDeque::new(),
         is_leaving: false,
-        was_interrupted: false,
+        interrupted: None,
         is_cancelled: false,
     };
     for line in welcome {
@@ -199,7 +200,7 @@ pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> R
                 None => talk.is_leaving = true,
             },
             _ = interrupts.recv() => {
-                if talk.interrupt().await {
+                if talk.interrupt().await? {
                     return talk.leave(plain.happenings).await;
                 }
             }
@@ -221,7 +222,7 @@ struct Talk {
     running: Option<u64>,
     questions: VecDeque<Question>,
     is_leaving: bool,
-    was_interrupted: bool,
+    interrupted: Option<Instant>,
     /// The turn that runs is cancelled, and nobody has said so.
     is_cancelled: bool,
 }
@@ -243,7 +244,7 @@ impl Talk {
 
     /// Takes a line; `true` when it leaves.
     async fn typed(&mut self, text: String) -> Result<bool> {
-        self.was_interrupted = false;
+        self.interrupted = None;
         if let Some(question) = self.questions.pop_front() {
             let is_yes = matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
             let answer = if is_yes { ApprovalAnswer::Approved } else { ApprovalAnswer::Denied(None) };
@@ -282,14 +283,19 @@ impl Talk {
         Ok(false)
     }
 
-    /// Ctrl-C: ends the turn; twice, or when nothing runs: leaves.
-    async fn interrupt(&mut self) -> bool {
-        if self.running.is_none() || std::mem::replace(&mut self.was_interrupted, true) {
-            return true;
+    /// Ctrl-C: ends the turn; twice: leaves.
+    async fn interrupt(&mut self) -> Result<bool> {
+        if self.interrupted.replace(Instant::now()).is_some_and(|at| at.elapsed() < TWICE) {
+            return Ok(true);
         }
-        self.is_cancelled = true;
-        self.host.cancel().await;
-        false
+        if self.running.is_some() {
+            self.is_cancelled = true;
+            self.host.cancel().await;
+        } else {
+            self.view.notice("\nCtrl-C again leaves; so does ,quit", crate::Style::NONE);
+            self.print(self.open.is_empty())?;
+        }
+        Ok(false)
     }
 
     fn happened(&mut self, happening: Happening) -> Result<()> {
@@ -309,10 +315,9 @@ impl Talk {
                 self.open.retain(|open| *open != line);
                 let was_running = self.running.take_if(|running| *running == line).is_some();
                 self.view.end(false);
-                if let Some(reason) = dropped.filter(|_| !(was_running && self.was_interrupted)) {
+                if let Some(reason) = dropped.filter(|_| !(was_running && self.interrupted.is_some())) {
                     self.view.notice(&format!("not answered: {reason}"), crate::Style::NONE);
                 }
-                self.was_interrupted = false;
                 is_free = self.open.is_empty() && self.running.is_none();
             }
             Happening::Said { content, kind, .. } if kind == "error" => self.view.error(&content),

@@ -77,7 +77,8 @@ impl Chat {
             if let Some(reason) = dropped.filter(|_| !turn.is_cancelled) {
                 self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
             }
-            self.interrupted = None;
+            // Who pressed Ctrl-C to end it may press it again to leave.
+            self.interrupted = self.interrupted.filter(|_| turn.is_cancelled);
             self.hint = None;
         } else if let Some(reason) = dropped {
             let at = self.waiting.iter().position(|waiting| waiting.line == line);

@@ -90,7 +90,6 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
     let settings = settings(&context)?;
     let CliContext { framework, matches } = context;
     let mode = Mode::of(&matches, settings.environment());
-    let stop = if mode == Mode::Lines { signals::listen_without_interrupt() } else { signals::listen() };
     logging::failures_are_printed();
     let outcome = framework.run_scoped(async {
         let (teller, happenings) = Teller::new();
@@ -98,8 +97,10 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
         let desk = Desk::new(&framework, &settings, teller.clone(), mode != Mode::Pipe, session);
         chat.sit_down(&desk);
         let Some(gateway) = open(&framework, &settings, &desk, in_channel, mode)? else {
-            return Ok((Left::Quit, desk));
+            return Ok((Left::Quit, desk, None));
         };
+        // Not before: a signal ends the question above at once.
+        let stop = if mode == Mode::Lines { signals::listen_without_interrupt() } else { signals::listen() };
         let remote = gateway.remote();
         desk.hold(remote.clone());
         let ended = bub_kernel::CancellationToken::new();
@@ -153,11 +154,11 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
             remove(&desk.directory());
         }
         served?;
-        Ok((left?, desk))
+        Ok((left?, desk, Some(stop)))
     });
-    let (left, desk) = outcome.await?;
-    match (left, mode) {
-        (Left::Stopped, _) if stop.token().is_cancelled() => Ok(stop.exit_code()),
+    let (left, desk, stop) = outcome.await?;
+    match (stop, mode) {
+        (Some(stop), _) if left == Left::Stopped && stop.token().is_cancelled() => Ok(stop.exit_code()),
         (_, Mode::Pipe) => desk.verdict(),
         _ => Ok(ExitCode::SUCCESS),
     }
@@ -179,7 +180,11 @@ fn open(
         options.house = Arc::clone(&house);
         match Gateway::open(framework, options, &[NAME.to_owned()]) {
             Err(error) if error.message().starts_with("another gateway uses") && !is_second => {
-                if mode != Mode::Pipe && !wants_another(&desk.session())? {
+                if mode == Mode::Pipe {
+                    // A program means the session that it names.
+                    return Err(Error::config(format!("session {} is open in another chat", desk.session())));
+                }
+                if !wants_another(&desk.session())? {
                     return Ok(None);
                 }
                 desk.begin_another();
@@ -197,11 +202,17 @@ fn open(
 
 fn wants_another(session: &str) -> Result<bool> {
     let mut out = std::io::stdout();
-    write!(out, "Session {session} is open in another chat. Begin a new one? [Y/n] ")?;
-    out.flush()?;
-    let mut line = String::new();
-    let is_end = std::io::stdin().read_line(&mut line)? == 0;
-    Ok(!is_end && !matches!(line.trim().to_ascii_lowercase().as_str(), "n" | "no"))
+    loop {
+        write!(out, "Session {session} is open in another chat. Begin a new one? [Y/n] ")?;
+        out.flush()?;
+        let mut line = String::new();
+        let is_end = std::io::stdin().read_line(&mut line)? == 0;
+        match line.trim().to_ascii_lowercase().as_str() {
+            "n" | "no" => return Ok(false),
+            "" | "y" | "yes" => return Ok(!is_end),
+            _ => {}
+        }
+    }
 }
 
 /// Removes the directory of a journal in which nothing is left, unless somebody uses it by now.

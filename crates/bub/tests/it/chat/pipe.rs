@@ -111,6 +111,9 @@ fn in_plain_mode_lines_are_only_added() {
         assert!(screen.contains("tool bash(cmd: echo one)\ntool completed in "), "{screen}");
         assert!(screen.contains("Assistant:\n"), "{screen}");
         chat.until(|screen| screen.ends_with("workspace >"));
+        chat.send("\x03");
+        chat.sees("Ctrl-C again leaves");
+        chat.until(|screen| screen.ends_with("workspace >"));
         chat.send(",quit\n");
         let (code, screen) = chat.ends();
         assert_eq!(code, Some(0));

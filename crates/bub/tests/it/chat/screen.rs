@@ -156,6 +156,25 @@ fn control_c_ends_the_turn_and_then_the_chat() {
 }
 
 #[test]
+fn control_c_twice_in_a_turn_leaves() {
+    for (args, name) in [(&[][..], "vt220"), (&["--plain"][..], "xterm")] {
+        let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+        server.script(Reply::deltas(["Half of a\n\n", " sentence", " never said"]).paced(&pace));
+        let mut chat = Start::new(&sandbox).model(&server).set("TERM", name).args(args).go();
+        chat.sees("workspace >");
+        chat.send("one\r");
+        pace.allow(3);
+        chat.sees("Half of");
+        chat.send("\x03");
+        chat.sees("(cancelled)");
+        chat.send("\x03");
+        let (code, screen) = chat.ends();
+        assert_eq!(code, Some(0), "{screen}");
+        assert!(screen.ends_with("Bye."), "{screen}");
+    }
+}
+
+#[test]
 fn the_terminal_is_restored_whatever_ends_the_chat() {
     for (name, code) in ending_signals() {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());

@@ -60,6 +60,8 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     first.is_idle();
     let second = Start::new(&sandbox).go();
     second.sees("Session cli:local is open in another chat. Begin a new one? [Y/n]");
+    second.send("what?\n");
+    second.until(|screen| screen.matches("Begin a new one?").count() == 2);
     second.send("\n");
     let screen = second.is_idle();
     assert!(screen.contains("\nsession: cli:local-"), "{screen}");
@@ -68,13 +70,18 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     third.send("n\n");
     let (_, screen) = third.ends();
     assert!(!screen.contains("workspace >"), "{screen}");
+    let mut fourth = Start::new(&sandbox).go();
+    fourth.sees("Begin a new one?");
+    fourth.send("\x03");
+    let (code, screen) = fourth.ends();
+    assert!(code != Some(0) && !screen.contains("workspace >"), "{screen}");
     let mut piped = sandbox.command(&bub());
     piped.arg("chat").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
     let mut piped = piped.stderr(std::process::Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut piped.stdin.take().unwrap(), b",echo piped\n").unwrap();
     let run = crate::sandbox::Run::of(piped.wait_with_output().unwrap());
-    assert!(run.stderr.contains("this is a new one: cli:local-"), "{run:?}");
-    assert_eq!(run.ok(), "piped\n");
+    assert!(run.stderr.contains("session cli:local is open in another chat"), "{run:?}");
+    assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
 }
 
 // L1: a line that was typed is answered, if not by this chat then by the next.
