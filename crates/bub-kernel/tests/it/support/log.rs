@@ -1,4 +1,4 @@
-//! The log of the current thread as lines.
+//! The warnings and errors of the current thread as lines.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 use tracing::subscriber::DefaultGuard;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Collects what the current thread logs, as `LEVEL message`, until it is dropped.
+/// Collects what the current thread warns of, as `LEVEL message`, until it is dropped.
 pub(crate) struct Log {
     text: Text,
     _guard: DefaultGuard,
@@ -25,6 +25,7 @@ impl Log {
             .with_ansi(false)
             .with_target(false)
             .without_time()
+            .with_max_level(tracing::Level::WARN)
             .finish();
         Self { text, _guard: tracing::subscriber::set_default(subscriber) }
     }
