@@ -13,17 +13,22 @@ pub(crate) struct Sandbox {
     dir: TempDir,
 }
 
-/// The signals that end a program in order, by name, with their exit codes. Whoever runs the tests with `nohup` hangs
-/// nothing up.
-pub(crate) fn ending_signals() -> Vec<(&'static str, i32)> {
+/// Whether whoever runs the tests has a signal ignored, as `nohup` and shells in the background do: so do the programs
+/// that the tests start.
+pub(crate) fn is_ignored(signal: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
-    let is_ignored = u64::from_str_radix(ignored.trim(), 16).is_ok_and(|mask| mask & 1 == 1);
-    if is_ignored {
-        println!("SIGHUP is ignored here: it is not tried");
+    let is_so = u64::from_str_radix(ignored.trim(), 16).is_ok_and(|mask| mask & (1 << (signal - 1)) != 0);
+    if is_so {
+        println!("signal {signal} is ignored here: it is not tried");
     }
-    let all = [("TERM", 143), ("HUP", 129)];
-    all.into_iter().filter(|(name, _)| *name != "HUP" || !is_ignored).collect()
+    is_so
+}
+
+/// The signals that end a program in order, by name, with their exit codes.
+pub(crate) fn ending_signals() -> Vec<(&'static str, i32)> {
+    let hangup = (!is_ignored(1)).then_some(("HUP", 129));
+    std::iter::once(("TERM", 143)).chain(hangup).collect()
 }
 
 /// What a program came to.

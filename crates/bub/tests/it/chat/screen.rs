@@ -264,12 +264,10 @@ fn the_output_of_a_command_is_printed_as_it_is() {
     let chat = Start::new(&sandbox).size(80, 50).go();
     chat.is_idle();
     chat.send(",printf '# no title\\n* no list\\n  indented [/x] [red]\\n'\r");
-    let screen = chat.sees("\n  indented");
-    assert!(screen.contains("\n# no title\n* no list\n  indented [/x] [red]\n"), "{screen}");
+    chat.sees("\n# no title\n* no list\n  indented [/x] [red]\n");
     chat.is_idle();
     chat.send(",help\r");
-    let screen = chat.sees(",subagent");
-    assert!(screen.lines().any(|line| line.starts_with("  ,tape.info  ")), "{screen}");
+    chat.sees("\n  ,tape.info  ");
     chat.is_idle();
     chat.send(",nonsense-command --x\r");
     chat.sees("── Error");

@@ -70,11 +70,13 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     third.send("n\n");
     let (_, screen) = third.ends();
     assert!(!screen.contains("workspace >"), "{screen}");
-    let mut fourth = Start::new(&sandbox).go();
-    fourth.sees("Begin a new one?");
-    fourth.send("\x03");
-    let (code, screen) = fourth.ends();
-    assert!(code != Some(0) && !screen.contains("workspace >"), "{screen}");
+    if !crate::sandbox::is_ignored(2) {
+        let mut fourth = Start::new(&sandbox).go();
+        fourth.sees("Begin a new one?");
+        fourth.send("\x03");
+        let (code, screen) = fourth.ends();
+        assert!(code != Some(0) && !screen.contains("workspace >"), "{screen}");
+    }
     let mut piped = sandbox.command(&bub());
     piped.arg("chat").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
     let mut piped = piped.stderr(std::process::Stdio::piped()).spawn().unwrap();
