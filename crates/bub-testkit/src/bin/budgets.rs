@@ -14,7 +14,7 @@ use std::{
 use bub_testkit::pty::Pty;
 use wait4::Wait4;
 
-const MAX_BINARY_BYTES: u64 = 11_000_000;
+const MAX_BINARY_BYTES: u64 = 14_000_000;
 const MAX_PEAK_BYTES: u64 = 10_000_000;
 const MAX_WALL: Duration = Duration::from_millis(5);
 const MAX_PROMPT: Duration = Duration::from_millis(30);
