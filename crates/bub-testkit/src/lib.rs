@@ -2,11 +2,13 @@
 //!
 //! - [`Faults`] and [`FaultFs`]: files that fail, write short or torn, run out of space, or die at a chosen step.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
+//! - [`program`]: the built program, measured from outside.
 //! - [`pty`]: programs in a pseudo-terminal.
 //! - [`telegram`]: a Bot API server on loopback, with users who write, limits that hold, and faults.
 
 mod files;
 pub mod model;
+pub mod program;
 pub mod pty;
 pub mod telegram;
 

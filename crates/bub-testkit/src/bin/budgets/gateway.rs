@@ -1,0 +1,65 @@
+//! Budgets of the gateway: its start, its memory, what a session and a turn cost, and that nothing grows.
+
+use std::{thread, time::Duration};
+
+use bub_testkit::program::Program;
+
+use crate::{Budgets, MB, Outcome};
+
+/// Starts, of which the best counts.
+const STARTS: usize = 20;
+/// Beyond what fills up and is then full: open tapes, the 2,000 messages that the webhook remembers.
+const WARM: usize = 3_000;
+const TURNS: usize = 10_000;
+/// Sessions come and go.
+const TURNS_OF_A_SESSION: usize = 4;
+/// Turns whose processor time is looked at together; the least counts.
+const PART: usize = 500;
+/// Sessions that are used once and idle from then on.
+const SESSIONS: usize = 2_000;
+
+pub(crate) fn start(budgets: &mut Budgets, program: &Program, place: &str) -> Outcome<()> {
+    let (mut ready, mut memory) = (Duration::MAX, u64::MAX);
+    for _ in 0..STARTS {
+        let gateway = program.gateway()?;
+        // What the start leaves to do at once is done.
+        thread::sleep(Duration::from_millis(100));
+        ready = ready.min(gateway.ready);
+        memory = memory.min(gateway.memory()?);
+    }
+    // The limit is for an empty home; with very many tapes it is that of every start.
+    let limit = Duration::from_millis(if place.is_empty() { 30 } else { 100 });
+    let hint = "what stands before READY=1: bub/src/cli/gateway.rs, Gateway::open; `strace -f -r`";
+    budgets.time(&format!("bub gateway: ready{place}"), ready, limit, hint)?;
+    let hint = "what is built before the first message needs it (HTTP clients, trust stores, threads)";
+    budgets.size(&format!("bub gateway: idle memory{place}"), memory, 12 * MB, hint)
+}
+
+pub(crate) fn sessions_and_turns(budgets: &mut Budgets, program: &Program) -> Outcome<()> {
+    let gateway = program.gateway()?;
+    let memory = || -> Outcome<u64> {
+        thread::sleep(Duration::from_millis(500));
+        Ok(gateway.memory()?)
+    };
+    let chat = |number: usize| format!("chat{}", number / TURNS_OF_A_SESSION);
+    gateway.flood(0..WARM, chat)?;
+    let (before, mut least) = (memory()?, Duration::MAX);
+    for begin in (WARM..TURNS).step_by(PART) {
+        let busy = gateway.cpu()?;
+        gateway.flood(begin..begin + PART, chat)?;
+        least = least.min(gateway.cpu()?.saturating_sub(busy) / u32::try_from(PART)?);
+    }
+    let after = memory()?;
+    let hint = "`perf record -g` of a gateway under load; benches `turn` (bub-agent) and `load` (bub)";
+    budgets.time("bub gateway: processor time of a turn", least, Duration::from_millis(3), hint)?;
+    let hint =
+        "something is kept for each turn: maps and lists without a limit; heaptrack of a gateway under load";
+    let growth = after.saturating_sub(before);
+    budgets.size(&format!("bub gateway: growth from turn {WARM} to {TURNS}"), growth, 2 * MB, hint)?;
+
+    gateway.flood(0..SESSIONS, |number| format!("idle{number}"))?;
+    let each = memory()?.saturating_sub(after) / SESSIONS as u64;
+    let hint =
+        "what a lane, a tape or a lease keeps after its turn: bub-channels/src/lane.rs, caches of bub-tape";
+    budgets.size("bub gateway: memory of an idle session", each, 1_000, hint)
+}

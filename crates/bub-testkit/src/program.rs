@@ -1,0 +1,230 @@
+//! The built program on a home of its own, measured from outside: for budgets and benches. Linux, because it asks `/proc`.
+
+use std::{
+    ffi::OsString,
+    fs,
+    io::{Error, Read, Result, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use bub_tape::{Durability, Entry, EntryId, FileStore, TapeName, codec};
+use tempfile::TempDir;
+use wait4::Wait4;
+
+use crate::model::{ModelServer, Reply};
+
+const TOKEN: &str = "correct-horse-battery";
+/// Longer than anything on a busy computer takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A program, its home, and a model server that it is configured for.
+pub struct Program {
+    path: OsString,
+    home: TempDir,
+    model: ModelServer,
+}
+
+/// What a finished process had of the computer.
+#[derive(Clone, Copy, Debug)]
+pub struct Used {
+    /// From its start to its end.
+    pub wall: Duration,
+    /// Processor time, its own and the system's for it.
+    pub cpu: Duration,
+    /// The most memory at any time, in bytes; never less than what this process had when it started the other.
+    pub peak: u64,
+}
+
+impl Program {
+    /// A program on an empty home. Its model answers every question with one sentence.
+    pub fn new(path: impl Into<OsString>) -> Result<Self> {
+        let model = ModelServer::start();
+        model.forget_requests().otherwise(Reply::text("All is well."));
+        Ok(Self { path: path.into(), home: tempfile::tempdir()?, model })
+    }
+
+    /// The directory that is `HOME` and the workspace.
+    pub fn directory(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// `BUB_HOME`.
+    pub fn home(&self) -> PathBuf {
+        self.home.path().join(".bub")
+    }
+
+    /// A command of the program, with nothing in its environment but what it needs here.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.path);
+        command
+            .args(args)
+            .current_dir(self.directory())
+            .env_clear()
+            .env("HOME", self.directory())
+            .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+            .env("TERM", "xterm")
+            .env("BUB_MODEL", "llamacpp:test")
+            .env("BUB_LLAMACPP_API_BASE", format!("{}/v1", self.model.url()));
+        command
+    }
+
+    /// Runs a command to its end, which has to be a good one.
+    pub fn run(&self, args: &[&str]) -> Result<Used> {
+        let mut command = self.command(args);
+        let started = Instant::now();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let end = child.wait4()?;
+        let wall = started.elapsed();
+        if !end.status.success() {
+            return Err(Error::other(format!("bub {} failed", args.join(" "))));
+        }
+        Ok(Used { wall, cpu: end.rusage.utime + end.rusage.stime, peak: end.rusage.maxrss })
+    }
+
+    /// The least of each figure over several runs: what others do on the computer, and how many pages of the file the
+    /// kernel maps around the one that is needed, only ever adds.
+    pub fn best(&self, args: &[&str], runs: u32) -> Result<Used> {
+        let mut best = self.run(args)?;
+        for _ in 1..runs {
+            let used = self.run(args)?;
+            best.wall = best.wall.min(used.wall);
+            best.cpu = best.cpu.min(used.cpu);
+            best.peak = best.peak.min(used.peak);
+        }
+        Ok(best)
+    }
+
+    /// Puts so many tapes of `entries` messages into the home, as the original leaves them: without an index.
+    pub fn add_tapes(&self, tapes: usize, entries: i64) -> Result<()> {
+        let root = self.home().join("tapes");
+        fs::create_dir_all(&root)?;
+        let store = FileStore::new(&root, Durability::Os);
+        let mut lines = String::new();
+        for id in 1..=entries {
+            let mut entry = match id {
+                1 => Entry::anchor("session/start", None),
+                _ => Entry::message("user", "a message of some forty characters, as it were"),
+            };
+            entry.id = EntryId::new(id);
+            lines += &codec::encode(&entry);
+        }
+        for number in 0..tapes {
+            fs::write(store.path(&TapeName::for_session("/srv/demo", &format!("lab:{number}"))), &lines)?;
+        }
+        Ok(())
+    }
+
+    /// Starts a gateway with a webhook and waits until it says that it is ready and takes connections.
+    pub fn gateway(&self) -> Result<RunningGateway> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let notified = self.directory().join("notify.sock");
+        let _ = fs::remove_file(&notified);
+        let socket = UnixDatagram::bind(&notified)?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let mut command = self.command(&["gateway"]);
+        command
+            .env("NOTIFY_SOCKET", &notified)
+            .env("BUB_WEBHOOK_TOKEN", TOKEN)
+            .env("BUB_WEBHOOK_LISTEN", address.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let started = Instant::now();
+        let child = command.spawn()?;
+        let mut gateway = RunningGateway { child, address, ready: Duration::ZERO };
+        let mut said = [0; 64];
+        let count = socket.recv(&mut said)?;
+        if said.get(..count) != Some(b"READY=1") {
+            return Err(Error::other("the gateway does not say that it is ready"));
+        }
+        // Channels start beside each other, and beside that.
+        while TcpStream::connect(address).is_err() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        gateway.ready = started.elapsed();
+        Ok(gateway)
+    }
+}
+
+/// A gateway that runs until this is dropped.
+pub struct RunningGateway {
+    child: Child,
+    address: SocketAddr,
+    /// From the start of the process to its word that it is ready, and its first connection.
+    pub ready: Duration,
+}
+
+impl RunningGateway {
+    /// Sends a message and waits for the answer.
+    pub fn ask(&self, chat: &str, content: &str) -> Result<()> {
+        let body = serde_json::json!({"content": content, "chat_id": chat}).to_string();
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let length = body.len();
+        let request = format!(
+            "POST /v1/messages HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(Error::other(answer)) }
+    }
+
+    /// Sends the messages with these numbers from a few clients at once; `chat` says whose each one is.
+    pub fn flood(
+        &self,
+        numbers: std::ops::Range<usize>,
+        chat: impl Fn(usize) -> String + Sync,
+    ) -> Result<()> {
+        const CLIENTS: usize = 4;
+        std::thread::scope(|scope| {
+            let one = |client| {
+                let (mut own, chat) = (numbers.clone().skip(client).step_by(CLIENTS), &chat);
+                scope.spawn(move || own.try_for_each(|number| self.ask(&chat(number), "How is it?")))
+            };
+            let clients: Vec<_> = (0..CLIENTS).map(one).collect();
+            clients.into_iter().try_for_each(|client| match client.join() {
+                Ok(outcome) => outcome,
+                Err(panic) => std::panic::resume_unwind(panic),
+            })
+        })
+    }
+
+    /// Memory that the process has now, in bytes.
+    pub fn memory(&self) -> Result<u64> {
+        memory_of(&self.child.id().to_string())
+    }
+
+    /// Processor time of the process so far.
+    pub fn cpu(&self) -> Result<Duration> {
+        cpu_of(&self.child.id().to_string())
+    }
+}
+
+impl Drop for RunningGateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Resident memory of a process (`self` is this one), in bytes.
+pub fn memory_of(process: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.map(|kilobytes| kilobytes * 1024).ok_or_else(|| Error::other("no VmRSS"))
+}
+
+/// Processor time of all threads of a process so far, those that ended included, in steps of 10 ms.
+pub fn cpu_of(process: &str) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
+    Ok(Duration::from_millis(ticks * 10))
+}
