@@ -25,7 +25,7 @@ use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
 use self::resolve::{Guard, System};
-pub use self::{address::is_public, markdown::from_html, resolve::Lookup};
+pub use self::{markdown::from_html, resolve::Lookup};
 
 /// What is asked for unless the caller asks for something else.
 const WANTED: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1";

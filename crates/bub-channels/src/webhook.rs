@@ -4,9 +4,8 @@
 //! * `server`: the socket, its limits, and what each path does; `answer` makes the answers.
 //! * `submission`: what a client posts, checked.
 //! * `exchange`: which message waits for which reply; `events` streams one.
-//! * `callback`: replies that are posted elsewhere; `address` keeps them out of private networks.
+//! * `callback`: replies that are posted elsewhere, but not into private networks.
 
-mod address;
 mod answer;
 mod callback;
 mod events;
@@ -27,7 +26,7 @@ use bub_kernel::{
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
-pub use self::{address::is_public, options::WebhookOptions};
+pub use self::options::WebhookOptions;
 use self::{
     callback::Callbacks,
     exchange::{Exchange, Exchanges, Outbound},

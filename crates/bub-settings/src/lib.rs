@@ -8,6 +8,7 @@
 //!   [`Settings::origin`] where they came from, [`Settings::warnings`] what looks like a mistake.
 //! - [`ConfigFile`] changes the config file and keeps everything else in it; [`Settings::revised`] says what would be in
 //!   force with it.
+//! - [`is_public`]: the addresses that need no permission to be reached.
 //! - [`Secret`] and [`Redactor`]: every secret that is read is registered, and masked from then on.
 //!
 //! ```
@@ -24,6 +25,7 @@
 //! # Ok::<(), bub_settings::SettingsError>(())
 //! ```
 
+mod address;
 mod check;
 mod child;
 pub mod core;
@@ -50,6 +52,7 @@ mod unknown;
 mod warning;
 mod yaml;
 
+pub use address::is_public;
 pub use declare::{Declared, DynamicKey, Key, Kind, Section, Setting};
 pub use edit::{ConfigFile, EditError};
 pub use environment::Environment;

@@ -222,6 +222,7 @@ async fn listings_tell_tapes_apart(store: &dyn TapeStore) {
     }
     assert_eq!(store.list(Listing::Sessions).await.unwrap(), [main.clone(), other.clone()]);
     assert_eq!(store.list(Listing::Sidecars(main.clone())).await.unwrap(), std::slice::from_ref(&sidecar));
+    assert_eq!(store.list(Listing::AllSidecars).await.unwrap(), std::slice::from_ref(&sidecar));
     assert_eq!(store.list(Listing::Forks(main)).await.unwrap(), [fork.clone(), sidecar_fork.clone()]);
     assert_eq!(store.list(Listing::AllForks).await.unwrap(), [fork, sidecar_fork]);
     assert!(store.list(Listing::Forks(other)).await.unwrap().is_empty());

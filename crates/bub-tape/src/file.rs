@@ -109,7 +109,9 @@ impl FileStore {
     fn list_now(shared: &Shared, listing: &Listing) -> Result<Vec<TapeName>> {
         let directory = match listing {
             Listing::Forks(_) | Listing::AllForks => shared.layout.forks(),
-            Listing::Sessions | Listing::Sidecars(_) => shared.layout.root().to_path_buf(),
+            Listing::Sessions | Listing::Sidecars(_) | Listing::AllSidecars => {
+                shared.layout.root().to_path_buf()
+            }
         };
         let names = missing_is_none(shared.fs.read_dir(&directory));
         let names = names.map_err(|error| shared.error("list", &directory, error))?.unwrap_or_default();

@@ -114,6 +114,8 @@ pub enum Listing {
     Sessions,
     /// The sidecars of a tape.
     Sidecars(TapeName),
+    /// The sidecars of all tapes.
+    AllSidecars,
     /// The fork journals of a tape and of its sidecars.
     Forks(TapeName),
     /// The fork journals of all tapes.

@@ -7,6 +7,7 @@
 //! - [`telegram`]: a Bot API server on loopback, with users who write, limits that hold, and faults.
 
 mod files;
+mod loopback;
 pub mod model;
 pub mod program;
 pub mod pty;

@@ -21,11 +21,6 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-
-use tokio::net::TcpListener;
-use tokio::runtime;
-use tokio::sync::watch;
 
 mod clock;
 mod format;
@@ -41,16 +36,15 @@ pub use log::Request;
 pub use pace::Pace;
 pub use reply::{Finish, Reply, Usage};
 
+use crate::loopback::Loopback;
 use log::Log;
 
 /// A model server that answers what its script says, and remembers what it was asked.
 ///
 /// It stops, and closes every connection, when it is dropped.
 pub struct ModelServer {
-    address: SocketAddr,
+    server: Loopback,
     shared: Arc<Shared>,
-    stop: watch::Sender<bool>,
-    thread: Option<thread::JoinHandle<()>>,
 }
 
 /// What the server's thread and the test both see.
@@ -71,32 +65,23 @@ struct Script {
 
 impl ModelServer {
     /// Starts a server on a free port of loopback.
-    #[expect(clippy::expect_used, reason = "without a loopback port no test can go on")]
     pub fn start() -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
-        listener.set_nonblocking(true).expect("a non-blocking listener");
-        let address = listener.local_addr().expect("the address of the listener");
         let shared = Arc::new(Shared { script: Mutex::default(), log: Log::default() });
-        let (stop, stopped) = watch::channel(false);
-        let for_thread = Arc::clone(&shared);
-        let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_io().build().expect("a runtime");
-            runtime.block_on(async move {
-                let listener = TcpListener::from_std(listener).expect("a listener in the runtime");
-                serve::serve(listener, for_thread, stopped).await;
-            });
-        });
-        Self { address, shared, stop, thread: Some(thread) }
+        let serving = Arc::clone(&shared);
+        Self {
+            server: Loopback::start(move |socket| serve::connection(socket, Arc::clone(&serving))),
+            shared,
+        }
     }
 
     /// `http://127.0.0.1:PORT`, without a slash at the end.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.server.url()
     }
 
     /// The address of the listener.
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// Adds the answer for the next request that has none yet.
@@ -153,15 +138,6 @@ impl ModelServer {
     pub async fn closed(&self, index: usize) {
         let connection = self.request(index).await.connection;
         self.shared.log.closed(connection).await;
-    }
-}
-
-impl Drop for ModelServer {
-    fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -8,14 +8,12 @@
 #![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
 
 use std::{
-    net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
     time::Duration,
 };
 
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, runtime, sync::watch};
+use tokio::sync::watch;
 
 mod chats;
 mod markup;
@@ -23,6 +21,7 @@ mod params;
 mod serve;
 mod spec;
 
+use crate::loopback::Loopback;
 pub use chats::Call;
 use chats::Chats;
 use spec::Spec;
@@ -57,10 +56,8 @@ type Decide = Box<dyn FnMut(&str, &Value) -> Option<Fault> + Send>;
 
 /// A Bot API server. It stops, and closes every connection, when it is dropped.
 pub struct BotServer {
-    address: SocketAddr,
+    server: Loopback,
     shared: Arc<Shared>,
-    stop: watch::Sender<bool>,
-    thread: Option<thread::JoinHandle<()>>,
 }
 
 /// What the server's thread and the test both see.
@@ -95,11 +92,7 @@ impl Shared {
 
 impl BotServer {
     /// Starts a server on a free port of loopback.
-    #[expect(clippy::expect_used, reason = "without a loopback port no test can go on")]
     pub fn start() -> Self {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
-        listener.set_nonblocking(true).expect("a non-blocking listener");
-        let address = listener.local_addr().expect("the address of the listener");
         let shared = Arc::new(Shared {
             chats: Mutex::default(),
             script: Mutex::default(),
@@ -108,21 +101,16 @@ impl BotServer {
             requests: std::sync::atomic::AtomicUsize::default(),
             changes: watch::Sender::new(0),
         });
-        let (stop, stopped) = watch::channel(false);
-        let for_thread = Arc::clone(&shared);
-        let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            runtime.block_on(async move {
-                let listener = TcpListener::from_std(listener).expect("a listener in the runtime");
-                serve::serve(listener, for_thread, stopped).await;
-            });
-        });
-        Self { address, shared, stop, thread: Some(thread) }
+        let serving = Arc::clone(&shared);
+        Self {
+            server: Loopback::start(move |socket| serve::connection(socket, Arc::clone(&serving))),
+            shared,
+        }
     }
 
     /// `http://127.0.0.1:PORT`, without a slash at the end.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        self.server.url()
     }
 
     /// The next call of that method goes wrong; several are used one after the other.
@@ -283,13 +271,4 @@ impl BotServer {
 /// A user as the API describes one.
 pub fn person(id: i64) -> Value {
     json!({"id": id, "is_bot": false, "first_name": format!("User {id}"), "username": format!("user{id}")})
-}
-
-impl Drop for BotServer {
-    fn drop(&mut self) {
-        let _ = self.stop.send(true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }

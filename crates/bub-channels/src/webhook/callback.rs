@@ -8,7 +8,7 @@ use std::{
 };
 
 use bub_kernel::{Error, ErrorKind, Result};
-use bub_settings::Secret;
+use bub_settings::{Secret, is_public};
 use reqwest::{
     Client, Response, Url,
     dns::{Addrs, Name, Resolve, Resolving},
@@ -18,7 +18,7 @@ use ring::hmac;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::{address::is_public, exchange::Outbound, options::WebhookOptions};
+use super::{exchange::Outbound, options::WebhookOptions};
 
 /// The header with the signature of the body: `sha256=` and the HMAC in hexadecimal, its key being the token.
 const SIGNATURE: &str = "x-bub-signature";

@@ -20,6 +20,9 @@ use crate::{
 /// would cost more, because file systems flush a file that replaces another one.
 const CHECKPOINT_BYTES: u64 = 256 * 1024;
 
+/// A tape that grew by less than this is summed up again sooner than an index is written.
+const WORTH_SAVING: u64 = 16 * 1024;
+
 /// How often a lock file may vanish while it is being locked before that is called an error.
 const RENAMED_LOCKS: usize = 100;
 
@@ -288,7 +291,7 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        if self.index.covered > self.index.saved {
+        if self.index.covered >= self.index.saved + WORTH_SAVING {
             self.checkpoint_if_free();
         }
     }

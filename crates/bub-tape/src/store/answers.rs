@@ -10,6 +10,7 @@ impl Listing {
         match self {
             Self::Sessions => name.is_session(),
             Self::AllForks => name.is_fork(),
+            Self::AllSidecars => name.as_sidecar().is_some(),
             Self::Sidecars(tape) => name.as_sidecar().is_some_and(|(owner, _)| owner == tape.as_str()),
             Self::Forks(tape) => name.as_fork().is_some_and(|(owner, _)| {
                 owner == tape.as_str()

@@ -4,10 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use super::Shared;
 use super::format::{Format, Frame, Said};
@@ -15,28 +13,14 @@ use super::http::{Reader, write_chunk, write_end, write_head};
 use super::log::Request;
 use super::reply::{Body, Cut, Delivery, Reply};
 
-/// Accepts connections until the test is over; dropping the set then closes them.
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => {
-                if let Ok((socket, _)) = accepted {
-                    let shared = Arc::clone(&shared);
-                    let number = shared.log.opened();
-                    connections.spawn(async move {
-                        let _ = connection(socket, &shared, number).await;
-                        shared.log.gone(number);
-                    });
-                }
-            }
-            Some(_) = connections.join_next() => {}
-            _ = stop.wait_for(|stop| *stop) => return,
-        }
-    }
+/// Serves one connection to its end.
+pub(super) async fn connection(socket: TcpStream, shared: Arc<Shared>) {
+    let number = shared.log.opened();
+    let _ = talk(socket, &shared, number).await;
+    shared.log.gone(number);
 }
 
-async fn connection(mut socket: TcpStream, shared: &Shared, number: usize) -> io::Result<()> {
+async fn talk(mut socket: TcpStream, shared: &Shared, number: usize) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = Reader::new(number);
     let reset = {

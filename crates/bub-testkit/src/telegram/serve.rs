@@ -8,11 +8,9 @@ use serde_json::{Value, json};
 use tokio::{
     io::AsyncWriteExt as _,
     net::{
-        TcpListener, TcpStream,
+        TcpStream,
         tcp::{ReadHalf, WriteHalf},
     },
-    sync::watch,
-    task::JoinSet,
 };
 
 use super::{
@@ -22,23 +20,12 @@ use super::{
 };
 use crate::model::{http::Reader, log::Request};
 
-pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => {
-                if let Ok((socket, _)) = accepted {
-                    let shared = Arc::clone(&shared);
-                    connections.spawn(async move { drop(connection(socket, &shared).await) });
-                }
-            }
-            Some(_) = connections.join_next() => {}
-            _ = stop.wait_for(|stop| *stop) => return,
-        }
-    }
+/// Serves one connection to its end.
+pub(super) async fn connection(socket: TcpStream, shared: Arc<Shared>) {
+    drop(talk(socket, &shared).await);
 }
 
-async fn connection(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
+async fn talk(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut reader = Reader::new(0);
     let (mut input, mut output) = socket.split();

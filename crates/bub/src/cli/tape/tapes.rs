@@ -1,6 +1,6 @@
 //! The tapes a command works on, and what the registry says about them.
 
-use std::{cmp::Reverse, path::PathBuf, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, path::PathBuf, sync::Arc};
 
 use bub_kernel::{Error, Framework};
 use bub_settings::{Settings, core};
@@ -104,11 +104,18 @@ impl Files {
             dated.sort_by_cached_key(|listed| Reverse(listed.last_moment()));
             sessions.extend(dated.into_iter().map(|listed| listed.name));
         }
+        // One look at the directory: there may be very many sessions.
+        let mut sidecars: HashMap<String, Vec<TapeName>> = HashMap::new();
+        for sidecar in store.list(Listing::AllSidecars).await? {
+            if let Some((owner, _)) = sidecar.as_sidecar() {
+                sidecars.entry(owner.to_owned()).or_default().push(sidecar);
+            }
+        }
         let mut names = Vec::new();
         for session in sessions {
-            let sidecars = store.list(Listing::Sidecars(session.clone())).await?;
+            let own = sidecars.remove(session.as_str()).unwrap_or_default();
             names.push(session);
-            names.extend(sidecars);
+            names.extend(own);
         }
         Ok(names)
     }
