@@ -7,9 +7,14 @@ use std::{
     io,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bub_tape::fs::{FileStat, Fs, FsFile, OpenMode, RealFs};
+
+use self::power::Durable;
+
+mod power;
 
 /// The operating system's number for an input/output error.
 const EIO: i32 = 5;
@@ -29,6 +34,12 @@ struct Plan {
     failing_syncs: u64,
     longest_write: Option<usize>,
     free_bytes: Option<u64>,
+    /// From that step on there is no room.
+    full_from: Option<u64>,
+    /// From that step on no fsync works.
+    unsynced_from: Option<u64>,
+    delay: Duration,
+    durable: Option<Durable>,
 }
 
 /// What an operation shall do.
@@ -95,6 +106,45 @@ impl Faults {
         self.plan().free_bytes = free;
     }
 
+    /// From that step on the disk has no room, until it is healed.
+    pub fn full_from(&self, step: u64) {
+        self.plan().full_from = Some(step);
+    }
+
+    /// From that step on every fsync of a file fails with an input/output error, until it is healed.
+    pub fn fail_syncs_from(&self, step: u64) {
+        self.plan().unsynced_from = Some(step);
+    }
+
+    /// Every changing operation takes so long.
+    pub fn slow(&self, delay: Duration) {
+        self.plan().delay = delay;
+    }
+
+    /// Nothing goes wrong from now on. What is dead stays dead.
+    pub fn heal(&self) {
+        let mut plan = self.plan();
+        *plan = Plan {
+            steps: plan.steps,
+            syncs: plan.syncs,
+            crashed: plan.crashed,
+            durable: plan.durable.take(),
+            ..Plan::default()
+        };
+    }
+
+    /// Remembers from now on what was made durable, for [`Faults::cut_power`]. Ask for it before the first file is made.
+    pub fn remember_durable(&self) {
+        self.plan().durable = Some(Durable::default());
+    }
+
+    /// Leaves of the files below a directory only what was made durable: content by an fsync of the file, names by one of
+    /// the directory. With `torn`, half of what was added to a file since its last fsync is there as well. Directories
+    /// themselves stay. Nothing may use the files any more.
+    pub fn cut_power(&self, below: &Path, torn: bool) -> io::Result<()> {
+        self.plan().durable.take().map_or(Ok(()), |durable| durable.restore(below, torn))
+    }
+
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,8 +156,15 @@ impl Faults {
     /// Counts a changing operation and decides about it.
     fn step(&self) -> io::Result<Verdict> {
         self.alive()?;
+        let delay = self.plan().delay;
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
         let mut plan = self.plan();
         plan.steps += 1;
+        if plan.full_from.is_some_and(|from| plan.steps >= from) {
+            plan.free_bytes.get_or_insert(0);
+        }
         let step = Some(plan.steps);
         if plan.abort_at == step {
             std::process::abort();
@@ -148,10 +205,10 @@ impl Faults {
     fn sync_verdict(&self) -> io::Result<()> {
         let mut plan = self.plan();
         plan.syncs += 1;
-        if plan.failing_syncs == 0 {
+        if plan.failing_syncs == 0 && plan.unsynced_from.is_none_or(|from| plan.steps < from) {
             return Ok(());
         }
-        plan.failing_syncs -= 1;
+        plan.failing_syncs = plan.failing_syncs.saturating_sub(1);
         Err(io::Error::from_raw_os_error(EIO))
     }
 }
@@ -168,12 +225,16 @@ impl Fs for FaultFs {
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Box<dyn FsFile>> {
+        let is_new = !path.exists();
         let open = || RealFs.open(path, mode);
         let inner = if mode == OpenMode::Read || path.exists() && mode == OpenMode::Write {
             self.faults.alive().and_then(|()| open())?
         } else {
             self.faults.whole(open)?
         };
+        if let Some(durable) = self.faults.plan().durable.as_mut().filter(|_| is_new) {
+            durable.made(inner.stat()?.inode);
+        }
         Ok(Box::new(FaultFile { inner, faults: self.faults.clone() }))
     }
 
@@ -201,7 +262,11 @@ impl Fs for FaultFs {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.faults.whole(|| RealFs.sync_dir(path))
+        self.faults.whole(|| RealFs.sync_dir(path))?;
+        match &mut self.faults.plan().durable {
+            Some(durable) => durable.names_synced(path),
+            None => Ok(()),
+        }
     }
 }
 
@@ -250,7 +315,11 @@ impl FsFile for FaultFile {
 
     fn sync(&self) -> io::Result<()> {
         self.faults.whole(|| self.faults.sync_verdict())?;
-        self.inner.sync()
+        self.inner.sync()?;
+        match &mut self.faults.plan().durable {
+            Some(durable) => durable.content_synced(&*self.inner),
+            None => Ok(()),
+        }
     }
 
     fn stat(&self) -> io::Result<FileStat> {

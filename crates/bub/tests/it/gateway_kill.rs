@@ -18,6 +18,11 @@ use crate::{
 
 const CHATS: u64 = 5;
 
+/// Both policies take turns: what one life wrote, the next reads.
+fn durability(round: u64) -> (&'static str, &'static str) {
+    ("BUB_TAPE_DURABILITY", if round % 2 == 0 { "os" } else { "always" })
+}
+
 fn rounds() -> u64 {
     std::env::var("BUB_KILL_ROUNDS").map_or(200, |rounds| rounds.parse().unwrap())
 }
@@ -77,7 +82,7 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
     let callback = delivered.listen(|| 200);
     let mut clients = Clients::default();
     for round in 0..rounds() {
-        let mut gateway = Gateway::start(&sandbox, &model);
+        let mut gateway = Gateway::with(&sandbox, &model, &[], &[durability(round)]);
         let address = gateway.address.clone();
         // Moments spread evenly, from before the first message to well into the work.
         let moment = Duration::from_micros(round * 7919 % 60_000);
@@ -149,12 +154,13 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
         200
     });
     let log = sandbox.workspace().join("log");
-    let settings = [("BUB_WEBHOOK_ROLE", "owner")];
-    let start = || Gateway::with(&sandbox, &model, &[], &settings);
+    // Six rounds cut at every step: each under both policies.
+    let start =
+        |round| Gateway::with(&sandbox, &model, &[], &[("BUB_WEBHOOK_ROLE", "owner"), durability(round / 6)]);
     let mut clients = Clients::default();
     let mut hits: HashMap<Step, u64> = HashMap::new();
     for round in 0..rounds() {
-        let mut gateway = start();
+        let mut gateway = start(round);
         steps.try_iter().for_each(drop);
         // Every second one may come to its end: what is killed three times over is answered with an apology.
         let cut = [Step::Asked, Step::Tool, Step::AskedAgain][usize::try_from(round / 2 % 3).unwrap()];
@@ -170,7 +176,7 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
     }
     let accepted = clients.accepted.len();
     assert!(accepted as u64 > rounds() / 8, "only {accepted} messages got in");
-    clients.finish(start(), &callback, &delivered, &sandbox);
+    clients.finish(start(0), &callback, &delivered, &sandbox);
     let text = std::fs::read_to_string(log).unwrap();
     let lines: HashSet<_> = text.lines().collect();
     assert_eq!(lines.len(), text.lines().count(), "a tool ran twice: {text}");

@@ -16,6 +16,7 @@ mod approvals;
 mod architecture;
 mod bad_input;
 mod chat;
+mod clock;
 mod commands;
 mod config;
 mod configuration;
