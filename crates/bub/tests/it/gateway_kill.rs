@@ -20,7 +20,7 @@ const CHATS: u64 = 5;
 
 /// Both policies take turns: what one life wrote, the next reads.
 fn durability(round: u64) -> (&'static str, &'static str) {
-    ("BUB_TAPE_DURABILITY", if round % 2 == 0 { "os" } else { "always" })
+    ("BUB_TAPE_DURABILITY", if round.is_multiple_of(2) { "os" } else { "always" })
 }
 
 fn rounds() -> u64 {
