@@ -75,7 +75,7 @@ fn answer(entries: &[Entry]) -> Option<String> {
         entry.name() == Some("loop.step")
             && entry.data().and_then(|data| data.get("status")).and_then(Value::as_str) == Some("ok")
     };
-    entries.iter().any(is_end).then(|| {
+    (entries.iter().any(is_end) || lacks_its_end(entries)).then(|| {
         let said = entries.iter().filter_map(|entry| match entry.kind {
             Kind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
             Kind::Message if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") => {
@@ -85,6 +85,15 @@ fn answer(entries: &[Entry]) -> Option<String> {
         });
         said.collect::<Vec<_>>().join("\n\n")
     })
+}
+
+/// After a loss of power the answer may be there without the entries behind it, among them that it was the last step.
+fn lacks_its_end(entries: &[Entry]) -> bool {
+    let last = entries.iter().rev().find(|entry| {
+        matches!(entry.kind, Kind::Message | Kind::ToolCall | Kind::ToolResult)
+            || entry.name() == Some("loop.step")
+    });
+    last.is_some_and(|entry| entry.payload.get("role").and_then(Value::as_str) == Some("assistant"))
 }
 
 fn steps(entries: &[Entry]) -> u64 {

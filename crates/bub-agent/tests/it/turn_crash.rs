@@ -101,6 +101,23 @@ async fn an_answer_that_was_not_delivered_is_said_again() {
     running.close().await.unwrap();
 }
 
+// Found by the fault matrix: a loss of power leaves the beginning of a batch, here an answer without the end of its step.
+#[tokio::test]
+async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
+    let server = ModelServer::start();
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let tape = tape_of(&world, "s");
+    tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
+    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    tape.append(question).await.unwrap();
+    tape.append(Entry::message("assistant", "the answer").with_meta("run_id", "run-1")).await.unwrap();
+    let result = world.turn(delivered("go", 2)).await.unwrap();
+    assert_eq!(result.model_output, "the answer");
+    assert_eq!(server.requests().len(), 0);
+    running.close().await.unwrap();
+}
+
 // Design §5: after three crashed attempts the message is dropped, with a reason on the tape, and the user is told.
 #[tokio::test]
 async fn a_message_that_ends_the_process_too_often_is_given_up() {

@@ -86,6 +86,27 @@ fn a_crash_at_any_step_loses_nothing() {
     }
 }
 
+// L1: with durability `always` the loss of power loses nothing that was accepted, whatever is left of what was not synced.
+#[test]
+fn a_loss_of_power_loses_nothing_that_was_accepted() {
+    for torn in [false, true] {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        faults.remember_durable();
+        life(async {
+            let echo = Echo::new(vec![Fake::new("lab")]);
+            let world = World::with(on(&faults, dir.path(), Durability::Always), echo).await;
+            for chat in ["a", "b", "c"] {
+                world.channel(0).say(chat, "wait").await.unwrap();
+            }
+            faults.crash_at(faults.steps() + 1);
+            world.channel(0).say("d", "unheard").await.unwrap_err();
+        });
+        faults.cut_power(dir.path(), torn).unwrap();
+        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
+        assert_eq!(world.recovered.messages, 3, "torn: {torn}");
+    }
+}
+
 // L1: a failing write or fsync is not acknowledged; a new file takes over, and nothing is lost or doubled.
 #[tokio::test(start_paused = true)]
 async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use bub_settings::Secret;
-use bub_testkit::telegram::{BotServer, Fault};
+use bub_testkit::{
+    Faults,
+    telegram::{BotServer, Fault},
+};
 
 use crate::world::{OWNER, World, check, options};
 
@@ -98,4 +101,27 @@ async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert!(server.requests() < 8, "{} requests", server.requests());
     world.stop().await;
+}
+
+// L1: the platform is told that an update was taken when it is in the journal, and not before.
+#[tokio::test]
+async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
+    let (server, home, faults) = (BotServer::start(), tempfile::tempdir().unwrap(), Faults::new());
+    let world = World::on(faults.fs(), options(&server, home.path()), home.path()).await;
+    server.says(OWNER, "first");
+    server.wait_texts(OWNER, 1).await;
+    server.wait_confirmed().await;
+    faults.disk_space(Some(0));
+    let before = faults.steps();
+    server.says(OWNER, "second");
+    // Tried twice: whoever would confirm it early has had the time to.
+    while faults.steps() < before + 4 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(server.pending(), 1, "confirmed, and nowhere written down");
+    faults.disk_space(None);
+    assert_eq!(server.wait_texts(OWNER, 2).await, ["echo: first", "echo: second"]);
+    server.wait_confirmed().await;
+    world.stop().await;
+    check(&server);
 }

@@ -15,7 +15,10 @@ use bub_kernel::{
     ModelStream, PluginContext, Prompt, Result, Sender, StatePatch, StreamEvent, hooks,
 };
 use bub_settings::Secret;
-use bub_tape::{Durability, fs::RealFs};
+use bub_tape::{
+    Durability,
+    fs::{Fs, RealFs},
+};
 use bub_testkit::telegram::{BotServer, TOKEN};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -148,6 +151,10 @@ impl World {
     }
 
     pub(crate) async fn with(options: TelegramOptions, home: &Path) -> Self {
+        Self::on(Arc::new(RealFs), options, home).await
+    }
+
+    pub(crate) async fn on(fs: Arc<dyn Fs>, options: TelegramOptions, home: &Path) -> Self {
         let model = Model {
             bot: Arc::new(Bot::new(options)),
             permits: Arc::new(Semaphore::new(0)),
@@ -162,7 +169,8 @@ impl World {
         };
         let framework = Framework::builder().plugin_with("model", make).build();
         let running = framework.running().await.unwrap();
-        let gateway = Gateway::open(&framework, gateway_options(home), &["all".to_owned()]).unwrap();
+        let options = Options { fs, ..gateway_options(home) };
+        let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn({
             let stop = stop.clone();

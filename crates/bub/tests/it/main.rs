@@ -30,6 +30,7 @@ mod gateways;
 mod logging;
 mod login;
 mod models;
+mod mutations;
 mod onboard;
 mod plugin;
 mod posting;

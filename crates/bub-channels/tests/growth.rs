@@ -1,0 +1,61 @@
+//! Ten thousand turns keep nothing. A program of its own: memory is what the whole process has.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    dead_code,
+    missing_docs,
+    reason = "tests stop at the first surprise, and use a part of the world"
+)]
+
+#[path = "it/world.rs"]
+mod world;
+
+use crate::world::{Fake, World};
+
+const CHATS: usize = 20;
+const TURNS: usize = 10_000;
+/// For each turn, in bytes: far above what allocators do, far below what anybody would leak.
+const MOST: usize = 400;
+
+fn memory() -> usize {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+async fn turns(world: &World, count: usize) {
+    let channel = world.channel(0);
+    for round in 0..count / CHATS {
+        let mut tickets = Vec::with_capacity(CHATS);
+        for chat in 0..CHATS {
+            tickets.push(channel.say(&format!("chat{chat}"), &format!("number {round}")).await.unwrap());
+        }
+        for ticket in tickets {
+            ticket.settled().await;
+        }
+        channel.wait_sent(CHATS).await;
+        // What the test itself remembers is not meant.
+        channel.sent.send_modify(Vec::clear);
+        world.echo.asked.send_modify(Vec::clear);
+        world.echo.deliveries.lock().unwrap().clear();
+        world.echo.senders.lock().unwrap().clear();
+        channel.snapshots.lock().unwrap().clear();
+    }
+}
+
+// L5: memory does not grow with what has been.
+#[tokio::test]
+async fn ten_thousand_turns_keep_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    turns(&world, TURNS / 5).await;
+    let before = memory();
+    turns(&world, TURNS).await;
+    let grown = memory().saturating_sub(before);
+    println!("{} bytes for each turn", grown / TURNS);
+    assert!(grown < TURNS * MOST, "{TURNS} turns kept {grown} bytes");
+    world.stop().await;
+}
