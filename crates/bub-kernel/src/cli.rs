@@ -29,6 +29,8 @@ pub struct CliCommand {
     pub command: Command,
     /// What it does.
     pub run: CliHandler,
+    /// Whether it was only offered, and gives way to all others; see [`CliApp::offer`].
+    pub is_offered: bool,
 }
 
 impl CliCommand {
@@ -38,7 +40,14 @@ impl CliCommand {
         F: Fn(CliContext) -> R + Send + Sync + 'static,
         R: Future<Output = Result<ExitCode>> + Send + 'static,
     {
-        Self { command, run: Arc::new(move |context| Box::pin(run(context))) }
+        Self { command, run: Arc::new(move |context| Box::pin(run(context))), is_offered: false }
+    }
+}
+
+impl CliCommand {
+    /// Whether it is what this word calls: its name, or another name it has.
+    pub fn is_called(&self, word: &str) -> bool {
+        self.command.get_name() == word || self.command.get_all_aliases().any(|alias| alias == word)
     }
 }
 
@@ -57,13 +66,30 @@ impl CliApp {
     /// plugin can replace a builtin one.
     pub fn add(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if commands.iter().all(|known| known.command.get_name() != command.command.get_name()) {
+        let name = command.command.get_name();
+        if commands.iter().all(|known| known.is_offered || known.command.get_name() != name) {
             commands.push(command);
         }
     }
 
-    /// All commands.
+    /// Adds a command that replaces none: one whose name is taken, by whomever, is left out.
+    pub fn offer(&self, command: CliCommand) {
+        let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        commands.push(CliCommand { is_offered: true, ..command });
+    }
+
+    /// All commands, those that were only offered last.
     pub fn into_commands(self) -> Vec<CliCommand> {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let (offered, mut commands): (Vec<_>, Vec<_>) = all.into_iter().partition(|known| known.is_offered);
+        for command in offered {
+            let name = command.command.get_name();
+            if name == "help" || commands.iter().any(|known| known.is_called(name)) {
+                tracing::warn!("cli.command_left_out command={name} error=the name is taken");
+            } else {
+                commands.push(command);
+            }
+        }
+        commands
     }
 }

@@ -1,6 +1,6 @@
 //! The commands a plugin adds to the command line: described beforehand, run in the plugin.
 
-use std::{io::Write as _, process::ExitCode, sync::Arc};
+use std::{collections::HashSet, io::Write as _, process::ExitCode, sync::Arc};
 
 use bub_kernel::{CliCommand, CliContext, Error, ErrorKind, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -13,6 +13,52 @@ use crate::{
     peer::Arrival,
     stream::CREDITS,
 };
+
+/// Arguments that every command has.
+const EVERYWHERE: &[&str] = &["help", "version", "workspace", "verbose"];
+
+/// Checks what the parser of the command line would not survive, or read in a way that nobody means.
+pub(crate) fn check(entry: &CommandEntry) -> Result<()> {
+    let wrong = |why: String| Err(Error::config(format!("the command `{}`: {why}", entry.name)));
+    if entry.name == "help" {
+        return wrong("the name is taken".to_owned());
+    }
+    let mut names = HashSet::new();
+    let mut last: Option<&CommandArg> = None;
+    for arg in &entry.args {
+        let name = &arg.name;
+        if !is_plain(name) {
+            return wrong(format!(
+                "`{name}` is no name for an argument: lower-case letters, digits, - and _"
+            ));
+        }
+        if EVERYWHERE.contains(&name.as_str()) || !names.insert(name) {
+            return wrong(format!("there is an argument `{name}` already"));
+        }
+        if arg.flag && (arg.positional || arg.required || arg.many || arg.default.is_some()) {
+            return wrong(format!("`{name}` is a flag, which has no place, no value and need not be there"));
+        }
+        if arg.required && arg.default.is_some() {
+            return wrong(format!("`{name}` is required and has a default"));
+        }
+        if arg.positional {
+            if let Some(last) = last.filter(|last| last.many || (arg.required && !last.required)) {
+                return wrong(format!(
+                    "nothing that is required may follow `{}`, nor anything when it is many",
+                    last.name
+                ));
+            }
+            last = Some(arg);
+        }
+    }
+    Ok(())
+}
+
+/// Whether this is a name that can be typed as a word or after `--`.
+pub(crate) fn is_plain(name: &str) -> bool {
+    let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(is_fine)
+}
 
 /// The command, as help shows it.
 pub(crate) fn command(plugin: &Arc<External>, entry: &CommandEntry) -> CliCommand {

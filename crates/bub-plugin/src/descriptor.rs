@@ -1,10 +1,15 @@
 //! What a plugin says about itself: asked for once, when it is added, so that nothing has to be started to know it.
 
-use bub_kernel::{Error, Result, hooks::HOOKS};
+use std::collections::HashSet;
+
+use bub_kernel::{
+    Error, Result,
+    hooks::{HOOKS, HookPoint as _, point},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::wire::ELSEWHERE;
+use crate::{command, wire::ELSEWHERE};
 
 /// The version of the protocol.
 pub const PROTOCOL: u32 = 1;
@@ -171,15 +176,24 @@ impl Descriptor {
         }
         let names = self.channels.iter().map(|channel| ("channel", &channel.name));
         let names = names.chain(self.commands.iter().map(|command| ("command", &command.name)));
-        for (what, name) in names {
-            let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-            if name.is_empty() || !name.chars().all(is_fine) {
+        for (what, name) in names.clone() {
+            if !command::is_plain(name) {
                 return Err(Error::config(format!(
-                    "`{name}` is no name for a {what}: lower-case letters, digits, - and _"
+                    "`{name}` is no name for a {what}: lower-case letters, digits, - and _, a letter first"
                 )));
             }
         }
-        Ok(())
+        let tools = self.tools.iter().map(|tool| ("tool", &tool.name));
+        let mut seen = HashSet::new();
+        if let Some((what, name)) = names.chain(tools).find(|entry| !seen.insert(*entry)) {
+            return Err(Error::config(format!("it has two of the {what} `{name}`")));
+        }
+        self.commands.iter().try_for_each(command::check)
+    }
+
+    /// Whether tool calls wait for its word: one that cannot give it denies.
+    pub fn is_guard(&self) -> bool {
+        self.hooks.iter().any(|hook| hook.name == point::BeforeToolCall::SPEC.name && !hook.observe_only)
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 
 use bub_kernel::{Error, Result};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::{descriptor::Descriptor, manifest::Manifest};
 
@@ -33,11 +34,43 @@ pub struct Record {
 }
 
 /// All plugins that were added, in the order of registration.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Installed {
     /// The plugins.
-    #[serde(default)]
     pub plugins: Vec<Record>,
+    /// Rows that cannot be read. They are kept as they are.
+    pub damaged: Vec<Damaged>,
+}
+
+/// A row of the list that is no [`Record`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct Damaged {
+    /// Why it cannot be read.
+    pub problem: String,
+    row: Value,
+}
+
+impl Damaged {
+    /// The name of the plugin, as far as it can be told.
+    pub fn name(&self) -> &str {
+        self.row.pointer("/manifest/name").and_then(Value::as_str).unwrap_or("?")
+    }
+
+    /// Whether tool calls have to wait for its word: certainly not if it is switched off, or says that it guards none.
+    pub fn is_guard(&self) -> bool {
+        let is_on = self.row.get("enabled").is_none_or(|enabled| *enabled != Value::Bool(false));
+        let hooks = self.row.get("descriptor").filter(|descriptor| descriptor.is_object());
+        let hooks = hooks.map(|descriptor| descriptor.get("hooks").cloned().unwrap_or_else(|| json!([])));
+        let hooks = hooks.and_then(|hooks| serde_json::from_value(hooks).ok());
+        is_on && hooks.is_none_or(|hooks| Descriptor { hooks, ..Descriptor::default() }.is_guard())
+    }
+}
+
+/// The list as it is written.
+#[derive(Serialize, Deserialize)]
+struct Rows {
+    #[serde(default)]
+    plugins: Vec<Value>,
 }
 
 impl Installed {
@@ -49,9 +82,20 @@ impl Installed {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => return Err(Error::config(format!("{}: {error}", file.display()))),
         };
-        serde_json::from_str(&text).map_err(|error| {
+        let rows: Rows = serde_json::from_str(&text).map_err(|error| {
             Error::config(format!("{}: {error}; move it away and add the plugins again", file.display()))
-        })
+        })?;
+        let mut installed = Self::default();
+        for row in rows.plugins {
+            match Record::deserialize(&row) {
+                Ok(record) => installed.plugins.push(record),
+                Err(error) => {
+                    let problem = format!("its row in {}: {error}", file.display());
+                    installed.damaged.push(Damaged { problem, row });
+                }
+            }
+        }
+        Ok(installed)
     }
 
     /// Changes the list of a home, while nobody else does.
@@ -66,7 +110,11 @@ impl Installed {
     }
 
     fn save(&self, home: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(self).map_err(|error| Error::unknown(error.to_string()))?;
+        let unwritable = |error: serde_json::Error| Error::unknown(error.to_string());
+        let rows: Result<Vec<_>, _> = self.plugins.iter().map(serde_json::to_value).collect();
+        let mut plugins = rows.map_err(unwritable)?;
+        plugins.extend(self.damaged.iter().map(|damaged| damaged.row.clone()));
+        let text = serde_json::to_string_pretty(&Rows { plugins }).map_err(unwritable)?;
         let temporary = home.join(format!(".{FILE}.new"));
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
@@ -89,6 +137,9 @@ impl Installed {
     }
 
     fn unknown(&self, name: &str) -> Error {
+        if let Some(damaged) = self.damaged.iter().find(|damaged| damaged.name() == name) {
+            return Error::config(format!("{}; remove the plugin and add it again", damaged.problem));
+        }
         let names = self.plugins.iter().map(|record| record.manifest.name.as_str());
         let hint = bub_settings::closest(name, names).map(|known| format!("; did you mean `{known}`?"));
         Error::not_found(format!(
@@ -97,8 +148,19 @@ impl Installed {
         ))
     }
 
+    /// Forgets a plugin, readable or not.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        let (readable, damaged) = (self.plugins.len(), self.damaged.len());
+        let unknown = self.unknown(name);
+        self.plugins.retain(|record| record.manifest.name != name);
+        self.damaged.retain(|row| row.name() != name);
+        let is_found = self.plugins.len() < readable || self.damaged.len() < damaged;
+        if is_found { Ok(()) } else { Err(unknown) }
+    }
+
     /// Adds a plugin, in the place of one of the same name.
     pub fn put(&mut self, record: Record) {
+        self.damaged.retain(|row| row.name() != record.manifest.name);
         match self.plugins.iter_mut().find(|known| known.manifest.name == record.manifest.name) {
             Some(known) => *known = record,
             None => self.plugins.push(record),

@@ -54,7 +54,7 @@ struct Commands(Arc<External>);
 impl SyncHook<point::RegisterCliCommands> for Commands {
     fn call(&self, call: Call<'_, point::RegisterCliCommands>) -> HookReturn<()> {
         for entry in &self.0.descriptor.commands {
-            call.args.app.add(command::command(&self.0, entry));
+            call.args.app.offer(command::command(&self.0, entry));
         }
         Ok(None)
     }

@@ -1,5 +1,6 @@
 //! From sources to values: applying declarations.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::declare::{Declared, Keys, Section, Setting};
@@ -24,7 +25,7 @@ impl Settings {
     }
 
     pub(crate) fn add(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
-        if let Some(problem) = self.declaration_problem(&section) {
+        if let Some(problem) = self.declaration_problem(&section, false) {
             problems.push(SettingsError::Declaration { section: section.name.into_owned(), problem });
             return;
         }
@@ -43,15 +44,24 @@ impl Settings {
         }
     }
 
-    fn declaration_problem(&self, section: &Section) -> Option<String> {
+    /// What is wrong with a section in itself. With `instead`, one of its name that was declared at run time goes.
+    pub(crate) fn declaration_problem(&self, section: &Section, instead: bool) -> Option<String> {
         if section.name.is_empty() || section.name.contains('.') {
             return Some("needs a name without dots".to_owned());
         }
-        if self.sections.contains(&section.name) {
+        let goes = |known: &Cow<'_, str>| instead && matches!(known, Cow::Owned(_));
+        if self.sections.iter().any(|known| *known == section.name && !goes(known)) {
             return Some("a section of this name exists already".to_owned());
         }
+        if self.slots.iter().any(|slot| slot.setting().key() == section.name) {
+            return Some("a setting of this name exists already".to_owned());
+        }
+        let stays = |slot: &&Slot| {
+            let own = slot.setting().key().split_once('.').is_some_and(|(name, _)| name == section.name);
+            !(instead && own)
+        };
         let mut variables: BTreeSet<String> =
-            self.slots.iter().map(|slot| slot.setting().variable().into_owned()).collect();
+            self.slots.iter().filter(stays).map(|slot| slot.setting().variable().into_owned()).collect();
         let settings: Vec<&Setting> = match &section.keys {
             Keys::Static(keys) => keys.iter().map(|key| key.setting()).collect(),
             Keys::Dynamic(keys) => keys.iter().map(Declared::setting).collect(),

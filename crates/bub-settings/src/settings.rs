@@ -101,6 +101,14 @@ impl Settings {
         problems.into_iter().next().map_or(Ok(()), Err)
     }
 
+    /// Whether a section could be registered, in the place of one of its name that was declared at run time.
+    pub fn fits(&self, section: &Section) -> Result<(), SettingsError> {
+        match self.declaration_problem(section, true) {
+            Some(problem) => Err(SettingsError::Declaration { section: section.name.to_string(), problem }),
+            None => Ok(()),
+        }
+    }
+
     /// Where tapes, history and plugins live; absolute.
     pub fn home(&self) -> &Path {
         &self.home

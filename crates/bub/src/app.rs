@@ -14,7 +14,7 @@ use bub_kernel::{
     BoxError, CliCommand, CliContext, Error, ErrorKind, Framework, FrameworkBuilder, Plugin, PluginContext,
     Result, Tool,
 };
-use bub_plugin::{Asker, Record};
+use bub_plugin::Asker;
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
 use clap::ArgMatches;
 
@@ -112,19 +112,28 @@ impl App {
         let named = arguments::workspace(args);
         let workspace = named.clone().unwrap_or_else(|| PathBuf::from("."));
         // Help must work with a broken configuration, so problems wait until a command is to run.
-        let (mut settings, mut problems) = self.load_settings(&workspace, redactor);
+        let (mut settings, problems) = self.load_settings(&workspace, redactor);
         logging::start(&settings, arguments::verbosity(args));
-        let records = external::records(&settings);
-        for record in &records {
-            problems.extend(settings.register(record.manifest.section()).err());
-        }
+        let plugins = external::load(&mut settings);
         for warning in settings.warnings() {
             tracing::warn!("{warning}");
         }
         let problems = Arc::new(Problems(problems));
-        let framework = self.compose(&workspace, settings, Arc::clone(&problems), records);
-        let commands = framework.cli_commands();
-        let parsed = catch_unwind(AssertUnwindSafe(|| arguments::parse(args, &commands, named.as_deref())));
+        let framework = self.compose(&workspace, settings, Arc::clone(&problems), plugins);
+        let mut commands = framework.cli_commands();
+        let parse = |commands: &[CliCommand]| {
+            catch_unwind(AssertUnwindSafe(|| arguments::parse(args, commands, named.as_deref())))
+        };
+        // What programs say about their commands has no part in how our own are read.
+        let word = arguments::command(args).unwrap_or_default();
+        if commands.iter().any(|known| !known.is_offered && known.is_called(word)) {
+            commands.retain(|known| !known.is_offered);
+        }
+        let parsed = parse(&commands).or_else(|_| {
+            tracing::error!("plugin.commands_left_out error=they do not fit together");
+            commands.retain(|known| !known.is_offered);
+            parse(&commands)
+        });
         let parsed = parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
         let (name, matches) = match parsed {
             Parsed::Command(name, matches) => (name, matches),
@@ -158,7 +167,7 @@ impl App {
         workspace: &Path,
         settings: Settings,
         problems: Arc<Problems>,
-        records: Vec<Record>,
+        plugins: external::Loaded,
     ) -> Framework {
         let asker = Arc::new(Asker(Arc::new(cli::ask_for_plugin)));
         let mut builder = Framework::builder()
@@ -171,7 +180,7 @@ impl App {
         }
         let builder = builder.plugin_with(BUILTIN, Builtin::new);
         let builder = self.add_plugins.into_iter().fold(builder, |builder, add| add(builder));
-        external::add(builder, records).build()
+        plugins.add_to(builder).build()
     }
 }
 

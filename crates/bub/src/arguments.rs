@@ -39,6 +39,19 @@ pub(crate) enum Parsed {
     Wrong(String),
 }
 
+/// The word that says which command is meant, read before the commands are put together.
+pub(crate) fn command(args: &[OsString]) -> Option<&str> {
+    let mut rest = args.iter().skip(1);
+    while let Some(arg) = rest.next() {
+        if arg == "-w" || arg == "--workspace" {
+            rest.next();
+        } else if !arg.as_bytes().starts_with(b"-") {
+            return arg.to_str();
+        }
+    }
+    None
+}
+
 /// Reads the command line with the commands that plugins registered. `used` is the workspace that was found before.
 pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Path>) -> Parsed {
     match whole(commands).try_get_matches_from_mut(args) {

@@ -3,41 +3,118 @@
 use std::{collections::HashMap, ffi::OsString, sync::Arc, time::Duration};
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{Error, FrameworkBuilder, PluginContext, Result, Role};
-use bub_plugin::{External, ExternalPlugin, Host, Installed, Limits, Record, Setup};
-use bub_settings::{Found, Settings, core};
+use bub_kernel::{Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision};
+use bub_model::Catalogue;
+use bub_plugin::{Descriptor, External, ExternalPlugin, Host, Installed, Limits, Record, Setup};
+use bub_settings::{Declared as _, Found, Settings, core};
 use serde_json::{Map, Value};
 
-/// The plugins that are in use, in the order of registration. A list that cannot be read stops nothing.
-pub(crate) fn records(settings: &Settings) -> Vec<Record> {
-    let installed = Installed::load(settings.home()).unwrap_or_else(|error| {
-        tracing::error!("plugin.list_unreadable error={}", error.message());
-        Installed::default()
-    });
-    installed.plugins.into_iter().filter(|record| record.enabled).collect()
+/// The plugin that speaks for guards that cannot.
+const ABSENT_GUARDS: &str = "absent-guards";
+
+/// The plugins of a home, in the order of registration.
+#[derive(Default)]
+pub(crate) struct Loaded {
+    /// Each with how it is run, or why it is left out.
+    plugins: Vec<(String, Result<(Setup, Descriptor)>)>,
+    /// Why no tool may be called: somebody would have to decide about that, and is not there.
+    denials: Vec<String>,
 }
 
-/// Adds them to the program.
-pub(crate) fn add(builder: FrameworkBuilder, records: Vec<Record>) -> FrameworkBuilder {
-    records.into_iter().fold(builder, |builder, record| {
+/// Reads the list of plugins. Nothing that stands in it, or in what plugins declare, stops the program; a guard that is
+/// left out denies.
+pub(crate) fn load(settings: &mut Settings) -> Loaded {
+    let mut loaded = Loaded::default();
+    let installed = match Installed::load(settings.home()) {
+        Ok(installed) => installed,
+        Err(error) => {
+            tracing::error!("plugin.list_unreadable error={}", error.message());
+            loaded.denials.push(format!("the list of plugins cannot be read: {}", error.message()));
+            return loaded;
+        }
+    };
+    for record in installed.plugins.into_iter().filter(|record| record.enabled) {
+        let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
-        builder.plugin_with(name, move |context| make(record, context))
-    })
+        let made = check(&record, settings).and_then(|()| {
+            settings.register(record.manifest.section()).map_err(|error| Error::config(error.to_string()))?;
+            Ok((setup(&record, settings)?, record.descriptor))
+        });
+        loaded.take(name, is_guard, made);
+    }
+    for damaged in installed.damaged {
+        loaded.take(damaged.name().to_owned(), damaged.is_guard(), Err(Error::config(damaged.problem)));
+    }
+    loaded
 }
 
-fn make(record: Record, context: &PluginContext<'_>) -> Result<ExternalPlugin> {
-    record.descriptor.check()?;
+impl Loaded {
+    fn take(&mut self, name: String, is_guard: bool, made: Result<(Setup, Descriptor)>) {
+        if let (Err(error), true) = (&made, is_guard) {
+            let why = error.message();
+            self.denials.push(format!(
+                "the plugin {name} would have to decide about this, but is left out: {why}; put that right, or `bub plugin remove {name}`"
+            ));
+        }
+        self.plugins.push((name, made));
+    }
+
+    /// Adds them to the program.
+    pub(crate) fn add_to(self, builder: FrameworkBuilder) -> FrameworkBuilder {
+        let builder = self.plugins.into_iter().fold(builder, |builder, (name, made)| {
+            builder.plugin_with(name, move |context| make(made?, context))
+        });
+        if self.denials.is_empty() {
+            return builder;
+        }
+        builder.plugin(ABSENT_GUARDS, AbsentGuards(self.denials.join("; ")))
+    }
+}
+
+/// Denies every tool call.
+struct AbsentGuards(String);
+
+#[bub_macros::hooks(crate = bub_kernel)]
+impl AbsentGuards {
+    fn before_tool_call(&self) -> ToolDecision {
+        ToolDecision::Deny(Some(self.0.clone()))
+    }
+}
+
+/// Checks what a plugin wants to be against what there is already.
+pub(crate) fn check(record: &Record, settings: &Settings) -> Result<()> {
+    let Record { manifest, descriptor, .. } = record;
+    descriptor.check()?;
+    let builtin = [bub_channels::webhook::NAME, bub_channels::telegram::NAME, bub_terminal::channel::NAME];
+    if let Some(channel) = descriptor.channels.iter().find(|own| builtin.contains(&own.name.as_str())) {
+        return Err(Error::config(format!("there is a channel `{}` already", channel.name)));
+    }
+    // `BUB_OPENAI_API_KEY` is the key of the provider.
+    let of_providers = [core::API_KEY.setting(), core::API_BASE.setting(), core::API_KEY_COMMAND.setting()];
+    let is_of_provider =
+        manifest.settings.iter().any(|own| of_providers.iter().any(|key| key.key() == own.name));
+    let is_provider =
+        || Catalogue::new(settings).is_ok_and(|known| known.get(&manifest.name.to_lowercase()).is_some());
+    if is_of_provider && is_provider() {
+        return Err(Error::config(format!(
+            "there is a provider `{}`, whose settings these are",
+            manifest.name
+        )));
+    }
+    Ok(())
+}
+
+fn make((setup, descriptor): (Setup, Descriptor), context: &PluginContext<'_>) -> Result<ExternalPlugin> {
     let settings = context.service::<Settings>();
     let settings =
         settings.ok_or_else(|| Error::config("a plugin needs the program's settings as a service"))?;
-    let setup = setup(&record, &settings)?;
     let host = Host {
         framework: context.framework.clone(),
         workspace: context.workspace.to_owned(),
         settings,
         launcher: context.service::<Launcher>(),
     };
-    Ok(ExternalPlugin::new(External::new(setup, record.descriptor, host), context))
+    Ok(ExternalPlugin::new(External::new(setup, descriptor, host), context))
 }
 
 /// How a plugin is run, with what the configuration says about it.

@@ -58,6 +58,7 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
         (Section::new("", SHOP), "settings section ``: needs a name without dots"),
         (Section::new("a.b", SHOP), "settings section `a.b`: needs a name without dots"),
         (Section::new("telegram", &[]), "settings section `telegram`: a section of this name exists already"),
+        (Section::new("model", &[]), "settings section `model`: a setting of this name exists already"),
         (
             Section::new("shop", WRONG),
             "settings section `shop`: the key `elsewhere.open` must be `shop.<name>`",
@@ -73,6 +74,12 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
     }
     settings.register(Section::new("shop", SHOP)).unwrap();
     assert!(settings.register(Section::new("shop", SHOP)).is_err());
+    // One that was declared at run time may be declared anew.
+    let dynamic = || Section::dynamic("py", Vec::new());
+    settings.register(dynamic()).unwrap();
+    settings.fits(&dynamic()).unwrap();
+    assert!(settings.register(dynamic()).is_err());
+    assert!(settings.fits(&Section::dynamic("shop", Vec::new())).is_err());
 }
 
 #[test]

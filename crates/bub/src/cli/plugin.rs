@@ -11,10 +11,10 @@ use std::{
 
 use bub_agent::shell::Launcher;
 use bub_kernel::{CliCommand, CliContext, Error, Framework, PluginState, Result};
-use bub_plugin::{Descriptor, External, Installed, Manifest, Record, digest};
+use bub_plugin::{Descriptor, External, Installed, Manifest, Record, SettingEntry, digest};
 use bub_settings::Settings;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ask, output};
 use crate::external;
@@ -114,19 +114,28 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
             return Err(ask::interrupted());
         }
     }
+    settings.fits(&record.manifest.section()).map_err(|error| refused(&record, &error.to_string()))?;
     record.descriptor = describe(&record, settings.clone(), context)?;
+    let stock = stock(&settings, context);
+    external::check(&record, &settings).map_err(|error| refused(&record, error.message()))?;
+    if let Some(taken) = taken(&record.descriptor, &stock) {
+        return Err(refused(&record, &format!("there is a command `{taken}` already")));
+    }
     if !is_sure {
-        ask::say(&abilities(&record.descriptor));
+        ask::say(&abilities(&record.descriptor, &stock));
         if !ask::confirm("Use it from now on?", true).await? {
             return Err(ask::interrupted());
         }
     }
     let name = record.manifest.name.clone();
-    Installed::change(settings.home(), |installed| {
+    let before = Installed::change(settings.home(), |installed| {
+        let elsewhere = installed.find(&name).ok().filter(|before| before.pinned != record.pinned);
+        let before = elsewhere.map(|before| before.pinned.display().to_string());
         installed.put(record);
-        Ok(())
+        Ok(before)
     })?;
-    output::print(&format!("added {name}; `bub plugin show {name}` tells about it\n"))
+    let replaced = before.map(|path| format!(", in the place of the one at {path}")).unwrap_or_default();
+    output::print(&format!("added {name}{replaced}; `bub plugin show {name}` tells about it\n"))
 }
 
 fn describe(record: &Record, settings: Arc<Settings>, context: &CliContext) -> Result<Descriptor> {
@@ -134,19 +143,32 @@ fn describe(record: &Record, settings: Arc<Settings>, context: &CliContext) -> R
     let launcher = context.framework.service::<Launcher>();
     let host = external::host(settings, context.framework.workspace(), launcher);
     External::describe(setup, host).map_err(|error| {
-        let name = &record.manifest.name;
-        Error::new(error.kind(), format!("{name} was not added: {}; -v shows what it wrote", error.message()))
+        let why = format!("{}; -v shows what it wrote", error.message());
+        refused(record, &why).with_kind(error.kind())
     })
+}
+
+fn refused(record: &Record, why: &str) -> Error {
+    Error::config(format!("{} was not added: {why}", record.manifest.name))
+}
+
+/// The program without plugins: what a plugin would be beside.
+fn stock(settings: &Arc<Settings>, context: &CliContext) -> Framework {
+    let builder = Framework::builder().workspace(context.framework.workspace()).service(Arc::clone(settings));
+    builder.plugin_with("builtin", crate::builtin::Builtin::new).build()
+}
+
+/// A command of the plugin that is somebody else's.
+fn taken<'a>(descriptor: &'a Descriptor, stock: &Framework) -> Option<&'a str> {
+    let commands = stock.cli_commands();
+    let names = descriptor.commands.iter().map(|own| own.name.as_str());
+    names.into_iter().find(|own| commands.iter().any(|known| known.is_called(own)))
 }
 
 fn remove(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     let name = given(matches, "name");
     let home = super::settings(&context.framework)?;
-    Installed::change(home.home(), |installed| {
-        installed.find(name)?;
-        installed.plugins.retain(|record| record.manifest.name != name);
-        Ok(())
-    })?;
+    Installed::change(home.home(), |installed| installed.remove(name))?;
     output::print(&format!("removed {name}; its files are where they were\n"))
 }
 
@@ -154,7 +176,14 @@ fn switch(context: &CliContext, matches: &ArgMatches, enabled: bool) -> Result<E
     let name = given(matches, "name");
     let settings = super::settings(&context.framework)?;
     Installed::change(settings.home(), |installed| {
-        installed.find_mut(name)?.enabled = enabled;
+        let record = installed.find_mut(name)?;
+        if enabled && !is_there(record) {
+            let path = record.pinned.display();
+            return Err(Error::config(format!(
+                "its files are gone from {path}; put them back, or remove it"
+            )));
+        }
+        record.enabled = enabled;
         Ok(())
     })?;
     output::print(&format!("{name} is {}\n", if enabled { "in use" } else { "not in use" }))
@@ -168,13 +197,18 @@ fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
             json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
                    "pinned": record.digest.is_some(), "problem": problem(&context.framework, record)})
         });
-        let lines: Vec<String> = rows.map(|row| format!("{row}\n")).collect();
-        return output::print(&lines.concat());
+        let damaged = installed.damaged.iter();
+        let rows = rows.chain(damaged.map(|row| json!({"name": row.name(), "problem": row.problem})));
+        return output::print(&format!("{:#}\n", Value::Array(rows.collect())));
     }
-    if installed.plugins.is_empty() {
+    if installed.plugins.is_empty() && installed.damaged.is_empty() {
         return output::print("(no plugins; `bub plugin add DIR` adds one, `bub plugin new` starts one)\n");
     }
-    let rows: Vec<_> = installed.plugins.iter().map(|record| row(context, record)).collect();
+    let damaged = installed.damaged.iter().map(|row| {
+        let state = format!("refused: {}; remove it and add it again", row.problem);
+        [row.name().to_owned(), "-".to_owned(), "-".to_owned(), state]
+    });
+    let rows: Vec<_> = installed.plugins.iter().map(|record| row(context, record)).chain(damaged).collect();
     output::print(&super::tape::text::columns(&rows))
 }
 
@@ -193,12 +227,16 @@ pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> 
     let status = framework.plugins().iter().find(|status| *status.name == *record.manifest.name);
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
-        _ if !record.pinned.exists() || !record.directory.is_dir() => Some("its files are gone".to_owned()),
+        _ if !is_there(record) => Some("its files are gone".to_owned()),
         _ if record.digest.is_some() && !is_unchanged(record) => {
             Some("its files changed; add it again".to_owned())
         }
         _ => None,
     }
+}
+
+fn is_there(record: &Record) -> bool {
+    record.pinned.exists() && record.directory.is_dir()
 }
 
 fn is_unchanged(record: &Record) -> bool {
@@ -220,7 +258,7 @@ fn show(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     let about = record.descriptor.description.as_deref().unwrap_or(&record.manifest.description);
     let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
     text.push_str(&started(record));
-    text.push_str(&abilities(&record.descriptor));
+    text.push_str(&abilities(&record.descriptor, &stock(&settings, context)));
     let [.., state] = row(context, record);
     let pin = record.digest.as_deref().map_or("not pinned", |digest| digest.get(..16).unwrap_or(digest));
     let _ = writeln!(text, "state: {state}\npin: {pin}");
@@ -237,6 +275,14 @@ fn started(record: &Record) -> String {
         record.manifest.env.join(", ")
     };
     let _ = writeln!(text, "environment variables it gets beyond the usual: {env}");
+    let setting = |own: &SettingEntry| {
+        let mark = if own.secret { " (secret)" } else { "" };
+        format!("{}.{}{mark}", record.manifest.name, own.name)
+    };
+    let settings: Vec<String> = record.manifest.settings.iter().map(setting).collect();
+    if !settings.is_empty() {
+        let _ = writeln!(text, "settings it reads: {}", settings.join(", "));
+    }
     text
 }
 
@@ -245,15 +291,19 @@ fn shown(path: &Path) -> String {
 }
 
 /// What it implements and provides.
-fn abilities(descriptor: &Descriptor) -> String {
+fn abilities(descriptor: &Descriptor, stock: &Framework) -> String {
     let mut text = String::new();
+    let is_builtin = |name: &str| stock.tools().iter().any(|known| known.spec().name == name);
+    let tool =
+        |name: &str| format!("{name}{}", if is_builtin(name) { " (replaces the built-in one)" } else { "" });
+    let tools: Vec<String> = descriptor.tools.iter().map(|own| tool(&own.name)).collect();
     let mut line = |what: &str, names: Vec<&str>| {
         if !names.is_empty() {
             let _ = writeln!(text, "{what}: {}", names.join(", "));
         }
     };
     line("hooks", descriptor.hooks.iter().map(|hook| hook.name.as_str()).collect());
-    line("tools", descriptor.tools.iter().map(|tool| tool.name.as_str()).collect());
+    line("tools", tools.iter().map(String::as_str).collect());
     line("channels", descriptor.channels.iter().map(|channel| channel.name.as_str()).collect());
     line("commands", descriptor.commands.iter().map(|command| command.name.as_str()).collect());
     if text.is_empty() {

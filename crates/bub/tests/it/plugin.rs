@@ -159,6 +159,142 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
     assert!(sandbox.bub(["plugin", "list"]).ok().starts_with("(no plugins"));
 }
 
+/// A plugin that says that about itself, and nothing else.
+fn saying(sandbox: &Sandbox, name: &str, manifest: &str, descriptor: &str) -> Run {
+    let script = format!(
+        "while read -r line; do\nid=$(printf '%s\\n' \"$line\" | sed -n 's/^{{\"jsonrpc\":\"2.0\",\"id\":\\([0-9]*\\),.*/\\1/p')\n\
+         case $line in *'\"initialize\"'*) result='{descriptor}';; *) result='{{}}';; esac\n\
+         printf '{{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}}\\n' \"$id\" \"$result\"\ndone\n"
+    );
+    let manifest = format!("name: {name}\ncommand: [sh, plugin.sh]\n{manifest}");
+    sandbox.write(&format!("workspace/{name}/bub-plugin.yml"), &manifest);
+    sandbox.write(&format!("workspace/{name}/plugin.sh"), &script);
+    sandbox.bub(["plugin", "add", name, "--yes"])
+}
+
+/// Changes the list of plugins, as somebody does who edits it, or an older bub that checked less.
+fn edit(sandbox: &Sandbox, change: impl FnOnce(&mut serde_json::Value)) {
+    let file = sandbox.home().join("plugins.json");
+    let mut list = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    change(&mut list);
+    std::fs::write(file, list.to_string()).unwrap();
+}
+
+// L8: a plugin adds commands, and replaces none.
+#[test]
+fn what_a_plugin_wants_to_be_must_not_be_there_already() {
+    let sandbox = Sandbox::new();
+    let command = |entry: &str| format!(r#"{{"protocol":1,"commands":[{entry}]}}"#);
+    let commands = [
+        (r#"{"name":"plugin"}"#, "there is a command `plugin` already"),
+        (r#"{"name":"install"}"#, "there is a command `install` already"),
+        (r#"{"name":"help"}"#, "the name is taken"),
+        (r#"{"name":"-x"}"#, "is no name for a command"),
+        (r#"{"name":"a"},{"name":"a"}"#, "it has two of the command `a`"),
+        (r#"{"name":"a","args":[{"name":"help"}]}"#, "there is an argument `help` already"),
+        (r#"{"name":"a","args":[{"name":"b"},{"name":"b"}]}"#, "there is an argument `b` already"),
+        (r#"{"name":"a","args":[{"name":"b c"}]}"#, "is no name for an argument"),
+        (
+            r#"{"name":"a","args":[{"name":"b","positional":true,"many":true},{"name":"c","positional":true}]}"#,
+            "may follow `b`",
+        ),
+        (r#"{"name":"a","args":[{"name":"b","flag":true,"default":"x"}]}"#, "`b` is a flag"),
+        (r#"{"name":"a","args":[{"name":"b","required":true,"default":"x"}]}"#, "required and has a default"),
+    ];
+    let checks = commands.map(|(entry, why)| ("p", "", command(entry), why));
+    let nothing = || r#"{"protocol":1}"#.to_owned();
+    for (name, manifest, descriptor, why) in checks.into_iter().chain([
+        (
+            "p",
+            "",
+            r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
+            "there is a channel `webhook` already",
+        ),
+        ("webhook", "settings: [{name: token}]\n", nothing(), "a section of this name exists already"),
+        ("model", "", nothing(), "a setting of this name exists already"),
+        ("api", "settings: [{name: key}]\n", nothing(), "BUB_API_KEY has another setting"),
+        ("openai", "settings: [{name: api_key}]\n", nothing(), "there is a provider `openai`"),
+    ]) {
+        let refused = saying(&sandbox, name, manifest, &descriptor);
+        assert_eq!(refused.code, Some(2), "{descriptor}: {}", refused.stderr);
+        assert!(refused.stderr.contains(why), "{descriptor}: {}", refused.stderr);
+    }
+    assert_eq!(sandbox.bub(["plugin", "list", "--json"]).ok(), "[]\n");
+}
+
+// L8: the list may hold what nobody would add today.
+#[test]
+fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
+    let sandbox = Sandbox::new();
+    saying(&sandbox, "p", "", r#"{"protocol":1,"commands":[{"name":"mine"}]}"#).ok();
+    let entry = |sandbox: &Sandbox, path: &str, value: serde_json::Value| {
+        edit(sandbox, |list| *list.pointer_mut(path).unwrap() = value);
+    };
+    for (path, value) in [
+        ("/plugins/0/descriptor/commands/0/name", serde_json::json!("plugin")),
+        ("/plugins/0/descriptor/commands/0/name", serde_json::json!("help")),
+        ("/plugins/0/descriptor/commands/0/args", serde_json::json!([{"name": "help"}, {"name": "help"}])),
+        ("/plugins/0/manifest/settings", serde_json::json!([{"name": "x"}, {"name": "x"}])),
+        ("/plugins/0/manifest/name", serde_json::json!("webhook")),
+        ("/plugins/0/descriptor/protocol", serde_json::json!("one")),
+    ] {
+        entry(&sandbox, path, value);
+        for arguments in [&["--help"][..], &["config", "list"], &["plugin", "list"], &["run", ",help"]] {
+            let run = sandbox.bub(arguments);
+            assert_eq!(run.code, Some(0), "{path} {arguments:?}: {}", run.stderr);
+            assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+        }
+        let left = sandbox.bub(["hooks"]);
+        assert!(
+            left.stderr.contains("left_out") || left.stdout.contains("is not in use"),
+            "{path}: {left:?}"
+        );
+    }
+    sandbox.bub(["plugin", "remove", "webhook"]).ok();
+    assert!(sandbox.bub(["plugin", "list"]).ok().starts_with("(no plugins"));
+}
+
+// L7: what a plugin reads of the configuration is known before it does.
+#[test]
+fn settings_and_replaced_tools_of_a_plugin_are_shown() {
+    let sandbox = Sandbox::new();
+    let settings = "settings: [{name: units}, {name: key, secret: true}]\n";
+    let tool =
+        r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{}},{"name":"other","inputSchema":{}}]}"#;
+    saying(&sandbox, "weather", settings, tool).ok();
+    let shown = sandbox.bub(["plugin", "show", "weather"]).ok();
+    assert!(shown.contains("settings it reads: weather.units, weather.key (secret)\n"), "{shown}");
+    assert!(shown.contains("tools: bash (replaces the built-in one), other\n"), "{shown}");
+    // Its own section is no reason to refuse it the second time.
+    let again = saying(&sandbox, "weather", settings, tool).ok();
+    assert!(again.starts_with("added weather;"), "{again}");
+}
+
+// Design §3: a guard that fails denies.
+#[test]
+fn without_a_readable_list_of_plugins_no_tool_is_called() {
+    let sandbox = Sandbox::new();
+    let denied = |sandbox: &Sandbox| {
+        let run = sandbox.bub(["run", ",bash cmd='echo ran'"]);
+        (!run.stdout.contains("\nran")).then(|| format!("{}{}", run.stdout, run.stderr))
+    };
+    saying(&sandbox, "p", "", r#"{"protocol":1,"hooks":["before_tool_call"]}"#).ok();
+    saying(&sandbox, "q", "", r#"{"protocol":1,"hooks":["system_prompt"]}"#).ok();
+    assert_eq!(denied(&sandbox), None);
+    // A row that is no plugin any more takes no other with it.
+    edit(&sandbox, |list| list["plugins"][1]["directory"] = 5.into());
+    assert_eq!(denied(&sandbox), None);
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("q  "));
+    edit(&sandbox, |list| list["plugins"][0]["directory"] = 5.into());
+    let why = denied(&sandbox).unwrap();
+    assert!(why.contains("the plugin p") && why.contains("bub plugin remove p"), "{why}");
+    edit(&sandbox, |list| list["plugins"][0]["enabled"] = false.into());
+    assert_eq!(denied(&sandbox), None);
+    std::fs::write(sandbox.home().join("plugins.json"), "{ half").unwrap();
+    let why = denied(&sandbox).unwrap();
+    assert!(why.contains("plugins.json") && why.contains("move it away"), "{why}");
+}
+
 #[test]
 fn a_damaged_list_of_plugins_stops_nothing_but_is_told() {
     let sandbox = Sandbox::new();
