@@ -133,6 +133,32 @@ fn call_first_past_5_without_opinion(bencher: Bencher<'_, '_>) {
     first(bencher, &five!(Silent));
 }
 
+/// Plugins that have no opinion, beside the one that answers.
+const PLUGINS: [usize; 5] = [0, 1, 5, 10, 20];
+
+fn with_silent(count: usize) -> Framework {
+    let mut builder = Framework::builder().workspace("/project").plugin("echo", Echo);
+    for number in 0..count {
+        builder = builder.plugin(number.to_string(), Silent);
+    }
+    builder.build()
+}
+
+#[divan::bench(args = PLUGINS)]
+fn call_first_past(bencher: Bencher<'_, '_>, plugins: usize) {
+    first(bencher, &with_silent(plugins));
+}
+
+#[divan::bench(args = PLUGINS)]
+fn bare_turn_with_silent_plugins(bencher: Bencher<'_, '_>, plugins: usize) {
+    let framework = with_silent(plugins);
+    bencher
+        .with_inputs(|| Envelope::text("hi").with("channel", "cli").with("chat_id", "room"))
+        .bench_local_values(|message| {
+            ready(framework.process_inbound(message, TurnOptions::default())).unwrap()
+        });
+}
+
 #[divan::bench]
 fn caught_panic(bencher: Bencher<'_, '_>) {
     first(bencher, &Framework::builder().plugin("panicking", Panicking).build());

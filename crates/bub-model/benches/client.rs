@@ -16,7 +16,7 @@ use bub_model::{
 };
 use bub_settings::{Redactor, Secret};
 use bub_testkit::model::{ModelServer, Reply};
-use divan::{AllocProfiler, Bencher};
+use divan::{AllocProfiler, Bencher, counter::ItemsCount};
 use futures_util::StreamExt;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -118,7 +118,7 @@ fn deltas(bencher: Bencher<'_, '_>, count: usize) {
     server.otherwise(Reply::raw(frame.repeat(count) + end).split(4096));
     let client = ModelClient::new(HttpOptions::default(), Redactor::new());
     let endpoint = endpoint(&server);
-    bencher.bench_local(|| {
+    bencher.counter(ItemsCount::new(count)).bench_local(|| {
         runtime.block_on(async {
             let mut stream = client.stream(endpoint.clone(), request(), CallOptions::default());
             let mut texts = 0_usize;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use bub_model::sse::{SseDecoder, SseError};
 use bub_model::{Accumulator, Quirks, Wire};
-use divan::counter::BytesCount;
+use divan::counter::{BytesCount, ItemsCount};
 use divan::{AllocProfiler, Bencher, black_box};
 
 #[global_allocator]
@@ -106,7 +106,7 @@ fn messages(bencher: Bencher<'_, '_>) {
 
 /// Budget: memory beyond the text does not depend on the number of deltas; compare `max alloc`.
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 5)]
-fn memory_of_a_long_stream(bencher: Bencher<'_, '_>, deltas: usize) {
+fn long_stream(bencher: Bencher<'_, '_>, deltas: usize) {
     let stream = chat_stream(deltas);
-    bencher.bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
+    bencher.counter(ItemsCount::new(deltas)).bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
 }

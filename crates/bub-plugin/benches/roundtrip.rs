@@ -4,7 +4,6 @@
 //! test program `probe` does.
 #![allow(
     clippy::unwrap_used,
-    clippy::print_stdout,
     clippy::cast_precision_loss,
     clippy::disallowed_methods,
     missing_docs,
@@ -19,6 +18,7 @@ use bub_kernel::{
 };
 use bub_plugin::{External, ExternalPlugin, Host, Limits, Setup};
 use bub_settings::{Environment, Loader};
+use bub_testkit::figures::{cpu, figure, time};
 
 const ALONE: usize = 20_000;
 const TOGETHER: usize = 200_000;
@@ -70,7 +70,10 @@ async fn measure(framework: &Framework) {
     }
     times.sort_unstable();
     let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
-    println!("alone: median {:?}, 99 % {:?}, best {:?}", at(50), at(99), at(0));
+    for (name, share) in [("best", 0), ("median", 50), ("p99", 99)] {
+        time(&format!("call_{name}"), at(share));
+    }
+    let busy = cpu();
     let begun = Instant::now();
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..CALLERS {
@@ -82,11 +85,14 @@ async fn measure(framework: &Framework) {
         });
     }
     callers.join_all().await;
-    println!("{CALLERS} callers: {:.0} calls/s", TOGETHER as f64 / begun.elapsed().as_secs_f64());
+    let rate = TOGETHER as f64 / begun.elapsed().as_secs_f64();
+    figure(&format!("calls_of_{CALLERS}_callers"), rate, "1/s");
+    time("host_cpu_of_a_call", cpu().saturating_sub(busy) / u32::try_from(TOGETHER).unwrap());
 }
 
 fn main() {
-    let given: Vec<OsString> = std::env::args_os().skip(1).filter(|arg| arg != "--bench").collect();
+    let given: Vec<OsString> =
+        std::env::args_os().skip(1).filter(|arg| arg != "--bench" && arg != "--quick").collect();
     let command = if given.is_empty() {
         // Beside the bench, where cargo puts examples.
         let own = std::env::current_exe().unwrap();

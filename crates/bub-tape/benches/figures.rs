@@ -1,19 +1,27 @@
-//! What a clock on a busy machine cannot tell: memory for opening a long tape, and processor time of an append.
+//! What a clock on a busy machine cannot tell: memory for opening a long tape, processor time of an append, and how
+//! opening, reading, appending and a view grow with the tape.
 //!
 //! `cargo bench -p bub-tape --bench figures`. Linux only, because it asks `/proc`.
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a benchmark")]
 
 use std::{
     fs::{self, File},
     io::{BufWriter, Write},
-    time::{Duration, Instant},
+    path::Path,
+    sync::Arc,
 };
 
-use bub_tape::{AnchorSearch, Durability, Entry, EntryId, FileStore, Span, TapeName, TapeStore, codec};
+use bub_tape::{
+    AnchorSearch, Durability, Entry, EntryId, FileStore, Span, Tape, TapeName, TapeStore, ViewOptions, codec,
+};
+use bub_testkit::figures::{cpu, figure, is_quick, least, time};
 use futures_util::TryStreamExt as _;
 
 const ENTRIES: usize = 1_000_000;
+/// Entries behind the last anchor, whatever the tape's length.
 const TAIL: usize = 500;
+const SHORT_TAIL: usize = 50;
+const SIZES: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 
 const BATCHES: u32 = 20_000;
 
@@ -21,6 +29,47 @@ fn main() {
     // Memory first: what the other one leaves to the allocator would hide it.
     opening();
     appending();
+    for size in SIZES.into_iter().filter(|size| !is_quick() || *size <= 10_000) {
+        growth(size);
+    }
+}
+
+/// The same work on tapes of different lengths.
+fn growth(entries: usize) {
+    let root = tempfile::tempdir().unwrap();
+    let name = TapeName::for_session("/srv/demo", "cli:local");
+    let open = || FileStore::new(root.path(), Durability::Os);
+    write_tape(&open().path(&name), entries, SHORT_TAIL);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // The first one builds the index.
+    read_the_tail(&runtime, &open(), &name);
+    let cost = least(30, || {
+        read_the_tail(&runtime, &open(), &name);
+    });
+    time(&format!("open_and_read_the_tail_cpu/{entries}"), cost.cpu);
+    figure(&format!("open_and_read_the_tail_bytes/{entries}"), cost.read as f64, "bytes");
+    let tape = Tape::new(Arc::new(open()), name.clone());
+    let options = ViewOptions::new();
+    let cost = least(100, || {
+        runtime.block_on(tape.view(&options)).unwrap();
+    });
+    time(&format!("view_cpu/{entries}"), cost.cpu);
+    figure(&format!("view_bytes/{entries}"), cost.read as f64, "bytes");
+    let store = open();
+    let cost = least(100, || {
+        let batch = vec![Entry::message("user", "x".repeat(260)); 10];
+        runtime.block_on(store.append(&name, batch)).unwrap();
+    });
+    time(&format!("append_of_ten_cpu/{entries}"), cost.cpu);
+    figure(&format!("append_of_ten_bytes/{entries}"), cost.read as f64, "bytes");
+}
+
+fn read_the_tail(runtime: &tokio::runtime::Runtime, store: &FileStore, tape: &TapeName) -> usize {
+    runtime.block_on(async {
+        let anchor = store.anchors(tape, AnchorSearch::Latest(1)).await.unwrap().pop().unwrap();
+        let entries: Vec<Entry> = store.read(tape, Span::from(anchor.position)).try_collect().await.unwrap();
+        entries.len()
+    })
 }
 
 /// Batches of ten, 300-byte payloads, from an empty tape to 200,000 entries.
@@ -30,55 +79,33 @@ fn appending() {
     let tape = TapeName::for_session("/srv/demo", "cli:local");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let batches: Vec<_> = (0..BATCHES).map(|_| vec![Entry::message("user", "x".repeat(260)); 10]).collect();
-    let (started, processor) = (Instant::now(), processor_time());
+    let busy = cpu();
     for batch in batches {
         runtime.block_on(store.append(&tape, batch)).unwrap();
     }
-    let (wall, busy) = (started.elapsed() / BATCHES, processor_time().saturating_sub(processor) / BATCHES);
-    let rate = |time: Duration| 10.0 / time.as_secs_f64();
-    println!(
-        "append of ten: {busy:?} of processor time ({:.0} entries/s), {wall:?} by the clock ({:.0} entries/s)",
-        rate(busy),
-        rate(wall)
-    );
-}
-
-/// How long this thread has been running, as opposed to waiting for its turn.
-fn processor_time() -> Duration {
-    let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    Duration::from_nanos(stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
+    time("append_of_ten_cpu", cpu().saturating_sub(busy) / BATCHES);
 }
 
 fn opening() {
     let root = tempfile::tempdir().unwrap();
     let tape = TapeName::for_session("/srv/demo", "cli:local");
     let path = FileStore::new(root.path(), Durability::Os).path(&tape);
-    write_tape(&path);
+    write_tape(&path, if is_quick() { ENTRIES / 10 } else { ENTRIES }, TAIL);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for what in ["without index", "with index"] {
+    for what in ["without_index", "with_index"] {
         forget_the_highest();
         let start = resident("VmRSS");
         let store = FileStore::new(root.path(), Durability::Os);
-        let read = runtime.block_on(async {
-            let anchor = store.anchors(&tape, AnchorSearch::Latest(1)).await.unwrap().pop().unwrap();
-            let entries: Vec<Entry> =
-                store.read(&tape, Span::from(anchor.position)).try_collect().await.unwrap();
-            entries.len()
-        });
-        let (after, highest) = (resident("VmRSS"), resident("VmHWM"));
-        println!(
-            "open and read the tail, {what}: {read} entries, start {start} kB, after +{} kB, highest +{} kB",
-            after - start,
-            highest - start
-        );
+        read_the_tail(&runtime, &store, &tape);
+        figure(&format!("memory_of_opening_{what}"), (resident("VmHWM") - start) as f64, "kB");
     }
 }
 
-fn write_tape(path: &std::path::Path) {
+fn write_tape(path: &Path, entries: usize, tail: usize) {
     let mut file = BufWriter::new(File::create(path).unwrap());
     let message = Entry::message("user", "x".repeat(260));
-    for number in 0..ENTRIES {
-        let at_anchor = number % 1_000 == 0 && number + TAIL < ENTRIES || number + TAIL + 1 == ENTRIES;
+    for number in 0..entries {
+        let at_anchor = number % 1_000 == 0 && number + tail < entries || number + tail + 1 == entries;
         let mut entry = if at_anchor { Entry::anchor("phase", None) } else { message.clone() };
         entry.id = EntryId::new(i64::try_from(number).unwrap() + 1);
         file.write_all(codec::encode(&entry).as_bytes()).unwrap();

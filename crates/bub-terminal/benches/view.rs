@@ -19,7 +19,7 @@ fn deltas(bytes: usize) -> Vec<StreamEvent> {
         .collect()
 }
 
-#[divan::bench(args = [10_000, 100_000, 1_000_000], sample_count = 3)]
+#[divan::bench(args = [1_000, 10_000, 100_000, 1_000_000], sample_count = 3)]
 fn delta(bencher: Bencher<'_, '_>, bytes: usize) {
     let events = deltas(bytes);
     bencher.counter(ItemsCount::new(events.len())).bench_local(|| {

@@ -1,11 +1,13 @@
 //! Test support shared by every crate: not part of the product.
 //!
 //! - [`Faults`] and [`FaultFs`]: files that fail, write short or torn, run out of space, or die at a chosen step.
+//! - [`figures`]: what benches found, said in one format.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
 //! - [`program`]: the built program, measured from outside.
 //! - [`pty`]: programs in a pseudo-terminal.
 //! - [`telegram`]: a Bot API server on loopback, with users who write, limits that hold, and faults.
 
+pub mod figures;
 mod files;
 mod loopback;
 pub mod model;

@@ -8,7 +8,6 @@
 //! * `served`: the agent with the scripted model server over loopback (which has a thread of this process).
 #![allow(
     clippy::unwrap_used,
-    clippy::print_stdout,
     clippy::cast_precision_loss,
     clippy::indexing_slicing,
     missing_docs,
@@ -34,7 +33,10 @@ use bub_kernel::{
 use bub_model::{FinishReason, ModelEvent};
 use bub_settings::{Environment, Loader};
 use bub_tape::{Durability, fs::RealFs};
-use bub_testkit::model::{ModelServer, Reply};
+use bub_testkit::{
+    figures::{cpu, figure},
+    model::{ModelServer, Reply},
+};
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
@@ -256,20 +258,22 @@ async fn run(case: &str) {
         "loop" => (CLIENTS * ROUNDS, closed_loop(&lab).await),
         _ => (SESSIONS * MESSAGES, flood(&lab).await),
     };
-    let (took, busy) = (begun.elapsed(), cpu() - busy);
+    let (took, busy) = (begun.elapsed(), cpu().saturating_sub(busy));
     latencies.sort_unstable();
     let p99 = latencies[latencies.len() * 99 / 100];
     drop(latencies);
     lab.last.lock().unwrap().clear();
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (peak, idle) = (memory("VmHWM"), memory("VmRSS"));
-    println!(
-        "{case}: {:.0} messages/s, {:.0} µs of CPU each, p99 {p99:?}, {} out of order, {} connections, memory {before} MB, at most {peak}, idle {idle}",
-        count as f64 / took.as_secs_f64(),
-        busy * 1e6 / count as f64,
-        lab.out_of_order.load(Ordering::Relaxed),
-        server.connections(),
-    );
+    let say = |what: &str, value: f64, unit: &str| figure(&format!("{case}_{what}"), value, unit);
+    say("messages", count as f64 / took.as_secs_f64(), "1/s");
+    say("cpu_of_a_message", busy.as_secs_f64() * 1e6 / count as f64, "µs");
+    say("p99", p99.as_secs_f64() * 1e6, "µs");
+    say("out_of_order", lab.out_of_order.load(Ordering::Relaxed) as f64, "messages");
+    say("connections", server.connections() as f64, "connections");
+    for (what, memory) in [("before", before), ("peak", peak), ("idle", idle)] {
+        say(&format!("memory_{what}"), memory as f64, "MB");
+    }
     stop.cancel();
     task.await.unwrap().unwrap();
     running.close().await.unwrap();
@@ -279,14 +283,6 @@ fn memory(field: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(field)).unwrap_or("0 0");
     line.split_whitespace().nth(1).unwrap_or("0").parse::<usize>().unwrap_or(0) / 1024
-}
-
-/// Seconds of CPU that this process has used.
-fn cpu() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at).and_then(|ticks| ticks.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(11) + ticks(12)) / 100.0
 }
 
 fn main() {

@@ -1,0 +1,36 @@
+//! Processor time of a delta, bytes to events, by the length of the stream: it must not depend on it.
+#![allow(clippy::unwrap_used, reason = "a bench that fails stops")]
+
+use bub_model::{Accumulator, Quirks, Wire};
+use bub_testkit::figures::{is_quick, least, time};
+
+const FRAME: &str = "data: {\"id\":\"chatcmpl-8bVs1Ih44Vun5ikcJ89KwlAr5ftDekeT\",\"object\":\"chat.completion.chunk\",\
+    \"created\":1762317021,\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
+const END: &str =
+    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+
+fn decode(stream: &[u8]) -> usize {
+    let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
+    let (mut events, mut accumulator) = (Vec::new(), Accumulator::new());
+    // As much as a connection hands over at a time.
+    for chunk in stream.chunks(16 * 1024) {
+        decoder.push(chunk, &mut events).unwrap();
+        for event in events.drain(..) {
+            accumulator.push(event);
+        }
+    }
+    decoder.finish(&mut events).unwrap();
+    for event in events {
+        accumulator.push(event);
+    }
+    accumulator.finish().unwrap().text.len()
+}
+
+fn main() {
+    for deltas in [100, 1_000, 10_000, 100_000].into_iter().filter(|deltas| !is_quick() || *deltas <= 10_000)
+    {
+        let stream = FRAME.repeat(deltas) + END;
+        let cost = least(20, || assert_eq!(decode(stream.as_bytes()), deltas * " word".len()));
+        time(&format!("decode_cpu_of_a_delta/{deltas}"), cost.cpu / u32::try_from(deltas).unwrap());
+    }
+}

@@ -1,0 +1,94 @@
+//! How the cost of the program grows: with tapes on its home, with sessions of a gateway, with plugins.
+//!
+//! `cargo bench -p bub-testkit --bench growth -- --bub=PATH-TO-BUB [tapes | sessions | plugins]`. Processes are measured
+//! from outside, so the program is the one that is shipped.
+#![allow(clippy::unwrap_used, clippy::cast_precision_loss, missing_docs, reason = "a bench")]
+
+use std::time::Duration;
+
+use bub_testkit::{
+    figures::{figure, is_quick, time},
+    program::Program,
+};
+
+const RUNS: u32 = 10;
+
+fn program() -> Program {
+    let named = std::env::args().find_map(|arg| arg.strip_prefix("--bub=").map(str::to_owned));
+    Program::new(named.unwrap()).unwrap()
+}
+
+/// The sizes of a full and of a short run.
+fn sizes(all: &[usize], most_when_quick: usize) -> impl Iterator<Item = usize> {
+    all.iter().copied().filter(move |size| !is_quick() || *size <= most_when_quick)
+}
+
+/// A start on a home with so many tapes, by a command with one turn and by a gateway.
+fn tapes() {
+    for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 10_000) {
+        let program = program();
+        program.add_tapes(count, 20).unwrap();
+        let run = program.best(&["run", "How is it?"], RUNS).unwrap();
+        time(&format!("run_wall_by_tapes/{count}"), run.wall);
+        time(&format!("run_cpu_by_tapes/{count}"), run.cpu);
+        let ready = (0..RUNS).map(|_| program.gateway().unwrap().ready).min().unwrap();
+        time(&format!("gateway_ready_by_tapes/{count}"), ready);
+    }
+}
+
+/// One gateway, more and more sessions with one message each: processor time of the messages from one size to the next,
+/// and the memory after them.
+fn sessions() {
+    let program = program();
+    let gateway = program.gateway().unwrap();
+    let mut before = 0;
+    for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 1_000) {
+        let busy = gateway.cpu().unwrap();
+        gateway.flood(before..count, |number| format!("chat{number}")).unwrap();
+        let busy = gateway.cpu().unwrap().saturating_sub(busy);
+        // Below a hundred the clock is too coarse.
+        if count >= 100 {
+            time(
+                &format!("gateway_cpu_of_a_message_by_sessions/{count}"),
+                busy.div_f64((count - before) as f64),
+            );
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let memory = gateway.memory().unwrap() as f64 / 1e6;
+        figure(&format!("gateway_memory_by_sessions/{count}"), memory, "MB");
+        before = count;
+    }
+}
+
+/// Commands with so many plugins that are programs (shell scripts, each with one hook that every turn asks).
+fn plugins() {
+    for count in [0_usize, 1, 5, 10, 20] {
+        let program = program();
+        for number in 0..count {
+            let name = format!("p{number}");
+            program.run(&["plugin", "new", &name, "--lang", "shell"]).unwrap();
+            program.run(&["plugin", "add", &name, "--yes"]).unwrap();
+        }
+        for (name, args) in [("help", &["--help"][..]), ("run", &["run", "How is it?"])] {
+            let best = program.best(args, RUNS).unwrap();
+            time(&format!("{name}_wall_by_plugins/{count}"), best.wall);
+            time(&format!("{name}_cpu_by_plugins/{count}"), best.cpu);
+        }
+    }
+}
+
+fn main() {
+    if !std::env::args().any(|arg| arg.starts_with("--bub=")) {
+        // A plain `cargo bench` has no program to measure.
+        return;
+    }
+    let is_named = |case: &str| {
+        let mut named = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).peekable();
+        named.peek().is_none() || named.any(|name| name == case)
+    };
+    for (name, case) in [("tapes", tapes as fn()), ("sessions", sessions), ("plugins", plugins)] {
+        if is_named(name) {
+            case();
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! `cargo xtask bench`: builds every benchmark, runs one after the other, and reports.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    Outcome, baseline, build,
+    divan::{self, Figure},
+    report, root, said,
+};
+
+/// What was asked for.
+#[derive(Default)]
+pub(crate) struct Options {
+    is_quick: bool,
+    writes_docs: bool,
+    only: Vec<String>,
+    json: Option<PathBuf>,
+    /// A program that was built already.
+    bub: Option<String>,
+}
+
+impl Options {
+    pub(crate) fn parse(words: &[&str]) -> Outcome<Self> {
+        let mut options = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().map(ToString::to_string).ok_or(format!("{word} needs a value"));
+            match *word {
+                "--quick" => options.is_quick = true,
+                "--write-docs" => options.writes_docs = true,
+                "--only" => options.only.push(value()?),
+                "--json" => options.json = Some(value()?.into()),
+                "--bub" => options.bub = Some(value()?),
+                _ => return Err(format!("unknown option {word}\n{}", crate::USAGE).into()),
+            }
+        }
+        Ok(options)
+    }
+
+    fn wants(&self, bench: &Bench) -> bool {
+        let is_meant = |name: &String| {
+            *name == bench.package
+                || *name == bench.name
+                || *name == format!("{}/{}", bench.package, bench.name)
+        };
+        self.only.is_empty() || self.only.iter().any(is_meant)
+    }
+}
+
+/// A benchmark's source.
+struct Bench {
+    package: String,
+    name: String,
+    /// Whether it is one of divan's, and takes its options.
+    is_divan: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Outcome<()> {
+    let benches: Vec<Bench> = all()?.into_iter().filter(|bench| options.wants(bench)).collect();
+    if benches.is_empty() {
+        return Err("there is no such benchmark".into());
+    }
+    let programs = programs(&benches, options.bub.is_none())?;
+    let machine = machine();
+    let baselines = baseline::measure()?;
+    let mut figures = Vec::new();
+    for bench in &benches {
+        let found = measure(bench, &programs, options)?;
+        if found.is_empty() {
+            return Err(format!("{}/{} says nothing", bench.package, bench.name).into());
+        }
+        figures.extend(found);
+    }
+    let text = report::tables(&machine, options.is_quick, &baselines, &figures);
+    println!("{text}");
+    let path = options.json.clone().unwrap_or_else(|| root().join("target/bench.json"));
+    let with_ratio = |figure: &Figure| {
+        let mut value = figure.json();
+        if let Some((name, ratio)) = report::ratio(figure, &baselines) {
+            value["baseline"] = name.into();
+            value["ratio"] = ratio.into();
+        }
+        value
+    };
+    let all = json!({
+        "machine": machine.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect::<Value>(),
+        "quick": options.is_quick,
+        "baseline_nanos":
+            baselines.iter().map(|one| (one.name.to_owned(), json!(one.nanos))).collect::<Value>(),
+        "figures": figures.iter().map(with_ratio).collect::<Vec<_>>(),
+    });
+    std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+    std::fs::write(&path, serde_json::to_string_pretty(&all)?)?;
+    eprintln!("figures: {}", path.display());
+    if options.writes_docs { report::write_docs(&text) } else { Ok(()) }
+}
+
+/// Every `crates/*/benches/*.rs`, in order.
+fn all() -> Outcome<Vec<Bench>> {
+    let mut found = Vec::new();
+    for package in std::fs::read_dir(root().join("crates"))? {
+        let package = package?;
+        let Ok(sources) = std::fs::read_dir(package.path().join("benches")) else { continue };
+        for source in sources {
+            let path = source?.path();
+            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let is_divan = std::fs::read_to_string(&path)?.contains("divan::main()");
+            found.push(Bench { package: package.file_name().to_string_lossy().into_owned(), name, is_divan });
+        }
+    }
+    found.sort_by(|one, other| (&one.package, &one.name).cmp(&(&other.package, &other.name)));
+    Ok(found)
+}
+
+/// Builds what is needed: the benchmarks, the plugin that one of them calls, the program that one of them starts.
+fn programs(benches: &[Bench], builds_bub: bool) -> Outcome<Vec<Value>> {
+    let mut args = vec!["build", "--profile", "bench"];
+    for bench in benches {
+        args.extend(["--package", &bench.package, "--bench", &bench.name]);
+    }
+    if benches.iter().any(|bench| bench.name == "roundtrip") {
+        args.extend(["--example", "probe"]);
+    }
+    let mut programs = build(&args)?;
+    if builds_bub && benches.iter().any(|bench| bench.name == "growth") {
+        programs.extend(build(&["build", "--release", "--package", "bub", "--bin", "bub"])?);
+    }
+    Ok(programs)
+}
+
+/// The program that was built of this target of a package.
+fn program<'a>(programs: &'a [Value], package: &str, kind: &str, name: &str) -> Option<&'a str> {
+    let found = programs.iter().find(|program| {
+        let manifest = program["manifest_path"].as_str().unwrap_or_default();
+        program["target"]["name"] == name
+            && program["target"]["kind"][0] == kind
+            && manifest.ends_with(&format!("/{package}/Cargo.toml"))
+    });
+    found?["executable"].as_str()
+}
+
+fn measure(bench: &Bench, programs: &[Value], options: &Options) -> Outcome<Vec<Figure>> {
+    let name = format!("{}/{}", bench.package, bench.name);
+    eprintln!("{name} …");
+    let executable =
+        program(programs, &bench.package, "bench", &bench.name).ok_or(format!("{name} was not built"))?;
+    let mut command = Command::new(executable);
+    command.arg("--bench").current_dir(root().join("crates").join(&bench.package)).stderr(Stdio::inherit());
+    match (bench.is_divan, options.is_quick) {
+        (true, true) => command.args(["--sample-count", "10", "--max-time", "0.5"]),
+        (true, false) => command.args(["--max-time", "10"]),
+        (false, true) => command.arg("--quick"),
+        (false, false) => &mut command,
+    };
+    if bench.name == "growth" {
+        let built = program(programs, "bub", "bin", "bub");
+        let bub = options.bub.as_deref().or(built).ok_or("bub was not built")?;
+        command.arg(format!("--bub={bub}"));
+    }
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(format!("{name} failed").into());
+    }
+    Ok(divan::parse(&name, &String::from_utf8_lossy(&output.stdout)))
+}
+
+/// What the figures were measured on.
+fn machine() -> Vec<(&'static str, String)> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (cpus, load) = (read("/proc/cpuinfo"), read("/proc/loadavg"));
+    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let changed = if said("git", &["status", "--porcelain"]).is_empty() { "" } else { ", with changes" };
+    vec![
+        ("cores", cores.to_string()),
+        ("cpu", model.map_or("unknown", |(_, model)| model).to_owned()),
+        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
+        ("rustc", said("rustc", &["--version"])),
+        ("commit", said("git", &["rev-parse", "--short", "HEAD"]) + changed),
+        ("load before", load.split(' ').next().unwrap_or_default().to_owned()),
+    ]
+}

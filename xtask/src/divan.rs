@@ -1,0 +1,176 @@
+//! Reads what benchmarks print: tables of divan, and lines `figure NAME VALUE UNIT` of those that measure themselves.
+
+use serde_json::{Value, json};
+
+/// One thing that was measured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Figure {
+    /// Crate and benchmark.
+    pub(crate) bench: String,
+    /// Its parts with slashes between them; a size comes last.
+    pub(crate) name: String,
+    pub(crate) value: f64,
+    pub(crate) unit: String,
+    /// Nanoseconds for each item, where items are counted.
+    pub(crate) per_item: Option<f64>,
+    pub(crate) allocations: Option<f64>,
+    /// The most bytes that were allocated at a time.
+    pub(crate) peak: Option<f64>,
+}
+
+impl Figure {
+    /// The value in nanoseconds, if it is a time.
+    pub(crate) fn nanos(&self) -> Option<f64> {
+        time_unit(&self.unit).map(|unit| self.value * unit)
+    }
+
+    /// The size that it was measured at, and the name without it.
+    pub(crate) fn size(&self) -> Option<(&str, u64)> {
+        let (name, size) = self.name.rsplit_once('/')?;
+        Some((name, size.parse().ok()?))
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "bench": self.bench, "name": self.name, "value": self.value, "unit": self.unit,
+            "nanos_per_item": self.per_item, "allocations": self.allocations, "peak_bytes": self.peak,
+        })
+    }
+}
+
+fn time_unit(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "ns" => 1.0,
+        "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        _ => return None,
+    })
+}
+
+/// A number and its unit, as divan writes them: `1.567 µs`, `637.8 Kitem/s`, `13.49 KB`.
+fn quantity(cell: &str) -> Option<(f64, &str)> {
+    let (number, unit) = cell.split_once(' ').unwrap_or((cell, ""));
+    Some((number.parse().ok()?, unit))
+}
+
+fn scaled(unit: &str, base: &str) -> Option<f64> {
+    Some(match unit.strip_suffix(base)? {
+        "" => 1.0,
+        "K" => 1e3,
+        "M" => 1e6,
+        "G" => 1e9,
+        _ => return None,
+    })
+}
+
+pub(crate) fn parse(bench: &str, output: &str) -> Vec<Figure> {
+    let mut reader = Reader { bench, figures: Vec::new(), column: None, path: Vec::new(), section: "" };
+    output.lines().for_each(|line| reader.line(line));
+    reader.figures
+}
+
+struct Reader<'a> {
+    bench: &'a str,
+    figures: Vec<Figure>,
+    /// Where the best of the samples stands in the table.
+    column: Option<usize>,
+    /// The names above the current line, its own included.
+    path: Vec<String>,
+    /// Which of several pairs of numbers comes next.
+    section: &'static str,
+}
+
+impl Reader<'_> {
+    fn line(&mut self, line: &str) {
+        if let Some(figure) = line.strip_prefix("figure ") {
+            let mut words = figure.split(' ');
+            if let (Some(name), Some(value), Some(unit)) = (words.next(), words.next(), words.next())
+                && let Ok(value) = value.parse()
+            {
+                self.add(name.to_owned(), value, unit);
+            }
+        } else if let Some(at) = line.find("fastest") {
+            self.column = line.get(..at).map(|before| before.chars().count());
+        } else if let Some(column) = self.column {
+            let prefix: String = line.chars().take(column).collect();
+            let rest: String = line.chars().skip(column).collect();
+            self.row(&prefix, rest.split('│').next().unwrap_or_default().trim());
+        }
+    }
+
+    fn row(&mut self, prefix: &str, cell: &str) {
+        let name = prefix.trim_start_matches(['│', '├', '╰', '─', ' ']);
+        if name.is_empty() {
+            return self.detail(cell);
+        }
+        // Each level of the tree is three columns wide.
+        let depth = (prefix.chars().count() - name.chars().count()) / 3;
+        self.path.truncate(depth.saturating_sub(1));
+        self.path.push(name.trim().to_owned());
+        self.section = "";
+        if let Some((value, unit)) = quantity(cell) {
+            self.add(self.path.join("/"), value, unit);
+        }
+    }
+
+    fn detail(&mut self, cell: &str) {
+        self.section = match cell {
+            "max alloc:" => "peak",
+            "alloc:" => "count",
+            _ if cell.ends_with(':') => "other",
+            _ => self.section,
+        };
+        let (Some(figure), Some((value, unit))) = (self.figures.last_mut(), quantity(cell)) else { return };
+        if let Some(scale) = scaled(unit, "item/s") {
+            figure.per_item = Some(1e9 / (value * scale));
+        } else if self.section == "count" && unit.is_empty() {
+            figure.allocations = Some(value);
+        } else if self.section == "peak"
+            && let Some(scale) = scaled(unit, "B")
+        {
+            figure.peak = Some(value * scale);
+        }
+    }
+
+    fn add(&mut self, name: String, value: f64, unit: &str) {
+        let (bench, unit) = (self.bench.to_owned(), unit.to_owned());
+        self.figures.push(Figure { bench, name, value, unit, ..Figure::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+Timer precision: 20 ns
+decode               fastest       │ slowest       │ median        │ mean          │ samples │ iters
+├─ long_stream                     │               │               │               │         │
+│  ├─ 100            149.7 µs      │ 239 µs        │ 206.3 µs      │ 199.7 µs      │ 5       │ 5
+│  │                 667.8 Kitem/s │ 418.3 Kitem/s │ 484.6 Kitem/s │ 500.5 Kitem/s │         │
+│  │                 max alloc:    │               │               │               │         │
+│  │                   66          │ 66            │ 66            │ 66            │         │
+│  │                   13.49 KB    │ 13.49 KB      │ 13.49 KB      │ 13.49 KB      │         │
+│  │                 alloc:        │               │               │               │         │
+│  │                   624         │ 624           │ 624           │ 624           │         │
+│  │                   158.8 KB    │ 158.8 KB      │ 158.8 KB      │ 158.8 KB      │         │
+│  ╰─ code line      1.534 ms      │ 37.87 ms      │ 5.68 ms       │ 16.69 ms      │ 5       │ 5
+╰─ sse_only          1.189 ms      │ 29.41 ms      │ 1.371 ms      │ 10.12 ms      │ 5       │ 5
+figure open/1000 42.125 µs
+";
+
+    #[test]
+    fn tables_and_lines_are_read() {
+        let figures = parse("bub-model/decode", OUTPUT);
+        let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
+        assert_eq!(names, ["long_stream/100", "long_stream/code line", "sse_only", "open/1000"]);
+        let first = &figures[0];
+        assert_eq!(first.nanos(), Some(149_700.0));
+        assert_eq!(first.size(), Some(("long_stream", 100)));
+        assert_eq!(first.per_item.map(f64::round), Some(1497.0));
+        assert_eq!((first.allocations, first.peak), (Some(624.0), Some(13_490.0)));
+        assert_eq!(figures[1].size(), None);
+        assert_eq!(figures[3].nanos(), Some(42_125.0));
+    }
+}

@@ -1,0 +1,77 @@
+//! Chores of this repository: `cargo xtask bench` and `cargo xtask dist`.
+#![allow(clippy::indexing_slicing, reason = "JSON that is not there is null")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool for a terminal")]
+
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+};
+
+use serde_json::Value;
+
+mod baseline;
+mod bench;
+mod dist;
+mod divan;
+mod report;
+
+const USAGE: &str = "\
+usage: cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [--write-docs]
+       cargo xtask dist
+
+bench   runs every benchmark of the workspace; prints tables and writes target/bench.json
+          --quick       few samples, small sizes
+          --only NAME   only a crate (bub-tape), a benchmark (view), or both (bub-tape/view)
+          --bub PATH    the program to measure, instead of building it in release
+          --json PATH   where the figures go
+          --write-docs  replaces the figures in docs/performance.md
+dist    builds the static binary for Linux into target/dist and says what it weighs";
+
+pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["bench", options @ ..] => bench::Options::parse(options).and_then(|options| bench::run(&options)),
+        ["dist"] => dist::run(),
+        _ => Err(USAGE.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The top of the repository.
+pub(crate) fn root() -> PathBuf {
+    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.pop();
+    path
+}
+
+/// Builds with cargo; the programs that came of it, as cargo's messages about them.
+pub(crate) fn build(args: &[&str]) -> Outcome<Vec<Value>> {
+    eprintln!("cargo {}", args.join(" "));
+    let output = Command::new(env!("CARGO"))
+        .args(args)
+        .arg("--message-format=json-render-diagnostics")
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("cargo {} failed", args.join(" ")).into());
+    }
+    let lines = String::from_utf8(output.stdout)?;
+    let messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages.filter(|message| message.get("executable").is_some_and(Value::is_string)).collect())
+}
+
+/// What a program prints, or nothing.
+pub(crate) fn said(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).current_dir(root()).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+}
