@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     emit, offline, prompt,
     record::TurnTape,
-    runner::run_command,
+    runner::stream_command,
     toolbox::Toolbox,
     turn::{Calibration, Turn},
     usage::DailyCap,
@@ -91,9 +91,7 @@ impl Agent {
         let toolbox = self.toolbox(&framework, state)?;
         let errand = Errand { framework, state: state.clone(), tape, session_id, toolbox };
         if prompt::is_command(prompt) {
-            let text = run_command(self, &errand, &prompt.text()).await?;
-            let end = StreamEvent::Final(json!({"ok": true, "text": text}));
-            return Ok(ModelStream::of([StreamEvent::Text(text), end]));
+            return Ok(stream_command(Arc::clone(self), errand, prompt.text()));
         }
         self.run_errand(errand, prompt.clone()).await
     }

@@ -281,6 +281,16 @@ impl TurnTape {
         entry.with_meta("run_id", self.run_id.as_str())
     }
 
+    /// An entry about the command that this turn is for, which another delivery of it looks for.
+    pub(crate) fn of_delivery(&self, entry: Entry) -> Entry {
+        let entry = self.owned(entry);
+        // A turn that asks something is for that, whatever commands are run in it.
+        match self.delivery.as_ref().filter(|_| self.asked().is_none()) {
+            Some(delivery) => entry.with_meta("inbound_id", delivery.inbound_id.as_str()),
+            None => entry,
+        }
+    }
+
     /// An entry that goes with the next batch: worth knowing, but nothing waits for it.
     pub(crate) fn note(&self, entry: Entry) {
         lock(&self.progress).pending.push(entry);

@@ -20,7 +20,7 @@ use futures_util::future::join_all;
 use tokio::{
     io::AsyncReadExt,
     net::unix::pipe::Receiver,
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedSender, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -71,6 +71,8 @@ pub struct Request {
     pub directory: Option<PathBuf>,
     /// Variables beyond those every child gets.
     pub granted: Vec<(String, OsString)>,
+    /// Who is told what it prints as it comes, as far as the beginning is kept.
+    pub live: Option<UnboundedSender<String>>,
 }
 
 /// What a command in the foreground came to.
@@ -114,7 +116,7 @@ impl Shells {
             failed(format!("{MOST_RUNNING} commands are running already; end one with bash.kill"))
         })?;
         let process = self.launch(&request).await?;
-        let shell = self.add(request.session);
+        let shell = self.add(request.session, request.live);
         tokio::spawn(Arc::clone(&shell).attend(process, room));
         Ok(shell)
     }
@@ -210,7 +212,7 @@ impl Shells {
         usual.chain(granted.iter().map(|(name, value)| (name.into(), value.clone()))).collect()
     }
 
-    fn add(&self, session: String) -> Arc<Shell> {
+    fn add(&self, session: String, live: Option<UnboundedSender<String>>) -> Arc<Shell> {
         let mut all = self.lock();
         let mut excess = all.iter().filter(|shell| shell.is_over()).count().saturating_sub(MOST_ENDED - 1);
         all.retain(|shell| {
@@ -225,7 +227,7 @@ impl Shells {
         let shell = Arc::new(Shell {
             id,
             session,
-            output: Mutex::default(),
+            output: Mutex::new(Output::told_to(live)),
             progress: watch::Sender::default(),
             stop: CancellationToken::new(),
         });

@@ -85,7 +85,7 @@ impl Turn {
             Some(Resumed::Answered(text)) => return self.say_again(text.clone()).await,
             Some(Resumed::GivenUp) => return self.give_up().await,
             Some(Resumed::AfterSteps(steps)) => *steps + 1,
-            None => 1,
+            Some(Resumed::Command(_)) | None => 1,
         };
         self.tape.note(self.loop_start(&prompt));
         self.state.put_slot(Arc::new(StepRequests::default()));

@@ -1,7 +1,7 @@
 //! What an earlier delivery of the same message left on the tape.
 
-use bub_kernel::Result;
-use bub_tape::{Entry, Kind, Span};
+use bub_kernel::{Error, ErrorKind, Result};
+use bub_tape::{Entry, Kind, Span, now_iso};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -19,6 +19,8 @@ pub(crate) enum Resumed {
     AfterSteps(u64),
     /// It has gone wrong too often.
     GivenUp,
+    /// A command that had begun, and is not run again: what is said instead.
+    Command(Result<String>),
 }
 
 impl TurnTape {
@@ -41,6 +43,9 @@ impl TurnTape {
         drop(newest);
         // It died before the question was recorded: this turn is the first.
         let Some(question) = found else { return Ok(()) };
+        if question.kind == Kind::Event {
+            return self.look_at_command(&question).await;
+        }
         since.reverse();
         if let Some(run_id) = question.meta.get("run_id").and_then(Value::as_str) {
             run_id.clone_into(&mut self.run_id);
@@ -50,22 +55,47 @@ impl TurnTape {
             .into_iter()
             .filter(|entry| entry.meta.get("run_id") == question.meta.get("run_id"))
             .collect();
-        let resumed = match answer(&own) {
-            Some(text) => Resumed::Answered(text),
-            None if delivery.attempt > MOST_ATTEMPTS => Resumed::GivenUp,
-            None => Resumed::AfterSteps(steps(&own)),
+        let (resumed, outcome) = match answer(&own) {
+            Some(text) => (Resumed::Answered(text), "answered"),
+            None if delivery.attempt > MOST_ATTEMPTS => {
+                (Resumed::GivenUp, "dropped: it ended the process too often")
+            }
+            None => (Resumed::AfterSteps(steps(&own)), "resumed"),
         };
-        let outcome = match &resumed {
-            Resumed::Answered(_) => "answered",
-            Resumed::AfterSteps(_) => "resumed",
-            Resumed::GivenUp => "dropped: it ended the process too often",
-        };
-        let data =
-            json!({"inbound_id": delivery.inbound_id, "attempt": delivery.attempt, "outcome": outcome});
-        let event = self.owned(Entry::event("turn.redelivered", Some(data)).outside_context());
-        self.append(vec![event]).await?;
+        self.append(vec![self.redelivered(outcome)]).await?;
         self.resumed = Some(resumed);
         Ok(())
+    }
+
+    /// The message is a command: `last` says that it began, or how it ended.
+    async fn look_at_command(&mut self, last: &Entry) -> Result<()> {
+        let text = |name: &str| last.data().and_then(|data| data.get(name)?.as_str()).unwrap_or_default();
+        let said = if last.name() == Some("command") {
+            self.append(vec![self.redelivered("answered")]).await?;
+            let output = text("output").to_owned();
+            if text("status") == "error" { Err(Error::new(ErrorKind::Tool, output)) } else { Ok(output) }
+        } else {
+            let raw = text("raw");
+            let output = format!(
+                "`,{raw}` had begun when bub stopped and may have taken effect; it was not run again. Type it again if \
+                 that is wanted."
+            );
+            let data = json!({
+                "raw": raw, "name": text("name"), "status": "interrupted", "output": output, "date": now_iso(),
+            });
+            let end = self.of_delivery(Entry::event("command", Some(data)));
+            self.append(vec![self.redelivered("interrupted: not run again"), end]).await?;
+            Ok(output)
+        };
+        self.resumed = Some(Resumed::Command(said));
+        Ok(())
+    }
+
+    fn redelivered(&self, outcome: &str) -> Entry {
+        let delivery = self.delivery.as_ref();
+        let (id, attempt) = delivery.map(|delivery| (&delivery.inbound_id, delivery.attempt)).unzip();
+        let data = json!({"inbound_id": id, "attempt": attempt, "outcome": outcome});
+        self.owned(Entry::event("turn.redelivered", Some(data)).outside_context())
     }
 }
 

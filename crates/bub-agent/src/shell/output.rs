@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use tokio::sync::mpsc::UnboundedSender;
+
 /// So much of the beginning is kept, and as much of the end.
 const KEPT: usize = 512 * 1024;
 /// The end is cut only every so often, so that an endless command costs no copy for each block.
@@ -15,6 +17,8 @@ pub(super) struct Output {
     left_out: Size,
     /// The first bytes of a character whose rest has not arrived.
     incomplete: Vec<u8>,
+    /// Who is told of the beginning as it comes.
+    live: Option<UnboundedSender<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +34,11 @@ struct Size {
 }
 
 impl Output {
+    /// Nothing yet; what is kept of the beginning is told as it comes.
+    pub(super) fn told_to(live: Option<UnboundedSender<String>>) -> Self {
+        Self { live, ..Self::default() }
+    }
+
     /// Adds a block as it came from the pipe; it may end within a character.
     pub(super) fn push(&mut self, block: &[u8]) {
         let joined;
@@ -92,6 +101,10 @@ impl Output {
         let room = if self.tail.chars == 0 { KEPT.saturating_sub(self.head.text.len()) } else { 0 };
         let (first, rest) = text.split_at(text.floor_char_boundary(room));
         self.head.push(first);
+        if let Some(live) = self.live.as_ref().filter(|_| !first.is_empty()) {
+            // Who is told may have gone.
+            let _ = live.send(first.to_owned());
+        }
         self.tail.push(rest);
         if self.tail.text.len() > KEPT + MARGIN {
             self.cut_tail();

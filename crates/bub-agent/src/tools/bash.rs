@@ -5,6 +5,7 @@ use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 use bub_kernel::{Error, ErrorKind, Result, ToolContext, tool};
 
 use crate::{
+    runner::Live,
     shell::{Exit, Request, Shell, Shells},
     skills::{LoadedSkills, Skills},
 };
@@ -31,6 +32,7 @@ pub async fn bash(
         session: session(context),
         directory: directory(context, cwd),
         granted: granted(context),
+        live: context.state.slot::<Live>().filter(|_| !background).map(|live| live.0.clone()),
     };
     if background {
         return Ok(format!("started: {}", shells.start(request).await?.id()));

@@ -47,7 +47,7 @@ impl World {
             command: command.to_owned(),
             session: "s".to_owned(),
             directory: Some(self.dir.path().to_owned()),
-            granted: Vec::new(),
+            ..Request::default()
         }
     }
 

@@ -51,6 +51,32 @@ async fn a_command_is_run_without_a_model() {
     running.close().await.unwrap();
 }
 
+// What a command prints is said as it comes, and is the same text in the end.
+#[tokio::test]
+async fn the_output_of_a_command_is_trimmed_and_whole() {
+    let world = World::new();
+    let running = world.framework.running().await.unwrap();
+    for (line, expected) in [
+        (r",printf '\n\n  a\n\n\n b  \n\n'", "a\n\n\n b"),
+        (r",printf 'a\n'; sleep 0.1; printf '\n\nb\n'; sleep 0.1; printf c", "a\n\n\nb\nc"),
+        (",true", "(no output)"),
+        (r",printf ' \n\n'", "(no output)"),
+        (
+            ",bash cmd='echo a; sleep 9' timeout_seconds=1",
+            "a\ncommand timed out after 1 seconds and was terminated",
+        ),
+        (",bash cmd='sleep 9' timeout_seconds=1", "command timed out after 1 seconds and was terminated"),
+    ] {
+        let result = world.own_turn(command(line)).await.unwrap();
+        assert_eq!(result.model_output, expected, "{line}");
+    }
+    let result = world.own_turn(command(",yes 12345 | head -c 3000000")).await.unwrap();
+    let (head, tail) = result.model_output.split_once(" bytes left out …\n").unwrap();
+    assert!(head.len() > 500_000 && tail.len() > 500_000, "{} {}", head.len(), tail.len());
+    assert!(head.starts_with("12345\n12345\n") && tail.ends_with("12345\n12345"));
+    running.close().await.unwrap();
+}
+
 // W-33, W-34, L7: a stranger's comma is nobody's command; hooks that deny are asked as for any call.
 #[tokio::test]
 async fn a_command_goes_through_policy_and_hooks() {

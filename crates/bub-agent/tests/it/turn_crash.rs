@@ -118,6 +118,52 @@ async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
     running.close().await.unwrap();
 }
 
+// Design §5: a command that had begun when the process died is not run again, however often it is delivered; one that had
+// ended says again what it said; one that only reads is run again.
+#[tokio::test]
+async fn a_command_that_had_begun_is_not_run_again() {
+    let world = World::new();
+    let running = world.framework.running().await.unwrap();
+    let tape = tape_of(&world, "s");
+    tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
+    let begun = Entry::event("command.start", Some(json!({"raw": "touch again", "name": "bash"})));
+    tape.append(begun.outside_context().with_meta("inbound_id", "in-7")).await.unwrap();
+    for attempt in [2, 3, 9] {
+        let result = world.turn(delivered(",touch again", attempt)).await.unwrap();
+        let said =
+            "`,touch again` had begun when bub stopped and may have taken effect; it was not run again.";
+        assert!(result.model_output.starts_with(said), "{}", result.model_output);
+    }
+    assert!(!world.dir.path().join("workspace/again").exists());
+    let entries = entries(&world, "s").await;
+    let ends = events(&entries, "command");
+    assert_eq!((ends.len(), &ends[0]["status"]), (1, &json!("interrupted")));
+    assert_eq!(events(&entries, "turn.redelivered")[0]["outcome"], "interrupted: not run again");
+
+    for (line, output) in
+        [(",echo once | tee -a ran", Ok("once")), (",echo twice >> ran; exit 3", Err("code 3"))]
+    {
+        let deliver = |attempt| {
+            let mut message = delivered(line, attempt);
+            message.put_slot(Arc::new(Delivery { inbound_id: line.to_owned(), attempt }));
+            world.turn(message)
+        };
+        for attempt in [1, 2] {
+            match (deliver(attempt).await, output) {
+                (Ok(result), Ok(output)) => assert_eq!(result.model_output, output),
+                (Err(error), Err(output)) => assert!(error.message().contains(output), "{error}"),
+                (outcome, _) => panic!("{line}: {outcome:?}"),
+            }
+        }
+    }
+    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/ran")).unwrap(), "once\ntwice\n");
+    world.turn(delivered(",help", 1)).await.unwrap();
+    let entries = crate::turn_loop::entries(&world, "s").await;
+    let help = entries.iter().rfind(|entry| entry.name() == Some("command.start")).unwrap();
+    assert_eq!(help.meta.get("inbound_id"), None, "it may be run again");
+    running.close().await.unwrap();
+}
+
 // Design §5: after three crashed attempts the message is dropped, with a reason on the tape, and the user is told.
 #[tokio::test]
 async fn a_message_that_ends_the_process_too_often_is_given_up() {
