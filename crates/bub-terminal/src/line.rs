@@ -5,7 +5,10 @@ use std::{
     ops::{BitOr, BitOrAssign},
 };
 
-use crate::columns;
+use crate::{columns, harmless::without_tabs};
+
+/// How far apart the tab stops of a terminal are.
+const TAB: usize = 8;
 
 /// How a piece of text looks: a set, combined with `|`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,7 +107,7 @@ pub enum Ink {
 /// A piece of text in one style.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Span {
-    /// The text: harmless, without line ends.
+    /// The text: harmless, without line ends; with tabs only where it begins the line.
     pub text: String,
     /// How it looks.
     pub style: Style,
@@ -153,6 +156,16 @@ impl Line {
     /// How many columns it takes.
     pub fn columns(&self) -> usize {
         self.spans.iter().map(|span| columns(&span.text)).sum()
+    }
+
+    /// The same with spaces that reach as far as its tabs do.
+    #[must_use]
+    pub fn without_tabs(&self) -> Self {
+        let mut line = Self::default();
+        for span in &self.spans {
+            line.push(&without_tabs(&span.text, TAB), span.style);
+        }
+        line
     }
 
     /// Writes it without a line end; styles do not leak out of it.

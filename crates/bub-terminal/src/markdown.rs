@@ -114,7 +114,7 @@ impl Markdown {
         blocks.close();
         let mut lines = Vec::new();
         for line in blocks.take_lines() {
-            split_wide(line, blocks.width(), &mut lines);
+            split_wide(line.without_tabs(), blocks.width(), &mut lines);
         }
         lines.split_off(lines.len().saturating_sub(max_lines))
     }

@@ -6,7 +6,7 @@ use std::{
     io::{self, Write},
 };
 
-use crate::{Ink, Line, columns};
+use crate::{Ink, Line};
 
 /// How large the terminal is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,10 +125,14 @@ impl<W: Write> Screen<W> {
         self.out.flush()
     }
 
+    /// The bytes of a line and its width. Tabs stay, to be copied, where they reach as far on every row.
     fn painted(&self, line: &Line) -> (String, usize) {
         let mut text = String::new();
-        line.paint(self.ink, &mut text);
-        (text, line.spans.iter().map(|span| columns(&span.text)).sum())
+        let spaced = line.without_tabs();
+        let width = spaced.columns();
+        let is_whole = width < self.size.columns;
+        (if is_whole { line } else { &spaced }).paint(self.ink, &mut text);
+        (text, width)
     }
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Blocks {
     last: usize,
     /// The list that an item may belong to: its marker and next number.
     list: Option<(char, u64)>,
-    /// A blank line of the source came before what is open.
+    /// A blank line of the source came before what is open, or code that only a blank line sets off.
     after_blank: bool,
     /// The next block follows the one before without a blank line.
     tight: bool,
@@ -300,17 +300,16 @@ impl Blocks {
                 self.end_code();
             }
             Open::Raw(_) => self.open = Open::Nothing,
-            Open::Text { .. } | Open::Quote => self.flush(),
+            Open::Text { .. } | Open::Quote => drop(self.flush()),
             Open::Item { blank, .. } | Open::Inside { blank, .. } => {
-                self.flush();
-                self.after_blank = blank;
+                self.after_blank = self.flush() || blank;
             }
         }
         self.open = Open::Nothing;
     }
 
-    /// Lays the source of the open block out.
-    fn flush(&mut self) {
+    /// Lays the source of the open block out; whether it ends with code.
+    fn flush(&mut self) -> bool {
         let (indent, number) = match self.open {
             Open::Inside { shift, .. } => (shift, None),
             Open::Item { number, .. } => (0, number),
@@ -319,10 +318,11 @@ impl Blocks {
         let place = Place { width: self.width, look: self.look, indent, number };
         #[cfg(test)]
         self.work.fetch_add(self.block.len(), std::sync::atomic::Ordering::Relaxed);
-        let lines = layout::lay_out(&self.block, place);
+        let (lines, after_code) = layout::lay_out(&self.block, place);
         self.block.clear();
         self.last = 0;
         self.show(lines);
+        after_code
     }
 
     fn show(&mut self, lines: Vec<Line>) {

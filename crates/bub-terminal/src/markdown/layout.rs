@@ -7,10 +7,9 @@ use pulldown_cmark::{CodeBlockKind, Event, HeadingLevel, Options, Parser, Tag, T
 use super::{Look, flow::Flow, table::Table};
 use crate::{
     Line, Style, columns,
-    harmless::{self, harmless, without_tabs},
+    harmless::{self, harmless},
 };
 
-const TAB: usize = 4;
 const LINK: Style = Style::BLUE;
 const CODE: Style = Style::CYAN;
 
@@ -25,9 +24,9 @@ pub(super) struct Place {
     pub(super) number: Option<u64>,
 }
 
-/// A line of code: as it is, without tabs.
+/// A line of code: as it is, with its tabs, for somebody may copy it.
 pub(super) fn code_line(text: &str) -> Line {
-    Line::new(without_tabs(&harmless(text), TAB), CODE)
+    Line::new(harmless(text), CODE)
 }
 
 /// What stands above code: its language.
@@ -43,7 +42,8 @@ pub(super) fn rule(look: Look, width: usize) -> Line {
     }
 }
 
-pub(super) fn lay_out(source: &str, place: Place) -> Vec<Line> {
+/// The lines of a block, and whether its last ones are code.
+pub(super) fn lay_out(source: &str, place: Place) -> (Vec<Line>, bool) {
     let mut layout = Layout {
         source,
         place,
@@ -56,6 +56,7 @@ pub(super) fn lay_out(source: &str, place: Place) -> Vec<Line> {
         table: None,
         cell: 0,
         blank: false,
+        after_code: false,
         seen: 0,
     };
     if place.indent > 0 {
@@ -68,7 +69,7 @@ pub(super) fn lay_out(source: &str, place: Place) -> Vec<Line> {
     }
     layout.end_flow();
     layout.definitions(source.len());
-    layout.lines
+    (layout.lines, layout.after_code)
 }
 
 #[derive(Debug)]
@@ -94,6 +95,8 @@ struct Layout<'a> {
     cell: usize,
     /// A blank line is due before the next block.
     blank: bool,
+    /// The last lines are code, which nothing but a blank line sets off.
+    after_code: bool,
     /// How far the source has been shown.
     seen: usize,
 }
@@ -209,7 +212,8 @@ impl Layout<'_> {
                 self.end_flow();
                 self.put_markers();
                 self.containers.pop();
-                self.blank = matches!(self.containers.last(), Some(Container::List { loose: true, .. }));
+                let is_loose = matches!(self.containers.last(), Some(Container::List { loose: true, .. }));
+                self.blank = is_loose || self.after_code;
             }
             TagEnd::TableCell => {
                 let cell = std::mem::take(&mut self.flow);
@@ -334,10 +338,11 @@ impl Layout<'_> {
         self.lines.extend(code_open(&info, self.place.look));
         self.lines.extend(code.lines().map(code_line));
         self.lines.extend(code_close(self.place.look));
-        self.blank = self.is_loose();
+        (self.blank, self.after_code) = (true, true);
     }
 
     fn put(&mut self, lines: Vec<Line>) {
+        self.after_code = false;
         for line in lines {
             let mut whole = self.prefix();
             line.spans.iter().for_each(|span| whole.push(&span.text, span.style));

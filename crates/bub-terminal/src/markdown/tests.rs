@@ -107,8 +107,10 @@ fn code_is_flush_left_and_never_filled() {
     check(
         "```rust\nfn main() {\n\n\tx(); // a very long line\n```\nafter",
         10,
-        &["rust", "fn main() {", "", "    x(); // a very long line", "", "after"],
+        &["rust", "fn main() {", "", "\tx(); // a very long line", "", "after"],
     );
+    check("1. a\n   ```\n   x\n   ```\n2. b\n3. c", 20, &["1. a", "x", "", "2. b", "3. c"]);
+    check("- a\n  - b\n    ```\n    x\n    ```\n  - c", 20, &["• a", "  • b", "x", "", "  • c"]);
     check("    a\n\n      b\n\nc", 10, &["a", "", "  b", "", "c"]);
     check("````\n```\n````\n~~~\nopen", 10, &["```", "", "open"]);
     check("> ```\n> x\n> ```", 10, &["x"]);

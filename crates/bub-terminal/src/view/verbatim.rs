@@ -2,13 +2,7 @@
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use crate::{
-    Line, Style, columns,
-    harmless::{harmless, without_tabs},
-};
-
-/// How far apart tab stops are.
-const TAB: usize = 8;
+use crate::{Line, Style, columns, harmless::harmless};
 
 /// Text that comes in pieces and goes out in lines.
 #[derive(Debug, Default)]
@@ -36,7 +30,7 @@ impl Verbatim {
         // No more of it can be seen.
         let far = self.partial.len().saturating_sub(width * 16);
         let tail = (far..).find_map(|at| self.partial.get(at..))?;
-        let text = lines(tail, self.style).pop()?.text();
+        let text = lines(tail, self.style).pop()?.without_tabs().text();
         let mut room = width;
         let fits = |cluster: &&str| {
             let wide = columns(cluster);
@@ -60,7 +54,7 @@ impl Verbatim {
 /// A text as lines that can do no harm.
 pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
     let text = harmless(text);
-    text.split('\n').map(|line| Line::new(without_tabs(line, TAB), style)).collect()
+    text.split('\n').map(|line| Line::new(line, style)).collect()
 }
 
 #[cfg(test)]
@@ -78,7 +72,7 @@ mod tests {
             out.iter().map(Line::text).collect::<Vec<_>>()
         };
         let whole = shown(vec![text]);
-        assert_eq!(whole, ["a       b", "", "  * no list", "␛[31mred", "end"]);
+        assert_eq!(whole, ["a\tb", "", "  * no list", "␛[31mred", "end"]);
         for at in 0..text.len() {
             assert_eq!(shown(vec![&text[..at], &text[at..]]), whole);
         }
