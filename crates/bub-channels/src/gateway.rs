@@ -45,6 +45,16 @@ impl Remote {
         self.0.lanes.cancel(session);
     }
 
+    /// Drops what waits in a session and has not begun, for that reason.
+    pub fn withdraw(&self, session: &str, reason: &str) {
+        self.0.lanes.withdraw(session, reason);
+    }
+
+    /// How many messages are not settled: the next gateway picks them up.
+    pub fn unfinished(&self) -> usize {
+        self.0.journal.live().inbounds().count()
+    }
+
     /// Whether every message is settled and every reply delivered.
     pub fn is_settled(&self) -> bool {
         let live = self.0.journal.live();
@@ -193,10 +203,6 @@ impl Gateway {
         let _ = tokio::time::timeout(Duration::from_secs(3), core.lanes_gone()).await;
         core.journal.close().await;
         drop(listening);
-        let left = core.journal.live().inbounds().count();
-        if left > 0 {
-            tracing::warn!("gateway.stopped unfinished={left}: they are picked up at the next start");
-        }
         Ok(())
     }
 }

@@ -63,6 +63,8 @@ enum Event {
     },
     /// Cancels what runs, and only that.
     Cancel,
+    /// Drops what has not begun, for this reason.
+    Withdraw(String),
 }
 
 /// A message in a lane, with the room it takes.
@@ -75,6 +77,8 @@ pub(crate) struct Item {
     /// How often a turn for it began.
     pub(crate) attempt: u32,
     pub(crate) is_recovered: bool,
+    /// It waited for a turn already, of another session: nobody decides about it again.
+    pub(crate) has_waited: bool,
     /// What was merged into it, oldest first.
     pub(crate) merged: Vec<Item>,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
@@ -100,6 +104,7 @@ impl Item {
             ticket,
             attempt: 0,
             is_recovered: false,
+            has_waited: false,
             merged: Vec::new(),
             permit: None,
             seat: None,
@@ -175,6 +180,13 @@ impl Lanes {
         }
     }
 
+    /// Drops what waits in a session.
+    pub(crate) fn withdraw(&self, session: &str, reason: &str) {
+        if let Some(lane) = lock(&self.0).get(session) {
+            let _ = lane.events.send(Event::Withdraw(reason.to_owned()));
+        }
+    }
+
     /// Ends what runs and waits in a session, except one turn.
     pub(crate) async fn quit(&self, session: &str, except: Option<String>) {
         let (done, ended) = oneshot::channel();
@@ -199,6 +211,8 @@ struct Lane {
     steered: Vec<Item>,
     turns: JoinSet<Ended>,
     running: HashMap<Id, Running>,
+    /// Whether a turn has ended here.
+    has_run: bool,
     quit: Option<Quit>,
 }
 
@@ -228,6 +242,7 @@ impl Lane {
             steered: Vec::new(),
             turns: JoinSet::new(),
             running: HashMap::new(),
+            has_run: false,
             quit: None,
         }
     }
@@ -235,10 +250,8 @@ impl Lane {
     async fn run(mut self) {
         let (halt, drain) = (self.core.halt.clone(), self.core.drain.clone());
         loop {
-            if self.running.is_empty()
-                && let Some(item) = self.pending.pop_front()
-            {
-                self.start(item);
+            if self.running.is_empty() && !self.pending.is_empty() {
+                Box::pin(self.start_next()).await;
             }
             if self.retire() {
                 return;
@@ -251,6 +264,24 @@ impl Lane {
                 Some(event) = self.events.recv() => Box::pin(self.handle(event)).await,
                 () = sleep_until(wake) => Box::pin(self.on_time()).await,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
+            }
+        }
+    }
+
+    /// Starts what waits first. A turn may have led its chat to another session: what waited for it goes there.
+    async fn start_next(&mut self) {
+        while let Some(mut item) = self.pending.pop_front() {
+            let resolved = if self.has_run {
+                self.core.framework.resolve_session(&item.envelope).await.ok()
+            } else {
+                None
+            };
+            match resolved.filter(|session| *session != self.session) {
+                Some(session) => {
+                    item.has_waited = true;
+                    Lanes::push(&self.core, &session, item);
+                }
+                None => return self.start(item),
             }
         }
     }
@@ -309,6 +340,12 @@ impl Lane {
                     turn.cancel.cancel();
                 }
             }
+            Event::Withdraw(reason) => {
+                self.steered = self.taken().await;
+                for item in std::mem::take(&mut self.pending) {
+                    self.drop_item(item, &reason);
+                }
+            }
             Event::Quit { except, done } => {
                 self.quit(except).await;
                 match &mut self.quit {
@@ -323,7 +360,7 @@ impl Lane {
     fn hold(&mut self, item: Item) -> Option<Item> {
         let channel = item.envelope.channel().and_then(|name| self.core.channel(&name));
         let wants = channel.is_some_and(|channel| channel.needs_debounce());
-        if !wants || item.is_command() || item.attempt > 0 || !item.merged.is_empty() {
+        if !wants || item.has_waited || item.is_command() || item.attempt > 0 || !item.merged.is_empty() {
             return Some(item);
         }
         if let Some(item) = self.debounce.take(item, &self.core) {
@@ -333,6 +370,9 @@ impl Lane {
     }
 
     async fn admit(&mut self, mut item: Item) {
+        if item.has_waited {
+            return self.pending.push_back(item);
+        }
         let snapshot = TurnSnapshot {
             session_id: self.session.clone(),
             is_running: !self.running.is_empty(),
@@ -464,6 +504,7 @@ impl Lane {
         };
         let Some(turn) = self.running.remove(&id) else { return };
         self.load.running.store(self.running.len(), Ordering::Relaxed);
+        self.has_run = true;
         if ended.is_cancelled && self.core.halt.is_cancelled() {
             return turn::interrupted(&self.core, &turn.item);
         }

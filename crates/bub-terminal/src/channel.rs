@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bub_kernel::{
     Admission, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelRole, Decision,
-    Envelope, ModelStream, Result, StreamEvent, TurnSnapshot,
+    Envelope, ErrorKind, ModelStream, Result, StreamEvent, TurnSnapshot,
 };
 use bub_settings::Redactor;
 use futures_util::StreamExt as _;
@@ -14,6 +14,9 @@ use crate::view::Status;
 
 /// The name of the channel.
 pub const NAME: &str = "cli";
+
+/// Why a line is dropped that its author takes back.
+pub const WITHDRAWN: &str = "withdrawn";
 
 /// So many events may wait for the chat; then turns wait, too.
 const MOST_WAITING: usize = 256;
@@ -152,6 +155,24 @@ impl Cli {
     }
 }
 
+impl Cli {
+    /// An error without what the person at the terminal knows: that it was this turn, and what its command printed.
+    fn in_short(&self, content: &str) -> String {
+        let text = content.strip_prefix("An error occurred at stage 'turn': ").unwrap_or(content);
+        let plain = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+        let text = plain
+            .filter(|(kind, _)| ErrorKind::from_name(kind).name() == *kind)
+            .map_or(text, |(_, text)| text);
+        let streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
+        let about = |printed: &String| {
+            let printed = Some(printed.trim_end()).filter(|printed| !printed.is_empty())?;
+            text.trim_end().strip_suffix(printed)?.strip_suffix("\noutput:\n")
+        };
+        let nothing = text.strip_suffix("\noutput:\n(no output)");
+        nothing.or_else(|| streamed.iter().find_map(about)).unwrap_or(text).to_owned()
+    }
+}
+
 impl Channel for Cli {
     fn name(&self) -> &'static str {
         NAME
@@ -170,6 +191,7 @@ impl Channel for Cli {
         Box::pin(async move {
             let (content, kind) = (message.content().into_owned(), message.kind().to_owned());
             let is_known = kind != "error" && self.was_streamed(&content);
+            let content = if kind == "error" { self.in_short(&content) } else { content };
             self.teller.tell(Happening::Said { content, kind, is_known }).await;
             Ok(())
         })
@@ -191,13 +213,14 @@ impl Channel for Cli {
         }))
     }
 
-    // H-157, W-47: text steers the turn that runs; a command waits for its own.
+    // H-157, W-47: text steers the turn that runs; a command waits for its own, and what is typed after it waits behind it.
     fn admit_message<'a>(
         &'a self,
         message: &'a Envelope,
         turn: &'a TurnSnapshot,
     ) -> BoxFuture<'a, Result<Option<Admission>>> {
-        let steers = turn.is_running && !message.content().trim_start().starts_with(',');
+        let steers =
+            turn.is_running && turn.pending_count == 0 && !message.content().trim_start().starts_with(',');
         Box::pin(std::future::ready(Ok(steers.then(|| Admission::new(Decision::Steer)))))
     }
 

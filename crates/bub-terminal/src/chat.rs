@@ -5,7 +5,7 @@ mod input;
 mod live;
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     io::{self, Stdout},
     path::PathBuf,
     sync::Arc,
@@ -92,8 +92,8 @@ struct Chat {
     editor: Editor,
     history: History,
     host: Arc<dyn Host>,
-    /// Lines on their way to the host, in their order.
-    submitted: mpsc::UnboundedSender<(u64, String)>,
+    /// Lines on their way to the host, in their order; nothing, to take back those that wait.
+    submitted: mpsc::UnboundedSender<Option<(u64, String)>>,
     name: String,
     /// The size that was last seen, and until when it may still change.
     size: Size,
@@ -102,8 +102,12 @@ struct Chat {
     last_line: u64,
     /// Lines that are not settled.
     open: Vec<u64>,
+    /// Whether what runs, or is about to, is a command.
+    runs_command: bool,
     /// Lines that wait to be seen where they belong.
     waiting: Vec<Waiting>,
+    /// Lines that were last taken back.
+    taken: BTreeMap<u64, String>,
     running: Option<Running>,
     questions: VecDeque<Question>,
     /// What was being written when a question came.
@@ -154,7 +158,9 @@ pub async fn run(setup: Setup) -> Result<Left> {
         status: setup.status,
         last_line: 0,
         open: Vec::new(),
+        runs_command: false,
         waiting: Vec::new(),
+        taken: BTreeMap::new(),
         running: None,
         questions: VecDeque::new(),
         draft: None,
@@ -263,7 +269,8 @@ impl Chat {
             // What does not end by then is cut off when the program ends.
             let _ = tokio::time::timeout(QUIT_LIMIT, self.host.quit()).await;
         }
-        self.view.end(self.running.as_ref().is_some_and(|turn| !turn.is_ended));
+        let is_cut_off = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
+        self.view.end(is_cut_off && left == Left::Quit);
         if left == Left::Quit {
             self.view.notice("Bye.", crate::Style::NONE);
         }
@@ -301,10 +308,14 @@ impl Chat {
 }
 
 /// Hands lines in one after the other.
-fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::UnboundedSender<(u64, String)> {
-    let (sender, mut lines) = mpsc::unbounded_channel::<(u64, String)>();
+fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::UnboundedSender<Option<(u64, String)>> {
+    let (sender, mut lines) = mpsc::unbounded_channel();
     drop(tokio::spawn(async move {
-        while let Some((line, text)) = lines.recv().await {
+        while let Some(line) = lines.recv().await {
+            let Some((line, text)) = line else {
+                host.withdraw();
+                continue;
+            };
             if let Err(error) = host.submit(line, text).await {
                 let dropped = Some(error.message().to_owned());
                 teller.tell(Happening::Settled { line, dropped, replies: 0 }).await;

@@ -255,9 +255,9 @@ impl View {
             });
         }
         self.held.push_str(delta);
-        // A secret may arrive in pieces: only whole words are passed on.
+        // A secret may arrive in pieces: only whole words are passed on. Commands say whole lines.
         let is_end = |letter: char| !letter.is_ascii_graphic();
-        let end = if self.held.len() > MOST_HELD {
+        let end = if self.held.len() > MOST_HELD || matches!(self.text, Some(Text::Verbatim(_))) {
             self.held.len()
         } else {
             self.held
@@ -385,7 +385,7 @@ impl View {
 fn cut(line: &Line, width: usize) -> Line {
     let mut short = Line::default();
     let mut room = width;
-    for span in &line.spans {
+    for span in &line.without_tabs().spans {
         let (text, rest) = fit(&span.text, room);
         short.push(text, span.style);
         room -= crate::columns(text);

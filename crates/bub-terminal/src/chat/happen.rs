@@ -1,9 +1,11 @@
 //! What turns do, as the chat shows it.
 
+use std::collections::BTreeMap;
+
 use super::{Chat, Left, Running};
 use crate::{
     Line, Style,
-    channel::{Happening, Question},
+    channel::{Happening, Question, WITHDRAWN},
     harmless::harmless,
 };
 use tokio::time::Instant;
@@ -66,6 +68,7 @@ impl Chat {
             // It was typed in a chat that did not come to answer it.
             self.echo(content, " (of an earlier chat)");
         }
+        self.runs_command = is_command;
         self.view.begin(is_command.then_some(content));
         self.running = Some(Running { line, since: Instant::now(), is_cancelled: false, is_ended: false });
     }
@@ -80,15 +83,34 @@ impl Chat {
             // Who pressed Ctrl-C to end it may press it again to leave.
             self.interrupted = self.interrupted.filter(|_| turn.is_cancelled);
             self.hint = None;
-        } else if let Some(reason) = dropped {
-            let at = self.waiting.iter().position(|waiting| waiting.line == line);
-            if let Some(at) = at {
-                let waiting = self.waiting.remove(at);
-                self.echo(&waiting.text, "");
+        } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.line == line) {
+            let waiting = self.waiting.remove(at);
+            match dropped {
+                Some(reason) if reason == WITHDRAWN => self.take_back(waiting),
+                Some(reason) => {
+                    self.echo(&waiting.text, "");
+                    self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
+                }
+                None => self.echo(&waiting.text, " (steering)"),
             }
+        } else if let Some(reason) = dropped {
             self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
         }
         self.done();
+    }
+
+    /// Puts a line that waited back to where it was written. They come one by one, in any order.
+    fn take_back(&mut self, waiting: super::Waiting) {
+        let joined = |taken: &BTreeMap<u64, String>| taken.values().cloned().collect::<Vec<_>>().join("\n");
+        let before = joined(&self.taken);
+        let draft = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
+        let written = draft.strip_prefix(&before).unwrap_or(draft).to_owned();
+        self.taken.insert(waiting.line, waiting.text);
+        let whole = joined(&self.taken) + &written;
+        match &mut self.draft {
+            Some(draft) => *draft = whole,
+            None => self.editor.set_text(&whole),
+        }
     }
 
     fn done(&mut self) {

@@ -31,6 +31,15 @@ impl Chat {
             self.interrupted = None;
             self.hint = None;
         }
+        if key == Key::Up
+            && self.editor.text().is_empty()
+            && !self.waiting.is_empty()
+            && self.questions.is_empty()
+        {
+            self.taken.clear();
+            let _ = self.submitted.send(None);
+            return Ok(());
+        }
         match self.editor.press(key, self.history.lines()) {
             Edited::Changed => {}
             Edited::Submit(text) if !self.questions.is_empty() => self.answer(&text),
@@ -99,15 +108,17 @@ impl Chat {
         self.is_leaving = false;
         self.last_line += 1;
         let line = self.last_line;
+        let is_command = text.trim_start().starts_with(',');
         if self.is_busy() {
-            let steers = !text.trim_start().starts_with(',');
+            let steers = !is_command && !self.runs_command && self.waiting.iter().all(|line| line.steers);
             self.waiting.push(Waiting { line, text: text.clone(), steers });
         } else {
+            self.runs_command = is_command;
             self.echo(&text, "");
         }
         self.open.push(line);
         // It ends only with the chat.
-        let _ = self.submitted.send((line, text));
+        let _ = self.submitted.send(Some((line, text)));
     }
 
     fn answer(&mut self, text: &str) {

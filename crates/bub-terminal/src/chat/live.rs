@@ -59,7 +59,8 @@ impl Chat {
         let elapsed = since.elapsed();
         let turns = usize::try_from(elapsed.as_millis() / super::SPIN.as_millis()).unwrap_or(0);
         let sign = SPINNER.get(turns % SPINNER.len()).unwrap_or(&"*");
-        let text = format!("{sign} {} {} s (Ctrl-C cancels)", self.view.activity(), elapsed.as_secs());
+        let back = if self.waiting.is_empty() { "" } else { ", Up takes back what waits" };
+        let text = format!("{sign} {} {} s (Ctrl-C cancels{back})", self.view.activity(), elapsed.as_secs());
         Some(Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM))
     }
 

@@ -35,7 +35,7 @@ use super::{approve::InChannel, gateway::settings};
 use crate::{logging, signals};
 
 /// A turn that runs when the program is stopped has so long to end; then it goes on at the next chat.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN: Duration = Duration::from_millis(200);
 
 pub(super) fn command(chat: &Arc<Chat>, in_channel: &Arc<InChannel>) -> CliCommand {
     let id = |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("ID").help(help);
@@ -154,6 +154,10 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
             remove(&desk.directory());
         }
         served?;
+        if remote.unfinished() > 0 {
+            let _ =
+                writeln!(std::io::stderr(), "stopped; what was unfinished goes on at the next `bub chat`");
+        }
         Ok((left?, desk, Some(stop)))
     });
     let (left, desk, stop) = outcome.await?;

@@ -91,7 +91,7 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
             WebhookOptions::new(&settings).check()?;
         }
         let report = report(name, &gateway, &settings);
-        let (token, ready) = (stop.token(), systemd.clone());
+        let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.remote());
         ready.watchdog(settings.environment());
         let stopping = tokio::spawn({
             let (token, systemd) = (stop.token(), systemd.clone());
@@ -108,6 +108,10 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
             })
             .await;
         stopping.abort();
+        if remote.unfinished() > 0 {
+            let left = remote.unfinished();
+            tracing::warn!("gateway.stopped unfinished={left}: they are picked up at the next start");
+        }
         outcome
     };
     framework.run_scoped(work).await?;

@@ -4,6 +4,7 @@ use std::{
     path::PathBuf,
     process::ExitCode,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    time::Duration,
 };
 
 use bub_agent::{NO_MODEL, policy::Approvals, usage::Tokens};
@@ -14,13 +15,17 @@ use bub_kernel::{
 };
 use bub_model::Catalogue;
 use bub_settings::{Settings, core};
+use bub_tape::{Tape, Wait};
 use bub_terminal::{
     Happening, Host,
-    channel::{Cli, LineId, NAME, Teller},
+    channel::{Cli, LineId, NAME, Teller, WITHDRAWN},
     view::Status,
 };
 
 use super::session::Session;
+
+/// So long the end of a turn is waited for to tell of it.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// The chat of this process, once there is one: the hooks by which it takes part in turns.
 #[derive(Default)]
@@ -39,6 +44,13 @@ impl Chat {
         let Some(desk) = self.0.get() else { return Vec::new() };
         *lock(&desk.handler) = Some(Arc::clone(message_handler));
         vec![Arc::new(Cli::new(desk.teller.clone(), desk.settings.redactor().clone()))]
+    }
+
+    /// What waited while `,new` or `,resume` ran belongs to the session that it led to.
+    async fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
+        let Some(desk) = self.0.get().filter(|_| LineId::of(message).is_some()) else { return Ok(None) };
+        let now = desk.follow().await?;
+        Ok((message.session_id().as_deref() != Some(now.as_str())).then_some(now))
     }
 
     async fn request_approval(
@@ -72,16 +84,20 @@ impl Chat {
             *lock(&desk.failure) = Some(Failure::NoModel);
         }
         desk.teller.tell(Happening::Ended).await;
+        desk.look_soon(message);
     }
 
     async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) {
-        let Some(desk) = message.and_then(|message| self.of(message)) else { return };
+        let Some((desk, message)) = message.and_then(|message| Some((self.of(message)?, message))) else {
+            return;
+        };
         if error.kind() != ErrorKind::Cancelled {
             let is_usage = error.kind() == ErrorKind::Config;
             *lock(&desk.failure) = Some(Failure::Code(if is_usage { 2 } else { 1 }));
         }
         if stage == "turn" {
             desk.teller.tell(Happening::Ended).await;
+            desk.look_soon(message);
         }
     }
 }
@@ -115,6 +131,7 @@ pub(super) struct Desk {
     gateway: OnceLock<Remote>,
     failure: Mutex<Option<Failure>>,
     spent: Mutex<Spent>,
+    looking: tokio::sync::Mutex<()>,
     itself: Weak<Self>,
 }
 
@@ -145,6 +162,7 @@ impl Desk {
             gateway: OnceLock::new(),
             failure: Mutex::new(None),
             spent: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             itself: itself.clone(),
         })
     }
@@ -228,15 +246,52 @@ impl Desk {
         message
     }
 
-    /// A line is settled: the session may be another one now.
-    async fn settled(&self, line: u64, outcome: Outcome) {
+    /// Goes where `,new` or `,resume` led, and says where that is.
+    async fn follow(&self) -> Result<String> {
         let mut session = lock(&self.session).clone();
-        match session.follow(&self.framework).await {
-            Ok(()) => *lock(&self.session) = session,
-            Err(error) => tracing::warn!("chat.session_unknown error={error}"),
+        let before = session.id.clone();
+        session.follow(&self.framework).await?;
+        let now = session.id.clone();
+        *lock(&self.session) = session;
+        if now != before {
+            // The money is that of the chat.
+            let mut spent = lock(&self.spent);
+            (spent.model, spent.tokens) = (None, None);
+        }
+        Ok(now)
+    }
+
+    /// Tells how the session is: which may be another one now.
+    async fn look(&self) {
+        // One after the other: what is told last is what is so.
+        let _looking = self.looking.lock().await;
+        if let Err(error) = self.follow().await {
+            tracing::warn!("chat.session_unknown error={error}");
         }
         let status = self.status().await;
         self.teller.tell(Happening::Status(status)).await;
+    }
+
+    /// The same, once a turn is on its tape that no line of this chat waits for.
+    fn look_soon(&self, message: &Envelope) {
+        if LineId::of(message).is_some() {
+            return;
+        }
+        let desk = self.itself.clone();
+        drop(tokio::spawn(async move {
+            let Some(desk) = desk.upgrade() else { return };
+            let session = lock(&desk.session).clone();
+            if let Some(store) = desk.framework.tape_store() {
+                let tape = Tape::new(store, session.tape(&desk.framework));
+                drop(tape.lease(Wait::For(LOOK_LIMIT)).await);
+            }
+            desk.look().await;
+        }));
+    }
+
+    /// A line is settled.
+    async fn settled(&self, line: u64, outcome: Outcome) {
+        self.look().await;
         let (dropped, replies) = match outcome {
             Outcome::Dropped { reason } => (Some(reason), 0),
             Outcome::Done { replies } => (None, replies),
@@ -269,6 +324,12 @@ impl Host for Desk {
             gateway.cancel(&self.session());
         }
         Box::pin(std::future::ready(()))
+    }
+
+    fn withdraw(&self) {
+        if let Some(gateway) = self.gateway.get() {
+            gateway.withdraw(&self.session(), WITHDRAWN);
+        }
     }
 
     fn quit(&self) -> BoxFuture<'_, ()> {

@@ -110,7 +110,7 @@ fn what_was_typed_is_answered_before_the_chat_ends() {
     chat.send(",while [ -e wait ]; do sleep 0.05; done; echo over\r");
     chat.sees("Running");
     chat.send("a question\r");
-    chat.sees("(steering) a question");
+    chat.sees("(queued) a question");
     chat.send("\x04");
     chat.sees("leaving when this is done");
     std::fs::remove_file(sandbox.workspace().join("wait")).unwrap();
@@ -192,4 +192,32 @@ fn bytes_that_are_no_text_do_no_harm() {
     chat.send(b"\xff\xfe\x1b[99~\x1b[<0;1;1M,echo fi\xc3\xbcr\r");
     chat.send("\x15\x1b[H,echo a''live\r");
     chat.until(|screen| screen.contains("alive"));
+}
+
+#[test]
+fn what_waits_can_be_taken_back() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::text("The answer.").paced(&pace));
+    let mut chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("go\r");
+    chat.sees("Generating");
+    chat.send("steer\r,touch never\rmore\r");
+    chat.until(|screen| screen.contains("(steering) steer") && screen.contains("(queued) more"));
+    chat.sees("Up takes back what waits");
+    chat.send("\x1b[A");
+    chat.until(|screen| {
+        screen.contains("> steer\n            ,touch never\n            more\n")
+            && !screen.contains("(queued)")
+    });
+    pace.release();
+    chat.sees("The answer.");
+    chat.until(|screen| !screen.contains("Ctrl-C cancels"));
+    chat.send("\x03\x04");
+    assert_eq!(chat.ends().0, Some(0));
+    assert_eq!(server.requests().len(), 1);
+    let chat = Start::new(&sandbox).model(&server).go();
+    let screen = chat.is_idle();
+    assert!(!screen.contains("of an earlier chat"), "{screen}");
+    assert!(!sandbox.workspace().join("never").exists());
 }

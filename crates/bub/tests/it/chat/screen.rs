@@ -184,9 +184,16 @@ fn the_terminal_is_restored_whatever_ends_the_chat() {
         chat.send("one\r");
         pace.allow(2);
         chat.sees("Half");
+        let asked = std::time::Instant::now();
         chat.signal(name);
         let (ended, screen) = chat.ends();
         assert_eq!(ended, Some(code), "{screen}");
+        assert!(asked.elapsed() < std::time::Duration::from_secs(2), "{:?}", asked.elapsed());
+        assert!(
+            screen.ends_with("\nstopped; what was unfinished goes on at the next `bub chat`"),
+            "{screen}"
+        );
+        assert!(!screen.contains("cancelled") && !screen.contains("WARN"), "{screen}");
         assert!(chat.is_restored(), "{name}");
     }
 }
@@ -271,7 +278,49 @@ fn the_output_of_a_command_is_printed_as_it_is() {
     chat.is_idle();
     chat.send(",nonsense-command --x\r");
     chat.sees("── Error");
-    chat.sees("127");
+    let screen = chat.sees("\ncommand exited with code 127\n");
+    assert_eq!(screen.matches("command not found").count(), 1, "{screen}");
+}
+
+// What takes long is seen while it lasts.
+#[test]
+fn the_output_of_a_command_is_seen_as_it_comes() {
+    let sandbox = Sandbox::new();
+    let chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    chat.send(",echo fi''rst; echo se''cond; until [ -e go ]; do sleep 0.05; done; echo th''ird; exit 3\r");
+    let screen = chat.sees("\nfirst\nsecond\n");
+    assert!(screen.contains("Running"), "{screen}");
+    std::fs::write(sandbox.workspace().join("go"), "").unwrap();
+    chat.sees("\nfirst\nsecond\nthird\n");
+    chat.sees("\ncommand exited with code 3\n");
+    let screen = chat.is_idle();
+    assert_eq!(screen.matches("second\n").count(), 1, "{screen}");
+}
+
+// The tabs of a Makefile are tabs where it is copied from, and take the columns that they should.
+#[test]
+fn code_keeps_its_tabs() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    let code = ["```make\nall:\n\tcc -o a", " a.c\nlong:\n\tabcdefghijklmnopqrs\tx\n", "```\nDone."];
+    server.script(Reply::deltas(code).paced(&pace));
+    let chat = Start::new(&sandbox).model(&server).size(36, 24).go();
+    chat.is_idle();
+    chat.send("hello\r");
+    pace.allow(2);
+    chat.sees("\n        cc -o");
+    chat.resize(34, 24);
+    chat.send("x\x7f");
+    chat.until(|screen| screen.lines().any(|line| line == "workspace >"));
+    pace.release();
+    chat.sees("Done.");
+    let screen = chat.is_idle();
+    assert!(
+        screen.contains("make\nall:\n        cc -o a a.c\nlong:\n        abcdefghijklmnopqrs     x\n\nDone."),
+        "{screen}"
+    );
+    let bytes = String::from_utf8_lossy(&chat.bytes()).into_owned();
+    assert!(bytes.contains("\tcc -o a a.c"), "{bytes:?}");
 }
 
 // H-156, H-158

@@ -1,6 +1,6 @@
 //! Which session a chat is about: a new one, the last one, one that another chat has open.
 
-use bub_testkit::model::{ModelServer, Pace, Reply};
+use bub_testkit::model::{ModelServer, Pace, Reply, Usage};
 
 use super::terminal::Start;
 use crate::sandbox::{Sandbox, bub};
@@ -102,4 +102,111 @@ fn a_chat_that_was_killed_leaves_nothing_unanswered() {
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.sees("Answered at last.");
     assert!(screen.contains("an important question (of an earlier chat)"), "{screen}");
+}
+
+// Design §5: what had begun when the process died is not run again.
+#[test]
+fn a_command_that_was_killed_is_not_run_again() {
+    let sandbox = Sandbox::new();
+    let mut chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    chat.send(",echo ra''n | tee -a side.txt; sleep 25\r");
+    chat.until(|screen| screen.contains("\nran\n"));
+    chat.signal("KILL");
+    chat.ends();
+    let chat = Start::new(&sandbox).size(200, 24).go();
+    let screen = chat.sees("may have taken effect; it was not run again. Type it again if that is wanted.");
+    assert!(screen.contains("sleep 25 (of an earlier chat)"), "{screen}");
+    chat.is_idle();
+    assert_eq!(std::fs::read_to_string(sandbox.workspace().join("side.txt")).unwrap(), "ran\n");
+    chat.send(",echo tw''o\r");
+    chat.until(|screen| screen.contains("\ntwo\n"));
+}
+
+#[test]
+fn what_waits_behind_new_belongs_to_the_new_session() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(
+        Reply::text("Old answer.").usage(Usage { input: 40, output: 2, ..Usage::default() }).paced(&pace),
+    );
+    server.script(Reply::text("New answer."));
+    let chat = Start::new(&sandbox).model(&server).size(120, 40).go();
+    chat.is_idle();
+    chat.send(",new\r");
+    chat.sees("\nsession: cli:local~");
+    chat.is_idle();
+    chat.send("the old topic\r");
+    chat.sees("Generating");
+    chat.send(",new\r");
+    chat.sees("(queued) ,new");
+    chat.send("the new topic\r");
+    chat.sees("(queued) the new topic");
+    chat.send(",echo la''st\r");
+    chat.sees("(queued) ,echo");
+    pace.release();
+    chat.until(|screen| screen.contains("\nlast\n"));
+    let screen = chat.is_idle();
+    let order =
+        ["Old answer.", "go back with: ,resume cli:local~", "> the new topic", "New answer.", "\nlast\n"];
+    let places: Vec<_> =
+        order.map(|text| screen.find(text).unwrap_or_else(|| panic!("{text}\n{screen}"))).into();
+    assert!(places.is_sorted(), "{screen}");
+    let request = String::from_utf8_lossy(&server.requests()[1].body).into_owned();
+    assert!(request.contains("the new topic") && !request.contains("the old topic"), "{request}");
+    // The status is that of the new session.
+    let entries = |screen: &str| {
+        let tapes = sandbox.bub(["tape", "list", "--json"]).ok();
+        let tapes = tapes.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let session = screen.rsplit_once("session: ").unwrap().1.lines().next().unwrap().to_owned();
+        let own = tapes.into_iter().find(|tape| tape["session_id"] == session.as_str()).unwrap();
+        own["entries"].as_u64().unwrap()
+    };
+    let entries = entries(&screen);
+    chat.until(|screen| screen.contains(&format!("entries:{entries} ")));
+}
+
+#[test]
+fn the_order_of_typing_is_kept_when_the_turn_is_cancelled() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["Half", " never"]).paced(&pace));
+    server.script(Reply::text("Second answer."));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("go\r");
+    chat.sees("Generating");
+    chat.send(",echo fi''rst\r");
+    chat.sees("(queued) ,echo");
+    chat.send("second\r");
+    chat.sees("(queued) second");
+    chat.send("\x03");
+    chat.sees("Second answer.");
+    let screen = chat.is_idle();
+    assert!(screen.find("\nfirst\n").unwrap() < screen.find("Second answer.").unwrap(), "{screen}");
+}
+
+#[test]
+fn the_status_is_that_of_the_session() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["Half", " lost"]).paced(&pace));
+    server.otherwise(Reply::text("Answered at last.").usage(Usage {
+        input: 40,
+        output: 2,
+        ..Usage::default()
+    }));
+    let start = || Start::new(&sandbox).model(&server).size(120, 24);
+    let mut chat = start().go();
+    chat.is_idle();
+    chat.send("a question\r");
+    pace.allow(1);
+    chat.sees("Generating");
+    chat.signal("KILL");
+    chat.ends();
+    let chat = start().go();
+    chat.sees("Answered at last.");
+    // Also of a turn that nobody here has asked for.
+    chat.until(|screen| screen.contains(&format!("entries:{} ", sandbox.only_tape().lines().count())));
+    chat.sees("last:42");
+    chat.send(",new\r");
+    chat.sees("\nsession: cli:local~");
+    chat.sees("last:-");
 }
