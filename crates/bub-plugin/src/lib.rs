@@ -36,6 +36,8 @@ pub use digest::digest;
 pub use external::{External, Host, Limits, Setup};
 pub use installed::{Damaged, Installed, Record};
 pub use manifest::{MANIFEST, Manifest, SettingEntry};
+#[doc(hidden)]
+pub use peer::hear;
 pub use plugin::ExternalPlugin;
 pub use schema::schema;
 pub use serve::{serve, serve_with};

@@ -147,15 +147,8 @@ impl Request<blocking::Receiver<Arrival>> {
 }
 
 impl Peer {
-    /// Starts a conversation.
-    pub(crate) fn start(
-        reader: impl Read + Send + 'static,
-        writer: impl Write + Send + 'static,
-        name: &str,
-        desk: Arc<dyn Desk>,
-    ) -> Result<Arc<Self>> {
-        let (outgoing, lines) = blocking::channel();
-        let peer = Arc::new(Self {
+    fn new(outgoing: blocking::Sender<Vec<u8>>) -> Self {
+        Self {
             unwritten: AtomicUsize::new(0),
             outgoing: Mutex::new(Some(outgoing)),
             next_id: AtomicU64::new(1),
@@ -164,7 +157,18 @@ impl Peer {
             late: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             why: Mutex::default(),
-        });
+        }
+    }
+
+    /// Starts a conversation.
+    pub(crate) fn start(
+        reader: impl Read + Send + 'static,
+        writer: impl Write + Send + 'static,
+        name: &str,
+        desk: Arc<dyn Desk>,
+    ) -> Result<Arc<Self>> {
+        let (outgoing, lines) = blocking::channel();
+        let peer = Arc::new(Self::new(outgoing));
         let (writing, reading) = (Arc::clone(&peer), Arc::clone(&peer));
         let short: String = name.chars().take(10).collect();
         let thread = |role: &str| std::thread::Builder::new().name(format!("{short}-{role}"));
@@ -368,6 +372,26 @@ impl Peer {
         self.close(&error);
         true
     }
+}
+
+/// Has a host that waits for some answers read what a plugin might write, and refuse what it asks for; returns why the
+/// conversation ended. For those who try any bytes.
+#[doc(hidden)]
+pub fn hear(bytes: &[u8]) -> String {
+    struct Refusing;
+    impl Desk for Refusing {
+        fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, _params: Value) {
+            peer.respond(&id, Err(Error::not_found(method)));
+        }
+        fn notification(&self, _method: &str, _params: &Value) {}
+        fn closed(&self, _peer: &Peer, _why: &str) {}
+    }
+    let (outgoing, _lines) = blocking::channel();
+    let peer = Arc::new(Peer::new(outgoing));
+    let _asked: Vec<_> = (0..3).map(|credits| peer.ask("hook", &Value::Null, credits)).collect();
+    let why = read_lines(bytes, &peer, &Refusing);
+    peer.close(&why);
+    why
 }
 
 fn write_lines(mut writer: impl Write, lines: &blocking::Receiver<Vec<u8>>, peer: &Peer) {

@@ -21,6 +21,16 @@ async fn messages_of_a_session_are_answered_in_order() {
         let said: Vec<_> = sent.iter().filter(|sent| sent.chat == chat).map(|sent| &sent.content).collect();
         assert_eq!(said, ["echo: 0", "echo: 1", "echo: 2", "echo: 3", "echo: 4"]);
     }
+    // Also when the first takes its time: the next is not even begun.
+    channel.say("a", "wait").await.unwrap();
+    world.echo.wait_asked(16).await;
+    channel.say("a", "later").await.unwrap();
+    channel.say("b", "meanwhile").await.unwrap().settled().await;
+    assert_eq!(world.echo.asked.borrow()[15..], ["wait", "meanwhile"]);
+    world.echo.permits.add_permits(1);
+    let sent = channel.wait_sent(18).await;
+    let said: Vec<_> = sent[15..].iter().map(|sent| sent.content.as_str()).collect();
+    assert_eq!(said, ["echo: meanwhile", "echo: wait", "echo: later"]);
     world.stop().await;
 }
 

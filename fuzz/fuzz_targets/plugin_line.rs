@@ -1,0 +1,11 @@
+//! A plugin that writes any bytes: its host goes on, and says why the conversation ended.
+#![no_main]
+
+use bub_plugin::{Descriptor, hear};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    assert!(!hear(bytes).is_empty());
+    // What it says about itself.
+    let _ = serde_json::from_slice::<Descriptor>(bytes);
+});
