@@ -15,6 +15,9 @@ mod table;
 /// The UTF-16 units that one message may have.
 pub const LIMIT: usize = 4096;
 
+/// The stretches of marked text that one message may have; the platform forgets those beyond.
+pub const ENTITIES: usize = 100;
+
 /// A text that fits into one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {

@@ -59,13 +59,15 @@ fn each_construct_has_its_markup() {
         ("```\n  a\n\n<b>\n```", "<pre>  a\n\n&lt;b&gt;</pre>"),
         (
             "```rust ignore\nfn a() {}\n```\nb",
-            "<pre><code class=\"language-rust\">fn a() {}</code></pre>\n\nb",
+            "rust ignore\n<pre><code class=\"language-rust\">fn a() {}</code></pre>\n\nb",
         ),
+        ("Run:\n```pip install foo bar\n```\nthen go", "Run:\n\npip install foo bar\n\nthen go"),
+        ("```sh\n```\na", "<pre><code class=\"language-sh\">sh</code></pre>\n\na"),
         (
             "```c++\nx\n```\n```\ny\n```\n```\nz\n```",
             "<pre><code class=\"language-c++\">x</code></pre>\n\n<pre>y</pre>\n\n<pre>z</pre>",
         ),
-        ("```\"><b>\nx\n```", "<pre>x</pre>"),
+        ("```\"><b>\nx\n```", "\"&gt;&lt;b&gt;\n<pre>x</pre>"),
         ("    a\n      b", "<pre>a\n  b</pre>"),
         ("```python\nunfinished", "<pre><code class=\"language-python\">unfinished</code></pre>"),
         ("- a\n- b\n  - c\n    d\n- e", "• a\n• b\n  • c\n    d\n• e"),
@@ -177,10 +179,22 @@ fn characters_as_people_see_them_are_never_cut() {
     assert_eq!(texts(&monster).concat(), monster);
 }
 
+// The platform forgets what is marked beyond a hundred stretches.
+#[test]
+fn many_marked_words_come_in_several_messages() {
+    let parts = render(&"**a** `b` ".repeat(120));
+    assert_eq!(parts.len(), 3);
+    for part in &parts {
+        assert!(part.html.matches("</").count() <= 100, "{}", part.html);
+    }
+    let words: String = parts.iter().map(|part| part.plain.as_str()).collect::<Vec<_>>().join(" ");
+    assert_eq!(words.split_whitespace().count(), 240);
+}
+
 #[test]
 fn markup_counts_towards_the_limit() {
     let parts = texts(&"<&>".repeat(2000));
     assert_eq!(parts.concat(), "<&>".repeat(2000));
-    let parts = render(&"**a** ".repeat(3000));
+    let parts = render(&format!("**{}** ", "a".repeat(60)).repeat(300));
     assert!(parts.iter().all(|part| units(&part.html) <= LIMIT && units(&part.html) > LIMIT / 2));
 }

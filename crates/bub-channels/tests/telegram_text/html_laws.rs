@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use bub_channels::telegram::html::{LIMIT, Part, render};
+use bub_channels::telegram::html::{ENTITIES, LIMIT, Part, render};
 use proptest::prelude::*;
-use pulldown_cmark::{Event, Options, Parser};
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag};
 
 use crate::checker::text_of;
 
@@ -16,9 +16,12 @@ fn check(markdown: &str) -> Vec<Part> {
             text_of(&part.html).unwrap_or_else(|wrong| panic!("{wrong} in {:?} of {markdown:?}", part.html));
         assert_eq!(text, part.plain, "of {markdown:?}");
         assert!(part.html.encode_utf16().count() <= LIMIT, "{} of {markdown:?}", part.html.len());
+        let tags = part.html.matches('<').count() - part.html.matches("</").count();
+        let entities = tags - part.html.matches("<pre><code").count();
+        assert!(entities <= ENTITIES, "{entities} entities of {markdown:?}");
         assert!(!part.plain.trim().is_empty(), "blank: {part:?} of {markdown:?}");
     }
-    // Nothing that the parser calls text is lost, and nothing changes its place.
+    // Nothing that the parser calls text, nor what a fence says beyond the name of a language, is lost, and nothing changes its place.
     let text: String = parts.iter().map(|part| part.plain.as_str()).collect();
     let mut shown = text.chars();
     for character in letters(markdown) {
@@ -33,6 +36,11 @@ fn letters(markdown: &str) -> Vec<char> {
         .filter_map(|event| match event {
             Event::Text(text) | Event::Code(text) | Event::Html(text) | Event::InlineHtml(text) => {
                 Some(text.to_string())
+            }
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(info)))
+                if info.trim().contains(char::is_whitespace) =>
+            {
+                Some(info.to_string())
             }
             _ => None,
         })
@@ -55,6 +63,9 @@ fn marked_up() -> impl Strategy<Value = String> {
         "\n\n",
         "\n```rust\n",
         "\n~~~\n",
+        "\n```pip install foo bar\n",
+        "\n~~~py title=x\n",
+        "**a** `b` ",
         "\n> ",
         "\n- ",
         "\n  - ",
@@ -134,7 +145,7 @@ proptest! {
 
     /// Words that stand in known constructs: here it is known without any parser what must be there, and in what order.
     #[test]
-    fn no_word_is_lost(kinds in prop::collection::vec((0_usize..12, 1_usize..200), 1..16)) {
+    fn no_word_is_lost(kinds in prop::collection::vec((0_usize..15, 1_usize..200), 1..16)) {
         let mut expected = Vec::new();
         let mut markdown = String::new();
         for (block, (kind, length)) in kinds.into_iter().enumerate() {
@@ -152,6 +163,9 @@ proptest! {
                 8 => format!("|a|\n|-|\n|{}|", words.join("|\n|")),
                 9 => format!("1. *{}*", words.join("*\n1. *")),
                 10 => format!("`{line}` <b>"),
+                11 => format!("```{line}\n```"),
+                12 => format!("~~~ run {line}\ncode\n~~~"),
+                13 => format!("**{}**", words.join("** *a* **")),
                 _ => format!("<p>{line}</p>"),
             };
             markdown.push_str(&construct);

@@ -100,6 +100,8 @@ struct Reader<'a> {
     pending: usize,
     /// Where the last block started.
     block: usize,
+    /// What the fence of the code that is being read says.
+    info: String,
     /// Labels of definitions that were used.
     referred: HashSet<String>,
 }
@@ -148,10 +150,17 @@ impl Reader<'_> {
             }
             Tag::CodeBlock(kind) => {
                 self.begin_block();
-                let language = match &kind {
-                    CodeBlockKind::Fenced(info) => language(info),
-                    CodeBlockKind::Indented => None,
+                let info = match &kind {
+                    CodeBlockKind::Fenced(info) => info.trim(),
+                    CodeBlockKind::Indented => "",
                 };
+                let language = language(info);
+                // Somebody wrote more than the name of a language: that is text.
+                if language.is_none_or(|name| name != info) {
+                    self.text(info);
+                    self.begin_block();
+                }
+                self.info = info.to_owned();
                 self.style.code = language.map_or(Code::Block, |name| Code::Named(self.document.name(name)));
             }
             Tag::List(first) => {
@@ -175,11 +184,14 @@ impl Reader<'_> {
 
     fn end(&mut self, tag: TagEnd, end: usize) {
         match tag {
-            TagEnd::Paragraph
-            | TagEnd::HtmlBlock
-            | TagEnd::Heading(_)
-            | TagEnd::BlockQuote(_)
-            | TagEnd::CodeBlock => {
+            TagEnd::Paragraph | TagEnd::HtmlBlock | TagEnd::Heading(_) | TagEnd::BlockQuote(_) => {
+                self.end_block(2);
+            }
+            TagEnd::CodeBlock => {
+                let info = std::mem::take(&mut self.info);
+                if self.document.text.len() == self.block && language(&info) == Some(&info) {
+                    self.text(&info);
+                }
                 self.end_block(2);
             }
             TagEnd::List(_) => {

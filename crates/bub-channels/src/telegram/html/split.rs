@@ -3,7 +3,7 @@
 use unicode_segmentation::UnicodeSegmentation as _;
 
 use super::{
-    LIMIT, Part,
+    ENTITIES, LIMIT, Part,
     document::Document,
     style::{Style, escape, units},
 };
@@ -43,6 +43,8 @@ struct Place {
     /// In the HTML.
     html: usize,
     units: usize,
+    /// How many tags were opened.
+    entities: usize,
     style: Style,
     /// The units of the tags that close the style.
     closing: usize,
@@ -58,7 +60,7 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(document: &'a Document, at: usize) -> Self {
-        let here = Place { at, html: 0, units: 0, style: Style::default(), closing: 0 };
+        let here = Place { at, html: 0, units: 0, entities: 0, style: Style::default(), closing: 0 };
         Self { document, html: String::new(), here, breaks: [None; 3] }
     }
 
@@ -95,14 +97,15 @@ impl<'a> Builder<'a> {
             let names = &self.document.names;
             let mut closing = String::new();
             style.turn_to(Style::default(), names, &mut closing);
-            before.style.turn_to(style, names, &mut self.html);
-            self.here = Place { style, closing: closing.len(), ..before };
+            let opened = before.style.turn_to(style, names, &mut self.html);
+            let entities = before.entities + opened;
+            self.here = Place { style, closing: closing.len(), entities, ..before };
         }
         escape(piece, &mut self.html);
         self.here.at += piece.len();
         self.here.units += units(self.html.get(before.html..).unwrap_or_default());
         self.here.html = self.html.len();
-        let fits = self.here.units + self.here.closing <= LIMIT;
+        let fits = self.here.units + self.here.closing <= LIMIT && self.here.entities <= ENTITIES;
         if !fits {
             self.here = before;
         }
@@ -129,8 +132,8 @@ impl<'a> Builder<'a> {
     fn cut(&self, in_space: bool) -> Place {
         let [word, line, paragraph] = self.breaks;
         let at_least = |units: usize| move |place: &Place| place.units >= units;
-        let late = [paragraph, line, word].into_iter().flatten().find(at_least(LIMIT / 2));
-        let early = word.filter(|place| in_space || place.units >= LIMIT / 4);
+        let late = [paragraph, line, word].into_iter().flatten().find(at_least(self.here.units / 2));
+        let early = word.filter(|place| in_space || place.units >= self.here.units / 4);
         late.or(early).unwrap_or(self.here)
     }
 

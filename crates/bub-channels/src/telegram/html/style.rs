@@ -67,12 +67,12 @@ impl Style {
         matches!(self.code, Code::Block | Code::Named(_))
     }
 
-    /// Appends what closes this style and opens the next; tags that both have stay open.
-    pub(super) fn turn_to(self, next: Self, names: &Names, html: &mut String) {
+    /// Appends what closes this style and opens the next; tags that both have stay open. How many it opens.
+    pub(super) fn turn_to(self, next: Self, names: &Names, html: &mut String) -> usize {
         let shared = self.tags().zip(next.tags()).take_while(|(ours, theirs)| ours == theirs).count();
         let closed: Vec<Tag> = self.tags().skip(shared).collect();
         closed.into_iter().rev().for_each(|tag| html.push_str(tag.close()));
-        next.tags().skip(shared).for_each(|tag| tag.open(names, html));
+        next.tags().skip(shared).inspect(|tag| tag.open(names, html)).count()
     }
 }
 
