@@ -4,8 +4,8 @@ use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Framework,
-    FrameworkRef, ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, ScopeGuard, State,
-    StatePatch, SteeringInbox, hooks,
+    FrameworkRef, ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, Role, ScopeGuard,
+    State, StatePatch, SteeringInbox, hooks,
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
@@ -196,13 +196,14 @@ impl Builtin {
     }
 
     async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) -> Result<()> {
-        if stage == "turn" {
-            self.record_failure(error, message).await?;
-        }
+        let recorded = match stage {
+            "turn" => self.record_failure(error, message).await,
+            _ => Ok(()),
+        };
         // Whoever cancelled a turn knows.
-        let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else { return Ok(()) };
+        let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else { return recorded };
         let session_id = message.session_id().unwrap_or("unknown".into());
-        let text = format!("An error occurred at stage '{stage}': {error}");
+        let text = format!("An error occurred at stage '{stage}': {}", shown(error, message.sender().role));
         let mut notice = reply(message, &session_id, &self.redactor.redact(&text), "error");
         // Also where the answers of the model are not sent by themselves.
         notice.set("output_channel", message.channel().unwrap_or_default().into_owned());
@@ -211,7 +212,8 @@ impl Builtin {
             .hooks()
             .call_many::<point::DispatchOutbound>(args::DispatchOutbound { message: &notice })
             .await?;
-        Ok(())
+        // The person is told also when the tape cannot be written.
+        recorded
     }
 
     fn system_prompt(&self, state: &State) -> String {
@@ -262,4 +264,19 @@ fn reply(message: &Envelope, session_id: &str, content: &str, kind: &str) -> Env
         reply = reply.output_channel(output_channel);
     }
     reply.into()
+}
+
+/// An error in words. What only concerns the computer is for its owner.
+fn shown(error: &Error, role: Role) -> String {
+    let text = error.to_string();
+    let is_path = |word: &str| {
+        word.trim_start_matches(|letter: char| letter.is_ascii_punctuation() && letter != '/')
+            .strip_prefix('/')
+            .is_some_and(|rest| rest.contains('/'))
+    };
+    let is_inside = text.contains("(os error ") || text.split_whitespace().any(is_path);
+    if role == Role::Owner || !is_inside {
+        return text;
+    }
+    "something on my side cannot be read or written; the log has the details".to_owned()
 }

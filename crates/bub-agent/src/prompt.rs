@@ -1,6 +1,6 @@
 //! What a message looks like to the model.
 
-use bub_kernel::{Envelope, MediaItem, MediaKind, Prompt, Result, audio_format};
+use bub_kernel::{Envelope, Error, MediaItem, MediaKind, Prompt, Result, audio_format};
 use jiff::Zoned;
 use serde_json::{Value, json};
 
@@ -28,11 +28,19 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
     if content.starts_with(COMMAND_PREFIX) {
         return Ok(Prompt::Text(content.into_owned()));
     }
-    let text = with_context(&message.context_str(), &content);
     let mut parts = Vec::new();
+    let mut unread = Vec::new();
     for item in message.media() {
-        parts.extend(part(&item).await?);
+        match part(&item).await {
+            Ok(part) => parts.extend(part),
+            Err(error) => {
+                let name = item.filename.as_deref().unwrap_or(item.kind.name());
+                tracing::warn!("prompt.file_not_read file={name:?} error={error}");
+                unread.push(format!("{name} ({})", error.message()));
+            }
+        }
     }
+    let text = with_context(&context(message, unread), &content);
     if parts.is_empty() {
         return Ok(Prompt::Text(text));
     }
@@ -43,6 +51,19 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
 /// `command` for a command, otherwise what the message says.
 pub(crate) fn kind(message: &Envelope) -> &str {
     if message.content().starts_with(COMMAND_PREFIX) { "command" } else { message.kind() }
+}
+
+/// The context of a message, with the files that it came with and that cannot be read.
+fn context(message: &Envelope, mut unread: Vec<String>) -> String {
+    if unread.is_empty() {
+        return message.context_str();
+    }
+    let mut context =
+        message.field("context").and_then(|context| context.as_object().cloned()).unwrap_or_default();
+    let known = context.get("files_not_read").and_then(Value::as_str);
+    unread.splice(0..0, known.map(str::to_owned));
+    context.insert("files_not_read".to_owned(), unread.join(", ").into());
+    Envelope::new().with("context", context).context_str()
 }
 
 fn with_context(context: &str, text: &str) -> String {
@@ -58,7 +79,7 @@ async fn part(item: &MediaItem) -> Result<Option<Value>> {
     if item.kind == MediaKind::Document {
         return document_part(item).await;
     }
-    let Some(url) = item.resolve_url().await? else { return Ok(None) };
+    let url = item.resolve_url().await?.ok_or_else(|| Error::unknown("it cannot be had"))?;
     Ok(match item.kind {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": url}})),
         MediaKind::Video => Some(json!({"type": "video_url", "video_url": {"url": url}})),
@@ -73,7 +94,8 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     if !is_text(&item.mime, name) {
         return Ok(None);
     }
-    let Some(Ok(text)) = item.bytes().await?.map(String::from_utf8) else { return Ok(None) };
+    let bytes = item.bytes().await?.ok_or_else(|| Error::unknown("it cannot be had"))?;
+    let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is no text"))?;
     let (shown, note) = match text.char_indices().nth(DOCUMENT_LIMIT) {
         Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[cut off here]"),
         None => (text.as_str(), ""),

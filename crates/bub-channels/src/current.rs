@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use bub_kernel::Envelope;
+use bub_kernel::{ChannelMessage, Envelope};
 use serde_json::Value;
 
 use crate::journal::lock;
@@ -39,8 +39,10 @@ pub(crate) struct Current {
     /// The fingerprints of replies of earlier attempts, which must not be sent again.
     said: Mutex<Vec<u64>>,
     replies: AtomicU32,
-    /// Whether it said something in its own chat by a tool.
-    has_spoken: AtomicBool,
+    /// Whether its person was told of a failure.
+    is_excused: AtomicBool,
+    /// How often it said something in its own chat by a tool.
+    spoken: AtomicU32,
     /// Whether it is past the model: what comes now are its plain replies.
     is_rendered: AtomicBool,
 }
@@ -57,14 +59,15 @@ impl Current {
             route: message.field(ROUTE).cloned(),
             said: Mutex::new(said),
             replies,
-            has_spoken: AtomicBool::default(),
+            is_excused: AtomicBool::default(),
+            spoken: AtomicU32::default(),
             is_rendered: AtomicBool::default(),
         }
     }
 
     /// The same, when an earlier attempt said something in its chat by a tool.
     pub(crate) fn spoken(self, has_spoken: bool) -> Self {
-        Self { has_spoken: AtomicBool::new(has_spoken), ..self }
+        Self { spoken: AtomicU32::new(has_spoken.into()), ..self }
     }
 
     /// Runs a turn as the current one.
@@ -97,6 +100,19 @@ impl Current {
         self.route.as_ref()
     }
 
+    /// A word of the runtime's own about a failure, for whoever wrote the message.
+    pub(crate) fn excuse(&self, session: &str, text: &str) -> Envelope {
+        ChannelMessage::new(session, &self.origin, text).chat_id(&self.chat).kind("error").into()
+    }
+
+    pub(crate) fn note_excused(&self) {
+        self.is_excused.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_excused(&self) -> bool {
+        self.is_excused.load(Ordering::Relaxed)
+    }
+
     /// Counts a reply; one by another channel is nothing that the message's own could wait for.
     pub(crate) fn count_reply(&self, channel: &str) {
         if channel == self.channel {
@@ -107,12 +123,19 @@ impl Current {
     /// Notes that something was said in a chat by a tool; whether that is the turn's own chat.
     pub(crate) fn note_spoken(&self, channel: &str, chat: &str) -> bool {
         let is_own = self.is_own_chat(channel, chat);
-        self.has_spoken.fetch_or(is_own, Ordering::Relaxed);
+        self.spoken.fetch_add(is_own.into(), Ordering::Relaxed);
         is_own
     }
 
+    /// Notes that something which a tool said in a chat did not get there.
+    pub(crate) fn note_unspoken(&self, channel: &str, chat: &str) {
+        if self.is_own_chat(channel, chat) {
+            self.spoken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn has_spoken(&self) -> bool {
-        self.has_spoken.load(Ordering::Relaxed)
+        self.spoken.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn is_own_chat(&self, channel: &str, chat: &str) -> bool {

@@ -11,13 +11,15 @@ use bub_settings::Settings;
 use tokio::sync::Semaphore;
 
 use crate::{
-    control, enable,
+    control,
+    current::Current,
+    enable,
     journal::{Accepted, Journal, Record, Recovered, StoredSender, lock, now, raw},
-    lane::{self, Item, Lanes},
+    lane::{self, Item, Lanes, turn::FAILED},
     manager,
     options::Options,
     outbox::{Outbox, Parcel},
-    router::Router,
+    router::{self, Router},
     status,
     ticket::{Outcome, Ticket},
 };
@@ -26,6 +28,8 @@ use crate::{
 const ROOM_LIMIT: Duration = Duration::from_secs(5);
 /// The detail of the error that only one session has no room.
 pub(crate) const SESSION_FULL: &str = "session_full";
+/// The detail of an error whether the person was told of it.
+pub(crate) const TOLD: &str = "told";
 /// How soon to try again what was refused for want of room.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
@@ -270,10 +274,7 @@ impl Core {
         }
         let session = match self.framework.resolve_session(&message).await {
             Ok(session) => session,
-            Err(error) => {
-                self.framework.hooks().notify_error("resolve_session", &error, Some(&message)).await;
-                return Err(error);
-            }
+            Err(error) => return Err(self.without_session(&message, error).await),
         };
         message.set("session_id", session.as_str());
         // There is always room for the word that makes some.
@@ -317,6 +318,14 @@ impl Core {
         let item = Item { permit, ..Item::new(id, message) };
         Lanes::push(self, &session, item);
         Ok(())
+    }
+
+    /// Tells whoever wrote a message that its session cannot be named.
+    async fn without_session(self: &Arc<Self>, message: &Envelope, error: Error) -> Error {
+        let turn = Arc::new(Current::new(self.journal.next_id(), message, Vec::new()));
+        turn.run(self.framework.hooks().notify_error("resolve_session", &error, Some(message))).await;
+        let is_told = router::excuse(self, &message.chat_session(), &turn, FAILED).await;
+        error.with_detail(TOLD, is_told)
     }
 
     fn reserve(&self, key: &str, id: &str) -> Option<String> {

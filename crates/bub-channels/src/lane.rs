@@ -5,7 +5,7 @@
 
 pub(crate) use self::debounce::merge;
 mod debounce;
-mod turn;
+pub(crate) mod turn;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -499,7 +499,10 @@ impl Lane {
                 if error.is_panic() {
                     tracing::error!("lane.turn_panicked session={}", self.session);
                 }
-                (error.id(), Ended { replies: 0, is_cancelled: error.is_cancelled() })
+                (
+                    error.id(),
+                    Ended { is_cancelled: error.is_cancelled(), is_left: error.is_panic(), replies: 0 },
+                )
             }
         };
         let Some(turn) = self.running.remove(&id) else { return };
@@ -510,7 +513,12 @@ impl Lane {
         }
         let into = turn.item.id.clone();
         let mut done = turn.item.ids();
-        if turn.is_quit && ended.is_cancelled {
+        if ended.is_left {
+            tracing::error!(
+                "lane.left session={} id={into}: it is tried again at the next start",
+                self.session
+            );
+        } else if turn.is_quit && ended.is_cancelled {
             self.drop_item(turn.item, "the session was quit");
             done.clear();
         } else {
@@ -519,10 +527,12 @@ impl Lane {
         if self.running.is_empty() {
             for item in self.taken().await {
                 done.push(item.id.clone());
-                item.settle(Outcome::Joined { inbound_id: into.clone() });
+                if !ended.is_left {
+                    item.settle(Outcome::Joined { inbound_id: into.clone() });
+                }
             }
         }
-        if !done.is_empty() {
+        if !done.is_empty() && !ended.is_left {
             self.core.journal.post(Record::Done { ids: done });
         }
         let is_over = self.quit.as_ref().is_some_and(|quit| {

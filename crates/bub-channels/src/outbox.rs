@@ -155,15 +155,13 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
             tracing::warn!("outbox.attempt_failed reply={id} channel={} error={text}", parcel.reply.channel);
             core.note_error(&parcel.reply.channel, &text);
         }
-        let is_final =
-            matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config);
+        core.journal.post(Record::Attempt { id: id.clone(), attempt: parcel.attempt, error: text.clone() });
         let is_old = now().saturating_sub(parcel.reply.at) > MOST_AGE || parcel.attempt >= MOST_ATTEMPTS;
-        if is_final || is_old {
+        if is_final(&error) || is_old {
             tracing::error!("outbox.undeliverable reply={id}; see `bub outbox list`");
             core.journal.post(Record::Undeliverable { id, error: text });
             return;
         }
-        core.journal.post(Record::Attempt { id: id.clone(), attempt: parcel.attempt, error: text });
         core.outbox.busy.fetch_sub(1, Ordering::SeqCst);
         tokio::select! {
             () = tokio::time::sleep(pause(parcel.attempt, &error)) => {}
@@ -180,6 +178,11 @@ async fn attempt(channel: &dyn Channel, message: &Envelope) -> Result<()> {
         Ok(Err(_)) => Err(temporary("the channel panicked".to_owned())),
         Err(_) => Err(temporary(format!("it took longer than {} s", SEND_LIMIT.as_secs()))),
     }
+}
+
+/// Whether another attempt would end the same way.
+pub(crate) fn is_final(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config)
 }
 
 fn temporary(why: String) -> Error {

@@ -60,7 +60,9 @@ pub(crate) async fn dispatch(
     let chat = message.chat_id().unwrap_or("default".into()).into_owned();
     let by_tool = message.slot::<ByTool>().is_some()
         && turn.as_ref().is_some_and(|turn| turn.note_spoken(&name, &chat));
+    let failed = turn.as_ref().filter(|_| message.kind() == "error").map(Arc::clone);
     if turn.as_ref().is_some_and(|turn| turn.was_said(print)) {
+        failed.iter().for_each(|turn| turn.note_excused());
         return Ok(true);
     }
     let mut message = message.clone();
@@ -85,9 +87,23 @@ pub(crate) async fn dispatch(
     };
     let parcel = Parcel { reply: Arc::new(reply.clone()), message: Some(message), attempt: 0 };
     core.journal.commit(Record::Reply(reply)).await?;
+    failed.iter().for_each(|turn| turn.note_excused());
     if let Some(turn) = turn {
         turn.count_reply(&parcel.reply.channel);
     }
     Outbox::send(core, parcel);
     Ok(true)
+}
+
+/// Sees to it that whoever wrote a message hears of its failure, when those whose work that is failed as well.
+/// `false` when they will not hear of it.
+pub(crate) async fn excuse(core: &Arc<Core>, session: &str, turn: &Arc<Current>, text: &str) -> bool {
+    if turn.is_excused() {
+        return true;
+    }
+    let told = dispatch(core, &turn.excuse(session, text), Some(Arc::clone(turn))).await;
+    if !matches!(told, Ok(true)) {
+        tracing::error!("gateway.failure_not_told session={session} id={}", turn.inbound_id);
+    }
+    matches!(told, Ok(true))
 }

@@ -40,6 +40,14 @@ pub fn note(channel: &str, chat_id: &str) {
     }
 }
 
+/// Notes that what a tool of the turn of the calling task gave to the router will not reach its chat: it does not count
+/// as an answer. To be called once, by the tool.
+pub fn note_refused(channel: &str, chat_id: &str) {
+    if let Some(turn) = Current::get() {
+        turn.note_unspoken(channel, chat_id);
+    }
+}
+
 /// Whether the turn of the calling task said something in its own chat: a channel that shows an answer while it grows
 /// has nothing to show then.
 pub fn is_noted() -> bool {

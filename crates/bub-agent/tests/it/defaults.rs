@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use bub_agent::Agent;
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Prompt, Result, State, hooks,
+    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Prompt, Result, State, StatePatch,
+    hooks,
     hooks::{args, point},
 };
 use serde_json::json;
 
-use crate::harness::{Outbox, World};
+use crate::harness::{Outbox, World, owned};
 
 // S-27: builtin comes first, so a plugin registered later replaces any stage.
 #[tokio::test]
@@ -171,6 +172,42 @@ async fn a_failure_is_told_on_the_inbound_channel() {
     let [notice] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!(notice.content(), "An error occurred at stage 'turn': [config] key *** is refused");
     assert_eq!((notice.kind(), notice.chat_id().unwrap().as_ref()), ("error", "7"));
+}
+
+// L1: whoever wrote is told also when the failure cannot be recorded; the paths of the computer are for its owner.
+#[tokio::test]
+async fn a_failure_is_told_when_the_tape_cannot_be_written() {
+    struct Failing;
+
+    #[hooks(crate = bub_kernel)]
+    impl Failing {
+        fn resolve_session(&self) -> String {
+            "s".to_owned()
+        }
+
+        fn load_state(&self) -> Result<StatePatch> {
+            Err(Error::unknown("cannot read /srv/tapes/x: odd"))
+        }
+    }
+
+    let world = World::with_plugin("failing", Failing);
+    let home = world.dir.path().join("home");
+    std::fs::create_dir_all(&home).unwrap();
+    std::fs::write(home.join("tapes"), "in the way").unwrap();
+    let running = world.framework.running().await.unwrap();
+    let outbox = Arc::new(Outbox::default());
+    world.framework.bind_router(Some(outbox.clone()));
+    let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
+    world.turn(message()).await.unwrap_err();
+    world.turn(owned(message())).await.unwrap_err();
+    running.close().await.unwrap();
+    let sent = outbox.0.lock().unwrap();
+    let [guest, owner] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(
+        guest.content(),
+        "An error occurred at stage 'turn': something on my side cannot be read or written; the log has the details"
+    );
+    assert!(owner.content().contains("/srv/tapes/x"), "{owner:?}");
 }
 
 // S-24: defaults of the error envelope, and none without a message.

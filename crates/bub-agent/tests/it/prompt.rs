@@ -77,7 +77,7 @@ async fn media_become_parts_after_the_text() {
             fetched(MediaKind::Audio, "audio/mpeg", Some(b"abc")),
             Some(json!({"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}})),
         ),
-        // Remote sound, documents and what cannot be fetched are left out.
+        // Remote sound, documents and what cannot be fetched are left out; of the latter the model is told.
         (MediaItem::at(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"), None),
         (fetched(MediaKind::Document, "application/pdf", Some(b"abc")), None),
         (fetched(MediaKind::Image, "image/png", None), None),
@@ -86,7 +86,11 @@ async fn media_become_parts_after_the_text() {
         let prompt =
             prompt_of(Envelope::from(ChannelMessage::new("s", "cli", "look").media(item.clone()))).await;
         match (prompt, expected) {
-            (Prompt::Text(text), None) => assert!(text.ends_with("look")),
+            (Prompt::Text(text), None) => {
+                assert!(text.ends_with("look"));
+                let is_told = text.contains("files_not_read=image (it cannot be had)");
+                assert_eq!(is_told, item.kind == MediaKind::Image, "{text}");
+            }
             (Prompt::Parts(parts), Some(expected)) => {
                 assert!(parts[0]["text"].as_str().unwrap().ends_with("look"));
                 assert_eq!(parts[1..], [expected], "{item:?}");

@@ -93,8 +93,12 @@ impl Live {
                 }
             }
             Record::Undeliverable { id, error } => {
-                if let Some(found) = self.outgoing_mut(&id) {
-                    (found.is_stuck, found.error) = (true, Some(error));
+                let Some(found) = self.outgoing_mut(&id) else { return };
+                (found.is_stuck, found.error) = (true, Some(error));
+                let refused = found.reply.inbound.clone().filter(|_| found.reply.by_tool);
+                if let Some(inbound) = refused.and_then(|id| self.inbound_mut(&id)) {
+                    // What was not heard is no answer. Should another have been, it is rather said twice than not.
+                    inbound.has_spoken = false;
                 }
             }
             Record::Retry { id } => {

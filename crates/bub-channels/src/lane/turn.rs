@@ -1,8 +1,9 @@
 //! One turn of a lane.
 
-use std::sync::Arc;
+use std::{panic::AssertUnwindSafe, sync::Arc};
 
 use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, TurnOptions};
+use futures_util::FutureExt as _;
 use serde_json::Value;
 
 use super::Item;
@@ -11,11 +12,18 @@ use crate::{current::Current, gateway::Core, journal::Record, router};
 /// So many beginnings of a turn the end of the process may follow; the agent gives up earlier, and says so.
 const MOST_ATTEMPTS: u32 = 5;
 
+/// What is said when a turn failed and nobody else could say so.
+pub(crate) const FAILED: &str =
+    "Something went wrong on my side, and this message is not answered. The log has the details.";
+
 /// How a turn ended.
+#[derive(Default)]
 pub(super) struct Ended {
     pub(super) replies: u32,
     /// It was stopped before its end.
     pub(super) is_cancelled: bool,
+    /// It failed, and nobody could be told: the message stays in the journal.
+    pub(super) is_left: bool,
 }
 
 /// A turn that is to be run.
@@ -41,7 +49,7 @@ impl Turn {
             return self.give_up(said).await;
         }
         if !self.begin().await {
-            return Ended { replies: 0, is_cancelled: true };
+            return Ended { is_cancelled: true, ..Ended::default() };
         }
         self.message.put_slot(Arc::new(Delivery { inbound_id: id.clone(), attempt: self.attempt }));
         // A message may ask for what the setting does not give to all.
@@ -49,10 +57,15 @@ impl Turn {
         let stream_output = core.options.stream_output || is_streamed;
         let options = TurnOptions { stream_output, cancel: Some(self.cancel.clone()) };
         let current = Arc::new(Current::new(id, &self.message, said).spoken(has_spoken));
-        let outcome = current.run(core.framework.process_inbound(self.message, options)).await;
-        let is_cancelled =
-            outcome.is_err_and(|error| error.kind() == ErrorKind::Cancelled) && self.cancel.is_cancelled();
-        Ended { replies: current.replies(), is_cancelled }
+        let turn = AssertUnwindSafe(current.run(core.framework.process_inbound(self.message, options)));
+        let failure = match turn.catch_unwind().await {
+            Ok(outcome) => outcome.err().map(|error| error.kind()),
+            Err(_) => Some(ErrorKind::Unknown),
+        };
+        let is_cancelled = failure == Some(ErrorKind::Cancelled) && self.cancel.is_cancelled();
+        let is_owed = failure.is_some_and(|kind| kind != ErrorKind::Cancelled);
+        let is_left = is_owed && !router::excuse(&core, &self.session, &current, FAILED).await;
+        Ended { replies: current.replies(), is_cancelled, is_left }
     }
 
     /// The message is not tried again, and its sender is told, unless there was a reply already.
@@ -60,17 +73,13 @@ impl Turn {
         tracing::error!("lane.given_up session={} id={}", self.session, self.id);
         let is_answered = !said.is_empty();
         let current = Arc::new(Current::new(self.id, &self.message, said));
-        if !is_answered {
-            let text = format!(
-                "This message was begun {MOST_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
-            );
-            let notice = self.message.clone().with("content", text).with("kind", "error");
-            // An error means that the gateway stops: the next one says it.
-            if router::dispatch(&self.core, &notice, Some(Arc::clone(&current))).await.is_err() {
-                return Ended { replies: 0, is_cancelled: true };
-            }
-        }
-        Ended { replies: current.replies(), is_cancelled: false }
+        let text = format!(
+            "This message was begun {MOST_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
+        );
+        let is_told = is_answered || router::excuse(&self.core, &self.session, &current, &text).await;
+        // When the gateway stops, the next one says it. Nobody is there to be told when its channel is gone.
+        let is_left = !is_told && self.core.halt.is_cancelled();
+        Ended { replies: current.replies(), is_left, ..Ended::default() }
     }
 
     /// Writes down that it begins, and waits for its session; `false` when it is not to begin any more.

@@ -15,7 +15,10 @@ use super::{
     route::{Button, Place, Route},
     typing::Scope,
 };
-use crate::{Ticket, gateway::SESSION_FULL};
+use crate::{
+    Ticket,
+    gateway::{SESSION_FULL, TOLD},
+};
 
 /// What `/start` is answered with, as the original does.
 const GREETING: &str = "Bub is online. Send text to start.";
@@ -205,6 +208,10 @@ impl Intake<'_> {
             Err(error) if error.details().contains_key(SESSION_FULL) => {
                 tracing::warn!("telegram.refused chat={} error={}", route.place.chat, error.message());
                 self.bot.tell(route.clone(), format!("Not taken: {}", error.message()));
+                Ok(())
+            }
+            Err(error) if error.details().get(TOLD) == Some(&Value::Bool(true)) => {
+                tracing::error!("telegram.not_taken chat={} error={}", route.place.chat, error.message());
                 Ok(())
             }
             outcome => outcome,

@@ -60,8 +60,9 @@ async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     assert_eq!(*world.echo.failed.lock().unwrap(), ["resolve_session"]);
     channel.say("a", "undecided").await.unwrap().settled().await;
     channel.say("a", "hi").await.unwrap().settled().await;
-    channel.wait_sent(2).await;
-    assert_eq!(channel.contents(), ["echo: undecided", "echo: hi"]);
+    let sent = channel.wait_sent(3).await;
+    assert!(sent[0].content.contains("is not answered"), "its person is told: {sent:?}");
+    assert_eq!(channel.contents()[1..], ["echo: undecided", "echo: hi"]);
     assert_eq!(*world.echo.failed.lock().unwrap(), ["resolve_session", "admit_message"]);
     world.stop().await;
 }

@@ -123,7 +123,7 @@ async fn quit_stops_one_session_at_once() {
     world.stop().await;
 }
 
-// A turn that fails is done: its person was told, and the session goes on.
+// L1: a turn that fails is done once its person was told, by the lane when nobody else could; the session goes on.
 #[tokio::test(start_paused = true)]
 async fn a_failed_turn_does_not_stop_its_session() {
     let dir = tempfile::tempdir().unwrap();
@@ -131,11 +131,36 @@ async fn a_failed_turn_does_not_stop_its_session() {
     let channel = world.channel(0);
     let failed = channel.say("a", "fail").await.unwrap();
     let next = channel.say("a", "hi").await.unwrap();
-    assert!(matches!(failed.settled().await, Outcome::Done { .. }));
+    assert_eq!(replies(&failed.settled().await), 1);
     assert_eq!(replies(&next.settled().await), 1);
+    let sent = channel.wait_sent(2).await;
+    assert!(sent[0].content.contains("is not answered"), "{sent:?}");
+    assert_eq!(sent[0].inbound_id.as_deref(), failed.inbound_id());
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     assert_eq!(world.recovered.messages, 0);
+    world.stop().await;
+}
+
+// L1: a failure of which nobody could be told is no end: the message is tried again at the next start.
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    world.channel(0).say("a", "wait").await.unwrap();
+    world.channel(0).say("a", "fail").await.unwrap();
+    world.echo.wait_asked(1).await;
+    world.stop().await;
+    // Its channel is not there this time.
+    let world = World::open(dir.path(), vec![Fake::new("other")]).await;
+    world.echo.permits.add_permits(1);
+    world.echo.wait_asked(2).await;
+    world.stop().await;
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    assert_eq!(world.recovered.messages, 1);
+    let sent = world.channel(0).wait_sent(1).await;
+    assert!(sent[0].content.contains("is not answered"), "{sent:?}");
+    assert!(world.echo.deliveries.lock().unwrap()[0].attempt > 1, "attempts are counted");
     world.stop().await;
 }
 

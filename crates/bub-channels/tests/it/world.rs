@@ -234,8 +234,9 @@ impl Echo {
         refuse(message, "broken").map(|()| None)
     }
 
-    fn on_error(&self, stage: &str) {
+    fn on_error(&self, stage: &str) -> Result<()> {
         self.failed.lock().unwrap().push(stage.to_owned());
+        Err(Error::unknown("nobody can be told"))
     }
 
     async fn load_state(&self, message: &Envelope) -> Result<StatePatch> {
