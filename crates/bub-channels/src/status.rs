@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use crate::{
-    gateway::Core,
+    gateway::{Core, Phase},
     journal::{Journal, Live, Record, lock, now},
     outbox::{Outbox, unknown_reply},
 };
@@ -99,8 +99,11 @@ fn status(core: &Core) -> Value {
         .map(|(name, entry)| {
             let state = lock(&entry.state).clone();
             let undelivered = core.journal.live().undelivered(name);
+            let trouble = entry.channel.trouble().filter(|_| state.phase == Phase::Running);
+            let trouble = trouble.map(|text| core.redact(&text));
+            let phase = if trouble.is_some() { "in trouble" } else { state.phase.name() };
             json!({
-                "name": name, "state": state.phase.name(), "last_error": state.last_error,
+                "name": name, "state": phase, "last_error": trouble.or(state.last_error),
                 "accepted": state.accepted, "undelivered": undelivered,
                 "audience": entry.channel.audience(),
             })
@@ -108,6 +111,7 @@ fn status(core: &Core) -> Value {
         .collect();
     let mut loads = core.lanes.loads();
     let running: usize = loads.iter().map(|(_, _, running)| running).sum();
+    loads.retain(|(_, unfinished, running)| unfinished + running > 0);
     let busy = loads.len();
     loads.sort_unstable_by_key(|(_, unfinished, _)| std::cmp::Reverse(*unfinished));
     loads.truncate(MOST_SESSIONS);
@@ -150,11 +154,16 @@ fn process() -> Value {
 fn undelivered(live: &Live) -> Value {
     let now = now();
     let replies = live.outgoing().map(|outgoing| {
+        let state = match (outgoing.is_stuck, outgoing.attempt) {
+            (true, _) => "given up",
+            (false, 0) => "waiting",
+            (false, _) => "being tried",
+        };
         let text = outgoing.reply.envelope().content().chars().take(200).collect::<String>();
         json!({
             "id": outgoing.reply.id, "channel": outgoing.reply.channel, "chat": outgoing.reply.chat,
             "age_seconds": now.saturating_sub(outgoing.reply.at) / 1000, "attempts": outgoing.attempt,
-            "state": if outgoing.is_stuck { "given up" } else { "being tried" },
+            "state": state,
             "error": outgoing.error, "text": text,
         })
     });

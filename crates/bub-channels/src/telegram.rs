@@ -75,6 +75,8 @@ pub struct Bot {
     /// Who the bot is, once the platform has said so.
     me: OnceLock<Me>,
     has_dropped: AtomicBool,
+    /// Why no updates come.
+    trouble: Mutex<Option<String>>,
 }
 
 impl Bot {
@@ -92,6 +94,7 @@ impl Bot {
             moved: Mutex::default(),
             me: OnceLock::new(),
             has_dropped: AtomicBool::new(false),
+            trouble: Mutex::default(),
             options,
         }
     }
@@ -196,6 +199,10 @@ impl Channel for Telegram {
             let me = self.bot.client.call("getMe", &json!({})).await?;
             Ok(me.get("username").and_then(Value::as_str).map(|username| format!("@{username}")))
         })
+    }
+
+    fn trouble(&self) -> Option<String> {
+        lock(&self.bot.trouble).clone()
     }
 
     fn needs_debounce(&self) -> bool {

@@ -103,6 +103,11 @@ pub trait Channel: Send + Sync + 'static {
         None
     }
 
+    /// What keeps it from receiving just now, in words, although it runs. `None` once that is over.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// What it is to its users.
     fn role(&self) -> ChannelRole {
         ChannelRole::Service

@@ -40,6 +40,8 @@ pub enum Fault {
     Refuse(u16, &'static str),
     /// Too many requests: again after so many seconds.
     Flood(u64),
+    /// The group has that id now.
+    Moved(i64),
     /// Not the API, but something before it answers: a status and a page.
     Page(u16),
     /// The connection ends before anything is done.
@@ -67,6 +69,7 @@ struct Shared {
     decide: Mutex<Option<Decide>>,
     spec: Option<Spec>,
     requests: std::sync::atomic::AtomicUsize,
+    connections: std::sync::atomic::AtomicUsize,
     /// Counts what happens, so that one can wait.
     changes: watch::Sender<u64>,
 }
@@ -99,6 +102,7 @@ impl BotServer {
             decide: Mutex::default(),
             spec: Spec::load(),
             requests: std::sync::atomic::AtomicUsize::default(),
+            connections: std::sync::atomic::AtomicUsize::default(),
             changes: watch::Sender::new(0),
         });
         let serving = Arc::clone(&shared);
@@ -145,6 +149,11 @@ impl BotServer {
         let update = json!({"update_id": id, kind: content});
         self.shared.chats().updates.push_front((id, update));
         self.shared.changed();
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// How many requests there were, also such as were no calls.

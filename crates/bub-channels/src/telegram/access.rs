@@ -122,8 +122,9 @@ impl Gate {
         let count = |list: &Option<Vec<String>>| list.as_ref().map_or(0, Vec::len);
         let paired = self.pairings.all().map_or(0, |(people, _)| people.len());
         format!(
-            "{} owners, {} allowed users, {paired} paired, {} allowed chats",
+            "{} owner{}, {} allowed users, {paired} paired, {} allowed chats",
             self.owners.len(),
+            if self.owners.len() == 1 { "" } else { "s" },
             count(&self.users),
             count(&self.chats)
         )

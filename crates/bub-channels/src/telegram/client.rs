@@ -10,7 +10,7 @@ use reqwest::{RequestBuilder, header, redirect};
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
-use super::options::TelegramOptions;
+use super::{media::TOO_LONG, options::TelegramOptions};
 
 /// How long an ordinary call may take.
 pub(super) const CALL_LIMIT: Duration = Duration::from_secs(30);
@@ -38,6 +38,8 @@ pub(super) enum Why {
     Moved(i64),
     /// Nobody there: blocked, deleted, left, no such topic.
     Gone,
+    /// The message that is pointed at is gone.
+    NoSuchMessage,
     /// Refused for another reason.
     Refused,
     /// No network, no answer, or a server in trouble: whether it was carried out is not known.
@@ -70,6 +72,9 @@ impl Failure {
             429 => Why::Flood,
             403 => Why::Gone,
             400 if is("can't parse entities") => Why::Markup,
+            400 if is("message to be replied not found") || is("reply message not found") => {
+                Why::NoSuchMessage
+            }
             400 if is("message is not modified") => Why::NotModified,
             400 if is("chat not found")
                 || is("thread not found")
@@ -97,7 +102,7 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         let kind = match failure.why {
             Why::Gone => ErrorKind::NotFound,
-            Why::Markup | Why::NotModified | Why::Refused => ErrorKind::InvalidInput,
+            Why::Markup | Why::NotModified | Why::NoSuchMessage | Why::Refused => ErrorKind::InvalidInput,
             Why::Token | Why::Conflict | Why::Flood | Why::Moved(_) | Why::Trouble => ErrorKind::Temporary,
         };
         let error = Self::new(kind, failure.text);
@@ -182,40 +187,42 @@ impl Client {
             .await
     }
 
-    /// Downloads a file; `None` when it is longer than `most`, or not to be had.
-    pub(super) async fn download(&self, file_id: &str, most: usize) -> Result<Option<Vec<u8>>, Failure> {
-        let found = match self.call("getFile", &serde_json::json!({"file_id": file_id})).await {
-            Err(failure) if matches!(failure.why, Why::Refused | Why::Gone) => return Ok(None),
-            found => found?,
-        };
+    /// Downloads a file that is not longer than `most`. When nothing comes for as long as `patience`, it is given up.
+    pub(super) async fn download(
+        &self,
+        file_id: &str,
+        most: usize,
+        patience: Duration,
+    ) -> Result<Vec<u8>, Failure> {
+        let refused = |why: &str| Failure::new(Why::Refused, why);
+        let params = serde_json::json!({"file_id": file_id});
+        let found = self.call_within("getFile", &params, patience).await?;
         let is_long = found["file_size"]
             .as_u64()
             .is_some_and(|size| usize::try_from(size).unwrap_or(usize::MAX) > most);
-        let Some(path) = found["file_path"].as_str().filter(|_| !is_long) else { return Ok(None) };
-        let Some(path) = url_path(path) else { return Ok(None) };
-        let url = self.url("/file", &path)?;
-        let response = self.http().await?.get(url).timeout(FILE_LIMIT).send().await.map_err(trouble)?;
+        if is_long {
+            return Err(refused(TOO_LONG));
+        }
+        let path = found["file_path"].as_str().and_then(url_path);
+        let url =
+            self.url("/file", &path.ok_or_else(|| refused("the platform does not say where it is"))?)?;
+        let sending = self.http().await?.get(url).send();
+        let response =
+            tokio::time::timeout(patience, sending).await.map_err(|_| stalled())?.map_err(trouble)?;
         if !response.status().is_success() {
             let status = response.status().as_u16();
-            return match status {
-                500.. | 429 => {
-                    Err(Failure::new(Why::Trouble, format!("Telegram: a file could not be read: {status}")))
-                }
-                _ => Ok(None),
-            };
+            let why = if matches!(status, 429 | 500..) { Why::Trouble } else { Why::Refused };
+            return Err(Failure::new(why, format!("the platform answers with status {status}")));
         }
-        read(response, most).await
+        read(response, most, patience).await?.ok_or_else(|| refused(TOO_LONG))
     }
 
     fn url(&self, prefix: &str, rest: &str) -> Result<String, Failure> {
-        let token = self.token.as_ref().map(Secret::expose).unwrap_or_default();
-        // What has other letters in it would be another path.
-        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ':' | '-' | '_');
-        if token.is_empty() || !token.chars().all(is_plain) {
+        let Some(token) = self.token.as_ref().filter(|token| is_token(token)) else {
             let text = "the token of the Telegram bot looks like `123456:ABC…`; set `telegram.token`";
             return Err(Failure::new(Why::Token, text));
-        }
-        Ok(format!("{}{prefix}/bot{token}/{rest}", self.base))
+        };
+        Ok(format!("{}{prefix}/bot{}/{rest}", self.base, token.expose()))
     }
 
     async fn http(&self) -> Result<&reqwest::Client, Failure> {
@@ -231,6 +238,9 @@ impl Client {
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(Duration::from_secs(15))
+            // Many chats at once need many connections, but not for long.
+            .pool_max_idle_per_host(8)
+            .pool_idle_timeout(Duration::from_secs(30))
             .redirect(redirect::Policy::none())
             .referer(false);
         if let Some(proxy) = &self.proxy {
@@ -243,10 +253,16 @@ impl Client {
     }
 }
 
+/// Whether a text can be a token. What has other letters in it would be another path.
+pub(super) fn is_token(token: &Secret) -> bool {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ':' | '-' | '_');
+    !token.expose().is_empty() && token.expose().chars().all(is_plain)
+}
+
 async fn answer(request: RequestBuilder) -> Result<Value, Failure> {
     let response = request.send().await.map_err(trouble)?;
     let status = response.status().as_u16();
-    let body = read(response, MOST_ANSWER).await?.unwrap_or_default();
+    let body = read(response, MOST_ANSWER, FILE_LIMIT).await?.unwrap_or_default();
     let Ok(mut body) = serde_json::from_slice::<Value>(&body) else {
         return Err(Failure::new(
             Why::Trouble,
@@ -260,16 +276,26 @@ async fn answer(request: RequestBuilder) -> Result<Value, Failure> {
     Err(Failure::refused(code.unwrap_or(status), &body))
 }
 
-/// The body, or `None` when it is longer than that.
-async fn read(mut response: reqwest::Response, most: usize) -> Result<Option<Vec<u8>>, Failure> {
+/// The body, or `None` when it is longer than that. Nothing for as long as `patience` is a failure.
+async fn read(
+    mut response: reqwest::Response,
+    most: usize,
+    patience: Duration,
+) -> Result<Option<Vec<u8>>, Failure> {
     let mut bytes = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(trouble)? {
+    while let Some(chunk) =
+        tokio::time::timeout(patience, response.chunk()).await.map_err(|_| stalled())?.map_err(trouble)?
+    {
         if bytes.len() + chunk.len() > most {
             return Ok(None);
         }
         bytes.extend_from_slice(&chunk);
     }
     Ok(Some(bytes))
+}
+
+fn stalled() -> Failure {
+    Failure::new(Why::Trouble, "nothing more came")
 }
 
 fn trouble(error: reqwest::Error) -> Failure {

@@ -2,16 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bub_kernel::{BoxFuture, Envelope, MediaFetcher, MediaItem, MediaKind, Result};
+use bub_kernel::{BoxFuture, Envelope, Error, ErrorKind, MediaFetcher, MediaItem, MediaKind, Result};
 use serde_json::{Value, json};
 
-use super::{Bot, inbound::Attachment};
+use super::{Bot, client::Why, inbound::Attachment};
 
 /// The field by which the next process knows what to fetch.
 const FIELD: &str = "telegram_media";
 /// So many bytes of a file reach the model.
 pub(super) const MOST_BYTES: usize = 2 * 1024 * 1024;
 const TRIES: u32 = 3;
+pub(super) const TOO_LONG: &str = "larger than 2 MiB";
 
 /// Attaches files to a message; of those that are too long, the agent is told.
 pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Attachment]) {
@@ -20,7 +21,7 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
     if !long.is_empty() {
         let names: Vec<_> =
             long.iter().map(|file| file.filename.as_deref().unwrap_or(file.kind.name())).collect();
-        let told = format!("{} (larger than 2 MiB)", names.join(", "));
+        let told = format!("{} ({TOO_LONG})", names.join(", "));
         if let Some(Value::Object(mut context)) = message.field("context").cloned() {
             context.insert("files_not_read".to_owned(), told.into());
             message.set("context", context);
@@ -67,18 +68,27 @@ struct File {
 impl MediaFetcher for File {
     fn fetch(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>>> {
         Box::pin(async move {
-            for attempt in 1..=TRIES {
-                match self.bot.client.download(&self.file_id, MOST_BYTES).await {
-                    Ok(bytes) => return Ok(bytes),
-                    Err(failure) => {
-                        tracing::warn!("telegram.file_not_read attempt={attempt} error={}", failure.text);
-                        let pause = failure.retry_after.unwrap_or(Duration::from_millis(300) * attempt);
-                        tokio::time::sleep(pause.min(Duration::from_secs(10))).await;
-                    }
-                }
-            }
-            // The message is answered without it.
-            Ok(None)
+            let late = |_| Error::new(ErrorKind::Temporary, "it took too long");
+            let fetching = tokio::time::timeout(self.bot.options.file_limit, self.try_fetch());
+            fetching.await.map_err(late)?.map(Some)
         })
+    }
+}
+
+impl File {
+    async fn try_fetch(&self) -> Result<Vec<u8>> {
+        let mut attempt = 1;
+        loop {
+            match self.bot.client.download(&self.file_id, MOST_BYTES, self.bot.options.file_patience).await {
+                Ok(bytes) => return Ok(bytes),
+                Err(failure) if attempt < TRIES && matches!(failure.why, Why::Trouble | Why::Flood) => {
+                    tracing::warn!("telegram.file_not_read attempt={attempt} error={}", failure.text);
+                    let pause = failure.retry_after.unwrap_or(Duration::from_millis(300) * attempt);
+                    tokio::time::sleep(pause).await;
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+            attempt += 1;
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use bub_kernel::{Error, Result};
 use bub_settings::{Redactor, Secret, Settings, core};
 
 /// How the channel is run.
@@ -37,6 +38,10 @@ pub struct TelegramOptions {
     pub poll: Duration,
     /// How much longer than that an answer is waited for.
     pub patience: Duration,
+    /// How long the next bytes of a file are waited for.
+    pub file_patience: Duration,
+    /// How long all of a file is waited for.
+    pub file_limit: Duration,
     /// How long the other pictures of an album are waited for.
     pub album_wait: Duration,
     /// The least time between two messages to one chat.
@@ -73,6 +78,32 @@ impl TelegramOptions {
         }
     }
 
+    /// Whether the settings can be right at all, which no waiting would change.
+    pub fn check(&self) -> Result<()> {
+        let wrong =
+            |name: &str, what: &str| Err(Error::config(format!("`telegram.{name}` has to be {what}")));
+        let Some(token) = &self.token else { return Ok(()) };
+        let is_url = |text: &str, schemes: &[&str]| {
+            let url = reqwest::Url::parse(text).ok().filter(|url| url.host_str().is_some());
+            url.is_some_and(|url| schemes.contains(&url.scheme()))
+        };
+        if !super::client::is_token(token) {
+            return wrong("token", "a token as @BotFather gives it out, like `123456:ABC…`");
+        }
+        if !is_url(&self.api_base, &["http", "https"]) {
+            return wrong("api_base", "an address, such as https://api.telegram.org");
+        }
+        let schemes = ["http", "https", "socks4", "socks4a", "socks5", "socks5h"];
+        if self.proxy.as_ref().is_some_and(|proxy| !is_url(proxy, &schemes)) {
+            return wrong("proxy", "an address, such as socks5://127.0.0.1:1080");
+        }
+        let is_chat = |chat: &String| chat.trim().parse::<i64>().is_ok();
+        if !self.allow_chats.iter().flatten().all(is_chat) {
+            return wrong("allow_chats", "a list of the numbers of chats, such as -1001234");
+        }
+        Ok(())
+    }
+
     /// The defaults, with that home.
     pub fn at(home: PathBuf) -> Self {
         Self {
@@ -90,12 +121,41 @@ impl TelegramOptions {
             redactor: Redactor::new(),
             poll: Duration::from_secs(25),
             patience: Duration::from_secs(10),
+            file_patience: Duration::from_secs(10),
+            file_limit: Duration::from_mins(1),
             album_wait: Duration::from_millis(700),
             // A little more than the limits, because what leaves evenly does not arrive so.
             chat_pace: Duration::from_millis(1_100),
             pace: Duration::from_millis(38),
             first_preview: Duration::from_millis(1_500),
             edit_pace: Duration::from_millis(1_500),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::TelegramOptions;
+
+    #[test]
+    fn settings_that_cannot_be_right_are_named() {
+        let check = |change: fn(&mut TelegramOptions)| {
+            let mut options = TelegramOptions::at("/nowhere".into());
+            options.token = Some("123:abc".into());
+            change(&mut options);
+            options.check().err().map(|error| error.message().to_owned()).unwrap_or_default()
+        };
+        assert_eq!(check(|_| ()), "");
+        assert_eq!(check(|options| options.proxy = Some("socks5://a:1".to_owned())), "");
+        let wrong: [(&str, fn(&mut TelegramOptions)); 5] = [
+            ("telegram.token", |options| options.token = Some("../x".into())),
+            ("telegram.api_base", |options| options.api_base = "nonsense".to_owned()),
+            ("telegram.proxy", |options| options.proxy = Some("nonsense://x".to_owned())),
+            ("telegram.proxy", |options| options.proxy = Some("10.0.0.1".to_owned())),
+            ("telegram.allow_chats", |options| options.allow_chats = Some(vec!["abc".to_owned()])),
+        ];
+        for (name, change) in wrong {
+            assert!(check(change).contains(name), "{name}: {}", check(change));
         }
     }
 }

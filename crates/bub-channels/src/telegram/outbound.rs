@@ -21,38 +21,54 @@ use super::{
     progress::Sent,
     route::{Button, Route},
 };
-use crate::{ReplyTo, current::APPROVAL, journal::lock};
+use crate::{ReplyTo, current::APPROVAL, journal::lock, outbox::is_final};
 
 /// The field by which whoever sent a message learns its number.
 pub(super) const NOTE: &str = "telegram_note";
 /// Bigger pictures are sent as files.
 const MOST_PHOTO: usize = 10 * 1024 * 1024;
 
-/// Those who wait for the number of a message.
+/// Those who wait for the number of a message, or for the word that it will have none.
 #[derive(Default)]
-pub(super) struct Notes(Mutex<HashMap<String, oneshot::Sender<i64>>>);
+pub(super) struct Notes(Mutex<HashMap<String, oneshot::Sender<Result<i64>>>>);
 
 impl Notes {
-    pub(super) fn open(&self) -> (String, oneshot::Receiver<i64>) {
+    pub(super) fn open(&self) -> (String, oneshot::Receiver<Result<i64>>) {
         let note = format!("{:016x}", getrandom::u64().unwrap_or_default());
         let (sender, receiver) = oneshot::channel();
         lock(&self.0).insert(note.clone(), sender);
         (note, receiver)
     }
 
-    pub(super) fn close(&self, note: &str) -> Option<oneshot::Sender<i64>> {
+    pub(super) fn close(&self, note: &str) -> Option<oneshot::Sender<Result<i64>>> {
         lock(&self.0).remove(note)
     }
 }
 
 /// Delivers a reply, from where an earlier attempt ended.
 pub(super) async fn deliver(bot: &Arc<Bot>, message: &Envelope) -> Result<()> {
+    let sent = send(bot, message).await;
+    let word = match &sent {
+        Ok(first) => first.map(Ok),
+        Err(error) => is_final(error).then(|| Err(error.clone())),
+    };
+    if let Some(word) = word
+        && let Some(waiting) = message.str_field(NOTE).and_then(|note| bot.notes.close(note))
+    {
+        let _ = waiting.send(word);
+    }
+    sent.map(drop)
+}
+
+/// Sends a reply; the number of its first message.
+async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
     let mut route = Route::of(message)?;
     if let Some(chat) = lock(&bot.moved).get(&route.place.chat) {
-        route.place.chat = *chat;
+        // What it answers stayed behind.
+        (route.place.chat, route.message_id) = (*chat, None);
     }
     if let Some(button) = &route.button {
-        return answer_button(bot, &route, button, &message.content()).await;
+        return answer_button(bot, &route, button, &message.content()).await.map(|()| None);
     }
     let (reply_id, inbound_id) = match message.slot::<ReplyTo>() {
         Some(to) => (to.reply_id.clone(), to.inbound_id.clone()),
@@ -79,14 +95,8 @@ pub(super) async fn deliver(bot: &Arc<Bot>, message: &Envelope) -> Result<()> {
         }
         None => None,
     };
-    let mut sending = Sending { bot: Arc::clone(bot), route, reply_id, sent, preview };
-    sending = sending.send(pieces).await?;
-    if let (Some(waiting), Some(first)) =
-        (message.str_field(NOTE).and_then(|note| bot.notes.close(note)), sending.sent.first)
-    {
-        let _ = waiting.send(first);
-    }
-    Ok(())
+    let sending = Sending { bot: Arc::clone(bot), route, reply_id, sent, preview };
+    Ok(sending.send(pieces).await?.sent.first)
 }
 
 /// The text of a reply as Markdown: a JSON object is its `message`; what was not meant as Markdown is quoted as code, so
@@ -199,14 +209,15 @@ impl Sending {
     }
 
     async fn send_piece(&mut self, at: usize, piece: &Piece) -> Result<()> {
-        let outcome = match piece {
-            Piece::Text(part) => self.send_text(at, part, None).await,
-            Piece::Question(part, id) => self.send_text(at, part, Some(id)).await,
-            Piece::Media(item) => {
-                let file = load(item).await?;
-                self.send_media(at, file).await
-            }
-        };
+        let mut outcome = self.try_piece(at, piece).await?;
+        if let Err(failure) = &outcome
+            && failure.why == Why::NoSuchMessage
+            && self.route.message_id.take().is_some()
+        {
+            // H-174
+            self.bot.limiter.wait(self.route.place.chat).await;
+            outcome = self.try_piece(at, piece).await?;
+        }
         match outcome {
             Ok(message_id) => {
                 self.sent.parts = at + 1;
@@ -233,6 +244,17 @@ impl Sending {
                 Err(failure.into())
             }
         }
+    }
+
+    async fn try_piece(&mut self, at: usize, piece: &Piece) -> Result<Result<Option<i64>, Failure>> {
+        Ok(match piece {
+            Piece::Text(part) => self.send_text(at, part, None).await,
+            Piece::Question(part, id) => self.send_text(at, part, Some(id)).await,
+            Piece::Media(item) => {
+                let file = load(item).await?;
+                self.send_media(at, file).await
+            }
+        })
     }
 
     async fn send_text(

@@ -15,6 +15,7 @@ use super::{
     client::{Failure, Why},
     intake,
 };
+use crate::journal::lock;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -33,7 +34,7 @@ pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: Cancellati
 
 async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
-    let mut trouble = Trouble::default();
+    let mut trouble = Trouble { bot, said: None, pause: Duration::ZERO };
     loop {
         let asked = Instant::now();
         match ask(bot, offset, bot.options.poll).await {
@@ -53,7 +54,7 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
             }
             Err(failure) => {
                 let pause = trouble.pause(&failure);
-                if failure.why == Why::Conflict && failure.text.contains("webhook") {
+                if is_webhook(&failure) {
                     // Somebody set one while the bot ran. What waits is kept.
                     let _ = bot.client.call("deleteWebhook", &json!({"drop_pending_updates": false})).await;
                 }
@@ -133,21 +134,27 @@ async fn take(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
     }
 }
 
+/// Updates go to a webhook.
+fn is_webhook(failure: &Failure) -> bool {
+    failure.why == Why::Conflict && failure.text.contains("webhook")
+}
+
 fn may_succeed(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Temporary | ErrorKind::Cancelled | ErrorKind::Unknown)
 }
 
 /// Says once what is wrong, and waits longer each time.
-#[derive(Default)]
-struct Trouble {
+struct Trouble<'a> {
+    bot: &'a Bot,
     said: Option<Why>,
     pause: Duration,
 }
 
-impl Trouble {
+impl Trouble<'_> {
     fn is_over(&mut self) {
         if self.said.take().is_some() {
             tracing::info!("telegram.recovered");
+            *lock(&self.bot.trouble) = None;
         }
         self.pause = Duration::ZERO;
     }
@@ -157,16 +164,15 @@ impl Trouble {
         let pause = self.pause.max(failure.retry_after.unwrap_or_default());
         if self.said.as_ref() != Some(&failure.why) {
             let hint = match failure.why {
+                Why::Conflict if is_webhook(failure) => "; somebody set it while bub runs: it is removed",
                 Why::Conflict => {
                     "; another program asks for the updates of this bot: end it, or use another token"
                 }
                 _ => "",
             };
-            tracing::error!(
-                "telegram.poll_failed error={}{hint}; again in {} s",
-                failure.text,
-                pause.as_secs()
-            );
+            let text = format!("{}{hint}", failure.text);
+            tracing::error!("telegram.poll_failed error={text}; again in {} s", pause.as_secs());
+            *lock(&self.bot.trouble) = Some(text);
             self.said = Some(failure.why.clone());
         }
         pause

@@ -26,8 +26,8 @@ pub(super) struct Previews(Mutex<HashMap<String, Arc<Preview>>>);
 /// One answer.
 pub(super) struct Preview {
     text: Mutex<Text>,
-    /// The message it is shown in. Locked while it is sent or edited.
-    message: Turn<Option<i64>>,
+    /// The message it is shown in, and what stands there. Locked while it is sent or edited.
+    message: Turn<(Option<i64>, String)>,
 }
 
 struct Text {
@@ -41,7 +41,7 @@ impl Previews {
     pub(super) async fn finish(&self, bot: &Bot, inbound_id: &str) -> Option<i64> {
         let preview = lock(&self.0).remove(inbound_id);
         let shown = match preview {
-            Some(preview) => *preview.message.lock().await,
+            Some(preview) => preview.message.lock().await.0,
             None => None,
         };
         // It may be one of the process before this.
@@ -81,7 +81,7 @@ pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
             watch(bot, &delivery.inbound_id, message);
             // The process before this may have shown something.
             let shown = bot.progress.get(&key(&delivery.inbound_id)).first;
-            Arc::new(Preview { text: Mutex::new(text), message: Turn::new(shown) })
+            Arc::new(Preview { text: Mutex::new(text), message: Turn::new((shown, String::new())) })
         };
         Arc::clone(previews.entry(delivery.inbound_id.clone()).or_insert_with(new))
     };
@@ -105,19 +105,22 @@ pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
 
 /// Shows how far an answer has come, if there is room for that now. Nothing depends on it.
 async fn show(bot: Arc<Bot>, preview: Arc<Preview>, text: String, route: Route, inbound_id: String) {
-    let Ok(mut shown) = preview.message.try_lock() else { return };
+    let Ok(mut message) = preview.message.try_lock() else { return };
+    let (shown, standing) = &mut *message;
     // The reply may have come meanwhile.
     if !lock(&bot.previews.0).contains_key(&inbound_id) {
         return;
     }
     let text = bot.options.redactor.redact(&text);
-    let mut parts = html::render(&text).into_iter();
-    let (Some(part), None) = (parts.next(), parts.next()) else { return };
+    // Of one that is longer than a message, the beginning.
+    let Some(part) = html::render(&text).into_iter().next().filter(|part| part.html != *standing) else {
+        return;
+    };
     if !bot.limiter.try_now(route.place.chat) {
         return;
     }
     let mut params = reply_params(&route, shown.is_none());
-    params["text"] = part.html.into();
+    params["text"] = part.html.as_str().into();
     params["parse_mode"] = "HTML".into();
     let outcome = match *shown {
         Some(message_id) => {
@@ -130,11 +133,13 @@ async fn show(bot: Arc<Bot>, preview: Arc<Preview>, text: String, route: Route, 
         None => bot.client.call("sendMessage", &params).await,
     };
     match outcome {
-        Ok(sent) if shown.is_none() => {
-            *shown = sent["message_id"].as_i64();
-            bot.progress.note(&key(&inbound_id), Sent { parts: 0, first: *shown });
+        Ok(sent) => {
+            *standing = part.html;
+            if shown.is_none() {
+                *shown = sent["message_id"].as_i64();
+                bot.progress.note(&key(&inbound_id), Sent { parts: 0, first: *shown });
+            }
         }
-        Ok(_) => {}
         Err(failure) if failure.why == Why::Flood => {
             bot.limiter.flooded(route.place.chat, failure.retry_after.unwrap_or_default());
         }

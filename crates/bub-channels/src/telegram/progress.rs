@@ -5,7 +5,7 @@ use std::{
     collections::{HashMap, VecDeque},
     fs::{File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Mutex,
 };
@@ -118,7 +118,7 @@ impl Known {
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
         if let Some(directory) = path.parent() {
-            std::fs::create_dir_all(directory)?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
         let mut text = Vec::new();
         for id in &self.order {

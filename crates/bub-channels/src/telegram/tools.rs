@@ -22,7 +22,10 @@ use super::{
     outbound::NOTE,
     route::{Place, Route},
 };
-use crate::{current::Current, spoken::ByTool};
+use crate::{
+    current::Current,
+    spoken::{self, ByTool},
+};
 
 /// So long the number of a sent message is waited for.
 const DELIVERY_LIMIT: Duration = Duration::from_secs(20);
@@ -126,12 +129,16 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     }
     let waiting = tokio::time::timeout(DELIVERY_LIMIT, delivered).await;
     bot.notes.close(&note);
-    Ok(match waiting {
-        Ok(Ok(message_id)) => json!({"ok": true, "message_id": message_id}),
-        _ => {
-            json!({"ok": true, "note": "it is on its way, and will be sent as soon as the platform takes it"})
+    match waiting {
+        Ok(Ok(Ok(message_id))) => Ok(json!({"ok": true, "message_id": message_id})),
+        Ok(Ok(Err(error))) => {
+            spoken::note_refused(NAME, &chat.to_string());
+            Err(tool_error(error))
         }
-    })
+        _ => Ok(
+            json!({"ok": true, "note": "it is on its way, and will be sent as soon as the platform takes it"}),
+        ),
+    }
 }
 
 async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext) -> Result<Value> {

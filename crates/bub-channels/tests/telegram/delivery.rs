@@ -172,3 +172,52 @@ async fn a_reply_whose_answer_is_lost_is_sent_again() {
     assert_eq!(server.wait_texts(OWNER, 2).await, ["echo: hello", "echo: hello"]);
     world.stop().await;
 }
+
+// A group that has another id now is answered there; what is answered stayed behind.
+#[tokio::test]
+async fn a_group_that_moved_is_answered_where_it_is() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    server.fault("sendMessage", Fault::Moved(-100_900));
+    server.says_in(-55, OWNER, "bub, hello");
+    assert_eq!(server.wait_texts(-100_900, 1).await, ["echo: bub, hello"]);
+    let calls = server.calls_of("sendMessage");
+    assert!(!calls[0].params["reply_parameters"].is_null(), "{calls:?}");
+    assert!(calls[1].params["reply_parameters"].is_null(), "{calls:?}");
+    assert!(server.texts(-55).is_empty());
+    world.stop().await;
+    check(&server);
+}
+
+// H-174
+#[tokio::test]
+async fn a_reply_to_a_message_that_is_gone_is_sent_without_pointing_at_it() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    server.fault("sendMessage", Fault::Refuse(400, "Bad Request: message to be replied not found"));
+    server.says_in(-100_901, OWNER, "bub, hello");
+    assert_eq!(server.wait_texts(-100_901, 1).await, ["echo: bub, hello"]);
+    assert!(server.calls_of("sendMessage")[1].params["reply_parameters"].is_null());
+    world.stop().await;
+    check(&server);
+}
+
+// An answer that outgrows a message before it is shown for the first time is shown all the same: its beginning.
+#[tokio::test]
+async fn an_answer_that_grows_fast_is_seen_to_grow() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::ZERO);
+    let world = World::with(options, home.path()).await;
+    server.says(OWNER, &format!("grow {} end", "x".repeat(5000)));
+    world.asked(1).await;
+    world.model.permits.add_permits(1);
+    let shown = server.wait_texts(OWNER, 1).await;
+    assert!(shown[0].starts_with("xxx") && shown[0].len() <= 4096, "{}", shown[0].len());
+    world.model.permits.add_permits(10);
+    let texts = server.wait_texts(OWNER, 2).await;
+    assert!(texts[1].ends_with("end"), "{}", texts[1].len());
+    assert_eq!(server.calls_of("sendMessage").len(), 2, "the preview is the first part of the reply");
+    world.stop().await;
+    check(&server);
+}

@@ -37,6 +37,8 @@ pub(crate) struct Model {
     /// The content of each message, as the model sees it.
     pub(crate) asked: watch::Sender<Vec<String>>,
     pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
+    /// What became of each file that came with a message.
+    pub(crate) files: watch::Sender<Vec<Result<usize, String>>>,
     framework: FrameworkRef,
 }
 
@@ -60,6 +62,11 @@ impl Model {
     }
 
     async fn build_prompt(&self, message: &Envelope) -> Result<Prompt> {
+        for item in message.media() {
+            let bytes = item.bytes().await.map(|bytes| bytes.map_or(0, |bytes| bytes.len()));
+            let outcome = bytes.map_err(|error| error.message().to_owned());
+            self.files.send_modify(|files| files.push(outcome));
+        }
         Ok(Prompt::Text(message.content().into_owned()))
     }
 
@@ -160,6 +167,7 @@ impl World {
             permits: Arc::new(Semaphore::new(0)),
             asked: watch::Sender::default(),
             senders: Arc::default(),
+            files: watch::Sender::default(),
             framework: FrameworkRef::default(),
         };
         let mut plugin = model.clone();
@@ -189,16 +197,21 @@ impl World {
 
     /// What the channel failed with last, once it has.
     pub(crate) async fn last_error(&self) -> Option<String> {
-        for _ in 0..200 {
+        let channel = self.shown(|channel| channel["last_error"].is_string()).await;
+        channel["last_error"].as_str().map(str::to_owned)
+    }
+
+    /// How the channel is said to be, once that is as it should be.
+    pub(crate) async fn shown(&self, is_right: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..1000 {
             let status = bub_channels::status::ask(&self.directory, &json!({"do": "status"})).await.unwrap();
-            let error =
-                status.and_then(|status| status["channels"][0]["last_error"].as_str().map(str::to_owned));
-            if error.is_some() {
-                return error;
+            let channel = status.map(|status| status["channels"][0].clone()).unwrap_or_default();
+            if is_right(&channel) {
+                return channel;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        None
+        panic!("the channel was never shown so");
     }
 
     pub(crate) async fn asked(&self, count: usize) -> Vec<String> {

@@ -2,7 +2,11 @@
 
 #![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
 
-use std::{io, sync::Arc, time::Duration, time::Instant};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 use tokio::{
@@ -22,7 +26,10 @@ use crate::model::{http::Reader, log::Request};
 
 /// Serves one connection to its end.
 pub(super) async fn connection(socket: TcpStream, shared: Arc<Shared>) {
+    shared.connections.fetch_add(1, Ordering::Relaxed);
     drop(talk(socket, &shared).await);
+    shared.connections.fetch_sub(1, Ordering::Relaxed);
+    shared.changed();
 }
 
 async fn talk(mut socket: TcpStream, shared: &Shared) -> io::Result<()> {
@@ -51,12 +58,14 @@ async fn left(input: &ReadHalf<'_>) {
 
 /// Answers a request; `false` when the connection is to be cut.
 async fn answer(output: &mut WriteHalf<'_>, request: &Request, shared: &Shared) -> io::Result<bool> {
-    shared.requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    if let Some(path) = request.path.strip_prefix(&format!("/file/bot{TOKEN}/")) {
+    shared.requests.fetch_add(1, Ordering::Relaxed);
+    // To a proxy one names the server as well.
+    let path = request.path.strip_prefix("http://").and_then(|rest| Some(rest.split_at(rest.find('/')?).1));
+    let path = path.unwrap_or(&request.path);
+    if let Some(path) = path.strip_prefix(&format!("/file/bot{TOKEN}/")) {
         return send_file(output, path, shared).await;
     }
-    let Some((token, method)) = request.path.strip_prefix("/bot").and_then(|path| path.split_once('/'))
-    else {
+    let Some((token, method)) = path.strip_prefix("/bot").and_then(|path| path.split_once('/')) else {
         return write(output, 404, &refusal(404, "Not Found")).await;
     };
     if token != TOKEN || shared.chats().is_revoked {
@@ -90,6 +99,12 @@ async fn answer(output: &mut WriteHalf<'_>, request: &Request, shared: &Shared) 
             let mut body = refusal(429, &format!("Too Many Requests: retry after {seconds}"));
             body["parameters"] = json!({"retry_after": seconds});
             return write(output, 429, &body).await;
+        }
+        Some(Fault::Moved(chat)) => {
+            note(false);
+            let mut body = refusal(400, "Bad Request: group chat was upgraded to a supergroup chat");
+            body["parameters"] = json!({"migrate_to_chat_id": chat});
+            return write(output, 400, &body).await;
         }
         Some(Fault::Page(status)) => {
             note(false);

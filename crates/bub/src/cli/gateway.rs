@@ -14,11 +14,13 @@ use std::{
 
 use bub_channels::{
     Gateway, Options,
+    telegram::{self, TelegramOptions},
     webhook::{self, WebhookOptions},
 };
 use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_settings::{Environment, Settings, core};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{approve::InChannel, output};
 use crate::signals;
@@ -83,12 +85,17 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
     let names = flags.unwrap_or_else(|| settings.get(&core::ENABLED_CHANNELS));
     let mut options = Options::new(&settings, name);
     options.house = in_channel;
+    raise_file_limit();
     let stop = signals::listen();
     let systemd = Systemd::new(settings.environment());
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
-        if gateway.channels().iter().any(|channel| channel == webhook::NAME) {
+        let is_chosen = |name: &str| gateway.channels().iter().any(|channel| channel == name);
+        if is_chosen(webhook::NAME) {
             WebhookOptions::new(&settings).check()?;
+        }
+        if is_chosen(telegram::NAME) {
+            TelegramOptions::new(&settings).check()?;
         }
         let report = report(name, &gateway, &settings);
         let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.remote());
@@ -116,6 +123,20 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
     };
     framework.run_scoped(work).await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Many chats at once need many files and connections at once. Not more than this, because what the agent starts inherits
+/// it, and some programs go through every number that a file could have.
+const FILES: u64 = 65_536;
+
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.unwrap_or(FILES).min(FILES);
+    if limit.current.is_none_or(|current| current >= wanted) {
+        return;
+    }
+    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
+    tracing::debug!("gateway.file_limit from={:?} to={wanted} raised={}", limit.current, raised.is_ok());
 }
 
 /// What a person wants to know at the start: what runs, who may do what, what was left over.

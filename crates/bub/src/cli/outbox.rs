@@ -5,7 +5,7 @@ use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 use bub_channels::{Options, status};
 use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_tape::fs::RealFs;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json};
 
 use super::{gateway, output};
@@ -13,11 +13,12 @@ use super::{gateway, output};
 pub(super) fn command() -> CliCommand {
     let id =
         || Arg::new("id").value_name("ID").required(true).help("The reply, as `bub outbox list` names it");
+    let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print everything as JSON");
     let command = Command::new("outbox")
         .about("Look after replies that were not delivered")
         .subcommand_required(true)
         .arg(gateway::name_arg().global(true))
-        .subcommand(Command::new("list").about("List them"))
+        .subcommand(Command::new("list").about("List them").arg(json))
         .subcommand(
             Command::new("retry").about("Try to deliver one again, now or at the next start").arg(id()),
         )
@@ -50,6 +51,9 @@ fn report(what: &str, given: &ArgMatches, answer: &Value) -> String {
         let id = given.try_get_one::<String>("id").ok().flatten().map_or("", String::as_str);
         let done = if what == "retry" { "is tried again" } else { "is dropped" };
         return format!("{id} {done}\n");
+    }
+    if given.try_get_one::<bool>("json").ok().flatten() == Some(&true) {
+        return format!("{answer}\n");
     }
     let mut text = String::new();
     for reply in answer.get("replies").and_then(Value::as_array).into_iter().flatten() {

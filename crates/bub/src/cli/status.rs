@@ -61,7 +61,7 @@ fn report(name: &str, status: &Value) -> String {
     }
     let _ = writeln!(
         text,
-        "messages: {} unfinished in {} sessions, {} turns run",
+        "messages: {} unfinished in {} sessions, {} turns running",
         count(status, "unfinished"),
         count(status, "busy_sessions"),
         count(status, "running_turns"),

@@ -10,7 +10,7 @@ use std::{
 
 use bub_testkit::{
     model::{ModelServer, Reply},
-    telegram::{BotServer, TOKEN},
+    telegram::{BotServer, Fault, TOKEN},
 };
 
 use crate::sandbox::{Sandbox, bub, signal};
@@ -201,6 +201,46 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     assert_eq!(server.violations(), Vec::<String>::new());
 }
 
+// What the platform refuses for good is no answer: the model learns why at once, and what it says then is sent.
+#[test]
+fn a_message_that_the_platform_refuses_is_an_error_of_the_tool() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    model.script(Reply::new().call("c1", "telegram_send", r#"{"text": "psst"}"#));
+    model.script(Reply::text("then I say it here"));
+    server.fault("sendMessage", Fault::Refuse(400, "Bad Request: message thread not found"));
+    let gateway = start(&sandbox, &server, &model);
+    let began = Instant::now();
+    server.says(MEMBER, "do it");
+    wait("the plain reply", || text_of(&server, MEMBER, "then I say it here"));
+    assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
+    let told = model.requests().pop().unwrap().json().to_string();
+    assert!(told.contains("message thread not found") && !told.contains("on its way"), "{told}");
+    gateway.stop();
+}
+
+// L1, L7: when not even the tape can be read, people are told so, and nothing about the computer but to its owner.
+#[test]
+fn a_broken_home_is_told_without_its_paths() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    model.otherwise(Reply::text("fine"));
+    let gateway = start(&sandbox, &server, &model);
+    server.says(MEMBER, "hello");
+    wait("an answer", || text_of(&server, MEMBER, "fine"));
+    let tapes = sandbox.home().join("tapes");
+    std::fs::rename(&tapes, sandbox.home().join("aside")).unwrap();
+    std::fs::write(&tapes, "in the way").unwrap();
+    for person in [MEMBER, OWNER] {
+        server.says(person, "and now?");
+        wait("a word about it", || text_of(&server, person, "An error occurred"));
+    }
+    let (member, owner) = (server.texts(MEMBER).join(" "), server.texts(OWNER).join(" "));
+    assert!(member.contains("the log has the details") && !member.contains("tapes"), "{member}");
+    assert!(owner.contains("tapes"), "{owner}");
+    let log = gateway.stop();
+    assert!(!log.contains("telegram.update_skipped"), "{log}");
+    assert_eq!(server.pending(), 0);
+}
+
 // Approvals as buttons, bound to the person who asked.
 #[test]
 fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
@@ -276,12 +316,28 @@ fn pictures_and_text_documents_reach_the_model() {
         "document": {"file_id": "huge", "file_unique_id": "h", "file_name": "huge.zip", "mime_type": "application/zip", "file_size": 4_000_000_000_i64},
     }));
     wait("a third", || server.texts(OWNER).len() == 3);
+    // What is not to be had, or not what it says, is named as well.
+    server.file("binary", "documents/b.txt", vec![0xff, 0xfe, 0]);
+    for (at, file) in ["gone", "binary"].into_iter().enumerate() {
+        server.message(serde_json::json!({
+            "chat": chat, "from": from,
+            "document": {"file_id": file, "file_unique_id": "d", "file_name": format!("{file}.txt"), "mime_type": "text/plain"},
+        }));
+        wait("an answer without it", || server.texts(OWNER).len() == 4 + at);
+    }
     let requests: Vec<String> = model.requests().iter().map(|request| request.json().to_string()).collect();
     assert!(requests[0].contains("data:image/jpeg;base64,anBlZyBieXRlcw=="), "{}", requests[0]);
     assert!(requests[1].contains("the secret word is plum"), "{}", requests[1]);
     assert!(!requests[1].contains("../../a b.txt]"), "{}", requests[1]);
     assert!(requests[2].contains("huge.zip (larger than 2 MiB)"), "{}", requests[2]);
-    gateway.stop();
+    assert!(
+        requests[3].contains("files_not_read=gone.txt (Telegram: Bad Request: wrong file_id"),
+        "{}",
+        requests[3]
+    );
+    assert!(requests[4].contains("files_not_read=binary.txt (it is no text)"), "{}", requests[4]);
+    let log = gateway.stop();
+    assert_eq!(log.matches("prompt.file_not_read").count(), 2, "{log}");
 }
 
 // `reply: tool` as in the original: the plain answer stays inside; H-173: what went wrong is told all the same.
