@@ -105,8 +105,8 @@ impl Current {
         ChannelMessage::new(session, &self.origin, text).chat_id(&self.chat).kind("error").into()
     }
 
-    pub(crate) fn note_excused(&self) {
-        self.is_excused.store(true, Ordering::Relaxed);
+    pub(crate) fn note_excused(&self, is_error: bool) {
+        self.is_excused.fetch_or(is_error, Ordering::Relaxed);
     }
 
     pub(crate) fn is_excused(&self) -> bool {

@@ -60,9 +60,9 @@ pub(crate) async fn dispatch(
     let chat = message.chat_id().unwrap_or("default".into()).into_owned();
     let by_tool = message.slot::<ByTool>().is_some()
         && turn.as_ref().is_some_and(|turn| turn.note_spoken(&name, &chat));
-    let failed = turn.as_ref().filter(|_| message.kind() == "error").map(Arc::clone);
-    if turn.as_ref().is_some_and(|turn| turn.was_said(print)) {
-        failed.iter().for_each(|turn| turn.note_excused());
+    let is_error = message.kind() == "error";
+    if let Some(turn) = turn.as_ref().filter(|turn| turn.was_said(print)) {
+        turn.note_excused(is_error);
         return Ok(true);
     }
     let mut message = message.clone();
@@ -87,8 +87,8 @@ pub(crate) async fn dispatch(
     };
     let parcel = Parcel { reply: Arc::new(reply.clone()), message: Some(message), attempt: 0 };
     core.journal.commit(Record::Reply(reply)).await?;
-    failed.iter().for_each(|turn| turn.note_excused());
     if let Some(turn) = turn {
+        turn.note_excused(is_error);
         turn.count_reply(&parcel.reply.channel);
     }
     Outbox::send(core, parcel);

@@ -137,9 +137,11 @@ impl TelegramOptions {
 mod tests {
     use super::TelegramOptions;
 
+    type Change = fn(&mut TelegramOptions);
+
     #[test]
     fn settings_that_cannot_be_right_are_named() {
-        let check = |change: fn(&mut TelegramOptions)| {
+        let check = |change: Change| {
             let mut options = TelegramOptions::at("/nowhere".into());
             options.token = Some("123:abc".into());
             change(&mut options);
@@ -147,7 +149,7 @@ mod tests {
         };
         assert_eq!(check(|_| ()), "");
         assert_eq!(check(|options| options.proxy = Some("socks5://a:1".to_owned())), "");
-        let wrong: [(&str, fn(&mut TelegramOptions)); 5] = [
+        let wrong: [(&str, Change); 5] = [
             ("telegram.token", |options| options.token = Some("../x".into())),
             ("telegram.api_base", |options| options.api_base = "nonsense".to_owned()),
             ("telegram.proxy", |options| options.proxy = Some("nonsense://x".to_owned())),

@@ -160,7 +160,7 @@ impl Reader<'_> {
                     self.text(info);
                     self.begin_block();
                 }
-                self.info = info.to_owned();
+                info.clone_into(&mut self.info);
                 self.style.code = language.map_or(Code::Block, |name| Code::Named(self.document.name(name)));
             }
             Tag::List(first) => {
