@@ -42,7 +42,7 @@ fn sessions() {
     let program = program();
     let gateway = program.gateway().unwrap();
     let mut before = 0;
-    for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 1_000) {
+    for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 10_000) {
         let busy = gateway.cpu().unwrap();
         gateway.flood(before..count, |number| format!("chat{number}")).unwrap();
         let busy = gateway.cpu().unwrap().saturating_sub(busy);

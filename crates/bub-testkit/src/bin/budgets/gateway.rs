@@ -4,10 +4,10 @@ use std::{thread, time::Duration};
 
 use bub_testkit::program::Program;
 
-use crate::{Budgets, MB, Outcome};
+use crate::{Budgets, MB, Outcome, least};
 
 /// Starts, of which the best counts.
-const STARTS: usize = 20;
+const STARTS: u32 = 20;
 /// Beyond what fills up and is then full: open tapes, the 2,000 messages that the webhook remembers.
 const WARM: usize = 3_000;
 const TURNS: usize = 10_000;
@@ -19,16 +19,16 @@ const PART: usize = 500;
 const SESSIONS: usize = 2_000;
 
 pub(crate) fn start(budgets: &mut Budgets, program: &Program, place: &str) -> Outcome<()> {
-    let (mut ready, mut memory) = (Duration::MAX, u64::MAX);
-    for _ in 0..STARTS {
+    // The limit is for an empty home; with very many tapes it is that of every start.
+    let limit = Duration::from_millis(if place.is_empty() { 30 } else { 100 });
+    let mut memory = u64::MAX;
+    let ready = least(limit, STARTS, || {
         let gateway = program.gateway()?;
         // What the start leaves to do at once is done.
         thread::sleep(Duration::from_millis(100));
-        ready = ready.min(gateway.ready);
         memory = memory.min(gateway.memory()?);
-    }
-    // The limit is for an empty home; with very many tapes it is that of every start.
-    let limit = Duration::from_millis(if place.is_empty() { 30 } else { 100 });
+        Ok(gateway.ready)
+    })?;
     let hint = "what stands before READY=1: bub/src/cli/gateway.rs, Gateway::open; `strace -f -r`";
     budgets.time(&format!("bub gateway: ready{place}"), ready, limit, hint)?;
     let hint = "what is built before the first message needs it (HTTP clients, trust stores, threads)";
@@ -43,15 +43,15 @@ pub(crate) fn sessions_and_turns(budgets: &mut Budgets, program: &Program) -> Ou
     };
     let chat = |number: usize| format!("chat{}", number / TURNS_OF_A_SESSION);
     gateway.flood(0..WARM, chat)?;
-    let (before, mut least) = (memory()?, Duration::MAX);
+    let (before, mut turn) = (memory()?, Duration::MAX);
     for begin in (WARM..TURNS).step_by(PART) {
         let busy = gateway.cpu()?;
         gateway.flood(begin..begin + PART, chat)?;
-        least = least.min(gateway.cpu()?.saturating_sub(busy) / u32::try_from(PART)?);
+        turn = turn.min(gateway.cpu()?.saturating_sub(busy) / u32::try_from(PART)?);
     }
     let after = memory()?;
     let hint = "`perf record -g` of a gateway under load; benches `turn` (bub-agent) and `load` (bub)";
-    budgets.time("bub gateway: processor time of a turn", least, Duration::from_millis(3), hint)?;
+    budgets.time("bub gateway: processor time of a turn", turn, Duration::from_millis(3), hint)?;
     let hint =
         "something is kept for each turn: maps and lists without a limit; heaptrack of a gateway under load";
     let growth = after.saturating_sub(before);
