@@ -28,7 +28,7 @@ pub(crate) fn tables(
         let _ = writeln!(text, "| `{}` | {} | {} |", one.name, one.about, nanos(one.nanos));
     }
     let (grown, single) = partition(figures);
-    text += "\n### Figures\n\n";
+    text += "\n### Figures\n";
     let mut bench = "";
     for figure in single {
         if bench != figure.bench {
@@ -140,6 +140,7 @@ fn bytes(count: f64) -> String {
 /// Three digits that matter; what is larger, in full.
 fn short(number: f64) -> String {
     match number.abs() {
+        ..0.1 if number != 0.0 => format!("{number:.3}"),
         ..10.0 if number.fract() != 0.0 => format!("{number:.2}"),
         ..100.0 if number.fract() != 0.0 => format!("{number:.1}"),
         _ => format!("{number:.0}"),
