@@ -24,7 +24,7 @@ pub(crate) struct HostDesk {
 
 impl HostDesk {
     pub(crate) fn new(plugin: Weak<External>) -> Self {
-        Self { plugin, meter: Mutex::new(Meter::new()) }
+        Self { plugin, meter: Mutex::new(Meter::of_lines()) }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Result, StreamEvent,
+    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Result, Role, StreamEvent,
 };
 use serde_json::{Value, json};
 
@@ -26,11 +26,9 @@ impl ExternalChannel {
     }
 
     async fn ask(&self, method: &str, params: Value) -> Result<Value> {
-        let Some(peer) = self.plugin.reach().await? else {
-            return Err(Error::new(ErrorKind::Temporary, "the plugin failed too often and is left alone"));
-        };
-        let mut asked = peer.ask(method, &params, 0);
         let limit = self.plugin.setup.limits.hook;
+        let peer = self.plugin.reach(Some(limit)).await?;
+        let mut asked = peer.ask(method, &params, 0);
         let answering = async {
             loop {
                 match asked.next().await {
@@ -45,10 +43,7 @@ impl ExternalChannel {
         let Ok(answer) = tokio::time::timeout(limit, answering).await else {
             drop(asked);
             self.plugin.note_late(&peer).await;
-            return Err(Error::new(
-                ErrorKind::Temporary,
-                format!("no answer within {} s", limit.as_secs_f32()),
-            ));
+            return Err(self.plugin.late(limit));
         };
         asked.is_over = true;
         self.plugin.note_success();
@@ -155,6 +150,11 @@ pub(crate) async fn inbound(plugin: &External, mut params: Value) -> Result<Valu
     let mut sender = codec::read_sender(params.get("sender"));
     // A channel vouches for who somebody is; how much that person may do is for the owner to say.
     sender.role = sender.role.min(plugin.setup.most_role);
+    let session = message.field("session_id").and_then(Value::as_str).filter(|session| !session.is_empty());
+    let is_here = |session: &str| session.split_once(':').is_some_and(|(own, _)| own == channel);
+    if sender.role != Role::Owner && session.is_some_and(|session| !is_here(session)) {
+        return Err(Error::invalid_input(format!("`session_id` must begin with `{channel}:`")));
+    }
     sender.channel = channel;
     sender.chat_id = message.chat_id().unwrap_or_default().into_owned();
     inbox(message.with_sender(sender)).await?;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, io::Write as _, process::ExitCode, sync::Arc};
 
-use bub_kernel::{CliCommand, CliContext, Error, ErrorKind, Result};
+use bub_kernel::{CliCommand, CliContext, Error, Result};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Map, Value, json};
 
@@ -104,8 +104,7 @@ async fn run(plugin: Arc<External>, entry: Arc<CommandEntry>, context: CliContex
 }
 
 async fn talk(plugin: &Arc<External>, params: &Value) -> Result<ExitCode> {
-    let peer = plugin.reach().await?;
-    let peer = peer.ok_or_else(|| Error::new(ErrorKind::Temporary, "the plugin failed too often"))?;
+    let peer = plugin.reach(None).await?;
     let mut asked = peer.ask("cli/run", params, CREDITS);
     loop {
         match asked.next().await {

@@ -12,6 +12,8 @@ use bub_settings::Redactor;
 const MOST_LINE: u64 = 4 * 1024;
 /// So many lines a second are logged; the others are counted.
 const MOST_LINES: u32 = 200;
+/// So many lines a minute are logged that are no messages.
+const MOST_GARBAGE: u32 = 3;
 
 /// Starts logging.
 pub(crate) fn log(plugin: &str, errors: PipeReader, redactor: Redactor) -> Result<()> {
@@ -22,31 +24,44 @@ pub(crate) fn log(plugin: &str, errors: PipeReader, redactor: Redactor) -> Resul
     Ok(())
 }
 
-/// Lets through so many lines a second, and counts the others.
+/// Lets through so many lines in a while, and counts the others.
 #[derive(Debug)]
 pub(crate) struct Meter {
+    what: &'static str,
+    span: Duration,
+    most: u32,
     since: Instant,
     lines: u32,
 }
 
 impl Meter {
-    pub(crate) fn new() -> Self {
-        Self { since: Instant::now(), lines: 0 }
+    /// For what a plugin means to say.
+    pub(crate) fn of_lines() -> Self {
+        Self::new("plugin.stderr", Duration::from_secs(1), MOST_LINES)
+    }
+
+    /// For what means nothing.
+    pub(crate) fn of_garbage() -> Self {
+        Self::new("plugin.garbage", Duration::from_mins(1), MOST_GARBAGE)
+    }
+
+    fn new(what: &'static str, span: Duration, most: u32) -> Self {
+        Self { what, span, most, since: Instant::now(), lines: 0 }
     }
 
     /// Whether one more line may be logged.
     pub(crate) fn lets_through(&mut self, plugin: &str) -> bool {
-        if self.since.elapsed() > Duration::from_secs(1) {
+        if self.since.elapsed() > self.span {
             self.tell_skipped(plugin);
-            *self = Self::new();
+            *self = Self::new(self.what, self.span, self.most);
         }
         self.lines = self.lines.saturating_add(1);
-        self.lines <= MOST_LINES
+        self.lines <= self.most
     }
 
     fn tell_skipped(&self, plugin: &str) {
-        if let Some(skipped @ 1..) = self.lines.checked_sub(MOST_LINES) {
-            tracing::warn!("plugin.stderr plugin={plugin} {skipped} more lines in a second were left out");
+        if let Some(skipped @ 1..) = self.lines.checked_sub(self.most) {
+            tracing::warn!("{} plugin={plugin} {skipped} more lines were left out", self.what);
         }
     }
 }
@@ -54,7 +69,7 @@ impl Meter {
 fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
     let mut reader = BufReader::new(errors);
     let mut line = Vec::new();
-    let mut meter = Meter::new();
+    let mut meter = Meter::of_lines();
     loop {
         line.clear();
         match reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line) {

@@ -28,6 +28,8 @@ const LAST_GRACE: Duration = Duration::from_millis(500);
 /// So many failures in a row are borne before it is left alone for a while.
 const BORNE: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// One that did not start is not started again at once: not by the next hook of the turn.
+const START_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
 /// How long the calls of a plugin may take.
@@ -41,6 +43,8 @@ pub struct Limits {
     pub synchronous: Duration,
     /// A tool.
     pub tool: Duration,
+    /// A model that says nothing.
+    pub model: Duration,
     /// Single hooks, by name.
     pub hooks: HashMap<String, Duration>,
 }
@@ -52,6 +56,7 @@ impl Default for Limits {
             hook: Duration::from_secs(30),
             synchronous: Duration::from_secs(5),
             tool: Duration::from_mins(5),
+            model: Duration::from_mins(10),
             hooks: HashMap::new(),
         }
     }
@@ -131,6 +136,8 @@ impl Drop for Running {
 struct Health {
     failures: u32,
     not_before: Option<Instant>,
+    /// What went wrong last.
+    why: String,
 }
 
 impl External {
@@ -164,6 +171,16 @@ impl External {
         &self.setup.name
     }
 
+    /// An error that says whose it is.
+    pub(crate) fn error(&self, kind: ErrorKind, text: &str) -> Error {
+        Error::new(kind, format!("plugin {}: {text}", self.name()))
+    }
+
+    /// A call had no answer in time.
+    pub(crate) fn late(&self, limit: Duration) -> Error {
+        self.error(ErrorKind::Temporary, &format!("no answer within {} s", limit.as_secs_f32()))
+    }
+
     pub(crate) fn runtime(&self) -> Option<&tokio::runtime::Handle> {
         self.runtime.get()
     }
@@ -180,25 +197,47 @@ impl External {
         own.or_else(|| (!is_open).then_some(if is_synchronous { limits.synchronous } else { limits.hook }))
     }
 
-    /// The running process, started if need be; nothing while the plugin is left alone.
-    pub(crate) async fn reach(&self) -> Result<Option<Arc<Peer>>> {
+    /// The running process, started if need be; an error when that takes longer, and while the plugin is left alone.
+    pub(crate) async fn reach(&self, limit: Option<Duration>) -> Result<Arc<Peer>> {
         self.runtime.get_or_init(tokio::runtime::Handle::current);
         if let Some(peer) = self.running_peer() {
-            return Ok(Some(peer));
+            return Ok(peer);
         }
-        let Some(own) = self.own.upgrade() else { return Ok(None) };
-        let starting = tokio::task::spawn_blocking(move || own.reach_blocking());
-        starting.await.unwrap_or_else(|error| Err(Error::unknown(format!("it cannot be started: {error}"))))
+        let own = self.own.upgrade().ok_or_else(|| self.error(ErrorKind::Temporary, "it is gone"))?;
+        let starting = tokio::task::spawn_blocking(move || own.reach_blocking(limit));
+        starting.await.unwrap_or_else(|error| Err(self.error(ErrorKind::Unknown, &error.to_string())))
     }
 
     /// The same on a thread that may block.
-    pub(crate) fn reach_blocking(&self) -> Result<Option<Arc<Peer>>> {
+    pub(crate) fn reach_blocking(&self, limit: Option<Duration>) -> Result<Arc<Peer>> {
+        if let Some(peer) = self.running_peer() {
+            return Ok(peer);
+        }
+        let Some(own) = self.own.upgrade() else {
+            return Err(self.error(ErrorKind::Temporary, "it is gone"));
+        };
+        let (to, started) = std::sync::mpsc::channel();
+        // It goes on starting when this call cannot wait any longer: the next one may find it there.
+        let starting = move || drop(to.send(own.reach_slowly()));
+        std::thread::Builder::new().name("plugin-start".to_owned()).spawn(starting)?;
+        let limit = limit.unwrap_or(Duration::MAX).min(self.setup.limits.start + LAST_GRACE);
+        started.recv_timeout(limit).unwrap_or_else(|_| {
+            let why = format!("it did not start within {} s", limit.as_secs_f32());
+            Err(self.error(ErrorKind::Temporary, &why))
+        })
+    }
+
+    fn reach_slowly(&self) -> Result<Arc<Peer>> {
         let _one_at_a_time = lock(&self.starting);
         if let Some(peer) = self.running_peer() {
-            return Ok(Some(peer));
+            return Ok(peer);
         }
-        if lock(&self.health).not_before.is_some_and(|when| Instant::now() < when) {
-            return Ok(None);
+        {
+            let health = lock(&self.health);
+            if health.not_before.is_some_and(|when| Instant::now() < when) {
+                let why = format!("it is left alone for a while, because: {}", health.why);
+                return Err(self.error(ErrorKind::Temporary, &why));
+            }
         }
         let started = self.start().and_then(|running| {
             let described = self.initialize(&running)?;
@@ -212,11 +251,11 @@ impl External {
                 if let Some(before) = before {
                     lock(&before.leash).kill();
                 }
-                Ok(Some(peer))
+                Ok(peer)
             }
             Err(error) => {
-                self.note_failure(error.message());
-                Err(error)
+                self.note_failure(error.message(), true);
+                Err(self.error(error.kind(), error.message()))
             }
         }
     }
@@ -240,11 +279,7 @@ impl External {
 
     fn start(&self) -> Result<Arc<Running>> {
         crate::digest::verify(&self.setup)?;
-        let usual = self.host.settings.child_environment().into_iter();
-        let usual = usual.map(|(name, value)| (OsString::from(name), value.to_owned()));
-        let granted = self.setup.granted.iter().filter_map(|name| {
-            self.host.settings.granted_variable(name).map(|value| (OsString::from(name), value))
-        });
+        let environment = self.host.settings.plugin_environment(&self.setup.granted).into_iter();
         // Python would otherwise run whatever bytecode lies beside the plugin, which is not pinned.
         let cache = self.host.settings.home().join("cache/python").join(self.name());
         let bytecode = (OsString::from("PYTHONPYCACHEPREFIX"), cache.into_os_string());
@@ -252,7 +287,7 @@ impl External {
             launcher: self.host.launcher.as_deref(),
             command: &self.setup.command,
             directory: &self.setup.directory,
-            environment: usual.chain(granted).chain([bytecode]).collect(),
+            environment: environment.chain([bytecode]).collect(),
         };
         let Talker { stream, errors, leash } = talk.start().map_err(|error| {
             let program = self.setup.command.first().map(|program| program.to_string_lossy().into_owned());
@@ -279,16 +314,19 @@ impl External {
             match request.next_before(deadline) {
                 Some(Arrival::Response(answer)) => {
                     request.is_over = true;
-                    let answer = answer
-                        .map_err(|error| Error::config(format!("it did not start: {}", error.message())))?;
+                    let answer = answer.map_err(|error| {
+                        let prefix = format!("plugin {}: ", self.name());
+                        let why = error.message();
+                        let why = why.strip_prefix(&prefix).unwrap_or(why);
+                        Error::config(format!("it did not start: {why}"))
+                    })?;
                     let read = serde_json::from_value(answer);
                     return read
                         .map_err(|error| Error::config(format!("it describes itself wrongly: {error}")));
                 }
                 Some(Arrival::Question { id, .. }) => {
-                    running
-                        .peer
-                        .respond(&id, Err(Error::invalid_input("not before `initialize` is answered")));
+                    let early = Error::invalid_input("not before `initialize` is answered");
+                    running.peer.respond(&id, Err(early));
                 }
                 Some(Arrival::Event(_)) => {}
                 None => {
@@ -324,13 +362,18 @@ impl External {
         }
     }
 
-    fn note_failure(&self, why: &str) {
+    fn note_failure(&self, why: &str, at_start: bool) {
         let mut health = lock(&self.health);
         health.failures += 1;
-        let over = health.failures.checked_sub(BORNE);
-        let pause = over.map(|over| FIRST_PAUSE.saturating_mul(1 << over.min(10)).min(LONGEST_PAUSE));
+        let (over, first) = if at_start {
+            (health.failures.checked_sub(1), START_PAUSE)
+        } else {
+            (health.failures.checked_sub(BORNE), FIRST_PAUSE)
+        };
+        let pause = over.map(|over| first.saturating_mul(1 << over.min(10)).min(LONGEST_PAUSE));
         health.not_before = pause.map(after);
         let why = self.redact(why);
+        health.why.clone_from(&why);
         let (name, failures) = (self.name(), health.failures);
         if let Some(pause) = pause {
             let pause = pause.as_secs();
@@ -346,7 +389,7 @@ impl External {
         if current.as_ref().is_some_and(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer)) {
             let running = current.take();
             drop(current);
-            self.note_failure(why);
+            self.note_failure(why, false);
             if let Some(running) = running {
                 lock(&running.leash).kill();
             }

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
-    BoxFuture, Error, ErrorKind, Result, State,
+    BoxFuture, Error, Result, State,
     hooks::{AsyncHook, Call, HookPoint, HookReturn, HookSet, SyncHook, point},
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -65,16 +66,13 @@ impl Hook {
     }
 
     /// The process to ask. Without one, turns go on; only a guard that cannot be asked says no.
-    pub(crate) fn or_absent(&self, reached: Result<Option<Arc<Peer>>>) -> Result<Option<Arc<Peer>>> {
+    pub(crate) fn or_absent(&self, reached: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
         let is_guard = self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
         match reached {
-            Ok(None) if is_guard => {
-                Err(Error::new(ErrorKind::Temporary, "it failed too often, and is left alone for a while"))
-            }
+            Ok(peer) => Ok(Some(peer)),
             Err(error) if is_guard => Err(error),
             // Why it could not be started is in the log.
-            Ok(None) | Err(_) => Ok(None),
-            found => found,
+            Err(_) => Ok(None),
         }
     }
 
@@ -82,33 +80,44 @@ impl Hook {
         self.plugin.limit(&self.entry.name, P::SPEC.sync_only, P::SPEC.time_limit.is_none())
     }
 
-    pub(crate) async fn late(&self, peer: &Arc<Peer>, limit: Duration) -> Error {
+    pub(crate) async fn late(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
         self.plugin.note_late(peer).await;
-        late(limit)
+        self.plugin.late(limit.unwrap_or(self.plugin.setup.limits.model))
     }
 
-    /// What comes next for a call; `None` when it took longer than it may. One that may take as long as it needs is
-    /// waited for as long as its plugin lives.
-    pub(crate) async fn next(&self, asked: &mut Asked, limit: Option<Duration>) -> Option<Arrival> {
+    /// What comes next for a call; `None` when it took longer than it may. One without a limit of its own is waited for
+    /// while its plugin lives, and is not silent for too long; what it waits for itself is not its silence.
+    pub(crate) async fn next(
+        &self,
+        asked: &mut Asked,
+        limit: Option<Duration>,
+        is_waiting: impl Fn() -> bool,
+    ) -> Option<Arrival> {
         if let Some(limit) = limit {
             return tokio::time::timeout(limit, asked.next()).await.ok();
         }
-        loop {
-            if let Ok(arrival) = tokio::time::timeout(LOOK, asked.next()).await {
+        let mut left = self.plugin.setup.limits.model;
+        while !left.is_zero() {
+            let look = left.min(LOOK);
+            if let Ok(arrival) = tokio::time::timeout(look, asked.next()).await {
                 return Some(arrival);
+            }
+            if !is_waiting() {
+                left -= look;
             }
             self.plugin.note_late(&asked.peer).await;
         }
+        None
     }
 
     async fn call_async<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
-        let Some(peer) = self.or_absent(self.plugin.reach().await)? else { return Ok(None) };
-        let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
         let limit = self.limit::<P>();
+        let Some(peer) = self.or_absent(self.plugin.reach(limit).await)? else { return Ok(None) };
+        let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
         let mut left = limit;
         loop {
             let asked = Instant::now();
-            let arrival = self.next(&mut request, left).await;
+            let arrival = self.next(&mut request, left, || false).await;
             match arrival {
                 Some(Arrival::Response(answer)) => {
                     request.is_over = true;
@@ -129,16 +138,16 @@ impl Hook {
                 Some(Arrival::Event(_)) => {}
                 None => {
                     drop(request);
-                    return Err(self.late(&peer, limit.unwrap_or_default()).await);
+                    return Err(self.late(&peer, limit).await);
                 }
             }
         }
     }
 
     fn call_blocking<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
-        let Some(peer) = self.or_absent(self.plugin.reach_blocking())? else { return Ok(None) };
-        let mut request = peer.ask_blocking(&self.method, &self.params::<P>(call.args));
         let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
+        let Some(peer) = self.or_absent(self.plugin.reach_blocking(Some(limit)))? else { return Ok(None) };
+        let mut request = peer.ask_blocking(&self.method, &self.params::<P>(call.args));
         let mut deadline = after(limit);
         loop {
             match request.next_before(deadline) {
@@ -156,7 +165,7 @@ impl Hook {
                 None => {
                     drop(request);
                     self.plugin.note_late_blocking(&peer);
-                    return Err(late(limit));
+                    return Err(self.plugin.late(limit));
                 }
             }
         }
@@ -171,18 +180,21 @@ impl Hook {
         let mut answer = match answer? {
             Value::Null => return Ok(None),
             Value::Object(answer) => answer,
-            other => return Err(wrong("an object with `value`", &other)),
+            other => return Err(self.wrong(&wrong("an object with `value`", &other))),
         };
-        self.plugin.note_success();
-        if let (Some(state), Some(patch)) = (state, answer.get("state")) {
-            apply(state, patch);
+        let named = |error: Error| self.wrong(&error);
+        let value = answer.remove("value").map(P::Output::read).transpose().map_err(named)?;
+        if let Some(patch) = answer.get("state") {
+            apply(state, patch).map_err(named)?;
         }
-        answer.remove("value").map(P::Output::read).transpose()
+        self.plugin.note_success();
+        Ok(value)
     }
-}
 
-fn late(limit: Duration) -> Error {
-    Error::new(ErrorKind::Temporary, format!("no answer within {} s", limit.as_secs_f32()))
+    /// What the plugin sent cannot be read.
+    pub(crate) fn wrong(&self, error: &Error) -> Error {
+        self.plugin.error(error.kind(), error.message())
+    }
 }
 
 /// A result of the chain below, as a plugin reads it.
@@ -191,17 +203,28 @@ pub(crate) fn wrapped<T: Outcome>(value: Option<T>) -> Value {
 }
 
 /// Takes over what a plugin did to the state; what belongs to the runtime is not its business.
-pub(crate) fn apply(state: &State, patch: &Value) {
+pub(crate) fn apply(state: Option<&State>, patch: &Value) -> Result<()> {
+    let patch = match Option::<Patch>::deserialize(patch) {
+        Ok(patch) => patch.unwrap_or_default(),
+        Err(_) => return Err(wrong("a `state` of {\"set\": {…}, \"remove\": [name, …]}", patch)),
+    };
+    let Some(state) = state else { return Ok(()) };
     let is_public = |name: &str| !name.starts_with(bub_kernel::RUNTIME_PREFIX);
-    for (name, value) in patch.get("set").and_then(Value::as_object).into_iter().flatten() {
-        if is_public(name) {
-            state.set(name.clone(), value.clone());
-        }
+    for (name, value) in patch.set.into_iter().filter(|(name, _)| is_public(name)) {
+        state.set(name, value);
     }
-    let removed = patch.get("remove").and_then(Value::as_array).into_iter().flatten();
-    for name in removed.filter_map(Value::as_str).filter(|name| is_public(name)) {
+    for name in patch.remove.iter().filter(|name| is_public(name)) {
         state.remove(name);
     }
+    Ok(())
+}
+
+/// What a plugin did to the state.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Patch {
+    set: Map<String, Value>,
+    remove: Vec<String>,
 }
 
 impl<P: Wire> AsyncHook<P> for Hook {

@@ -18,10 +18,12 @@ use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::errors::Meter;
+
 /// No message is longer, in bytes.
 pub(crate) const MOST_LINE: usize = 16 * 1024 * 1024;
-/// No event of a stream is longer: as many as there are credits may wait for their reader.
-const MOST_EVENT: usize = 1024 * 1024;
+/// So much of a stream may wait for its reader, in bytes.
+const MOST_UNREAD: usize = 32 * 1024 * 1024;
 /// So much may wait to be written before the other side counts as dead.
 const MOST_UNWRITTEN: usize = 64 * 1024 * 1024;
 /// So many lines may be no messages.
@@ -56,6 +58,7 @@ pub(crate) trait Desk: Send + Sync + 'static {
 
 /// One end.
 pub(crate) struct Peer {
+    name: String,
     unwritten: AtomicUsize,
     outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
     next_id: AtomicU64,
@@ -81,19 +84,28 @@ struct Waiter {
     to: To,
     /// How many events may still come.
     credits: usize,
+    /// How long the events are that wait for their reader.
+    unread: Arc<AtomicUsize>,
 }
 
 enum To {
     Blocking(blocking::Sender<Arrival>),
-    Waiting(mpsc::UnboundedSender<Arrival>),
+    Waiting(mpsc::UnboundedSender<(Arrival, usize)>),
 }
+
+/// What waits for whoever asked, each with its length.
+pub(crate) type Arrivals = mpsc::UnboundedReceiver<(Arrival, usize)>;
 
 impl To {
     fn send(&self, arrival: Arrival) {
+        self.send_long(arrival, 0);
+    }
+
+    fn send_long(&self, arrival: Arrival, length: usize) {
         // Nobody waits any more: that is theirs to know.
         match self {
             Self::Blocking(to) => drop(to.send(arrival)),
-            Self::Waiting(to) => drop(to.send(arrival)),
+            Self::Waiting(to) => drop(to.send((arrival, length))),
         }
     }
 }
@@ -104,6 +116,7 @@ pub(crate) struct Request<R> {
     pub(crate) id: u64,
     pub(crate) arrivals: R,
     pub(crate) is_over: bool,
+    unread: Arc<AtomicUsize>,
 }
 
 impl<R> Drop for Request<R> {
@@ -126,11 +139,13 @@ impl<R> Request<R> {
     }
 }
 
-impl Request<mpsc::UnboundedReceiver<Arrival>> {
+impl Request<Arrivals> {
     /// The next arrival. The end of the conversation is an error like any other.
     pub(crate) async fn next(&mut self) -> Arrival {
         let arrival = self.arrivals.recv().await;
-        arrival.unwrap_or_else(|| Arrival::Response(Err(self.peer.ended())))
+        let (arrival, length) = arrival.unwrap_or_else(|| (Arrival::Response(Err(self.peer.ended())), 0));
+        self.unread.fetch_sub(length, Ordering::Relaxed);
+        arrival
     }
 }
 
@@ -147,8 +162,9 @@ impl Request<blocking::Receiver<Arrival>> {
 }
 
 impl Peer {
-    fn new(outgoing: blocking::Sender<Vec<u8>>) -> Self {
+    fn new(outgoing: blocking::Sender<Vec<u8>>, name: &str) -> Self {
         Self {
+            name: name.to_owned(),
             unwritten: AtomicUsize::new(0),
             outgoing: Mutex::new(Some(outgoing)),
             next_id: AtomicU64::new(1),
@@ -168,7 +184,7 @@ impl Peer {
         desk: Arc<dyn Desk>,
     ) -> Result<Arc<Self>> {
         let (outgoing, lines) = blocking::channel();
-        let peer = Arc::new(Self::new(outgoing));
+        let peer = Arc::new(Self::new(outgoing, name));
         let (writing, reading) = (Arc::clone(&peer), Arc::clone(&peer));
         let short: String = name.chars().take(10).collect();
         let thread = |role: &str| std::thread::Builder::new().name(format!("{short}-{role}"));
@@ -188,8 +204,11 @@ impl Peer {
 
     /// Why it is over, as the error of whoever waited.
     pub(crate) fn ended(&self) -> Error {
-        let why = lock(&self.why).clone().unwrap_or_else(|| "it ended".to_owned());
-        Error::new(ErrorKind::Temporary, why)
+        Error::new(ErrorKind::Temporary, format!("plugin {}: {}", self.name, self.why()))
+    }
+
+    fn why(&self) -> String {
+        lock(&self.why).clone().unwrap_or_else(|| "it ended".to_owned())
     }
 
     /// Ends it: whoever waits is told.
@@ -209,15 +228,12 @@ impl Peer {
     }
 
     /// Asks the other side, and waits asynchronously. `credits` events may come before the answer.
-    pub(crate) fn ask(
-        self: &Arc<Self>,
-        method: &str,
-        params: &Value,
-        credits: usize,
-    ) -> Request<mpsc::UnboundedReceiver<Arrival>> {
+    pub(crate) fn ask(self: &Arc<Self>, method: &str, params: &Value, credits: usize) -> Request<Arrivals> {
         let (to, arrivals) = mpsc::unbounded_channel();
-        let id = self.send_request(method, params, Waiter { to: To::Waiting(to), credits });
-        Request { peer: Arc::clone(self), id, arrivals, is_over: false }
+        let unread = Arc::<AtomicUsize>::default();
+        let waiter = Waiter { to: To::Waiting(to), credits, unread: Arc::clone(&unread) };
+        let id = self.send_request(method, params, waiter);
+        Request { peer: Arc::clone(self), id, arrivals, is_over: false, unread }
     }
 
     /// Asks the other side, to wait on this thread.
@@ -227,8 +243,10 @@ impl Peer {
         params: &Value,
     ) -> Request<blocking::Receiver<Arrival>> {
         let (to, arrivals) = blocking::channel();
-        let id = self.send_request(method, params, Waiter { to: To::Blocking(to), credits: 0 });
-        Request { peer: Arc::clone(self), id, arrivals, is_over: false }
+        let unread = Arc::<AtomicUsize>::default();
+        let waiter = Waiter { to: To::Blocking(to), credits: 0, unread: Arc::clone(&unread) };
+        let id = self.send_request(method, params, waiter);
+        Request { peer: Arc::clone(self), id, arrivals, is_over: false, unread }
     }
 
     fn send_request(&self, method: &str, params: &Value, waiter: Waiter) -> u64 {
@@ -295,7 +313,12 @@ impl Peer {
                     Some(error) => Err(read_error(&error)),
                     None => Ok(map.remove("result").unwrap_or_default()),
                 };
-                let waiter = id.as_u64().and_then(|id| lock(&self.waiting).remove(&id));
+                let Some(number) = id.as_u64().filter(|id| *id < self.next_id.load(Ordering::Relaxed)) else {
+                    // Whoever waits for the answer that this was meant to be would wait for ever.
+                    self.close(&format!("it answered with the id {id}, which no request has"));
+                    return true;
+                };
+                let waiter = lock(&self.waiting).remove(&number);
                 let Some(waiter) = waiter else { return self.take_late() };
                 waiter.to.send(Arrival::Response(result));
             }
@@ -358,13 +381,13 @@ impl Peer {
             return self.take_late();
         };
         let error = match waiter.credits.checked_sub(1) {
-            Some(left) if length <= MOST_EVENT => {
+            Some(left) if waiter.unread.fetch_add(length, Ordering::Relaxed) + length <= MOST_UNREAD => {
                 waiter.credits = left;
                 let event = params.get_mut("event").map(Value::take).unwrap_or_default();
-                waiter.to.send(Arrival::Event(event));
+                waiter.to.send_long(Arrival::Event(event), length);
                 return true;
             }
-            Some(_) => format!("it sent an event longer than {MOST_EVENT} bytes"),
+            Some(_) => format!("more than {MOST_UNREAD} bytes of its events were not read yet"),
             None => "it sent more events than it was allowed to".to_owned(),
         };
         drop(waiting);
@@ -387,7 +410,7 @@ pub fn hear(bytes: &[u8]) -> String {
         fn closed(&self, _peer: &Peer, _why: &str) {}
     }
     let (outgoing, _lines) = blocking::channel();
-    let peer = Arc::new(Peer::new(outgoing));
+    let peer = Arc::new(Peer::new(outgoing, "fuzz"));
     let _asked: Vec<_> = (0..3).map(|credits| peer.ask("hook", &Value::Null, credits)).collect();
     let why = read_lines(bytes, &peer, &Refusing);
     peer.close(&why);
@@ -412,6 +435,7 @@ fn write_lines(mut writer: impl Write, lines: &blocking::Receiver<Vec<u8>>, peer
 fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
     let mut reader = BufReader::with_capacity(JOINED, reader);
     let (mut line, mut garbage) = (Vec::new(), 0);
+    let mut meter = Meter::of_garbage();
     loop {
         line.clear();
         match reader.by_ref().take(MOST_LINE as u64 + 1).read_until(b'\n', &mut line) {
@@ -429,14 +453,16 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
             serde_json::from_slice(&line).is_ok_and(|message| peer.take(message, line.len(), desk));
         if !is_message {
             garbage += 1;
-            let shown = String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
-            tracing::warn!("plugin.garbage line={:?}", shown.trim_end());
+            if meter.lets_through(&peer.name) {
+                let shown = String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
+                tracing::warn!("plugin.garbage plugin={} line={:?}", peer.name, shown.trim_end());
+            }
         }
         if garbage > MOST_GARBAGE {
             return format!("more than {MOST_GARBAGE} of its lines were no messages");
         }
         if peer.is_closed() {
-            return peer.ended().message().to_owned();
+            return peer.why();
         }
     }
 }

@@ -263,7 +263,7 @@ impl AsyncHook<RunModelStream> for BelowStream {
                         asked.is_over = true;
                         let answer = answer?;
                         if let Some(patch) = answer.get("state") {
-                            apply(state, patch);
+                            apply(Some(state), patch)?;
                         }
                         // It ended before its first event: an empty stream, unless nobody had one.
                         let is_stream = answer.get("stream").is_some();

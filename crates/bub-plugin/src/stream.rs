@@ -3,7 +3,10 @@
 //! The answer to a request that is a stream comes as `stream/event` notifications, as many as the asker has room for, and
 //! ends with the response.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use bub_kernel::{
     BoxFuture, Error, ModelStream, Prompt, Result, State, StreamEvent,
@@ -11,13 +14,12 @@ use bub_kernel::{
 };
 use futures_util::{StreamExt, stream};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
 
 use crate::{
     callbacks::{self, Context},
-    codec::{Argument, Outcome},
+    codec::{Argument, Outcome, wrong},
     hook::{Hook, apply},
-    peer::{Arrival, Peer, Request, Work},
+    peer::{Arrival, Arrivals, Peer, Request, Work},
 };
 
 /// How many events may be on their way.
@@ -25,7 +27,10 @@ pub(crate) const CREDITS: usize = 64;
 /// After so many were read, as many more are allowed.
 const REFILL: usize = CREDITS / 2;
 
-pub(crate) type Asked = Request<mpsc::UnboundedReceiver<Arrival>>;
+/// Longer pieces of text are sent in several, in bytes.
+const MOST_PIECE: usize = 64 * 1024;
+
+pub(crate) type Asked = Request<Arrivals>;
 
 /// `run_model_stream` of a plugin.
 pub(crate) struct StreamHook(pub(crate) Hook);
@@ -38,6 +43,8 @@ struct Turn {
     prompt: Prompt,
     session_id: String,
     state: State,
+    /// How many streams of the chain below run for it.
+    below: Arc<AtomicUsize>,
 }
 
 impl AsyncHook<RunModelStream> for StreamHook {
@@ -49,7 +56,8 @@ impl AsyncHook<RunModelStream> for StreamHook {
 impl StreamHook {
     async fn start(&self, call: Call<'_, RunModelStream>) -> Result<Option<ModelStream>> {
         let hook = &self.0;
-        let Some(peer) = hook.or_absent(hook.plugin.reach().await)? else { return Ok(None) };
+        let limit = hook.plugin.limit(&hook.entry.name, false, true);
+        let Some(peer) = hook.or_absent(hook.plugin.reach(limit).await)? else { return Ok(None) };
         let args::RunModelStream { prompt, session_id, state } = call.args;
         let turn = Turn {
             hook: hook.clone(),
@@ -57,17 +65,17 @@ impl StreamHook {
             prompt: prompt.clone(),
             session_id: session_id.to_owned(),
             state: state.clone(),
+            below: Arc::default(),
         };
         let mut params = hook.params::<RunModelStream>(call.args);
         if let Some(params) = params.as_object_mut() {
             params.insert("credits".to_owned(), CREDITS.into());
         }
         let mut asked = peer.ask(&hook.method, &params, CREDITS);
-        let limit = hook.plugin.limit(&hook.entry.name, false, true);
         loop {
-            let Some(arrival) = hook.next(&mut asked, limit).await else {
+            let Some(arrival) = hook.next(&mut asked, limit, || turn.is_waiting()).await else {
                 drop(asked);
-                return Err(hook.late(&peer, limit.unwrap_or_default()).await);
+                return Err(hook.late(&peer, limit).await);
             };
             match arrival {
                 Arrival::Response(answer) => {
@@ -78,8 +86,8 @@ impl StreamHook {
                 }
                 Arrival::Question { id, method, params } => turn.answer(&peer, id, method, params),
                 Arrival::Event(event) => {
+                    let first = turn.read(&event)?;
                     hook.plugin.note_success();
-                    let first = StreamEvent::from_value(&event);
                     return Ok(Some(events(Some(first), asked, Some(turn))));
                 }
             }
@@ -88,6 +96,10 @@ impl StreamHook {
 }
 
 impl Turn {
+    fn is_waiting(&self) -> bool {
+        self.below.load(Ordering::Relaxed) > 0
+    }
+
     /// Answers what the plugin asks while its stream runs.
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
         if method != "next/call" {
@@ -98,11 +110,13 @@ impl Turn {
         let (turn, peer) = (self.clone(), Arc::clone(peer));
         tokio::spawn(async move {
             let cancel = work.cancel.clone();
+            turn.below.fetch_add(1, Ordering::Relaxed);
             let answering = async {
                 let below = turn.below(params.get("args").and_then(Value::as_object)).await;
                 answer(&peer, &id, below, &work, Map::new).await;
             };
             tokio::select! { () = answering => {}, () = cancel.cancelled() => {} }
+            turn.below.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
@@ -137,10 +151,12 @@ pub(crate) async fn answer(
     while let Some(event) = stream.next().await {
         match event {
             Ok(event) => {
-                // The room is used up; it is the reader who makes more.
-                let Ok(room) = work.credits.acquire().await else { return };
-                room.forget();
-                peer.notify("stream/event", &json!({"id": id, "event": event}));
+                for event in pieces(event) {
+                    // The room is used up; it is the reader who makes more.
+                    let Ok(room) = work.credits.acquire().await else { return };
+                    room.forget();
+                    peer.notify("stream/event", &json!({"id": id, "event": event}));
+                }
             }
             Err(error) => return peer.respond(id, Err(error)),
         }
@@ -150,6 +166,22 @@ pub(crate) async fn answer(
     peer.respond(id, Ok(last.into()));
 }
 
+/// A long text in pieces.
+fn pieces(event: StreamEvent) -> Vec<StreamEvent> {
+    let (text, make): (_, fn(String) -> StreamEvent) = match event {
+        StreamEvent::Text(text) if text.len() > MOST_PIECE => (text, StreamEvent::Text),
+        StreamEvent::Reasoning(text) if text.len() > MOST_PIECE => (text, StreamEvent::Reasoning),
+        other => return vec![other],
+    };
+    let (mut rest, mut pieces) = (text.as_str(), Vec::new());
+    while !rest.is_empty() {
+        let (piece, left) = rest.split_at(rest.floor_char_boundary(MOST_PIECE));
+        pieces.push(make(piece.to_owned()));
+        rest = left;
+    }
+    pieces
+}
+
 /// The events that arrive for a request.
 pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl Answering>) -> ModelStream {
     struct Reading<T> {
@@ -157,10 +189,11 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
         asked: Asked,
         turn: Option<T>,
         read: usize,
+        is_wrong: bool,
     }
-    let reading = Reading { first, asked, turn, read: 0 };
+    let reading = Reading { first, asked, turn, read: 0, is_wrong: false };
     ModelStream::new(stream::unfold(reading, |mut reading| async move {
-        if reading.asked.is_over {
+        if reading.asked.is_over || reading.is_wrong {
             return None;
         }
         reading.read += 1;
@@ -177,7 +210,13 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
                 None => reading.asked.next().await,
             };
             match arrival {
-                Arrival::Event(event) => return Some((Ok(StreamEvent::from_value(&event)), reading)),
+                Arrival::Event(event) => {
+                    let turn = reading.turn.as_ref();
+                    let event =
+                        turn.map_or_else(|| Ok(StreamEvent::from_value(&event)), |turn| turn.read(&event));
+                    reading.is_wrong = event.is_err();
+                    return Some((event, reading));
+                }
                 Arrival::Question { id, method, params } => match &reading.turn {
                     Some(turn) => turn.answer(&reading.asked.peer, id, method, params),
                     None => {
@@ -191,10 +230,8 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
                     reading.asked.is_over = true;
                     return match end {
                         Ok(end) => {
-                            if let Some(turn) = &reading.turn {
-                                turn.ended(&end);
-                            }
-                            None
+                            let ended = reading.turn.as_ref().map_or(Ok(()), |turn| turn.ended(&end));
+                            ended.err().map(|error| (Err(error), reading))
                         }
                         Err(error) => Some((Err(error), reading)),
                     };
@@ -209,16 +246,17 @@ pub(crate) trait Answering: Send + Sync + 'static {
     /// What comes next; an error when it took too long.
     fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival>;
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
-    fn ended(&self, end: &Value);
+    fn read(&self, event: &Value) -> Result<StreamEvent>;
+    fn ended(&self, end: &Value) -> Result<()>;
 }
 
 impl Answering for Turn {
     fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival> {
         Box::pin(async move {
             let limit = self.hook.plugin.limit(&self.hook.entry.name, false, true);
-            match self.hook.next(asked, limit).await {
+            match self.hook.next(asked, limit, || self.is_waiting()).await {
                 Some(arrival) => arrival,
-                None => Arrival::Response(Err(self.hook.late(&asked.peer, limit.unwrap_or_default()).await)),
+                None => Arrival::Response(Err(self.hook.late(&asked.peer, limit).await)),
             }
         })
     }
@@ -227,10 +265,19 @@ impl Answering for Turn {
         Self::answer(self, peer, id, method, params);
     }
 
-    fn ended(&self, end: &Value) {
-        if let Some(patch) = end.get("state") {
-            apply(&self.state, patch);
+    /// What is passed on, everybody has to understand.
+    fn read(&self, event: &Value) -> Result<StreamEvent> {
+        match StreamEvent::from_value(event) {
+            StreamEvent::Other { .. } => {
+                Err(self.hook.wrong(&wrong("an event of a known `kind`, with its `data`", event)))
+            }
+            known => Ok(known),
         }
+    }
+
+    fn ended(&self, end: &Value) -> Result<()> {
+        let patch = end.get("state").map(|patch| apply(Some(&self.state), patch));
+        patch.unwrap_or(Ok(())).map_err(|error| self.hook.wrong(&error))
     }
 }
 
@@ -246,7 +293,11 @@ impl Answering for Nobody {
         match *self {}
     }
 
-    fn ended(&self, _: &Value) {
+    fn read(&self, _: &Value) -> Result<StreamEvent> {
+        match *self {}
+    }
+
+    fn ended(&self, _: &Value) -> Result<()> {
         match *self {}
     }
 }

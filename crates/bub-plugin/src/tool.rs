@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bub_kernel::{BoxFuture, Error, ErrorKind, Result, Tool, ToolContext, ToolSpec};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -32,13 +33,9 @@ impl ExternalTool {
     }
 
     async fn run(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
-        let failed = |text: String| Error::new(ErrorKind::Tool, text);
-        let Some(peer) = self.plugin.reach().await? else {
-            return Err(failed(format!(
-                "the plugin {} failed too often and is left alone",
-                self.plugin.name()
-            )));
-        };
+        let limit = self.plugin.setup.limits.tool;
+        let as_tool = |error: Error| error.with_kind(ErrorKind::Tool);
+        let peer = self.plugin.reach(Some(limit)).await.map_err(as_tool)?;
         let params = json!({
             "name": self.spec.name,
             "arguments": arguments,
@@ -50,7 +47,6 @@ impl ExternalTool {
             },
         });
         let mut asked = peer.ask("tools/call", &params, 0);
-        let limit = self.plugin.setup.limits.tool;
         let late = tokio::time::sleep(limit);
         tokio::pin!(late);
         loop {
@@ -62,15 +58,17 @@ impl ExternalTool {
                 () = &mut late => {
                     drop(asked);
                     self.plugin.note_late(&peer).await;
-                    return Err(failed(format!("no answer within {} s", limit.as_secs_f32())));
+                    return Err(as_tool(self.plugin.late(limit)));
                 }
             };
             match arrival {
                 Arrival::Response(answer) => {
                     asked.is_over = true;
-                    let answer = answer.map_err(|error| error.with_kind(ErrorKind::Tool))?;
+                    let answer = answer.map_err(as_tool)?;
                     self.plugin.note_success();
-                    return result(answer);
+                    let result = result(answer);
+                    return result
+                        .unwrap_or_else(|wrong| Err(self.plugin.error(ErrorKind::Tool, wrong.message())));
                 }
                 Arrival::Question { id, method, params } => {
                     let context = Context::of(&self.plugin, Some(&context.state));
@@ -82,19 +80,28 @@ impl ExternalTool {
     }
 }
 
-/// `structuredContent` if there is any, else the text of `content`.
-fn result(answer: Value) -> Result<Value> {
-    let Value::Object(mut answer) = answer else {
-        return Err(codec::wrong("an object with `content`", &answer).with_kind(ErrorKind::Tool));
-    };
-    let parts = answer.get("content").and_then(Value::as_array).into_iter().flatten();
+/// An answer, as MCP has it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    content: Option<Vec<Map<String, Value>>>,
+    structured_content: Option<Value>,
+    is_error: Option<bool>,
+}
+
+/// What the tool says: `structuredContent` if there is any, else the text of `content`. The outer error is about an
+/// answer that is none.
+fn result(answer: Value) -> Result<Result<Value>> {
+    let read = Answer::deserialize(&answer).ok();
+    let read = read.filter(|read| read.content.is_some() || read.structured_content.is_some());
+    let read = read.ok_or_else(|| codec::wrong("an object with `content`, a list of parts", &answer))?;
+    let parts = read.content.iter().flatten();
     let texts: Vec<_> = parts.filter_map(|part| part.get("text").and_then(Value::as_str)).collect();
     let text = texts.join("\n");
-    if answer.get("isError").and_then(Value::as_bool).unwrap_or(false) {
-        return Err(Error::new(ErrorKind::Tool, text));
+    if read.is_error == Some(true) {
+        return Ok(Err(Error::new(ErrorKind::Tool, text)));
     }
-    let structured = answer.remove("structuredContent").filter(|value| !value.is_null());
-    Ok(structured.unwrap_or_else(|| text.into()))
+    Ok(Ok(read.structured_content.unwrap_or_else(|| text.into())))
 }
 
 impl Tool for ExternalTool {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use crate::{Found, Secret, Settings, core};
+use crate::{Found, Secret, Settings, core, show};
 
 impl Settings {
     /// The environment for a child process: everything but secrets (those bub has read, and variables whose
@@ -16,6 +16,26 @@ impl Settings {
             !named(&drop) && (named(&pass) || !secret.iter().any(|secret| secret == name))
         };
         self.environment().iter().filter(|(name, _)| allowed(name)).collect()
+    }
+
+    /// The environment for a plugin: the same without what only looks like a secret, and with what it was granted.
+    pub fn plugin_environment(&self, granted: &[String]) -> Vec<(OsString, OsString)> {
+        let is_granted = |name: &str| granted.iter().any(|known| known == name);
+        let pass = self.get(&core::ENV_PASS);
+        let is_passed = |name: &str| pass.iter().any(|pattern| matches(pattern, name));
+        let usual = self.child_environment().into_iter();
+        let usual = usual.filter(|(name, value)| {
+            is_granted(name) || is_passed(name) || !looks_secret(name, &value.to_string_lossy())
+        });
+        let mut environment: Vec<_> =
+            usual.map(|(name, value)| (OsString::from(name), value.to_owned())).collect();
+        for name in granted {
+            // What everybody has is nothing that would have to be kept from others now.
+            if environment.iter().all(|(known, _)| known != name.as_str()) {
+                environment.extend(self.granted_variable(name).map(|value| (OsString::from(name), value)));
+            }
+        }
+        environment
     }
 
     /// The value of a variable that one child process was granted although it is a secret: of the
@@ -38,6 +58,38 @@ impl Settings {
         }
         value
     }
+}
+
+/// Whether a variable may well be a secret: by its name, or by what it is. Only for those who can ask for it.
+fn looks_secret(name: &str, value: &str) -> bool {
+    const NAMES: [&str; 9] =
+        ["PAT", "PWD", "PASS", "PASSPHRASE", "AUTH", "CREDENTIAL", "CREDS", "WEBHOOK", "DSN"];
+    const PREFIXES: [&str; 14] = [
+        "sk-",
+        "sk_live_",
+        "rk_live_",
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "github_pat_",
+        "glpat-",
+        "xox",
+        "AKIA",
+        "ASIA",
+        "AIza",
+        "npm_",
+    ];
+    let name = name.to_ascii_uppercase();
+    // The directory everybody is in.
+    let is_named = !matches!(name.as_str(), "PWD" | "OLDPWD")
+        && name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| NAMES.contains(&word));
+    let value = value.trim();
+    let is_jwt = value.starts_with("eyJ") && value.split('.').count() == 3;
+    is_named
+        || is_jwt
+        || PREFIXES.iter().any(|prefix| value.starts_with(prefix))
+        || show::url_password(value).is_some()
 }
 
 fn matches(pattern: &str, name: &str) -> bool {

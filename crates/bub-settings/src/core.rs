@@ -54,7 +54,7 @@ pub static PROVIDERS: Key<Map<String, Value>> =
 pub static PLUGINS: Key<Map<String, Value>> = Key::new(
     "plugins",
     (),
-    "Plugins by name: `limits` in seconds (start, hook, synchronous, tool, hooks), `role` of those who write to its channels.",
+    "Plugins by name: `limits` in seconds (start, hook, synchronous, tool, model, hooks), `role` of those who write to its channels.",
 )
 .trusted();
 

@@ -145,13 +145,14 @@ fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
             ("hook", value) => limits.hook = seconds(name, key, value)?,
             ("synchronous", value) => limits.synchronous = seconds(name, key, value)?,
             ("tool", value) => limits.tool = seconds(name, key, value)?,
+            ("model", value) => limits.model = seconds(name, key, value)?,
             ("hooks", Value::Object(hooks)) => {
                 let own = hooks.iter().map(|(hook, value)| Ok((hook.clone(), seconds(name, hook, value)?)));
                 limits.hooks = own.collect::<Result<HashMap<_, _>>>()?;
             }
             _ => {
                 return Err(Error::config(format!(
-                    "plugins.{name}.limits.{key}: there are start, hook, synchronous, tool and hooks, in seconds"
+                    "plugins.{name}.limits.{key}: there are start, hook, synchronous, tool, model and hooks, in seconds"
                 )));
             }
         }

@@ -180,3 +180,31 @@ async fn streams_that_are_given_up_leave_nothing_behind() {
         assert_eq!(turn(&framework, "upper").await["output"], "BELOW BUILT: UPPER", "{command:?}");
     }
 }
+
+// What the host sends, a plugin may send back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_answer_passes_through_a_plugin() {
+    let mut commands = vec![vec![world::program("probe").into()]];
+    if world::has_python() {
+        commands.push(world::python_program("probe.py"));
+    }
+    for command in commands {
+        let framework = world::external(world::setup(&command));
+        let (state, prompt) = (State::new(), Prompt::from("built: upper"));
+        let args = args::RunModel { prompt: &prompt, session_id: "long", state: &state };
+        let mut stream = framework.hooks().run_model_stage(args).await.unwrap().unwrap();
+        let (mut text, mut last) = (String::new(), None);
+        while let Some(event) = stream.next().await {
+            match event.unwrap() {
+                bub_kernel::StreamEvent::Text(delta) => {
+                    assert!(delta.len() <= 64 * 1024, "{}", delta.len());
+                    text.push_str(&delta);
+                }
+                other => last = Some(other),
+            }
+        }
+        assert!(text.starts_with("XÄÄ") && text.len() == 3_000_001, "{}", text.len());
+        let Some(bub_kernel::StreamEvent::Final(last)) = last else { panic!("{last:?}") };
+        assert_eq!(last["text"].as_str().unwrap().len(), 3_000_000);
+    }
+}

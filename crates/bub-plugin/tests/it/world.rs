@@ -21,7 +21,13 @@ impl Bottom {
         format!("bottom: {}", message.content()).into()
     }
 
-    async fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
+    async fn run_model_stream(&self, prompt: &Prompt, session_id: &str) -> ModelStream {
+        if session_id == "long" {
+            // A piece ends within a character, unless somebody takes care.
+            let text = "ä".repeat(1_500_000);
+            let whole = serde_json::json!({"ok": true, "text": text});
+            return ModelStream::of([StreamEvent::Text(format!("x{text}")), StreamEvent::Final(whole)]);
+        }
         ModelStream::of([StreamEvent::Text("below ".to_owned()), StreamEvent::Text(prompt.text())])
     }
 }

@@ -61,13 +61,19 @@ def misbehave(call):
         while True:
             event(call)
     elif HOW == "long events":
-        say(method="stream/event", params={"id": call, "event": {"kind": "text", "data": {"delta": "x" * (2 << 20)}}})
+        for _ in range(32):
+            say(method="stream/event", params={"id": call, "event": {"kind": "text", "data": {"delta": "x" * (2 << 20)}}})
         hang()
     elif HOW == "answers to nothing":
         while True:
             say(id=4711, result={"value": "x"})
     elif HOW == "another id":
         say(id=call + 1000, result={"value": "x"})
+    elif HOW == "a text for an id":
+        say(id=str(call), result={"value": "x"})
+    elif HOW == "an answer twice":
+        say(id=call, result={"value": "fine"})
+        return True
     elif HOW == "requests":
         for number in range(1_000_000):
             say(id=number, method="tape/query", params={"text": "x" * 1000})
@@ -108,6 +114,9 @@ for line in sys.stdin.buffer:
     elif call is not None:
         is_bad = b"bad" in line
         if HOW.startswith("{"):
-            say(id=call, result=json.loads(HOW)["answer"])
+            how = json.loads(HOW)
+            if "event" in how:
+                say(method="stream/event", params={"id": call, "event": how["event"]})
+            say(id=call, result=how["answer"])
         elif not is_bad or misbehave(call):
             say(id=call, result={"value": "fine"} if method == "hook/build_prompt" else {})

@@ -188,3 +188,47 @@ fn children_get_the_environment_without_secrets() {
         assert_eq!(settings.redactor().redact(&format!("<{secret}>")), "<***>", "{secret}");
     }
 }
+
+// L7: a plugin can ask for what it needs, so that it gets nothing that only may be a secret.
+#[test]
+fn a_plugin_gets_nothing_that_looks_like_a_secret_unless_granted() {
+    let plain = [
+        ("PATH", "/bin"),
+        ("PWD", "/here"),
+        ("LANG", "C"),
+        ("WEATHER_UNITS", "metric"),
+        ("HOMEPAGE", "https://a.b/c"),
+    ];
+    let secret = [
+        ("GH_PAT", "x"),
+        ("MYSQL_PWD", "x"),
+        ("NPM_CONFIG__AUTH", "x"),
+        ("SLACK_WEBHOOK", "https://hooks.example/x"),
+        ("DATABASE_URL", "postgres://user:pw@db/x"),
+        ("REDIS_URL", "redis://:pw@cache"),
+        ("HARMLESS", "sk-ant-0123456789"),
+        ("CLOUD", "AKIA0123456789ABCDEF"),
+        ("SESSION", "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl"),
+        ("WEATHER_KEY", "w-12345678"),
+    ];
+    let mut given = Given::new();
+    for (name, value) in plain.into_iter().chain(secret) {
+        given = given.env(name, value);
+    }
+    let settings = given.load();
+    let names = |granted: &[&str]| -> Vec<String> {
+        let granted: Vec<String> = granted.iter().map(|name| (*name).to_owned()).collect();
+        let environment = settings.plugin_environment(&granted).into_iter();
+        environment.map(|(name, _)| name.into_string().unwrap()).filter(|name| name != "HOME").collect()
+    };
+    let usual = names(&[]);
+    assert_eq!(usual.len(), plain.len(), "{usual:?}");
+    assert!(plain.iter().all(|(name, _)| usual.iter().any(|known| known == name)), "{usual:?}");
+    let granted = names(&["DATABASE_URL", "WEATHER_KEY", "PATH", "NOT_THERE"]);
+    assert_eq!(granted.len(), plain.len() + 2, "{granted:?}");
+    // A grant takes nothing from the commands of the user.
+    let children: Vec<_> =
+        settings.child_environment().into_iter().map(|(name, _)| name.to_owned()).collect();
+    assert!(children.iter().any(|name| name == "DATABASE_URL") && children.iter().any(|name| name == "PATH"));
+    assert_eq!(settings.redactor().redact("/bin"), "/bin");
+}
