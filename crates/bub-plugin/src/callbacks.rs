@@ -31,6 +31,9 @@ impl HostDesk {
 impl Desk for HostDesk {
     fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
         let Some(plugin) = self.plugin.upgrade() else { return };
+        if method == "initialize" {
+            return peer.close("it does not speak the protocol: it sends back what it is told");
+        }
         let context = Context::of(&plugin, None);
         match plugin.runtime() {
             Some(runtime) => {
@@ -172,7 +175,14 @@ async fn append(context: &Context, params: &Value) -> Result<Value> {
     let name = params.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| Error::invalid_input("`name` of the event is missing"))?;
     let entry = Entry::event(name, params.get("data").cloned()).with_meta("plugin", context.plugin.name());
-    let id = tape(context, params)?.append(entry).await?;
+    let tape = tape(context, params)?;
+    if let Some(named) = params.get("session_id").and_then(Value::as_str)
+        && context.session_id.as_deref() != Some(named)
+        && tape.info().await?.entries == 0
+    {
+        return Err(Error::not_found(format!("there is no session `{named}`")));
+    }
+    let id = tape.append(entry).await?;
     Ok(json!({"id": id.get()}))
 }
 

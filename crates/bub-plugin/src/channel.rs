@@ -8,6 +8,7 @@ use bub_kernel::{
 use serde_json::{Value, json};
 
 use crate::{
+    callbacks::{self, Context},
     codec::{self, Argument},
     descriptor::ChannelEntry,
     external::External,
@@ -33,8 +34,8 @@ impl ExternalChannel {
             loop {
                 match asked.next().await {
                     Arrival::Response(answer) => return answer,
-                    Arrival::Question { id, .. } => {
-                        peer.respond(&id, Err(Error::invalid_input("not about a call of a channel")));
+                    Arrival::Question { id, method, params } => {
+                        callbacks::spawn(&peer, id, method, params, Context::of(&self.plugin, None));
                     }
                     Arrival::Event(_) => {}
                 }

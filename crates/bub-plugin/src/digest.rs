@@ -4,6 +4,7 @@ use std::{
     fmt::Write as _,
     fs::File,
     io::{self, Read},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -34,6 +35,7 @@ pub fn digest(path: &Path) -> Result<String> {
         let name = file.strip_prefix(path).unwrap_or(file).as_os_str().as_encoded_bytes();
         sum.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
         sum.update(name);
+        sum.update([u8::from(is_executable(file))]);
         let length = add_file(&mut sum, file, left)
             .map_err(|error| Error::config(format!("`{}` cannot be read: {error}", file.display())))?;
         left -= length;
@@ -45,6 +47,10 @@ pub fn digest(path: &Path) -> Result<String> {
         let _ = write!(shown, "{byte:02x}");
     }
     Ok(shown)
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.symlink_metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 /// Refuses a plugin that is not what was added.

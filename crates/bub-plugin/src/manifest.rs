@@ -88,6 +88,9 @@ impl Manifest {
         let length = file.metadata().map_err(|error| {
             wrong(format!("{error}; a plugin directory has this file, and `bub plugin new` makes one"))
         })?;
+        if !length.is_file() {
+            return Err(wrong("it is no file".to_owned()));
+        }
         if length.len() > MOST_BYTES {
             return Err(wrong(format!("it is longer than {MOST_BYTES} bytes")));
         }
@@ -104,8 +107,14 @@ impl Manifest {
             let is_fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine)
         };
-        if !is_plain(&self.name) || self.name == "builtin" {
+        if !is_plain(&self.name) {
             return wrong(format!("`{}` is no name for a plugin: letters, digits, - and _", self.name));
+        }
+        if self.name == "builtin" {
+            return wrong("the name `builtin` is taken".to_owned());
+        }
+        if let Some(name) = self.env.iter().find(|name| !is_plain(name) || name.contains('-')) {
+            return wrong(format!("`{name}` is no name of an environment variable"));
         }
         if let Some(setting) = self.settings.iter().find(|setting| !is_plain(&setting.name)) {
             return wrong(format!("`{}` is no name for a setting: letters, digits, - and _", setting.name));

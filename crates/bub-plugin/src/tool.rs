@@ -66,7 +66,7 @@ impl ExternalTool {
                     asked.is_over = true;
                     let answer = answer.map_err(as_tool)?;
                     self.plugin.note_success();
-                    let result = result(answer);
+                    let result = result(&answer);
                     return result
                         .unwrap_or_else(|wrong| Err(self.plugin.error(ErrorKind::Tool, wrong.message())));
                 }
@@ -91,10 +91,10 @@ struct Answer {
 
 /// What the tool says: `structuredContent` if there is any, else the text of `content`. The outer error is about an
 /// answer that is none.
-fn result(answer: Value) -> Result<Result<Value>> {
-    let read = Answer::deserialize(&answer).ok();
+fn result(answer: &Value) -> Result<Result<Value>> {
+    let read = Answer::deserialize(answer).ok();
     let read = read.filter(|read| read.content.is_some() || read.structured_content.is_some());
-    let read = read.ok_or_else(|| codec::wrong("an object with `content`, a list of parts", &answer))?;
+    let read = read.ok_or_else(|| codec::wrong("an object with `content`, a list of parts", answer))?;
     let parts = read.content.iter().flatten();
     let texts: Vec<_> = parts.filter_map(|part| part.get("text").and_then(Value::as_str)).collect();
     let text = texts.join("\n");

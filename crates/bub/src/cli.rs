@@ -80,6 +80,10 @@ impl Commands {
         }
     }
 
+    fn save_state(&self, partial_output: &str, error: Option<&Error>) {
+        self.flaw.note_partial(if error.is_some() { partial_output } else { "" });
+    }
+
     fn on_error(&self, stage: &str, error: &Error) {
         if stage == "run_model" {
             self.flaw.note(error);

@@ -18,7 +18,7 @@
 //! }
 //!
 //! fn main() -> std::process::ExitCode {
-//!     App::new().plugin("shout", Shout).run(["bub", "--version"])
+//!     bub::app().plugin("shout", Shout).run(["bub", "--version"])
 //! }
 //! ```
 
@@ -41,6 +41,11 @@ pub use bub_settings as settings;
 pub use bub_tape as tape;
 pub use clap;
 pub use futures_util as futures;
+
+/// The stock program, to which you add plugins.
+pub fn app() -> App {
+    App::new()
+}
 
 /// Everything a plugin needs.
 pub mod prelude {

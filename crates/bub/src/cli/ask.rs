@@ -33,7 +33,8 @@ pub(super) async fn secret(question: &str) -> Result<String> {
 /// What a plugin wants to know, asked from where nothing can be awaited.
 pub(crate) fn for_plugin(question: &Question) -> Result<String> {
     if !is_possible() {
-        return Err(Error::config("there is no terminal to ask at"));
+        let nobody = || Error::unknown("there is no terminal to ask at");
+        return question.default.clone().ok_or_else(nobody);
     }
     // It is the plugin's text.
     let text = super::one_line(&question.text);

@@ -1,6 +1,6 @@
 //! `bub hooks`: which plugin implements which hook.
 
-use std::fmt::Write;
+use std::{fmt::Write, sync::Arc};
 
 use bub_kernel::{CliCommand, CliContext, Framework, PluginState, hooks::HOOKS};
 use clap::{Arg, ArgAction, Command};
@@ -45,10 +45,14 @@ pub(super) fn command() -> CliCommand {
 
 fn report(framework: &Framework, as_run: bool) -> String {
     let mut text = String::new();
+    let refused = super::plugin::refused(framework);
     for (spec, mut plugins) in framework.hooks().report() {
         if as_run {
             plugins.reverse();
         }
+        let is_refused = |name: &str| refused.iter().any(|refused| refused == name);
+        let shown = |name: &Arc<str>| format!("{name}{}", if is_refused(name) { " (refused)" } else { "" });
+        let plugins: Vec<String> = plugins.iter().map(shown).collect();
         let _ = writeln!(text, "{}: {}", spec.name, plugins.join(", "));
     }
     if text.is_empty() {

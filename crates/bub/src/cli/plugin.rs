@@ -114,12 +114,12 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
             return Err(ask::interrupted());
         }
     }
-    settings.fits(&record.manifest.section()).map_err(|error| refused(&record, &error.to_string()))?;
+    settings.fits(&record.manifest.section()).map_err(|error| not_added(&record, &error.to_string()))?;
     record.descriptor = describe(&record, settings.clone(), context)?;
     let stock = stock(&settings, context);
-    external::check(&record, &settings).map_err(|error| refused(&record, error.message()))?;
+    external::check(&record, &settings).map_err(|error| not_added(&record, error.message()))?;
     if let Some(taken) = taken(&record.descriptor, &stock) {
-        return Err(refused(&record, &format!("there is a command `{taken}` already")));
+        return Err(not_added(&record, &format!("there is a command `{taken}` already")));
     }
     if !is_sure {
         ask::say(&abilities(&record.descriptor, &stock));
@@ -144,11 +144,11 @@ fn describe(record: &Record, settings: Arc<Settings>, context: &CliContext) -> R
     let host = external::host(settings, context.framework.workspace(), launcher);
     External::describe(setup, host).map_err(|error| {
         let why = format!("{}; -v shows what it wrote", error.message());
-        refused(record, &why).with_kind(error.kind())
+        not_added(record, &why).with_kind(error.kind())
     })
 }
 
-fn refused(record: &Record, why: &str) -> Error {
+fn not_added(record: &Record, why: &str) -> Error {
     Error::config(format!("{} was not added: {why}", record.manifest.name))
 }
 
@@ -220,6 +220,13 @@ fn row(context: &CliContext, record: &Record) -> [String; 4] {
     };
     let version = record.descriptor.version.clone().unwrap_or_else(|| "-".to_owned());
     [record.manifest.name.clone(), version, record.pinned.display().to_string(), state]
+}
+
+/// The plugins whose hooks are registered, but which would not be started.
+pub(super) fn refused(framework: &Framework) -> Vec<String> {
+    let installed = super::settings(framework).and_then(|settings| Installed::load(settings.home()));
+    let records = installed.unwrap_or_default().plugins.into_iter().filter(|record| record.enabled);
+    records.filter(|record| problem(framework, record).is_some()).map(|record| record.manifest.name).collect()
 }
 
 /// Why an enabled plugin is not in use.

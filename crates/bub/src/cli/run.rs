@@ -25,15 +25,20 @@ const MOST_INPUT: u64 = 16 * 1024 * 1024;
 
 /// What was wrong with an answer that came all the same: cut off, filtered, or not a model's.
 #[derive(Clone, Default)]
-pub(super) struct Flaw(Arc<Mutex<Option<Error>>>);
+pub(super) struct Flaw(Arc<Mutex<(Option<Error>, String)>>);
 
 impl Flaw {
     pub(super) fn note(&self, error: &Error) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.clone());
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(error.clone());
     }
 
-    fn take(&self) -> Option<Error> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// How far a turn came that failed.
+    pub(super) fn note_partial(&self, output: &str) {
+        output.clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).1);
+    }
+
+    fn take(&self) -> (Option<Error>, String) {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -67,11 +72,12 @@ fn not_blank(message: &str) -> Result<String, String> {
 async fn run(context: CliContext, flaw: Flaw) -> Result<ExitCode> {
     let CliContext { framework, matches } = context;
     let inbound = inbound(&matches, message(&matches)?);
+    let reply_to = inbound.clone();
     let stop = signals::listen();
     logging::failures_are_printed();
     match framework.run_scoped(turn(&framework, inbound, &stop)).await {
         Ok(result) => {
-            let flaw = flaw.take().or_else(|| no_model(&result.state));
+            let flaw = flaw.take().0.or_else(|| no_model(&result.state));
             let is_worth_printing = |reply: &&Envelope| flaw.is_none() || !reply.content().trim().is_empty();
             let replies = replies(result.outbounds.iter().filter(is_worth_printing));
             let printed = output::print_text(&redacted(&framework, replies))?;
@@ -80,7 +86,15 @@ async fn run(context: CliContext, flaw: Flaw) -> Result<ExitCode> {
         Err(error) if error.kind() == ErrorKind::Cancelled && stop.token().is_cancelled() => {
             Ok(stop.exit_code())
         }
-        Err(error) => Err(error),
+        Err(error) => {
+            // As far as it goes, as with an answer that a model broke off.
+            let (_, partial) = flaw.take();
+            if !partial.trim().is_empty() {
+                let reply = reply_to.with("content", partial);
+                output::print_text(&redacted(&framework, replies(std::iter::once(&reply))))?;
+            }
+            Err(error)
+        }
     }
 }
 

@@ -1,6 +1,16 @@
 //! `bub plugin`, and plugins in the program.
 
-use crate::sandbox::{Run, Sandbox, bub};
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, Instant},
+};
+
+use bub_testkit::model::ModelServer;
+
+use crate::{
+    posting::Gateway,
+    sandbox::{Run, Sandbox, bub},
+};
 
 /// A plugin that answers every prompt itself.
 const LOUD: &str = r#"#!/bin/sh
@@ -332,4 +342,154 @@ fn a_new_plugin_runs_as_it_is_and_the_sdk_it_brings_is_whole() {
     sandbox.bub(["plugin", "add", "hello-py", "--yes"]).ok();
     assert!(sandbox.bub(["run", "hello"]).ok().contains("hello-py says hello"));
     assert!(sandbox.bub(["run", ",hello-py.count text='one two three'"]).ok().contains('3'));
+}
+
+/// A plugin in Python with the SDK; `false` when there is no Python here.
+fn python(sandbox: &Sandbox, name: &str, code: &str) -> bool {
+    if std::process::Command::new("python3").arg("--version").output().is_err() {
+        println!("python3 is not here: the Python plugin is not tried");
+        return false;
+    }
+    sandbox.bub(["plugin", "new", name]).ok();
+    sandbox.write(&format!("workspace/{name}/plugin.py"), code);
+    sandbox.bub(["plugin", "add", name, "--yes", "--unpinned"]).ok();
+    true
+}
+
+/// A channel whose one guest writes, is answered, and looks at what became of it.
+const ROOM: &str = r#"
+import asyncio
+from bub_sdk import Channel, ask, hookimpl, send, serve, tape
+
+answered = asyncio.Event()
+
+
+async def note(what, work):
+    try:
+        outcome = await work
+    except Exception as error:
+        outcome = f"failed: {error}"
+    with open("log", "a") as file:
+        print(what, outcome, file=file)
+
+
+class Room(Channel):
+    name = "room"
+
+    async def start(self):
+        asyncio.ensure_future(self.listen())
+
+    async def listen(self):
+        guest = {"id": "u", "role": "owner"}
+        await note("forged", self.receive({"content": "x", "chat_id": "1", "session_id": "webhook:a"}, guest))
+        await note("received", self.receive({"content": "hello", "chat_id": "1"}, guest))
+        await answered.wait()
+        await note("asked", ask("what?", default="nothing"))
+        await note("nobody", ask("what?"))
+        await note("found", self.texts())
+        await note("noted", tape.append("noted", {"a": 1}, session_id="room:1"))
+        await note("unknown", tape.append("noted", {"a": 1}, session_id="room:2"))
+        await note("sent", send({"content": "by the way", "channel": "room", "chat_id": "1"}))
+
+    async def texts(self):
+        return [entry["payload"].get("content") for entry in await tape.query(kinds=["message"], session_id="room:1")]
+
+    async def send(self, message):
+        await note("told", asyncio.sleep(0, message["content"]))
+        answered.set()
+
+
+@hookimpl
+def provide_channels(message_handler):
+    return [Room()]
+
+
+@hookimpl
+def run_model(prompt):
+    return "welcome"
+
+
+serve()
+"#;
+
+// L8, L7, design §8: a channel of a plugin, with all it may ask for, in the real gateway.
+#[test]
+fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    if !python(&sandbox, "room", ROOM) {
+        return;
+    }
+    let gateway = Gateway::start(&sandbox, &model);
+    let log = || std::fs::read_to_string(sandbox.workspace().join("room/log")).unwrap_or_default();
+    let started = Instant::now();
+    while !log().contains("\nsent ") {
+        assert!(started.elapsed() < Duration::from_mins(1), "{}", log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    gateway.stop();
+    let log = log();
+    for expected in [
+        "forged failed: `session_id` must begin with `room:`\n",
+        "received True\n",
+        "told welcome\n",
+        "asked nothing\n",
+        "nobody failed: there is no terminal to ask at\n",
+        "'welcome'",
+        "unknown failed: there is no session `room:2`\n",
+        "told by the way\n",
+        "sent True\n",
+    ] {
+        assert!(log.contains(expected), "{expected}: {log}");
+    }
+    assert!(sandbox.only_tape().contains(r#""noted""#));
+}
+
+#[test]
+fn what_a_plugin_said_before_it_crashed_is_printed() {
+    let sandbox = Sandbox::new();
+    let code = "import os\nfrom bub_sdk import hookimpl, serve\n\n@hookimpl\nasync def run_model_stream(prompt):\n    \
+                yield 'as far as '\n    yield 'this'\n    os._exit(3)\n\nserve()\n";
+    if !python(&sandbox, "brittle", code) {
+        return;
+    }
+    let run = sandbox.bub(["run", "hi"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stdout.contains("as far as this"), "{run:?}");
+    assert!(run.stderr.contains("plugin brittle: it ended"), "{run:?}");
+}
+
+#[test]
+fn plugins_that_cannot_be_meant_are_told_apart() {
+    let sandbox = Sandbox::new();
+    let refused = |name: &str, why: &str| {
+        let run = sandbox.bub(["plugin", "add", name, "--yes"]);
+        assert_eq!(run.code, Some(2), "{name}: {run:?}");
+        assert!(run.stderr.contains(why), "{name}: {}", run.stderr);
+    };
+    sandbox.write("workspace/echo/bub-plugin.yml", "name: echo\ncommand: [cat]\n");
+    refused("echo", "it does not speak the protocol");
+    std::fs::create_dir(sandbox.workspace().join("pipe")).unwrap();
+    let pipe = sandbox.workspace().join("pipe/bub-plugin.yml");
+    assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    refused("pipe", "it is no file");
+    for name in ["'*'", "A=B", "''"] {
+        sandbox.write("workspace/env/bub-plugin.yml", &format!("name: env\ncommand: [cat]\nenv: [{name}]\n"));
+        refused("env", "is no name of an environment variable");
+    }
+    assert!(sandbox.bub(["plugin", "new", "builtin"]).stderr.contains("is taken"));
+
+    let guard = r#"{"protocol":1,"hooks":["system_prompt"]}"#;
+    saying(&sandbox, "p", "", guard).ok();
+    // Whether a file can be run is part of what it is.
+    let script = sandbox.workspace().join("p/plugin.sh");
+    std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let order = sandbox.bub(["hooks", "--order"]).ok();
+    assert!(order.contains("system_prompt: p (refused), builtin\n"), "{order}");
+    // Another one of the same name takes its place, and that is said.
+    std::fs::rename(sandbox.workspace().join("p"), sandbox.workspace().join("q")).unwrap();
+    let added = sandbox.bub(["plugin", "add", "q", "--yes"]).ok();
+    assert!(added.contains("added p, in the place of the one at "), "{added}");
+    sandbox.bub(["plugin", "disable", "p"]).ok();
+    std::fs::remove_dir_all(sandbox.workspace().join("q")).unwrap();
+    assert!(sandbox.bub(["plugin", "enable", "p"]).stderr.contains("its files are gone"));
 }

@@ -71,8 +71,10 @@ pub(super) fn command() -> Command {
 pub(super) fn run(matches: &ArgMatches) -> Result<ExitCode> {
     let name = super::given(matches, "name");
     let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_fine) || name == "builtin"
-    {
+    if name == "builtin" {
+        return Err(Error::invalid_input("the name `builtin` is taken"));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_fine) {
         return Err(Error::invalid_input(format!(
             "`{name}` is no name for a plugin: lower-case letters, digits, - and _, a letter first"
         )));
