@@ -63,6 +63,8 @@ pub enum Happening {
     Withdrawn(String),
     /// The session is another one, or has changed.
     Status(Status),
+    /// The sessions of the chat, the latest first.
+    Sessions(Vec<String>),
     /// Something to remark.
     Remark(String),
 }
@@ -163,6 +165,11 @@ impl Cli {
         let text = plain
             .filter(|(kind, _)| ErrorKind::from_name(kind).name() == *kind)
             .map_or(text, |(_, text)| text);
+        let wrong =
+            text.strip_prefix("Tool '").and_then(|rest| rest.split_once("' argument validation failed. "));
+        if let Some((name, why)) = wrong {
+            return format!(",{name}: {why}");
+        }
         let streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
         let about = |printed: &String| {
             let printed = Some(printed.trim_end()).filter(|printed| !printed.is_empty())?;

@@ -287,14 +287,17 @@ impl Chat {
 
     /// The prompt: the workspace, or the sign of commands.
     fn prompt(&self) -> Line {
-        let width = self.screen.size().columns;
-        let style = crate::Style::BOLD;
         if self.editor.is_shell() {
-            return Line::new(", ", style | crate::Style::CYAN);
+            return Line::new(", ", crate::Style::BOLD | crate::Style::CYAN);
         }
+        self.name_prompt()
+    }
+
+    fn name_prompt(&self) -> Line {
+        let width = self.screen.size().columns;
         let name = crate::harmless::line(&self.name);
         let name = crate::fit(&name, (width / 3).max(1)).0;
-        Line::new(format!("{name} > "), style)
+        Line::new(format!("{name} > "), crate::Style::BOLD)
     }
 
     fn history_refused(&mut self, error: &io::Error) {

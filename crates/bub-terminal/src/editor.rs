@@ -100,9 +100,10 @@ impl Editor {
         self.is_shell = is_shell;
     }
 
-    /// Completes other words from now on.
-    pub fn set_words(&mut self, words: Words) {
-        self.words = words;
+    /// Completes these sessions from now on.
+    pub fn set_sessions(&mut self, ids: Vec<String>) {
+        let word = |text| Word { text, about: String::new(), arguments: String::new() };
+        self.words.sessions = ids.into_iter().map(word).collect();
     }
 
     /// Takes a key. `history` has the latest line last.
@@ -352,11 +353,20 @@ impl Editor {
             let name = format!("  {}{}", word.text, " ".repeat(widest - crate::columns(&word.text)));
             let mut row = Line::new(fit(&name, width - 1).0, style);
             let room = width.saturating_sub(1).saturating_sub(row.columns());
-            row.push(fit(&format!("  {}", one_line(&word.about)), room).0, Style::DIM);
+            row.push(&shortened(&format!("  {}", one_line(&word.about)), room), Style::DIM);
             row
         };
         words.iter().enumerate().skip(first).take(MENU_ROWS).map(row).collect()
     }
+}
+
+/// As many whole words of a text as there is room for.
+fn shortened(text: &str, room: usize) -> String {
+    if crate::columns(text) <= room {
+        return text.to_owned();
+    }
+    let short = fit(text, room.saturating_sub(2)).0;
+    short.rsplit_once(' ').map_or_else(String::new, |(words, _)| format!("{} …", words.trim_end()))
 }
 
 #[cfg(test)]
@@ -372,6 +382,7 @@ mod tests {
         Editor::new(Words {
             commands: ["tape.info", "tape.anchors", "help"].map(word).to_vec(),
             skills: vec![word("notes")],
+            sessions: Vec::new(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io::{self, BufRead as _, BufReader, Read as _, Write},
+    io::{self, BufRead as _, BufReader, IsTerminal as _, Read as _, Write},
     sync::Arc,
 };
 
@@ -175,17 +175,18 @@ pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> R
     let mut talk = Talk {
         view: View::new(tty::size().columns, Ink::Plain, plain.redactor.clone()),
         host: Arc::clone(&plain.host),
-        prompt: crate::harmless::line(prompt),
+        prompt: crate::harmless::line(prompt) + " ",
         number: 0,
         open: Vec::new(),
         running: None,
+        has_command: false,
         questions: VecDeque::new(),
         is_leaving: false,
         interrupted: None,
         is_cancelled: false,
     };
     for line in welcome {
-        talk.view.notice(&line, crate::Style::NONE);
+        tell(&format!("{}\n", harmless(&line)))?;
     }
     talk.print(true)?;
     loop {
@@ -220,6 +221,8 @@ struct Talk {
     open: Vec<u64>,
     /// The line whose turn runs; 0 when it is of an earlier chat.
     running: Option<u64>,
+    /// Whether that, or a line that waits, is a command: text does not steer then.
+    has_command: bool,
     questions: VecDeque<Question>,
     is_leaving: bool,
     interrupted: Option<Instant>,
@@ -235,11 +238,13 @@ impl Talk {
             text.push_str(&Line::text(&line));
             text.push('\n');
         }
-        if asks {
-            text.push_str(if self.questions.is_empty() { &self.prompt } else { "allow? [y/N] " });
-        }
         let mut out = io::stdout();
-        written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+        written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+        match (asks, self.questions.is_empty()) {
+            (false, _) => Ok(()),
+            (true, true) => tell(&self.prompt),
+            (true, false) => tell("allow? [y/N] "),
+        }
     }
 
     /// Takes a line; `true` when it leaves.
@@ -269,7 +274,8 @@ impl Talk {
         }
         self.number += 1;
         if self.running.is_some() {
-            let mark = if text.trim_start().starts_with(',') { "(queued)" } else { "(steering)" };
+            self.has_command |= text.trim_start().starts_with(',');
+            let mark = if self.has_command { "(queued)" } else { "(steering)" };
             self.view.notice(mark, crate::Style::NONE);
             self.print(false)?;
         }
@@ -304,6 +310,7 @@ impl Talk {
             Happening::Began { line, content } => {
                 let is_command = content.trim_start().starts_with(',');
                 self.view.begin(is_command.then_some(content.as_str()));
+                self.has_command = is_command || (self.has_command && self.open.len() > 1);
                 self.running = Some(line.unwrap_or(0));
             }
             Happening::Event(event) => self.view.event(&event),
@@ -327,12 +334,16 @@ impl Talk {
             Happening::Asked(question) => {
                 let call = serde_json::Value::Object(question.request.arguments.clone());
                 let text = format!("{}\nallow {} {call}?", question.request.reason, question.request.tool);
+                self.print(false)?;
                 self.view.notice(&text, crate::Style::NONE);
+                for line in self.view.take() {
+                    tell(&(line.text() + "\n"))?;
+                }
                 self.questions.push_back(question);
                 is_free = true;
             }
             Happening::Withdrawn(id) => self.questions.retain(|question| question.request.id != id),
-            Happening::Said { .. } | Happening::Status(_) => {}
+            Happening::Said { .. } | Happening::Status(_) | Happening::Sessions(_) => {}
             Happening::Remark(text) => self.view.notice(&text, crate::Style::NONE),
         }
         self.print(is_free)
@@ -347,6 +358,17 @@ impl Talk {
         self.print(false)?;
         Ok(Left::Quit)
     }
+}
+
+/// Writes what is for the person at the terminal and nobody else.
+fn tell(text: &str) -> Result<()> {
+    if io::stdout().is_terminal() {
+        let mut out = io::stdout();
+        return written(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
+    }
+    // Nothing sensible is left to do when standard error is gone.
+    let _ = io::stderr().write_all(text.as_bytes());
+    Ok(())
 }
 
 /// The lines of standard input. What is not UTF-8 is replaced, with a word about it.

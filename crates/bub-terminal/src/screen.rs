@@ -109,6 +109,11 @@ impl<W: Write> Screen<W> {
         self.wipe(self.cursor.0)
     }
 
+    /// Lets the live area stay where it is; the next one is drawn below it.
+    pub fn forget(&mut self) {
+        (self.shown, self.cursor) = (Vec::new(), (0, 0));
+    }
+
     /// Everything is drawn anew the next time, and the screen above is empty: what Ctrl-L asks for.
     pub fn clear_all(&mut self) -> io::Result<()> {
         (self.shown, self.cursor) = (Vec::new(), (0, 0));

@@ -119,7 +119,12 @@ impl View {
         self.shows_thinking = !self.shows_thinking;
         if self.thought.is_open {
             self.close_thought();
-        } else if self.shows_thinking && !self.thought.kept.is_empty() {
+        } else if self.text.is_some() {
+            // In the middle of an answer it would be in the way; the status tells.
+        } else if !self.shows_thinking || self.thought.kept.is_empty() {
+            let now = if self.shows_thinking { "shown" } else { "hidden" };
+            self.lines.push(Line::new(format!("reasoning is {now} from now on"), Style::DIM));
+        } else {
             let kept = self.thought.kept.clone();
             self.lines.push(Line::new("[-] Thinking", Style::DIM));
             self.lines.extend(verbatim::lines(kept.trim(), Style::DIM));
@@ -280,7 +285,17 @@ impl View {
             Some(Text::Verbatim(verbatim)) => verbatim.push(&text),
             None => Vec::new(),
         };
-        self.lines.extend(lines);
+        self.add(lines);
+    }
+
+    /// Adds lines of the turn. Only those of the help are made to fit.
+    fn add(&mut self, lines: Vec<Line>) {
+        if self.turn.1.trim() == ",help" {
+            let room = self.width.saturating_sub(1).max(1);
+            self.lines.extend(lines.iter().flat_map(|line| verbatim::wrapped(line, room, Style::NONE)));
+        } else {
+            self.lines.extend(lines);
+        }
     }
 
     fn think(&mut self, delta: &str) {
@@ -335,7 +350,7 @@ impl View {
             Some(Text::Verbatim(verbatim)) => verbatim.finish(),
             None => Vec::new(),
         };
-        self.lines.extend(lines);
+        self.add(lines);
         self.text = None;
         self.lines.push(Line::default());
     }

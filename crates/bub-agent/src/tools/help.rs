@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use bub_kernel::{Error, FrameworkRef, Result, Tool, ToolContext, tool};
+use bub_kernel::{Error, FrameworkRef, Result, Sender, Tool, ToolContext, tool};
 
 use super::names::signature;
 
@@ -11,7 +11,13 @@ use super::names::signature;
 pub async fn help(context: &ToolContext) -> Result<String> {
     let framework = context.state.slot::<FrameworkRef>().and_then(|framework| framework.get());
     let framework = framework.ok_or_else(|| Error::unknown("the commands are not known here"))?;
-    Ok(usage(framework.tools()))
+    let mut text = usage(framework.tools());
+    if *context.state.sender() == Sender::terminal() {
+        text.push_str(
+            "\n\nIn `bub chat`:\n  ,thinking  Shows or hides the reasoning of the model\n  ,exit  Leaves; so does ,quit",
+        );
+    }
+    Ok(text)
 }
 
 /// What a person can type, from the tools there are.

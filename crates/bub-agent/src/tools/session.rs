@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{Error, ErrorKind, Framework, Result, ToolContext, tool};
+use bub_kernel::{Error, ErrorKind, Framework, Result, Sender, ToolContext, tool};
 use bub_tape::{Listing, Tape, TapeName};
 use serde_json::json;
 
@@ -116,28 +116,44 @@ pub(crate) async fn new(context: &ToolContext) -> Result<String> {
     Ok(format!("New session: {fresh}\nThe old one is kept; go back with: ,resume {old}"))
 }
 
-/// Lists the sessions of this chat, the latest first.
+/// Lists the sessions of this chat, the latest first; at a terminal also the others of this workspace's terminals.
 #[tool(crate = bub_kernel, command_only, read_only)]
 pub(crate) async fn sessions(context: &ToolContext) -> Result<String> {
     let current = session_id(context)?;
     let tape = tape(context)?;
-    let mut found = Vec::new();
+    let (mut found, mut others) = (Vec::new(), Vec::new());
     for name in tape.store().list(Listing::Sessions).await.map_err(tape_error)? {
         let summary = tape.store().summary(&name).await.map_err(tape_error)?;
         let Some(session) = summary.session else { continue };
         let is_here = session.workspace.as_deref() == Some(framework(context)?.workspace_text());
-        if is_here && sessions::chat_of(&session.session_id) == sessions::chat_of(&current) {
-            found.push((summary.last_date.unwrap_or_default(), session.session_id, summary.title));
+        let is_own = sessions::chat_of(&session.session_id) == sessions::chat_of(&current);
+        let is_known =
+            is_own || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
+        if is_here && is_known {
+            let list = if is_own { &mut found } else { &mut others };
+            list.push((summary.last_date.unwrap_or_default(), session.session_id, summary.title));
         }
     }
-    found.sort_by(|one, other| other.cmp(one));
-    let lines = found.iter().map(|(date, id, title)| {
-        let mark = if *id == current { "*" } else { "-" };
-        let day = date.get(..16).unwrap_or(date);
-        format!("{mark} {id}  {day}  {}", title.as_deref().unwrap_or(""))
-    });
-    let lines: Vec<String> = lines.collect();
-    Ok(if lines.is_empty() { "(no sessions)".to_owned() } else { lines.join("\n") })
+    let listed = |mut list: Vec<(String, String, Option<String>)>| {
+        list.sort_by(|one, other| other.cmp(one));
+        let line = |(date, id, title): &(String, String, Option<String>)| {
+            let mark = if *id == current { "*" } else { "-" };
+            let day = date.get(..16).unwrap_or(date);
+            format!("{mark} {id}  {day}  {}", title.as_deref().unwrap_or(""))
+        };
+        list.iter().map(line).collect::<Vec<_>>().join("\n")
+    };
+    let mut text = if found.is_empty() { "(no sessions)".to_owned() } else { listed(found) };
+    if !others.is_empty() {
+        text.push_str("\n\nOther sessions of this workspace; `bub chat --session ID` opens one:\n");
+        text.push_str(&listed(others));
+    }
+    Ok(text)
+}
+
+/// Whether a person at the terminal asks, whose every session is.
+fn is_at_terminal(context: &ToolContext) -> bool {
+    *context.state.sender() == Sender::terminal()
 }
 
 /// Goes back to an earlier session of this chat.
@@ -149,7 +165,15 @@ pub(crate) async fn resume(
 ) -> Result<String> {
     let (old, wanted) = (self::session_id(context)?, session_id.trim());
     if sessions::chat_of(wanted) != sessions::chat_of(&old) {
-        return Err(Error::new(ErrorKind::InvalidInput, format!("{wanted} is not a session of this chat")));
+        let how = if is_at_terminal(context) {
+            format!("; `bub chat --session {wanted}` opens it")
+        } else {
+            String::new()
+        };
+        return Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("{wanted} is not a session of this chat{how}"),
+        ));
     }
     let known = session_tape(&framework(context)?, wanted)?.ok_or_else(no_tape)?;
     if known.summary().await.map_err(tape_error)?.entries == 0 {

@@ -131,5 +131,7 @@ async fn help_is_a_command() {
     let world = World::new();
     let message = Envelope::from(ChannelMessage::new("cli:local", "cli", ",help"));
     let turn = world.turn(message.with_sender(Sender::terminal())).await.unwrap();
-    assert_eq!(turn.model_output, usage(world.framework.tools()));
+    let text = turn.model_output;
+    assert!(text.starts_with(&usage(world.framework.tools())), "{text}");
+    assert!(text.contains("\n  ,thinking  ") && text.contains("so does ,quit"), "{text}");
 }

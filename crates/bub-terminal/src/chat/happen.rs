@@ -52,6 +52,7 @@ impl Chat {
                 }
                 self.status = status;
             }
+            Happening::Sessions(ids) => self.editor.set_sessions(ids),
             Happening::Remark(text) => self.view.notice(&text, Style::YELLOW),
         }
     }
@@ -131,7 +132,10 @@ impl Chat {
 
     /// Writes a line as it was typed.
     pub(super) fn echo(&mut self, text: &str, mark: &str) {
-        let prompt = self.prompt();
+        let (prompt, text) = match text.strip_prefix(',').filter(|_| self.editor.is_shell()) {
+            Some(command) => (self.prompt(), command),
+            None => (self.name_prompt(), text),
+        };
         for (index, part) in harmless(text).split('\n').enumerate() {
             let mut line = if index == 0 { prompt.clone() } else { Line::new("  ", Style::NONE) };
             line.push(&crate::harmless::without_tabs(part, 4), Style::NONE);

@@ -8,6 +8,7 @@ use crate::{
     Style,
     editor::Edited,
     keys::Key,
+    screen::Live,
     tty::{self, RawMode},
 };
 
@@ -92,13 +93,16 @@ impl Chat {
         let is_shell = self.editor.is_shell() && !text.trim_start().starts_with(',');
         let text = if is_shell { format!(",{text}") } else { text };
         match text.trim() {
-            ",quit" | ",exit" => {
-                self.echo(&text, "");
-                self.left = Some(Left::Quit);
-            }
-            ",thinking" => {
-                self.echo(&text, "");
-                self.view.toggle_thinking();
+            // In the middle of an answer they are not written down: they would be in its way.
+            own @ (",quit" | ",exit" | ",thinking") => {
+                if !self.is_busy() {
+                    self.echo(&text, "");
+                }
+                if own == ",thinking" {
+                    self.view.toggle_thinking();
+                } else {
+                    self.left = Some(Left::Quit);
+                }
             }
             _ => self.send(text),
         }
@@ -130,9 +134,11 @@ impl Chat {
                 return;
             }
             _ => {
-                // It was meant for somebody else: a question may come while one writes.
-                self.editor.set_text(text);
-                self.hint = Some("answer y or n first".to_owned());
+                // It was meant for somebody else, who finds it in the history.
+                if let Err(error) = self.history.add(text.trim_end()) {
+                    self.history_refused(&error);
+                }
+                self.hint = Some("answer y or n first; Up brings back what you wrote".to_owned());
                 return;
             }
         };
@@ -146,7 +152,13 @@ impl Chat {
 
     /// Ctrl-Z: to the shell, until that lets the chat go on.
     fn suspend(&mut self) -> Result<()> {
-        self.screen.clear().map_err(terminal_error)?;
+        // What is being said stays to be seen.
+        let mut rows = self.view.preview(self.size.rows.saturating_sub(2));
+        rows.push(crate::Line::default());
+        let cursor = (rows.len() - 1, 0);
+        let lines = self.view.take();
+        self.screen.draw(&lines, &Live { rows, cursor }).map_err(terminal_error)?;
+        self.screen.forget();
         self.raw = None;
         let own = rustix::process::getpid();
         // Where it is refused, the chat simply goes on.

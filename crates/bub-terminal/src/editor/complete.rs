@@ -18,6 +18,8 @@ pub struct Words {
     pub commands: Vec<Word>,
     /// What can follow `$`.
     pub skills: Vec<Word>,
+    /// What can follow `,resume`.
+    pub sessions: Vec<Word>,
 }
 
 /// The words that fit at a place.
@@ -47,8 +49,12 @@ impl Words {
             return among(&self.commands, word, start);
         }
         let command = line.strip_prefix(',').or(is_shell.then_some(line))?;
-        (command.split_whitespace().next() == Some("skill") && command.len() > "skill".len())
-            .then(|| among(&self.skills, word, start))?
+        let name = command.split_whitespace().next().filter(|name| command.len() > name.len())?;
+        match name {
+            "skill" => among(&self.skills, word, start),
+            "resume" => among(&self.sessions, word, start),
+            _ => None,
+        }
     }
 
     /// What may follow a command that has been typed, and only that.
@@ -95,6 +101,7 @@ mod tests {
                 word("skill", "name"),
             ],
             skills: vec![word("telegram", ""), word("Notes", "")],
+            sessions: vec![word("cli:local", ""), word("cli:local~1", "")],
         }
     }
 
@@ -111,6 +118,9 @@ mod tests {
             ("你好 $t", false, Some((8, vec!["telegram"]))),
             (",skill te", false, Some((7, vec!["telegram"]))),
             (",skill ", false, Some((7, vec!["telegram", "Notes"]))),
+            (",resume ", false, Some((8, vec!["cli:local", "cli:local~1"]))),
+            (",resume cli:local~", false, Some((8, vec!["cli:local~1"]))),
+            (",resume", false, None),
             (",nothing", false, None),
             ("", false, None),
         ];

@@ -57,6 +57,23 @@ pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
     text.split('\n').map(|line| Line::new(line, style)).collect()
 }
 
+/// A line broken between words to fit; the rest of it is indented more than its beginning.
+pub(super) fn wrapped(line: &Line, width: usize, style: Style) -> Vec<Line> {
+    let text = line.text();
+    let indent = text.len() - text.trim_start().len();
+    let hanging = " ".repeat(if indent == 0 { 0 } else { (indent + 4).min(width / 2) });
+    let (mut rows, mut row) = (Vec::new(), String::new());
+    for word in text.split_inclusive(' ') {
+        if columns(&row) + columns(word.trim_end()) > width && !row.trim().is_empty() {
+            rows.push(Line::new(row.trim_end(), style));
+            row.clone_from(&hanging);
+        }
+        row.push_str(word);
+    }
+    rows.push(Line::new(row.trim_end(), style));
+    rows
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +93,16 @@ mod tests {
         for at in 0..text.len() {
             assert_eq!(shown(vec![&text[..at], &text[at..]]), whole);
         }
+    }
+
+    #[test]
+    fn help_is_broken_between_words() {
+        let rows = |text: &str| -> Vec<String> {
+            wrapped(&Line::new(text, Style::NONE), 16, Style::NONE).iter().map(Line::text).collect()
+        };
+        assert_eq!(rows("  ,name  Shows what there is"), ["  ,name  Shows", "      what there", "      is"]);
+        assert_eq!(rows("Commands: one or two"), ["Commands: one or", "two"]);
+        assert_eq!(rows(""), [""]);
     }
 
     #[test]

@@ -123,6 +123,8 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
                     plain::converse(plain, welcome(&framework, &desk).await, &prompt(&framework)).await
                 }
                 Mode::Screen => {
+                    let looking = Arc::clone(&desk);
+                    drop(tokio::spawn(async move { looking.look().await }));
                     let log = logging::Redirected::to(teller.clone());
                     let left = chat::run(Setup {
                         host: plain.host,
@@ -271,7 +273,7 @@ fn words(framework: &Framework, settings: &Arc<Settings>) -> Words {
     commands.sort_by(|one, other| one.text.cmp(&other.text));
     let skills = Skills::new(settings).list(Some(framework.workspace()));
     let skill = |skill: &Arc<bub_agent::Skill>| own(skill.name(), skill.description());
-    Words { commands, skills: skills.iter().map(skill).collect() }
+    Words { commands, skills: skills.iter().map(skill).collect(), sessions: Vec::new() }
 }
 
 fn ink(environment: &Environment) -> Ink {

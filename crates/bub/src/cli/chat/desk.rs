@@ -22,7 +22,7 @@ use bub_terminal::{
     view::Status,
 };
 
-use super::session::Session;
+use super::session::{self, Session};
 
 /// So long the end of a turn is waited for to tell of it.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
@@ -131,7 +131,8 @@ pub(super) struct Desk {
     gateway: OnceLock<Remote>,
     failure: Mutex<Option<Failure>>,
     spent: Mutex<Spent>,
-    looking: tokio::sync::Mutex<()>,
+    /// The session that was last told of.
+    told: tokio::sync::Mutex<String>,
     itself: Weak<Self>,
 }
 
@@ -162,7 +163,7 @@ impl Desk {
             gateway: OnceLock::new(),
             failure: Mutex::new(None),
             spent: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            told: tokio::sync::Mutex::default(),
             itself: itself.clone(),
         })
     }
@@ -262,14 +263,22 @@ impl Desk {
     }
 
     /// Tells how the session is: which may be another one now.
-    async fn look(&self) {
+    pub(super) async fn look(&self) {
         // One after the other: what is told last is what is so.
-        let _looking = self.looking.lock().await;
+        let mut known = self.told.lock().await;
         if let Err(error) = self.follow().await {
             tracing::warn!("chat.session_unknown error={error}");
         }
         let status = self.status().await;
+        let is_new = std::mem::replace(&mut *known, status.session.clone()) != status.session;
         self.teller.tell(Happening::Status(status)).await;
+        if is_new && let Ok(mut all) = session::all(&self.framework).await {
+            let chat = session::chat_of(&known);
+            // The current one may have no tape yet.
+            all.retain(|id| session::chat_of(id) == chat && *id != *known);
+            all.insert(0, known.clone());
+            self.teller.tell(Happening::Sessions(all)).await;
+        }
     }
 
     /// The same, once a turn is on its tape that no line of this chat waits for.

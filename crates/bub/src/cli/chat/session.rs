@@ -48,7 +48,7 @@ impl Session {
 
     /// The id that all sessions of the chat have in common.
     pub(super) fn chat(&self) -> &str {
-        self.id.split_once(MARK).map_or(self.id.as_str(), |(chat, _)| chat)
+        chat_of(&self.id)
     }
 
     /// The tape.
@@ -71,23 +71,31 @@ impl Session {
     }
 }
 
+/// The id that all sessions of the chat of this one have in common.
+pub(super) fn chat_of(id: &str) -> &str {
+    id.split_once(MARK).map_or(id, |(chat, _)| chat)
+}
+
 /// The session of this workspace that was last used at a terminal.
 async fn last(framework: &Framework) -> Result<Option<String>> {
+    Ok(all(framework).await?.into_iter().next())
+}
+
+/// The sessions of this workspace at terminals, the latest first.
+pub(super) async fn all(framework: &Framework) -> Result<Vec<String>> {
     let failed = |error: bub_tape::TapeError| Error::from_boxed(error.into());
-    let Some(store) = framework.tape_store() else { return Ok(None) };
-    let mut latest: Option<(String, String)> = None;
+    let Some(store) = framework.tape_store() else { return Ok(Vec::new()) };
+    let mut all: Vec<(String, String)> = Vec::new();
     for name in store.list(Listing::Sessions).await.map_err(failed)? {
         let summary = store.summary(&name).await.map_err(failed)?;
         let Some(session) = summary.session else { continue };
         let is_own =
             session.channel.as_deref().map_or_else(|| session.session_id.starts_with(NAME), |it| it == NAME);
         let date = summary.last_date.unwrap_or_default();
-        if is_own
-            && session.workspace.as_deref() == Some(framework.workspace_text())
-            && latest.as_ref().is_none_or(|(latest, _)| *latest < date)
-        {
-            latest = Some((date, session.session_id));
+        if is_own && session.workspace.as_deref() == Some(framework.workspace_text()) {
+            all.push((date, session.session_id));
         }
     }
-    Ok(latest.map(|(_, id)| id))
+    all.sort_by(|one, other| other.cmp(one));
+    Ok(all.into_iter().map(|(_, id)| id).collect())
 }

@@ -68,6 +68,8 @@ fn in_shell_mode_lines_are_commands() {
     chat.until(|screen| screen.lines().any(|line| line == "23"));
     chat.send("\x18");
     chat.sees("mode:agent");
+    let text = chat.everything();
+    assert!(!text.contains(", ,"), "{text}");
 }
 
 // H-157, W-47: text steers the turn that runs, a command waits for its own; both are seen as what they are.
@@ -158,7 +160,7 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
         assert!(screen.contains(r#"allow bash(cmd="echo dangerous")?"#), "{screen}");
         chat.send("something else\r");
         chat.sees("answer y or n first");
-        chat.send("\x15");
+        chat.until(|screen| screen.lines().any(|line| line == "allow? [y/N]"));
         chat.send(answer);
         chat.sees(expected);
         chat.sees("So be it.");
@@ -220,4 +222,34 @@ fn what_waits_can_be_taken_back() {
     let screen = chat.is_idle();
     assert!(!screen.contains("of an earlier chat"), "{screen}");
     assert!(!sandbox.workspace().join("never").exists());
+}
+
+// A disk that is full, or a file that may grow no further.
+#[test]
+fn a_history_that_cannot_grow_is_said_and_stops_nobody() {
+    let sandbox = Sandbox::new();
+    let mut chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    chat.send(",true\r");
+    chat.sees("(no output)");
+    chat.is_idle();
+    chat.send("\x04");
+    chat.ends();
+    let file = std::fs::read_dir(sandbox.home().join("history")).unwrap().next().unwrap().unwrap().path();
+    let before = "\n# 2026-01-01 00:00:00.000000\n+,echo o''ld\n".repeat(60_000);
+    std::fs::write(&file, &before).unwrap();
+    let script = sandbox.workspace().join("limited");
+    let text =
+        format!("#!/bin/sh\ntrap '' XFSZ\nulimit -f 1024\nexec {} \"$@\"\n", crate::sandbox::bub().display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let chat = Start::new(&sandbox).program(&script).size(240, 24).go();
+    chat.is_idle();
+    chat.send(",echo o''ne\r");
+    chat.until(|screen| screen.contains("\none\n"));
+    let screen = chat.is_idle();
+    assert!(screen.contains("too large") && screen.contains("lines are kept until you leave"), "{screen}");
+    chat.send("\x1b[A");
+    chat.sees("workspace > ,echo o''ne");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
 }

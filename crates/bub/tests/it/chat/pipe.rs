@@ -106,6 +106,7 @@ fn in_plain_mode_lines_are_only_added() {
         server.script(Reply::text("Some **bold** text."));
         let mut chat = Start::new(&sandbox).model(&server).set("TERM", name).args(args).go();
         chat.sees("workspace >");
+        assert!(String::from_utf8_lossy(&chat.bytes()).ends_with("workspace > "));
         chat.send("hello\n");
         let screen = chat.sees("Some **bold** text.");
         assert!(screen.contains("tool bash(cmd: echo one)\ntool completed in "), "{screen}");

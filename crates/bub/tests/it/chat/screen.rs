@@ -217,6 +217,56 @@ fn warnings_and_failures_are_shown_in_their_place() {
     chat.until(|screen| screen.matches("still here").count() > 1);
 }
 
+// ,thinking and ,quit in the middle of an answer do not stand in its way.
+#[test]
+fn thinking_is_confirmed_and_stays_out_of_answers() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["Some words ", "and more."]).paced(&pace));
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send(",thinking\r");
+    chat.sees("reasoning is shown from now on");
+    chat.send("go\r");
+    pace.allow(2);
+    chat.sees("Some words");
+    chat.send(",thinking\r");
+    chat.sees("thinking:off");
+    pace.release();
+    chat.sees("Some words and more.");
+    let screen = chat.is_idle();
+    assert!(screen.contains("── Assistant ───────────────────────────\nSome words and more.\n"), "{screen}");
+}
+
+// The help fits the window.
+#[test]
+fn help_is_broken_between_words() {
+    let sandbox = Sandbox::new();
+    let chat = Start::new(&sandbox).size(50, 24).go();
+    chat.is_idle();
+    chat.send(",help\r");
+    chat.sees(",exit  Leaves; so does ,quit");
+    chat.is_idle();
+    let text = chat.everything();
+    let (_, help) = text.split_once("── Command ,help").unwrap();
+    let words: Vec<&str> = help.split_whitespace().collect();
+    for word in ["reasoning", "`,name", "session,", "background"] {
+        assert!(words.contains(&word), "{word} is broken:\n{help}");
+    }
+}
+
+// A panic of the chat itself: the terminal is as before, and says what happened.
+#[test]
+fn a_panic_restores_the_terminal() {
+    let sandbox = Sandbox::new();
+    let mut chat = Start::new(&sandbox).program(&example("panicking_chat")).go();
+    chat.is_idle();
+    chat.send("\x04");
+    let (code, screen) = chat.ends();
+    assert_eq!(code, Some(101), "{screen}");
+    assert!(screen.contains("on purpose"), "{screen}");
+    assert!(chat.is_restored(), "{screen}");
+}
+
 // Must show: 20,000 deltas; no whole screen is ever cleared, and each update costs what has changed.
 #[test]
 fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
@@ -280,6 +330,9 @@ fn the_output_of_a_command_is_printed_as_it_is() {
     chat.sees("── Error");
     let screen = chat.sees("\ncommand exited with code 127\n");
     assert_eq!(screen.matches("command not found").count(), 1, "{screen}");
+    chat.is_idle();
+    chat.send(",resume\r");
+    chat.sees("\n,resume: argument 'session_id' is missing\n");
 }
 
 // What takes long is seen while it lasts.

@@ -210,3 +210,24 @@ fn the_status_is_that_of_the_session() {
     chat.sees("\nsession: cli:local~");
     chat.sees("last:-");
 }
+
+#[test]
+fn sessions_are_listed_and_completed() {
+    let sandbox = Sandbox::new();
+    sandbox.bub(["run", "--session-id", "cli:other", ",echo one"]).ok();
+    let chat = Start::new(&sandbox).size(110, 40).go();
+    chat.is_idle();
+    chat.send(",new\r");
+    chat.sees("\nsession: cli:local~");
+    chat.is_idle();
+    chat.send(",sessions\r");
+    chat.sees("Other sessions of this workspace; `bub chat --session ID` opens one:\n- cli:other  ");
+    chat.is_idle();
+    chat.send(",resume cli:other\r");
+    chat.sees("cli:other is not a session of this chat; `bub chat --session cli:other` opens it");
+    chat.is_idle();
+    chat.send(",resume \t");
+    chat.sees("> ,resume cli:local\n");
+    chat.send("~\t\r");
+    chat.sees("Resumed session: cli:local~");
+}
