@@ -114,7 +114,12 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
                 ready.say("READY=1");
             })
             .await;
-        stopping.abort();
+        // What stops at once has said so, too.
+        if stop.token().is_cancelled() {
+            let _ = stopping.await;
+        } else {
+            stopping.abort();
+        }
         if remote.unfinished() > 0 {
             let left = remote.unfinished();
             tracing::warn!("gateway.stopped unfinished={left}: they are picked up at the next start");
