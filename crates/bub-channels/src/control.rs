@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bub_kernel::{ApprovalAnswer, ChannelMessage, Envelope, Result};
 
 use crate::{
-    current::Current,
+    current::{Current, DECIDED},
     gateway::Core,
     router,
     ticket::{Outcome, Ticket},
@@ -33,14 +33,13 @@ pub(crate) async fn answer(
     answer: ApprovalAnswer,
 ) -> Result<()> {
     let is_yes = answer == ApprovalAnswer::Approved;
-    let text = if id.is_empty() {
+    let (text, is_decided) = if id.is_empty() {
         let verb = if is_yes { "approve" } else { "deny" };
-        format!("Say which: `,{verb} ID`, with the id that stands in the question.")
+        (format!("Say which: `,{verb} ID`, with the id that stands in the question."), false)
     } else {
         match core.options.house.answer_approval(id, &message.sender(), answer) {
-            Ok(()) if is_yes => "Approved.".to_owned(),
-            Ok(()) => "Denied.".to_owned(),
-            Err(error) => error.message().to_owned(),
+            Ok(()) => (if is_yes { "Approved." } else { "Denied." }.to_owned(), true),
+            Err(error) => (error.message().to_owned(), false),
         }
     };
     let channel = message.channel().unwrap_or_default();
@@ -54,7 +53,8 @@ pub(crate) async fn answer(
     if let Some(ticket) = &ticket {
         ticket.accept(&turn.inbound_id, false);
     }
-    router::dispatch(core, &reply.into(), Some(Arc::clone(&turn))).await?;
+    let reply = Envelope::from(reply).with(DECIDED, is_decided);
+    router::dispatch(core, &reply, Some(Arc::clone(&turn))).await?;
     if let Some(ticket) = ticket {
         ticket.settle(Outcome::Done { replies: turn.replies() });
     }

@@ -20,6 +20,9 @@ pub(crate) const ROUTE: &str = "reply_route";
 /// The field of a question for approval that names the request, for channels that have buttons.
 pub(crate) const APPROVAL: &str = "approval_id";
 
+/// The field of a reply to an answer that settled such a question.
+pub(crate) const DECIDED: &str = "approval_decided";
+
 tokio::task_local! {
     static CURRENT: Arc<Current>;
 }

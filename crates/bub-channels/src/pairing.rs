@@ -134,14 +134,17 @@ impl Pairings {
         })
     }
 
-    /// Forgets somebody, named `channel:id`, or a request, named by its code.
+    /// Forgets somebody who was let in or waits, named `channel:id`, or a request, named by its code.
     pub fn remove(&self, who: &str) -> Result<()> {
         self.change(|stored| {
             let before = stored.people.len() + stored.requests.len();
-            stored.people.retain(|person| format!("{}:{}", person.channel, person.id) != who);
-            stored.requests.retain(|waiting| !waiting.code.eq_ignore_ascii_case(who));
+            let is_meant = |channel: &str, id: &str| format!("{channel}:{id}") == who;
+            stored.people.retain(|person| !is_meant(&person.channel, &person.id));
+            stored.requests.retain(|waiting| {
+                !waiting.code.eq_ignore_ascii_case(who) && !is_meant(&waiting.channel, &waiting.id)
+            });
             if before == stored.people.len() + stored.requests.len() {
-                let text = format!("`{who}` was not let in by `bub pair`; `bub pair list` shows who was");
+                let text = format!("`{who}` was not let in by `bub pair`, and does not wait; `bub pair list` shows who was or does");
                 return Err(Error::not_found(text));
             }
             Ok(((), true))

@@ -8,7 +8,7 @@ use bub_settings::Settings;
 use crate::{
     current::Current,
     telegram::{self, Bot, Telegram, TelegramOptions},
-    webhook::{Webhook, WebhookOptions},
+    webhook::{self, Webhook, WebhookOptions},
 };
 
 /// Provides the channels of this crate; which of them run is a matter of settings.
@@ -55,4 +55,13 @@ impl Channels {
             Arc::new(Telegram::new(Arc::clone(&self.bot), Arc::clone(message_handler))),
         ]
     }
+}
+
+/// Whether the settings of the channels with these names can be right at all.
+pub fn check_settings(settings: &Settings, names: &[String]) -> Result<()> {
+    names.iter().try_for_each(|name| match name.as_str() {
+        webhook::NAME => WebhookOptions::new(settings).check(),
+        telegram::NAME => TelegramOptions::new(settings).check(),
+        _ => Ok(()),
+    })
 }

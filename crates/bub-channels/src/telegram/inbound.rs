@@ -33,7 +33,7 @@ pub struct Me {
 pub enum Reading {
     /// `/start`.
     Start,
-    /// A command of another bot, or none that there is.
+    /// A command of another bot, or none that there is; what the platform itself says.
     Silence,
     /// Something for the agent.
     Said(Said),
@@ -84,6 +84,9 @@ impl Said {
 /// Reads a message, which may be an edited one.
 pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
     let kind = Kind::of(message);
+    if kind == Kind::Unknown && media::is_service(message) {
+        return Reading::Silence;
+    }
     let mut text = kind.text(message);
     let mut called = false;
     let slash =
@@ -140,7 +143,7 @@ impl Turned {
     fn of(message: &Value, kind: Kind, called: bool, me: &Me) -> Self {
         let replied = || reply(message).is_some_and(|reply| reply["from"]["id"].as_i64() == Some(me.id));
         match message["chat"]["type"].as_str() {
-            _ if kind == Kind::Unknown => Self::No,
+            _ if kind == Kind::Unknown && media::other(message).is_none() => Self::No,
             Some("private") => Self::Expressly,
             Some("group" | "supergroup") if called || entities::mentions(message, me) || replied() => {
                 Self::Expressly

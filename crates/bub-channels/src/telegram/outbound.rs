@@ -21,7 +21,12 @@ use super::{
     progress::Sent,
     route::{Button, Route},
 };
-use crate::{ReplyTo, current::APPROVAL, journal::lock, outbox::is_final};
+use crate::{
+    ReplyTo,
+    current::{APPROVAL, DECIDED},
+    journal::lock,
+    outbox::is_final,
+};
 
 /// The field by which whoever sent a message learns its number.
 pub(super) const NOTE: &str = "telegram_note";
@@ -68,7 +73,7 @@ async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
         (route.place.chat, route.message_id) = (*chat, None);
     }
     if let Some(button) = &route.button {
-        return answer_button(bot, &route, button, &message.content()).await.map(|()| None);
+        return answer_button(bot, &route, button, message).await.map(|()| None);
     }
     let (reply_id, inbound_id) = match message.slot::<ReplyTo>() {
         Some(to) => (to.reply_id.clone(), to.inbound_id.clone()),
@@ -127,8 +132,9 @@ pub(super) fn reply_params(route: &Route, is_first: bool) -> Value {
 }
 
 /// Tells whoever pressed a button what came of it; the question says so from then on, and has no buttons any more.
-async fn answer_button(bot: &Arc<Bot>, route: &Route, button: &Button, outcome: &str) -> Result<()> {
-    let is_decided = matches!(outcome, "Approved." | "Denied.");
+async fn answer_button(bot: &Arc<Bot>, route: &Route, button: &Button, message: &Envelope) -> Result<()> {
+    let outcome = message.content();
+    let is_decided = message.field(DECIDED) == Some(&Value::Bool(true));
     let params = json!({"callback_query_id": button.query, "text": outcome, "show_alert": !is_decided});
     match bot.client.call("answerCallbackQuery", &params).await {
         Ok(_) => {}

@@ -174,7 +174,7 @@ fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
         ("private", json!({"text": "hi"}), true),
         ("private", json!({"sticker": {"file_id": "f"}}), true),
         ("private", json!({"location": {}}), false),
-        ("private", json!({"new_chat_title": "x"}), false),
+        ("private", json!({"location": {"latitude": 1, "longitude": 2}}), true),
         ("channel", json!({"text": "bub"}), false),
         ("whatever", json!({"text": "bub"}), false),
     ];
@@ -183,6 +183,8 @@ fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
         message["chat"]["type"] = json!(chat);
         assert_eq!(said(&message).is_active, active, "{chat} {fields}");
     }
+    // What the platform says is nobody's message.
+    assert_eq!(read(&message(json!({"new_chat_title": "x"})), false, &me()), Reading::Silence);
 }
 
 // H-166, W-59: commands of the platform.

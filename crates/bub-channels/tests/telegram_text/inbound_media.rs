@@ -202,3 +202,26 @@ fn names_of_files_are_harmless() {
     let long = safe_name(&format!("{}.tar.gz", "文".repeat(500))).unwrap();
     assert!(long.len() <= 128 && long.ends_with(".tar.gz"), "{long}");
 }
+
+// H-170: what the original does not know, in words where there are some.
+#[test]
+fn places_contacts_polls_and_dice_are_told_in_words() {
+    let place = json!({"latitude": 52.5, "longitude": -0.25});
+    let rows = [
+        (json!({"location": place}), "[Location: 52.5, -0.25]"),
+        (
+            json!({"venue": {"title": "Café", "address": "1 Road", "location": place}, "location": place}),
+            "[Venue: Café, 1 Road (52.5, -0.25)]",
+        ),
+        (json!({"contact": {"first_name": "Ada", "phone_number": "+1"}}), "[Contact: Ada, +1]"),
+        (
+            json!({"poll": {"question": "Tea?", "options": [{"text": "yes"}, {"text": "no"}]}}),
+            "[Poll: Tea? (yes / no)]",
+        ),
+        (json!({"dice": {"emoji": "🎲", "value": 4}}), "[Dice: 🎲 4]"),
+    ];
+    for (fields, words) in rows {
+        let content: Value = serde_json::from_str(&said(&message(fields)).content()).unwrap();
+        assert_eq!((&content["message"], &content["type"]), (&json!(words), &json!("unknown")));
+    }
+}

@@ -12,11 +12,7 @@ use std::{
     time::Duration,
 };
 
-use bub_channels::{
-    Gateway, Options,
-    telegram::{self, TelegramOptions},
-    webhook::{self, WebhookOptions},
-};
+use bub_channels::{Gateway, Options};
 use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_settings::{Environment, Settings, core};
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -90,13 +86,7 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
     let systemd = Systemd::new(settings.environment());
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
-        let is_chosen = |name: &str| gateway.channels().iter().any(|channel| channel == name);
-        if is_chosen(webhook::NAME) {
-            WebhookOptions::new(&settings).check()?;
-        }
-        if is_chosen(telegram::NAME) {
-            TelegramOptions::new(&settings).check()?;
-        }
+        bub_channels::check_settings(&settings, &gateway.channels())?;
         let report = report(name, &gateway, &settings);
         let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.remote());
         ready.watchdog(settings.environment());

@@ -44,7 +44,10 @@ impl Drop for Running {
 
 /// The program with a bot and a model, as it is configured for all of these tests.
 pub(crate) fn command(sandbox: &Sandbox, server: &BotServer, model: &ModelServer) -> Command {
-    let mut command = sandbox.command(&bub());
+    configured(sandbox.command(&bub()), server, model)
+}
+
+fn configured(mut command: Command, server: &BotServer, model: &ModelServer) -> Command {
     command
         .env("BUB_TELEGRAM_TOKEN", TOKEN)
         .env("BUB_TELEGRAM_API_BASE", server.url())
@@ -124,6 +127,8 @@ fn a_stranger_gets_a_code_and_is_let_in_by_it() {
     server.says(STRANGER, "still there?");
     wait("another code", || server.texts(STRANGER).len() == 3);
     assert!(server.texts(STRANGER)[2].starts_with("Access denied."));
+    // Also somebody who waits.
+    sandbox.bub(["pair", "remove", "telegram:666"]).ok();
     assert_eq!(sandbox.bub(["pair", "remove", "telegram:666"]).code, Some(1));
     let mode = std::fs::metadata(sandbox.home().join("pairings.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -215,6 +220,25 @@ fn a_message_that_the_platform_refuses_is_an_error_of_the_tool() {
     assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
     let told = model.requests().pop().unwrap().json().to_string();
     assert!(told.contains("message thread not found") && !told.contains("on its way"), "{told}");
+    gateway.stop();
+}
+
+// Many chats at once need many files: the gateway takes as many as the system lets it have.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_limit_of_open_files_is_raised() {
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    let mut shell = sandbox.command(std::path::Path::new("/bin/sh"));
+    shell.args(["-c", r#"ulimit -Sn 200 && exec "$0" "$@""#]).arg(bub());
+    let gateway = start_with(configured(shell, &server, &model));
+    wait("a poll", || !server.calls_of("getUpdates").is_empty());
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.child.id())).unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let [soft, hard] = files.split_whitespace().skip(3).take(2).collect::<Vec<_>>()[..] else {
+        panic!("{files}")
+    };
+    let hard = hard.parse().unwrap_or(u64::MAX).min(65_536);
+    assert_eq!(soft.parse(), Ok(hard), "{files}");
     gateway.stop();
 }
 

@@ -25,6 +25,61 @@ pub struct Attachment {
     pub filename: Option<String>,
 }
 
+/// What the platform itself says of a chat: nobody said it.
+const SERVICE: [&str; 14] = [
+    "new_chat_members",
+    "left_chat_member",
+    "new_chat_title",
+    "new_chat_photo",
+    "delete_chat_photo",
+    "group_chat_created",
+    "supergroup_chat_created",
+    "migrate_to_chat_id",
+    "migrate_from_chat_id",
+    "pinned_message",
+    "message_auto_delete_timer_changed",
+    "forum_topic_created",
+    "forum_topic_closed",
+    "forum_topic_edited",
+];
+
+/// Whether a message is one of the platform.
+pub(super) fn is_service(message: &Value) -> bool {
+    SERVICE.iter().any(|field| !message[field].is_null())
+}
+
+/// What a message of a kind that the original does not know says, when there are words for it.
+pub(super) fn other(message: &Value) -> Option<String> {
+    let at =
+        |place: &Value| Some(format!("{}, {}", place["latitude"].as_f64()?, place["longitude"].as_f64()?));
+    let words = |values: &[&Value]| {
+        let known: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
+        (!known.is_empty()).then(|| known.join(", "))
+    };
+    let (venue, contact, poll) = (&message["venue"], &message["contact"], &message["poll"]);
+    let what = if let Some(name) = words(&[&venue["title"], &venue["address"]]) {
+        format!("Venue: {name} ({})", at(&venue["location"])?)
+    } else if let Some(place) = at(&message["location"]) {
+        format!("Location: {place}")
+    } else if let Some(name) =
+        words(&[&contact["first_name"], &contact["last_name"], &contact["phone_number"]])
+    {
+        format!("Contact: {name}")
+    } else if let Some(question) = poll["question"].as_str() {
+        let options: Vec<&str> = poll["options"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|option| option["text"].as_str())
+            .collect();
+        format!("Poll: {question} ({})", options.join(" / "))
+    } else {
+        let dice = &message["dice"];
+        format!("Dice: {} {}", dice["emoji"].as_str()?, dice["value"].as_i64()?)
+    };
+    Some(format!("[{what}]"))
+}
+
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -105,7 +160,9 @@ impl Kind {
                 format!("[Document: {} ({})]", name.as_deref().unwrap_or("unknown"), self.mime(message))
             }
             Self::VideoNote => format!("[Video note: {seconds}s]"),
-            Self::Unknown => "[Unsupported message type: unknown]".to_owned(),
+            Self::Unknown => {
+                return other(message).unwrap_or_else(|| "[Unsupported message type: unknown]".to_owned());
+            }
         };
         match message["caption"].as_str() {
             Some(caption) if !caption.is_empty() => format!("{what} Caption: {caption}"),
