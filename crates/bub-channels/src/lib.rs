@@ -35,5 +35,5 @@ pub use enable::{check_names, choose};
 pub use gateway::{Gateway, Remote};
 pub use journal::Recovered;
 pub use options::{House, NoHouse, Options, directory};
-pub use plugin::{Channels, check_settings};
+pub use plugin::{Channels, NAMES, check_settings};
 pub use ticket::{Outcome, ReplyTo, Ticket};

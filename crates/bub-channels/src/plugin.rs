@@ -11,6 +11,9 @@ use crate::{
     webhook::{self, Webhook, WebhookOptions},
 };
 
+/// The names of the channels of this crate.
+pub const NAMES: [&str; 2] = [webhook::NAME, telegram::NAME];
+
 /// Provides the channels of this crate; which of them run is a matter of settings.
 #[derive(Debug)]
 pub struct Channels {

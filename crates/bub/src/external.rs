@@ -85,8 +85,8 @@ impl AbsentGuards {
 pub(crate) fn check(record: &Record, settings: &Settings) -> Result<()> {
     let Record { manifest, descriptor, .. } = record;
     descriptor.check()?;
-    let builtin = [bub_channels::webhook::NAME, bub_channels::telegram::NAME, bub_terminal::channel::NAME];
-    if let Some(channel) = descriptor.channels.iter().find(|own| builtin.contains(&own.name.as_str())) {
+    let is_builtin = |name: &str| bub_channels::NAMES.contains(&name) || name == bub_terminal::channel::NAME;
+    if let Some(channel) = descriptor.channels.iter().find(|own| is_builtin(&own.name)) {
         return Err(Error::config(format!("there is a channel `{}` already", channel.name)));
     }
     // `BUB_OPENAI_API_KEY` is the key of the provider.
