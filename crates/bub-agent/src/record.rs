@@ -124,14 +124,11 @@ fn tape_in(framework: &Framework, store: Arc<dyn bub_tape::TapeStore>, session_i
 /// Waits, as long as it takes, until no turn of the session runs, and says so. For callers with one turn to run.
 pub async fn wait_for_session(framework: &Framework, session_id: &str) -> Result<()> {
     let Some(tape) = session_tape(framework, session_id)? else { return Ok(()) };
-    match tape.lease(Wait::No).await {
-        Err(TapeError::Busy { holder, .. }) => {
-            tracing::warn!("waiting for session {session_id}: a turn of it runs in {holder}");
-            drop(tape.lease(Wait::Forever).await.map_err(tape_error)?);
-            Ok(())
-        }
-        other => other.map(drop).map_err(tape_error),
+    if let Some(holder) = tape.store().lease_holder(tape.name()).await.map_err(tape_error)? {
+        tracing::warn!("waiting for session {session_id}: a turn of it runs in {holder}");
+        drop(tape.lease(Wait::Forever).await.map_err(tape_error)?);
     }
+    Ok(())
 }
 
 impl TurnTape {

@@ -81,6 +81,8 @@ pub(crate) struct Core {
     pub(crate) outbox: Outbox,
     pub(crate) channels: HashMap<String, Entry>,
     room: Arc<Semaphore>,
+    /// Room for running turns.
+    pub(crate) turns: Arc<Semaphore>,
     /// Nothing new is accepted.
     pub(crate) drain: CancellationToken,
     /// Everything stops now.
@@ -150,6 +152,7 @@ impl Gateway {
             outbox: Outbox::default(),
             channels: chosen.into_iter().map(entry).collect(),
             room: Arc::new(Semaphore::new(options.queue.min(Semaphore::MAX_PERMITS))),
+            turns: Arc::new(Semaphore::new(options.turns.min(Semaphore::MAX_PERMITS))),
             options,
             drain: CancellationToken::new(),
             halt: CancellationToken::new(),
@@ -193,7 +196,7 @@ impl Gateway {
         // Before anything new comes in: what is older goes first.
         core.recover();
         let listening = status::listen(core)?;
-        let channels = manager::start(core);
+        let channels = manager::start(core).await;
         ready();
         tokio::select! {
             () = stop.cancelled() => {}

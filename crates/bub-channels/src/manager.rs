@@ -4,7 +4,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use bub_kernel::{Error, Result};
 use futures_util::FutureExt as _;
-use tokio::task::JoinSet;
+use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
     gateway::{Core, Phase},
@@ -16,16 +16,21 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 /// A channel has so long to stop.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Starts every channel in a task of its own.
-pub(crate) fn start(core: &Arc<Core>) -> JoinSet<()> {
+/// Starts every channel in a task of its own. Returns when each has run or failed once, or does not come to an end.
+pub(crate) async fn start(core: &Arc<Core>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
+    let mut tried = Vec::new();
     for name in core.channels.keys().cloned() {
-        tasks.spawn(keep_running(Arc::clone(core), name));
+        let (is_tried, first) = oneshot::channel();
+        tried.push(first);
+        tasks.spawn(keep_running(Arc::clone(core), name, is_tried));
     }
+    let _ = tokio::time::timeout(FIRST_PAUSE, futures_util::future::join_all(tried)).await;
     tasks
 }
 
-async fn keep_running(core: Arc<Core>, name: String) {
+async fn keep_running(core: Arc<Core>, name: String, is_tried: oneshot::Sender<()>) {
+    let mut is_tried = Some(is_tried);
     let Some(entry) = core.channels.get(&name) else { return };
     let mut pause = FIRST_PAUSE;
     loop {
@@ -37,12 +42,14 @@ async fn keep_running(core: Arc<Core>, name: String) {
             let mut state = lock(&entry.state);
             (state.phase, state.last_error) = (Phase::Failed, Some(text));
         }
+        drop(is_tried.take());
         let _ = tokio::time::timeout(STOP_LIMIT, guarded(entry.channel.stop())).await;
         tokio::time::sleep(pause.max(error.retry_after().unwrap_or_default())).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
         lock(&entry.state).phase = Phase::Starting;
     }
     lock(&entry.state).phase = Phase::Running;
+    drop(is_tried);
     tracing::info!("channel.running channel={name}");
     // Replies may have waited for it.
     core.outbox.hurry.notify_waiters();

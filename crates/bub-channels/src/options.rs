@@ -55,6 +55,8 @@ pub struct Options {
     pub session_queue: usize,
     /// So many messages may be unfinished in all, and so many replies of a channel undelivered.
     pub queue: usize,
+    /// So many turns may run at the same time. Each costs a few open files.
+    pub turns: usize,
     /// The file system of the journal.
     pub fs: Arc<dyn Fs>,
     /// What somebody above does.
@@ -78,6 +80,7 @@ impl Options {
             drain: settings.get(&core::GATEWAY_DRAIN),
             session_queue: count(settings.get(&core::GATEWAY_SESSION_QUEUE)),
             queue: count(settings.get(&core::GATEWAY_QUEUE)),
+            turns: count(settings.get(&core::GATEWAY_TURNS)),
             fs: Arc::new(RealFs),
             house: Arc::new(NoHouse),
         }

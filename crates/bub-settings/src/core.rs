@@ -257,6 +257,10 @@ pub static GATEWAY_QUEUE: Key<u64> = Key::new(
     "Unfinished messages in all, and undelivered replies of a channel; more messages are refused.",
 );
 
+/// How many turns run.
+pub static GATEWAY_TURNS: Key<u64> =
+    Key::new("gateway.turns", 1000, "Turns that run at the same time; further messages wait for their turn.");
+
 /// What people may do. Trusted: it is policy.
 pub static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
     "policy.rules",
@@ -492,7 +496,7 @@ static WEBHOOK: &[&dyn Declared] = &[
 ];
 static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
 static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
-static GATEWAY: &[&dyn Declared] = &[&GATEWAY_DRAIN, &GATEWAY_SESSION_QUEUE, &GATEWAY_QUEUE];
+static GATEWAY: &[&dyn Declared] = &[&GATEWAY_DRAIN, &GATEWAY_SESSION_QUEUE, &GATEWAY_QUEUE, &GATEWAY_TURNS];
 static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
 static FS: &[&dyn Declared] = &[&FS_CONFINE];
 static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];

@@ -241,9 +241,12 @@ async fn a_lease_has_one_holder(store: &dyn TapeStore) {
     let first = store.lease(&tape(), Wait::No).await.unwrap();
     let refused = store.lease(&tape(), Wait::No).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Busy);
+    assert!(store.lease_holder(&tape()).await.unwrap().is_some());
     let other = TapeName::new("a__b").unwrap();
+    assert_eq!(store.lease_holder(&other).await.unwrap(), None);
     let second = store.lease(&other, Wait::No).await.unwrap();
     drop(first);
+    assert_eq!(store.lease_holder(&tape()).await.unwrap(), None);
     drop(store.lease(&tape(), Wait::Forever).await.unwrap());
     drop(second);
 }

@@ -239,7 +239,11 @@ impl TapeStore for FileStore {
     }
 
     fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
-        Box::pin(wait.poll(move || lease::try_lease(&self.shared, tape)))
+        Box::pin(wait.poll(move || lease::try_lease(&self.shared, tape, || self.slots.pin(tape))))
+    }
+
+    fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
+        Box::pin(std::future::ready(Ok(lease::held_by(&self.shared, tape))))
     }
 
     fn blobs(&self) -> Arc<dyn BlobStore> {

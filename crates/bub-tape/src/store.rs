@@ -11,7 +11,7 @@ use std::{fmt, ops::Bound, pin::Pin, sync::Arc, time::Duration};
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
 
-use crate::{BlobStore, Entry, EntryId, Order, Result, Sieve, Summary, TapeName};
+use crate::{BlobStore, Entry, EntryId, Order, Result, Sieve, Summary, TapeError, TapeName};
 
 /// A future that can be sent between threads, boxed because stores are trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -256,6 +256,17 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
 
     /// Takes the session lease of a tape.
     fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>>;
+
+    /// Who has the session lease of a tape, if anybody.
+    fn lease_holder<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Option<String>>> {
+        Box::pin(async move {
+            match self.lease(tape, Wait::No).await {
+                Ok(_) => Ok(None),
+                Err(TapeError::Busy { holder, .. }) => Ok(Some(holder)),
+                Err(error) => Err(error),
+            }
+        })
+    }
 
     /// The blobs beside the tapes.
     fn blobs(&self) -> Arc<dyn BlobStore>;

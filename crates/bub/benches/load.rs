@@ -243,6 +243,7 @@ async fn run(case: &str) {
         drain: Duration::from_secs(30),
         session_queue: 100,
         queue: 10_000,
+        turns: 1_000,
         fs: Arc::new(RealFs),
         house: Arc::new(Leases),
     };

@@ -2,9 +2,10 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, TurnOptions};
+use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, Result, TurnOptions};
 use futures_util::FutureExt as _;
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Item;
 use crate::{current::Current, gateway::Core, journal::Record, router};
@@ -48,16 +49,18 @@ impl Turn {
         if self.attempt > MOST_ATTEMPTS {
             return self.give_up(said).await;
         }
-        if !self.begin().await {
+        let Some(_room) = self.begin().await else {
             return Ended { is_cancelled: true, ..Ended::default() };
-        }
+        };
         self.message.put_slot(Arc::new(Delivery { inbound_id: id.clone(), attempt: self.attempt }));
         // A message may ask for what the setting does not give to all.
         let is_streamed = self.message.field("stream_output").and_then(Value::as_bool).unwrap_or(false);
         let stream_output = core.options.stream_output || is_streamed;
         let options = TurnOptions { stream_output, cancel: Some(self.cancel.clone()) };
         let current = Arc::new(Current::new(id, &self.message, said).spoken(has_spoken));
-        let turn = AssertUnwindSafe(current.run(core.framework.process_inbound(self.message, options)));
+        // In a box of its own: very many turns may wait for room.
+        let turn = Box::pin(core.framework.process_inbound(self.message, options));
+        let turn = AssertUnwindSafe(current.run(turn));
         let failure = match turn.catch_unwind().await {
             Ok(outcome) => outcome.err().map(|error| error.kind()),
             Err(_) => Some(ErrorKind::Unknown),
@@ -82,26 +85,29 @@ impl Turn {
         Ended { replies: current.replies(), is_left, ..Ended::default() }
     }
 
-    /// Writes down that it begins, and waits for its session; `false` when it is not to begin any more.
-    async fn begin(&mut self) -> bool {
+    /// Waits for its session and for room, and writes down that it begins; `None` when it is not to begin any more.
+    async fn begin(&mut self) -> Option<OwnedSemaphorePermit> {
         let (id, with) = (self.id.clone(), std::mem::take(&mut self.with));
-        let waiting = async {
-            self.core.journal.commit(Record::Started { id, attempt: self.attempt, with }).await?;
-            self.core.options.house.wait_for_session(&self.core.framework, &self.session).await
-        };
-        let ready = tokio::select! {
-            biased;
-            () = self.cancel.cancelled() => return false,
-            ready = waiting => ready,
-        };
-        match ready {
+        let (core, session) = (&self.core, &self.session);
+        // The turn itself will say what is wrong, and to whom it matters.
+        let goes_on = |outcome: Result<()>| match outcome {
             Err(error) if error.kind() == ErrorKind::Cancelled => false,
             Err(error) => {
-                // The turn itself will say what is wrong, and to whom it matters.
-                tracing::warn!("lane.wait_failed session={} error={error}", self.session);
+                tracing::warn!("lane.wait_failed session={session} error={error}");
                 true
             }
             Ok(()) => true,
+        };
+        let waiting = async {
+            let waited = core.options.house.wait_for_session(&core.framework, session).await;
+            let room = Arc::clone(&core.turns).acquire_owned().await.ok()?;
+            let noted = core.journal.commit(Record::Started { id, attempt: self.attempt, with }).await;
+            (goes_on(waited) && goes_on(noted)).then_some(room)
+        };
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => None,
+            room = waiting => room,
         }
     }
 }

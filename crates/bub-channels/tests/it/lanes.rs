@@ -99,6 +99,27 @@ async fn a_full_gateway_lets_messages_wait_and_then_refuses() {
     world.stop().await;
 }
 
+// W-70: turns have a limit too; what waits for one is cancelled like what runs, and nothing is lost.
+#[tokio::test(start_paused = true)]
+async fn turns_wait_for_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = bub_channels::Options { turns: 1, ..options(dir.path()) };
+    let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
+    let channel = world.channel(0);
+    let running = channel.say("a", "wait 1").await.unwrap();
+    world.echo.wait_asked(1).await;
+    let waiting = channel.say("b", "2").await.unwrap();
+    let given_up = channel.say("c", "3").await.unwrap();
+    let quit = channel.say("c", ",quit").await.unwrap();
+    assert_eq!(given_up.settled().await, Outcome::Dropped { reason: "the session was quit".to_owned() });
+    assert_eq!(world.echo.wait_asked(1).await.len(), 1);
+    world.echo.permits.add_permits(1);
+    for ticket in [running, waiting, quit] {
+        assert_eq!(replies(&ticket.settled().await), 1);
+    }
+    world.stop().await;
+}
+
 // H-147, W-53: quit ends what runs and waits in its session, and nothing else.
 #[tokio::test(start_paused = true)]
 async fn quit_stops_one_session_at_once() {

@@ -324,6 +324,7 @@ pub(crate) fn options(directory: &Path) -> Options {
         drain: Duration::from_secs(30),
         session_queue: 100,
         queue: 10_000,
+        turns: 1_000,
         fs: Arc::new(RealFs) as Arc<dyn Fs>,
         house: Arc::new(NoHouse),
     }

@@ -147,6 +147,7 @@ fn gateway_options(home: &Path) -> Options {
         drain: Duration::from_secs(2),
         session_queue: 100,
         queue: 10_000,
+        turns: 1_000,
         fs: Arc::new(RealFs),
         house: Arc::new(NoHouse),
     }

@@ -123,6 +123,7 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
             "gateway.drain_seconds BUB_GATEWAY_DRAIN_SECONDS 30.0",
             "gateway.session_queue BUB_GATEWAY_SESSION_QUEUE 100",
             "gateway.queue BUB_GATEWAY_QUEUE 10000",
+            "gateway.turns BUB_GATEWAY_TURNS 1000",
             "policy.rules BUB_POLICY_RULES []",
             "policy.approval_timeout_seconds BUB_POLICY_APPROVAL_TIMEOUT_SECONDS 300.0",
             "fs.confine BUB_FS_CONFINE false",

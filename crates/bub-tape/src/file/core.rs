@@ -135,15 +135,35 @@ impl Core {
     /// The readable part of a tape of which this process knows everything: two looks at the disk, and nothing to wait
     /// for. `None` when there is more to find out.
     pub(crate) fn known(&self) -> Option<Snapshot> {
+        let snapshot = self.open_snapshot()?;
+        let is_known = self.index_inode == snapshot.inode && self.index.covered == snapshot.end;
+        is_known.then_some(snapshot)
+    }
+
+    /// The readable part of a tape whose files are open, and on which nothing is under way.
+    fn open_snapshot(&self) -> Option<Snapshot> {
         let (lock, open) = (self.lock.as_ref()?, self.open.as_ref()?);
         let record = Record::read(&*lock.file).ok()??;
         let named = self.shared.fs.stat(&self.shared.layout.tape(&self.tape)).ok()?;
         let at_rest = self.at_rest(record, named.size)?;
-        let is_known = named.inode == open.inode
-            && at_rest.inode == open.inode
-            && self.index_inode == open.inode
-            && self.index.covered == at_rest.end;
-        is_known.then(|| Snapshot { file: Arc::clone(&open.file), inode: open.inode, end: at_rest.end })
+        let is_same = named.inode == open.inode && at_rest.inode == open.inode;
+        is_same.then(|| Snapshot { file: Arc::clone(&open.file), inode: open.inode, end: at_rest.end })
+    }
+
+    /// The readable part of the tape now; `None` when there is no tape.
+    pub(crate) fn snapshot(&self) -> Result<Option<Snapshot>> {
+        match self.open_snapshot() {
+            Some(snapshot) => Ok(Some(snapshot)),
+            None => Snapshot::take(&self.shared, &self.tape),
+        }
+    }
+
+    /// Opens the files of a tape that exists, for somebody who is about to write to it. What fails is told when it
+    /// matters.
+    pub(crate) fn open_files(&mut self) {
+        if self.shared.fs.stat(&self.shared.layout.tape(&self.tape)).is_ok() {
+            let _ = self.lock_file().and_then(|_| self.open_tape());
+        }
     }
 
     /// The summary as of now.
@@ -180,7 +200,7 @@ impl Core {
 
     /// Brings the index in memory up to date.
     fn refresh(&mut self) -> Result<Option<Snapshot>> {
-        let Some(snapshot) = Snapshot::take(&self.shared, &self.tape)? else {
+        let Some(snapshot) = self.snapshot()? else {
             self.index = Index::default();
             return Ok(None);
         };

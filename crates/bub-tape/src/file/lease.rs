@@ -1,6 +1,6 @@
 //! The session lease: a file lock that the system gives back when its holder dies.
 
-use super::shared::Shared;
+use super::{shared::Shared, slots::Pin};
 use crate::{
     Lease, Result, TapeError, TapeName,
     fs::{FsFile, OpenMode},
@@ -13,8 +13,8 @@ const MAX_HOLDER_BYTES: usize = 200;
 /// Room for a process id and a date.
 const NOTE_BYTES: usize = 64;
 
-/// Takes the lease if it is free.
-pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
+/// Takes the lease if it is free. The tape stays open while it is held: the holder is about to work on it.
+pub(crate) fn try_lease(shared: &Shared, tape: &TapeName, pin: impl FnOnce() -> Pin) -> Result<Lease> {
     let path = shared.layout.lease(tape);
     let failed = |error| shared.error("lock", &path, error);
     let file = shared.open_write(&path, OpenMode::Write)?;
@@ -27,14 +27,14 @@ pub(crate) fn try_lease(shared: &Shared, tape: &TapeName) -> Result<Lease> {
     // Always of the same length, over the last one: file systems flush a file that was cut to nothing and written anew.
     // The lock is what counts; on a full disk the note is missing.
     let _ = file.write_all_at(format!("{note:<NOTE_BYTES$}").as_bytes(), 0);
-    Ok(Lease::new(tape.clone(), file))
+    Ok(Lease::new(tape.clone(), (file, pin())))
 }
 
-/// Whether somebody has it. Looking makes no files.
-pub(crate) fn is_held(shared: &Shared, tape: &TapeName) -> bool {
-    let file = shared.fs.open(&shared.layout.lease(tape), OpenMode::Read);
+/// Who has it, if anybody. Looking makes no files.
+pub(crate) fn held_by(shared: &Shared, tape: &TapeName) -> Option<String> {
+    let file = shared.fs.open(&shared.layout.lease(tape), OpenMode::Read).ok()?;
     // Closing the file gives back what was taken for a moment.
-    file.is_ok_and(|file| matches!(file.try_lock(), Ok(false)))
+    matches!(file.try_lock(), Ok(false)).then(|| holder(&*file))
 }
 
 fn holder(file: &dyn FsFile) -> String {

@@ -60,7 +60,7 @@ pub(crate) fn entries<'a>(
 
 fn step(state: State) -> Result<(Vec<Entry>, State)> {
     match state {
-        State::Start(shared, _, tape, span) => match Reader::open(shared, tape, span)? {
+        State::Start(shared, slot, tape, span) => match Reader::open(shared, &slot, tape, span)? {
             Some(reader) => reader.chunk(),
             None => Ok((Vec::new(), State::Finished)),
         },
@@ -70,8 +70,8 @@ fn step(state: State) -> Result<(Vec<Entry>, State)> {
 }
 
 impl Reader {
-    fn open(shared: Arc<Shared>, tape: TapeName, span: Span) -> Result<Option<Self>> {
-        let Some(snapshot) = Snapshot::take(&shared, &tape)? else { return Ok(None) };
+    fn open(shared: Arc<Shared>, slot: &Slot, tape: TapeName, span: Span) -> Result<Option<Self>> {
+        let Some(snapshot) = slot.snapshot(&shared, &tape)? else { return Ok(None) };
         Self::at(shared, tape, snapshot, span).map(Some)
     }
 

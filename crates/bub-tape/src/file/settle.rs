@@ -52,7 +52,7 @@ impl Core {
     }
 
     /// The tape file of the moment: it may have been replaced since it was opened.
-    fn open_tape(&mut self) -> Result<(Open, u64)> {
+    pub(crate) fn open_tape(&mut self) -> Result<(Open, u64)> {
         let path = self.shared.layout.tape(&self.tape);
         let stat =
             missing_is_none(self.shared.fs.stat(&path)).map_err(|error| self.error("look at", error))?;

@@ -6,9 +6,9 @@ use std::{
 };
 
 use super::{batch::Pending, core::Core, shared::Shared, snapshot::Snapshot};
-use crate::TapeName;
+use crate::{Result, TapeName};
 
-/// Each open tape costs two file handles and a summary.
+/// Each open tape costs two file handles and a summary. Those with a turn stay open beyond this number.
 const MAX_OPEN: usize = 64;
 
 /// All open tapes.
@@ -34,7 +34,40 @@ pub(crate) struct Slot {
     core: Mutex<Core>,
 }
 
+/// Keeps a tape open.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    slots: Arc<Slots>,
+    tape: TapeName,
+    /// Held for its count only.
+    _slot: Arc<Slot>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut open = lock(&self.slots.open);
+        // The map and this pin.
+        let is_last = |slot: &Arc<Slot>| Arc::strong_count(slot) == 2;
+        let closed = match open.slots.get(&self.tape) {
+            Some((_, slot)) if is_last(slot) && open.slots.len() > MAX_OPEN => open.slots.remove(&self.tape),
+            _ => None,
+        };
+        drop(open);
+        drop(closed);
+    }
+}
+
 impl Slots {
+    /// Keeps a tape open for as long as the pin is held.
+    pub(crate) fn pin(self: &Arc<Self>, tape: &TapeName) -> Pin {
+        let slot = self.get(tape);
+        // Somebody else at work on it will have opened them.
+        if let Ok(mut core) = slot.core.try_lock() {
+            core.open_files();
+        }
+        Pin { _slot: slot, slots: Arc::clone(self), tape: tape.clone() }
+    }
+
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, open: Mutex::default() }
     }
@@ -79,6 +112,14 @@ impl Slot {
         let mut core = self.core.try_lock().ok()?;
         let snapshot = core.known()?;
         Some(look(&mut core, snapshot))
+    }
+
+    /// The readable part of the tape now, without waiting for a writer; `None` when there is no tape.
+    pub(crate) fn snapshot(&self, shared: &Shared, tape: &TapeName) -> Result<Option<Snapshot>> {
+        match self.core.try_lock() {
+            Ok(core) => core.snapshot(),
+            Err(_) => Snapshot::take(shared, tape),
+        }
     }
 
     pub(crate) fn enqueue(&self, pending: Pending) {

@@ -118,7 +118,7 @@ impl FileStore {
 fn verify(shared: &Arc<Shared>, tape: &TapeName, core: &mut Core) -> Result<Verdict> {
     let Some(snapshot) = Snapshot::take(shared, tape)? else { return Ok(Verdict::default()) };
     // The last calls of a turn that is under way may well be open.
-    let running = super::lease::is_held(shared, tape);
+    let running = super::lease::held_by(shared, tape).is_some();
     let mut verdict = read_all(shared, tape, &snapshot)?.finish(running);
     verdict.damage.extend(torn_tail(core)?);
     if is_index_stale(shared, tape, &snapshot)? {

@@ -13,6 +13,20 @@ pub(crate) fn is_possible() -> bool {
     std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !bub_terminal::tty::is_raw()
 }
 
+/// Says which names there are, in lines that are not broken within one.
+pub(super) fn names(title: &str, names: &[&str]) {
+    const WIDTH: usize = 78;
+    let mut lines = vec![title.to_owned()];
+    for (at, name) in names.iter().enumerate() {
+        let comma = if at + 1 < names.len() { "," } else { "" };
+        match lines.last_mut() {
+            Some(line) if line.len() + name.len() + 2 <= WIDTH => line.push_str(&format!(" {name}{comma}")),
+            _ => lines.push(format!("  {name}{comma}")),
+        }
+    }
+    say(&(lines.join("\n") + "\n"));
+}
+
 /// A line, or the default for an empty one.
 pub(super) async fn line(question: &str, default: Option<&str>) -> Result<String> {
     let shown = default.map_or(String::new(), |default| format!(" [{default}]"));

@@ -81,7 +81,7 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
     let names = flags.unwrap_or_else(|| settings.get(&core::ENABLED_CHANNELS));
     let mut options = Options::new(&settings, name);
     options.house = in_channel;
-    raise_file_limit();
+    options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen();
     let systemd = Systemd::new(settings.environment());
     let work = async {
@@ -124,14 +124,21 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
 /// it, and some programs go through every number that a file could have.
 const FILES: u64 = 65_536;
 
-fn raise_file_limit() {
+/// A turn has its lease, its tape with the lock, and a connection to the model.
+const FILES_OF_A_TURN: u64 = 4;
+
+/// Raises the limit of open files, and says how many turns it leaves room for.
+fn raise_file_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let wanted = limit.maximum.unwrap_or(FILES).min(FILES);
-    if limit.current.is_none_or(|current| current >= wanted) {
-        return;
+    let mut files = limit.current.unwrap_or(FILES);
+    if files < wanted {
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).is_ok();
+        tracing::debug!("gateway.file_limit from={files} to={wanted} raised={raised}");
+        files = if raised { wanted } else { files };
     }
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit });
-    tracing::debug!("gateway.file_limit from={:?} to={wanted} raised={}", limit.current, raised.is_ok());
+    // A quarter is for everything else.
+    usize::try_from((files - files / 4) / FILES_OF_A_TURN).unwrap_or(usize::MAX).max(1)
 }
 
 /// What a person wants to know at the start: what runs, who may do what, what was left over.

@@ -34,7 +34,8 @@ fn transcript(sandbox: &Sandbox, shown: &str, base: &str) -> String {
     let shown = shown.replace("\r\n", "\n").replace(&root, "~").replace(base, "BASE");
     let shown = shown.replace(&format!("bub v{}", env!("CARGO_PKG_VERSION")), "bub vX");
     let starts = ["providers: ", "channels to set up ("];
-    shown.lines().fold(String::new(), |text, line| {
+    // Long lists go on in indented lines.
+    shown.lines().filter(|line| !line.starts_with("  ")).fold(String::new(), |text, line| {
         match starts.iter().find(|start| line.starts_with(**start)) {
             Some(start) => text + start + "…\n",
             None => text + line + "\n",

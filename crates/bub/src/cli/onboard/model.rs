@@ -137,9 +137,9 @@ async fn which(
     let usable: Vec<_> =
         report.providers.iter().filter(|provider| provider.usable).map(|it| it.name.as_str()).collect();
     let all: Vec<_> = models.catalogue().iter().map(|provider| provider.name.as_str()).collect();
-    ask::say(&format!("providers: {}\n", all.join(", ")));
+    ask::names("providers:", &all);
     if !usable.is_empty() {
-        ask::say(&format!("usable now: {}\n", usable.join(", ")));
+        ask::names("usable now:", &usable);
     }
     let default = chosen.as_ref().map(ModelId::provider).or(all.first().copied());
     let provider = provider(models.catalogue(), default, new.as_deref()).await?;
