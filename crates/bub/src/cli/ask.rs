@@ -20,7 +20,7 @@ pub(super) fn names(title: &str, names: &[&str]) {
     for (at, name) in names.iter().enumerate() {
         let comma = if at + 1 < names.len() { "," } else { "" };
         match lines.last_mut() {
-            Some(line) if line.len() + name.len() + 2 <= WIDTH => line.push_str(&format!(" {name}{comma}")),
+            Some(line) if line.len() + name.len() + 2 <= WIDTH => line.extend([" ", name, comma]),
             _ => lines.push(format!("  {name}{comma}")),
         }
     }
