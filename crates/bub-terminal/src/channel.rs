@@ -1,6 +1,9 @@
 //! The channel `cli`: what turns say reaches the chat, and lines that are typed meanwhile steer them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Arc, Mutex, PoisonError,
+    atomic::{AtomicU64, Ordering},
+};
 
 use bub_kernel::{
     Admission, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelRole, Decision,
@@ -69,13 +72,23 @@ pub enum Happening {
     Remark(String),
 }
 
-/// A call that waits for the person at the terminal.
+/// Something that waits for the person at the terminal, with where the answer goes.
 #[derive(Debug)]
-pub struct Question {
-    /// What is asked.
-    pub request: ApprovalRequest,
-    /// Where the answer goes.
-    pub answer: oneshot::Sender<ApprovalAnswer>,
+pub enum Question {
+    /// Whether a call may be made.
+    Call(Box<ApprovalRequest>, oneshot::Sender<ApprovalAnswer>),
+    /// What a plugin wants to know, with the number of the question.
+    Line(String, String, std::sync::mpsc::Sender<String>),
+}
+
+impl Question {
+    /// What it is known by.
+    pub fn id(&self) -> &str {
+        match self {
+            Self::Call(request, _) => &request.id,
+            Self::Line(id, ..) => id,
+        }
+    }
 }
 
 /// Tells the chat.
@@ -116,8 +129,20 @@ impl Teller {
     pub async fn ask(&self, request: &ApprovalRequest) -> ApprovalAnswer {
         let (answer, answered) = oneshot::channel();
         let _withdraw = Withdraw { teller: self, id: request.id.clone() };
-        self.tell(Happening::Asked(Question { request: request.clone(), answer })).await;
+        self.tell(Happening::Asked(Question::Call(Box::new(request.clone()), answer))).await;
         answered.await.unwrap_or_else(|_| ApprovalAnswer::Denied(Some("no answer".to_owned())))
+    }
+}
+
+impl Teller {
+    /// Asks the person for a line, on a thread that may wait; nothing when the chat ends before.
+    pub fn ask_line(&self, text: &str) -> Option<String> {
+        static ASKED: AtomicU64 = AtomicU64::new(0);
+        let id = format!("line {}", ASKED.fetch_add(1, Ordering::Relaxed));
+        let (answer, answered) = std::sync::mpsc::channel();
+        let _withdraw = Withdraw { teller: self, id: id.clone() };
+        self.tell_soon(Happening::Asked(Question::Line(id, text.to_owned(), answer)));
+        answered.recv().ok()
     }
 }
 

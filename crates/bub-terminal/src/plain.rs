@@ -240,10 +240,11 @@ impl Talk {
         }
         let mut out = io::stdout();
         written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
-        match (asks, self.questions.is_empty()) {
+        match (asks, self.questions.front()) {
             (false, _) => Ok(()),
-            (true, true) => tell(&self.prompt),
-            (true, false) => tell("allow? [y/N] "),
+            (true, None) => tell(&self.prompt),
+            (true, Some(Question::Call(..))) => tell("allow? [y/N] "),
+            (true, Some(Question::Line(..))) => tell("answer: "),
         }
     }
 
@@ -253,9 +254,15 @@ impl Talk {
         if let Some(question) = self.questions.pop_front() {
             let is_yes = matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
             let answer = if is_yes { ApprovalAnswer::Approved } else { ApprovalAnswer::Denied(None) };
-            let _ = question.answer.send(answer);
             let said = if is_yes { "allowed" } else { "denied" };
-            self.view.notice(said, crate::Style::NONE);
+            // Whoever asked may have gone.
+            match question {
+                Question::Call(_, waiting) => {
+                    let _ = waiting.send(answer);
+                    self.view.notice(said, crate::Style::NONE);
+                }
+                Question::Line(_, _, waiting) => drop(waiting.send(text.trim().to_owned())),
+            }
             self.print(!self.questions.is_empty())?;
             return Ok(false);
         }
@@ -332,8 +339,13 @@ impl Talk {
                 self.view.message(&content, kind == "command");
             }
             Happening::Asked(question) => {
-                let call = serde_json::Value::Object(question.request.arguments.clone());
-                let text = format!("{}\nallow {} {call}?", question.request.reason, question.request.tool);
+                let text = match &question {
+                    Question::Call(request, _) => {
+                        let call = serde_json::Value::Object(request.arguments.clone());
+                        format!("{}\nallow {} {call}?", request.reason, request.tool)
+                    }
+                    Question::Line(_, text, _) => crate::harmless::line(text),
+                };
                 self.print(false)?;
                 self.view.notice(&text, crate::Style::NONE);
                 for line in self.view.take() {
@@ -342,7 +354,7 @@ impl Talk {
                 self.questions.push_back(question);
                 is_free = true;
             }
-            Happening::Withdrawn(id) => self.questions.retain(|question| question.request.id != id),
+            Happening::Withdrawn(id) => self.questions.retain(|question| question.id() != id),
             Happening::Said { .. } | Happening::Status(_) | Happening::Sessions(_) => {}
             Happening::Remark(text) => self.view.notice(&text, crate::Style::NONE),
         }

@@ -169,11 +169,14 @@ impl App {
         problems: Arc<Problems>,
         plugins: external::Loaded,
     ) -> Framework {
-        let asker = Arc::new(Asker(Arc::new(cli::ask_for_plugin)));
+        let in_chat = Arc::<cli::InChat>::default();
+        let asking = Arc::clone(&in_chat);
+        let asker = Arc::new(Asker(Arc::new(move |question| asking.ask(question))));
         let mut builder = Framework::builder()
             .workspace(workspace)
             .service(Arc::new(settings))
             .service(problems)
+            .service(in_chat)
             .service(asker);
         if let Some(launcher) = self.launcher {
             builder = builder.service(Arc::new(launcher));

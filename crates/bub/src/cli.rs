@@ -24,7 +24,7 @@ mod tape;
 mod usage;
 
 pub(crate) use approve::{InChannel, Terminal};
-pub(crate) use ask::for_plugin as ask_for_plugin;
+pub(crate) use ask::InChat;
 use std::sync::Arc;
 
 pub(crate) use ask::is_possible as can_ask;

@@ -40,8 +40,8 @@ impl Chat {
             Happening::Said { content, kind, .. } => self.view.message(&content, kind == "command"),
             Happening::Asked(question) => self.asked(question),
             Happening::Withdrawn(id) => {
-                let first = self.questions.front().map(|question| question.request.id.clone());
-                self.questions.retain(|question| question.request.id != id);
+                let first = self.questions.front().map(|question| question.id().to_owned());
+                self.questions.retain(|question| question.id() != id);
                 if first.as_deref() == Some(id.as_str()) {
                     self.next_question();
                 }
@@ -147,13 +147,17 @@ impl Chat {
     }
 
     fn asked(&mut self, question: Question) {
-        // In full: nobody can approve what was cut away.
-        let request = &question.request;
-        let arguments: Vec<_> =
-            request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let text = format!("allow {}({})?", request.tool, arguments.join(", "));
-        self.view.notice(&crate::harmless::line(&request.reason), Style::YELLOW);
-        self.view.notice(&text, Style::YELLOW);
+        match &question {
+            // In full: nobody can approve what was cut away.
+            Question::Call(request, _) => {
+                let arguments: Vec<_> =
+                    request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let text = format!("allow {}({})?", request.tool, arguments.join(", "));
+                self.view.notice(&crate::harmless::line(&request.reason), Style::YELLOW);
+                self.view.notice(&text, Style::YELLOW);
+            }
+            Question::Line(_, text, _) => self.view.notice(&crate::harmless::line(text), Style::YELLOW),
+        }
         if self.questions.is_empty() {
             self.draft = Some(self.editor.text().to_owned());
             self.editor.set_text("");

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use super::{Chat, Left, TWICE, Waiting, terminal_error};
 use crate::{
     Style,
+    channel::Question,
     editor::Edited,
     keys::Key,
     screen::Live,
@@ -126,6 +127,15 @@ impl Chat {
     }
 
     fn answer(&mut self, text: &str) {
+        if let Some(Question::Line(_, _, answer)) = self.questions.front()
+            && !matches!(text.trim(), ",quit" | ",exit")
+        {
+            // Whoever asked may have gone.
+            let _ = answer.send(text.trim().to_owned());
+            self.questions.pop_front();
+            self.echo(text, "");
+            return self.next_question();
+        }
         let answer = match text.trim().to_ascii_lowercase().as_str() {
             "y" | "yes" => ApprovalAnswer::Approved,
             "" | "n" | "no" => ApprovalAnswer::Denied(None),
@@ -143,8 +153,8 @@ impl Chat {
             }
         };
         let said = if answer == ApprovalAnswer::Approved { "allowed" } else { "denied" };
-        if let Some(question) = self.questions.pop_front() {
-            let _ = question.answer.send(answer);
+        if let Some(Question::Call(_, waiting)) = self.questions.pop_front() {
+            let _ = waiting.send(answer);
             self.view.notice(said, Style::YELLOW);
         }
         self.next_question();

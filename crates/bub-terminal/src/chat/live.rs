@@ -1,7 +1,7 @@
 //! The live area of a chat, from top to bottom: what is not finished, what waits, a question, the prompt, the status.
 
 use super::Chat;
-use crate::{Line, Style, fit, harmless::line as one_line, screen::Live, view};
+use crate::{Line, Style, channel::Question, fit, harmless::line as one_line, screen::Live, view};
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
@@ -13,10 +13,11 @@ impl Chat {
         let size = self.screen.size();
         let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
         let has_status = budget >= 3;
-        let prompt = if self.questions.is_empty() {
-            self.prompt()
-        } else {
-            Line::new(fit("allow? [y/N] ", width.saturating_sub(2)).0, Style::BOLD | Style::YELLOW)
+        let asking = |text| Line::new(fit(text, width.saturating_sub(2)).0, Style::BOLD | Style::YELLOW);
+        let prompt = match self.questions.front() {
+            None => self.prompt(),
+            Some(Question::Call(..)) => asking("allow? [y/N] "),
+            Some(Question::Line(..)) => asking("answer: "),
         };
         let most_text = (budget / 2).max(1);
         let (layout, mut menu) = self.editor.rows(&prompt, self.history.lines(), width, most_text);

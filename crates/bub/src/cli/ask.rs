@@ -1,9 +1,13 @@
 //! Questions at the terminal, one line each. Whoever is asked can leave with Ctrl-C or Ctrl-D.
 
-use std::io::{BufRead, IsTerminal, Read, Write};
+use std::{
+    io::{BufRead, IsTerminal, Read, Write},
+    sync::OnceLock,
+};
 
 use bub_kernel::{Error, ErrorKind, Result};
 use bub_plugin::Question;
+use bub_terminal::channel::Teller;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -45,7 +49,7 @@ pub(super) async fn secret(question: &str) -> Result<String> {
 }
 
 /// What a plugin wants to know, asked from where nothing can be awaited.
-pub(crate) fn for_plugin(question: &Question) -> Result<String> {
+fn for_plugin(question: &Question) -> Result<String> {
     if !is_possible() {
         let nobody = || Error::unknown("there is no terminal to ask at");
         return question.default.clone().ok_or_else(nobody);
@@ -63,6 +67,28 @@ pub(crate) fn for_plugin(question: &Question) -> Result<String> {
     }
     let typed = typed?;
     Ok(if typed.is_empty() { question.default.clone().unwrap_or_default() } else { typed })
+}
+
+/// The chat of this process, which has the terminal for itself once it is there.
+#[derive(Default)]
+pub(crate) struct InChat(OnceLock<Teller>);
+
+impl InChat {
+    pub(super) fn begin(&self, teller: &Teller) {
+        // There is one chat in a process.
+        let _ = self.0.set(teller.clone());
+    }
+
+    /// Asks where the person is.
+    pub(crate) fn ask(&self, question: &Question) -> Result<String> {
+        let Some(teller) = self.0.get() else { return for_plugin(question) };
+        if question.is_secret {
+            return Err(Error::unknown("a chat shows what is typed, and no place for secrets"));
+        }
+        let shown = question.default.as_ref().map_or(String::new(), |default| format!(" [{default}]"));
+        let typed = teller.ask_line(&format!("{}{shown}", question.text)).ok_or_else(interrupted)?;
+        Ok(if typed.is_empty() { question.default.clone().unwrap_or_default() } else { typed })
+    }
 }
 
 /// Yes or no.

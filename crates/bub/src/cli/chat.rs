@@ -96,6 +96,9 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
         let session = Session::choose(&framework, &matches).await?;
         let desk = Desk::new(&framework, &settings, teller.clone(), mode != Mode::Pipe, session);
         chat.sit_down(&desk);
+        if let Some(in_chat) = framework.service::<super::InChat>().filter(|_| mode != Mode::Pipe) {
+            in_chat.begin(&teller);
+        }
         let Some(gateway) = open(&framework, &settings, &desk, in_channel, mode)? else {
             return Ok((Left::Quit, desk, None));
         };

@@ -345,7 +345,7 @@ fn a_new_plugin_runs_as_it_is_and_the_sdk_it_brings_is_whole() {
 }
 
 /// A plugin in Python with the SDK; `false` when there is no Python here.
-fn python(sandbox: &Sandbox, name: &str, code: &str) -> bool {
+pub(crate) fn python(sandbox: &Sandbox, name: &str, code: &str) -> bool {
     if std::process::Command::new("python3").arg("--version").output().is_err() {
         println!("python3 is not here: the Python plugin is not tried");
         return false;

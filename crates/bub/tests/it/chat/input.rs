@@ -253,3 +253,23 @@ fn a_history_that_cannot_grow_is_said_and_stops_nobody() {
     chat.sees("workspace > ,echo o''ne");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
 }
+
+#[test]
+fn a_question_of_a_plugin_is_answered_in_the_prompt() {
+    let sandbox = Sandbox::new();
+    let code = "from bub_sdk import ask, hookimpl, serve\n\n@hookimpl\nasync def run_model(prompt):\n    \
+                return 'Hello ' + await ask('Who is there?', default='you')\n\nserve()\n";
+    if !crate::plugin::python(&sandbox, "asking", code) {
+        return;
+    }
+    let chat = Start::new(&sandbox).go();
+    chat.is_idle();
+    for (typed, expected) in [("Ada\r", "Hello Ada"), ("\r", "Hello you")] {
+        chat.send("knock\r");
+        let screen = chat.sees("answer:");
+        assert!(screen.contains("Who is there? [you]"), "{screen}");
+        chat.send(typed);
+        chat.sees(expected);
+        chat.is_idle();
+    }
+}
