@@ -325,6 +325,10 @@ impl Core {
 
     /// Tells whoever wrote a message that its session cannot be named.
     async fn without_session(self: &Arc<Self>, message: &Envelope, error: Error) -> Error {
+        // Where nothing can be written nobody can be told, except that it is so.
+        if let Err(refusal) = self.journal.append(Record::Mark).await {
+            return refusal;
+        }
         let turn = Arc::new(Current::new(self.journal.next_id(), message, Vec::new()));
         turn.run(self.framework.hooks().notify_error("resolve_session", &error, Some(message))).await;
         let is_told = router::excuse(self, &message.chat_session(), &turn, FAILED).await;

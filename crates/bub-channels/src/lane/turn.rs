@@ -47,7 +47,7 @@ impl Turn {
             before.unwrap_or_default()
         };
         if self.attempt > MOST_ATTEMPTS {
-            return self.give_up(said).await;
+            return Box::pin(self.give_up(said)).await;
         }
         let Some(_room) = self.begin().await else {
             return Ended { is_cancelled: true, ..Ended::default() };
@@ -67,7 +67,7 @@ impl Turn {
         };
         let is_cancelled = failure == Some(ErrorKind::Cancelled) && self.cancel.is_cancelled();
         let is_owed = failure.is_some_and(|kind| kind != ErrorKind::Cancelled);
-        let is_left = is_owed && !router::excuse(&core, &self.session, &current, FAILED).await;
+        let is_left = is_owed && !Box::pin(router::excuse(&core, &self.session, &current, FAILED)).await;
         Ended { replies: current.replies(), is_cancelled, is_left }
     }
 

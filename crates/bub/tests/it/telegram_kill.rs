@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use bub_testkit::{
-    model::{ModelServer, Reply},
+    model::{ModelServer, Pace, Reply},
     telegram::BotServer,
 };
 
@@ -82,4 +82,40 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
     assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
     sandbox.bub(["tape", "check"]).ok();
     assert_eq!(server.violations(), Vec::<String>::new());
+}
+
+// L1: an answer that was seen to grow when the process ended is finished in the message where it stood.
+#[test]
+fn a_bot_killed_while_an_answer_grows_finishes_it_in_the_same_message() {
+    const ROUNDS: i64 = 6;
+    let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
+    let words: Vec<String> = (0..600).map(|at| format!("w{at} ")).collect();
+    let whole = words.concat().trim_end().to_owned();
+    let users: Vec<String> = (1..=ROUNDS).map(|user| user.to_string()).collect();
+    let start = || {
+        let mut command = command(&sandbox, &server, &model);
+        command.env("BUB_TELEGRAM_ALLOW_USERS", users.join(",")).env("BUB_DEBOUNCE_SECONDS", "0");
+        start_with(command)
+    };
+    for user in 1..=ROUNDS {
+        let pace = Pace::stopped();
+        model.script(Reply::deltas(words.clone()).paced(&pace)).otherwise(Reply::deltas(words.clone()));
+        let mut gateway = start();
+        server.says(user, "tell me");
+        // The answer grows by a word with each look.
+        wait("a part of the answer", || {
+            pace.allow(1);
+            !server.texts(user).is_empty()
+        });
+        // By now it also knows where that part stands.
+        std::thread::sleep(Duration::from_millis(30 * user.unsigned_abs()));
+        gateway.child.kill().unwrap();
+        gateway.child.wait().unwrap();
+        assert_ne!(server.texts(user), [whole.as_str()], "it was killed before the end");
+        let mut gateway = start();
+        wait("the whole answer, and nothing else", || server.texts(user) == [whole.as_str()]);
+        wait("that it knows", || sandbox.bub(["outbox", "list"]).ok() == "(every reply is delivered)\n");
+        signal(&gateway.child, "TERM");
+        assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
+    }
 }
