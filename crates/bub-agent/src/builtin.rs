@@ -266,17 +266,26 @@ fn reply(message: &Envelope, session_id: &str, content: &str, kind: &str) -> Env
     reply.into()
 }
 
-/// An error in words. What only concerns the computer is for its owner.
+/// An error in words. What only concerns the computer, its addresses and its settings, is for its owner.
 fn shown(error: &Error, role: Role) -> String {
     let text = error.to_string();
-    let is_path = |word: &str| {
-        word.trim_start_matches(|letter: char| letter.is_ascii_punctuation() && letter != '/')
-            .strip_prefix('/')
-            .is_some_and(|rest| rest.contains('/'))
+    let is_place = |word: &str| {
+        let word = word.trim_matches(|letter: char| letter.is_ascii_punctuation() && letter != '/');
+        let is_path = word.strip_prefix('/').is_some_and(|rest| rest.contains('/'));
+        let is_port = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
+        is_path
+            || word.contains("://")
+            || word.starts_with("BUB_")
+            || word.rsplit_once(':').is_some_and(is_port)
     };
-    let is_inside = text.contains("(os error ") || text.split_whitespace().any(is_path);
-    if role == Role::Owner || !is_inside {
-        return text;
-    }
-    "something on my side cannot be read or written; the log has the details".to_owned()
+    let is_inside = text.contains("(os error ") || text.split_whitespace().any(is_place);
+    let what = match error.kind() {
+        _ if role == Role::Owner => return text,
+        ErrorKind::Config => "something is not set up right",
+        ErrorKind::Provider => "the model refused, or gave no whole answer",
+        ErrorKind::Temporary => "the model, or something else that I need, cannot be reached",
+        _ if is_inside => "something on my side cannot be read or written",
+        _ => return text,
+    };
+    format!("{what}; the log has the details")
 }

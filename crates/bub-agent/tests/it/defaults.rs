@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bub_agent::Agent;
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Prompt, Result, State, StatePatch,
-    hooks,
+    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Lifespan, LifespanScope, Prompt, Result, State,
+    StatePatch, hooks,
     hooks::{args, point},
 };
 use serde_json::json;
@@ -167,7 +167,7 @@ async fn a_failure_is_told_on_the_inbound_channel() {
     let world = World::with_plugin("failing", Failing);
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
-    world.turn(ChannelMessage::new("s", "lab", "hi").chat_id("7")).await.unwrap_err();
+    world.turn(owned(ChannelMessage::new("s", "lab", "hi").chat_id("7"))).await.unwrap_err();
     let sent = outbox.0.lock().unwrap();
     let [notice] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!(notice.content(), "An error occurred at stage 'turn': [config] key *** is refused");
@@ -208,6 +208,40 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
         "An error occurred at stage 'turn': something on my side cannot be read or written; the log has the details"
     );
     assert!(owner.content().contains("/srv/tapes/x"), "{owner:?}");
+}
+
+// L1: addresses and settings are for the owner; everybody else learns of what kind the failure was.
+#[tokio::test]
+async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
+    let world = World::new();
+    let outbox = Arc::new(Outbox::default());
+    world.framework.bind_router(Some(outbox.clone()));
+    let cases = [
+        (ErrorKind::Temporary, "nothing answers at http://127.0.0.1:4015/v1", "cannot be reached; the log"),
+        (ErrorKind::Temporary, "no connection to inner-host in time", "cannot be reached; the log"),
+        (
+            ErrorKind::Provider,
+            "x.example refused the key from environment variable BUB_API_KEY",
+            "the model refused",
+        ),
+        (ErrorKind::Config, "set `api_key.openai`", "not set up right; the log"),
+        (ErrorKind::Tool, "(inner-host:8080) is gone", "on my side"),
+        (ErrorKind::Unknown, "see BUB_HOME", "on my side"),
+        (ErrorKind::Unknown, "see <https://inner-host>", "on my side"),
+        (ErrorKind::Unknown, "max_steps_reached=3", "max_steps_reached=3"),
+    ];
+    for (kind, text, told) in cases {
+        let error = Error::new(kind, text);
+        let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
+        let hooks = world.framework.hooks();
+        hooks.notify_error("x", &error, Some(&message.clone())).await;
+        hooks.notify_error("x", &error, Some(&owned(message))).await;
+        let sent = std::mem::take(&mut *outbox.0.lock().unwrap());
+        let [guest, owner] = sent.as_slice() else { panic!("{sent:?}") };
+        let is_whole = guest.content().contains(text);
+        assert!(guest.content().contains(told) && is_whole == (text == told), "{guest:?}");
+        assert!(owner.content().contains(text), "{owner:?}");
+    }
 }
 
 // S-24: defaults of the error envelope, and none without a message.
