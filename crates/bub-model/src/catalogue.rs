@@ -154,16 +154,16 @@ impl Catalogue {
         bub_settings::closest(name, self.providers.iter().flat_map(Provider::names))
     }
 
-    /// The provider whose keys begin like this one.
-    pub(crate) fn by_key(&self, key: &str) -> Option<&Provider> {
+    /// The provider that a plain key belongs to when no model is configured: the one whose keys begin like it, else that
+    /// of the original's default model.
+    pub fn owner_of(&self, plain_key: Option<&str>) -> Option<&Provider> {
+        plain_key.and_then(|key| self.by_key(key)).or(self.providers.first())
+    }
+
+    fn by_key(&self, key: &str) -> Option<&Provider> {
         let fits =
             |provider: &&Provider| provider.key_prefix.as_ref().is_some_and(|own| key.starts_with(own));
         self.providers.iter().find(fits)
-    }
-
-    /// The provider of the original's default model.
-    pub(crate) fn first(&self) -> Option<&Provider> {
-        self.providers.first()
     }
 }
 

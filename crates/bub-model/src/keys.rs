@@ -96,16 +96,28 @@ impl Keys {
 
     /// The key of a provider, or how to get it; nothing is run.
     pub(crate) fn find(&self, provider: &Provider) -> Result<Option<Found>, SettingsError> {
+        Ok(self.find_own(provider)?.or_else(|| self.plain().filter(|_| self.is_main(provider))))
+    }
+
+    /// The same, without plain values.
+    pub(crate) fn find_own(&self, provider: &Provider) -> Result<Option<Found>, SettingsError> {
         let own_key = own(&self.key, provider).map(|(name, key)| self.configured(name, key));
         let own_command = || own(&self.command, provider).map(|(name, line)| self.by_command(name, line));
-        let plain_key =
-            || self.key.any().filter(|_| self.is_main(provider)).map(|key| self.configured("*", key));
-        let plain_command =
-            || self.command.any().filter(|_| self.is_main(provider)).map(|line| self.by_command("*", line));
-        if let Some(found) = own_key.or_else(own_command) {
-            return Ok(Some(found));
+        match own_key.or_else(own_command) {
+            Some(found) => Ok(Some(found)),
+            None => self.own_variable(provider),
         }
-        Ok(self.own_variable(provider)?.or_else(plain_key).or_else(plain_command))
+    }
+
+    /// The plain key, or the plain command, whomever it belongs to.
+    pub(crate) fn plain(&self) -> Option<Found> {
+        let command = || self.command.any().map(|line| self.by_command("*", line));
+        self.key.any().map(|key| self.configured("*", key)).or_else(command)
+    }
+
+    /// The provider that plain values belong to.
+    pub(crate) fn main(&self) -> Option<&str> {
+        self.main.as_deref()
     }
 
     /// The key itself. A command is run at most once for each provider, until it is [forgotten](Self::forget).
@@ -263,7 +275,7 @@ fn main_provider(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret
     }
     let provider = match settings.get(&core::MODEL) {
         Some(model) => catalogue.get(model.parse::<ModelId>().ok()?.provider()),
-        None => key.and_then(|key| catalogue.by_key(key.expose())).or_else(|| catalogue.first()),
+        None => catalogue.owner_of(key.map(Secret::expose)),
     };
     provider.map(|provider| provider.name.clone())
 }

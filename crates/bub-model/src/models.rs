@@ -223,6 +223,24 @@ impl Models {
         self.find_key(provider).map(|found| found.source().clone()).or_else(login)
     }
 
+    /// Where the plain key is that a provider would be called with; `None` when it has one of its own, or gets none.
+    pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
+        let provider = self.catalogue.get(provider).filter(|provider| self.keys.is_main(provider))?;
+        match self.keys.find_own(provider) {
+            Ok(None) => self.keys.plain().map(|found| found.source().clone()),
+            _ => None,
+        }
+    }
+
+    /// The provider that a plain key belongs to: that of the configured model, else the one it looks like.
+    pub fn plain_key_owner(&self) -> Option<String> {
+        let named = self.settings.get(&core::MODEL).and_then(|model| model.parse::<ModelId>().ok());
+        let Some(named) = named else { return self.keys.main().map(str::to_owned) };
+        // It may be about to be declared.
+        let known = self.catalogue.get(named.provider()).map(|provider| provider.name.clone());
+        Some(known.unwrap_or_else(|| named.provider().to_owned()))
+    }
+
     fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
         self.catalogue.get(id.provider()).ok_or_else(|| AccessError::UnknownProvider {
             name: id.provider().to_owned(),

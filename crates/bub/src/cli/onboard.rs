@@ -81,7 +81,7 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
     let given = model::Given { model: text("model"), base: text("api-base"), key };
     let tries = !matches.get_flag("no-test");
     let file = config::open(&settings)?;
-    let owner = config::owner(&settings, &file);
+    let owner = config::owner(&settings, &file).or_else(|| model::owner(&settings, &file));
     let mut onboarding = Onboarding { framework, settings, file, owner, asks, tries };
     if asks {
         ask::say(&format!(

@@ -364,6 +364,85 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     }
 }
 
+// W-35: whose key a plain one is does not change by choosing another provider
+#[test]
+fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
+    let (server, base) = server();
+    let lab = ["--model", "lab:x", "--api-base", &base];
+    let openai = ["--model", "openai:x", "--api-base", &base];
+    let map = "model: openai:m\napi_key:\n  openai: the-key-of-openai\n";
+    for (file, key, args, owner) in [
+        ("", "sk-or-held-back-key", lab, "openrouter"),
+        ("", "sk-ant-held-back-key", openai, "anthropic"),
+        ("", "held-back-key-of-nobody", lab, "openrouter"),
+        (map, "held-back-key-in-variable", lab, "openai"),
+        ("api_key: {'*': sk-ant-held-back-key}\n", "", lab, "anthropic"),
+    ] {
+        for no_test in [&[][..], &["--no-test"]] {
+            let sandbox = Sandbox::new();
+            sandbox.write("home/config.yml", file);
+            let mut command = sandbox.command(&bub());
+            command.args(["onboard", "--yes"]).args(args).args(no_test);
+            // An empty one would say that there is none.
+            command.envs((!key.is_empty()).then_some(("BUB_API_KEY", key)));
+            let run = Run::of(command.output().unwrap());
+            assert_eq!((run.code, config(&sandbox).as_str()), (Some(1), file), "{run:?}");
+            assert!(run.stderr.contains(&format!("belongs to `{owner}`")), "{run:?}");
+            assert!(!run.stderr.contains("held-back"), "{run:?}");
+        }
+    }
+    assert_eq!(server.requests().len(), 0);
+
+    // The one in the file stays with its owner, and the call is made without.
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "api_key: sk-ant-held-back-key\n");
+    let run = Run::of(sandbox.command(&bub()).args(["onboard", "--yes"]).args(lab).output().unwrap());
+    run.ok();
+    assert!(config(&sandbox).starts_with("api_key: {anthropic: sk-ant-held-back-key}\n"));
+    assert_eq!(server.requests()[0].header("authorization"), None);
+
+    // No key that could be asked for is stronger than a variable.
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(Path::new(LEADER[0]));
+    command.args(&LEADER[1..]).arg(bub()).arg("onboard").env("BUB_API_KEY", "sk-ant-held-back-key");
+    let mut person = Pty::spawn(command);
+    for (question, answer) in [
+        ("provider [anthropic]: ", "lab"),
+        ("Add `lab` as one of your own? [y/N] ", "y"),
+        ("model: ", "m"),
+        ("base URL of lab: ", &base),
+        ("belongs to `anthropic` and is not sent to `lab`", ""),
+    ] {
+        person.expect(question);
+        person.send(&format!("{answer}\r"));
+    }
+    person.expect("provider [lab]: ");
+    person.send("\x03");
+    assert_eq!(person.finish().0, Some(1));
+    assert_eq!(server.requests().len(), 1);
+    assert!(!sandbox.home().join("config.yml").exists());
+}
+
+// W-35: a key that stands beside its model, or looks like its provider's, is used
+#[test]
+fn a_plain_key_is_tried_with_the_provider_it_belongs_to() {
+    for (variables, args) in [
+        ([("BUB_MODEL", "lab:x"), ("BUB_API_KEY", KEY)], &["--model", "lab:x"]),
+        ([("BUB_MODEL", ""), ("BUB_API_KEY", "sk-ant-key-of-anthropic")], &["--model", "anthropic:x"]),
+        ([("BUB_MODEL", ""), ("BUB_API_KEY", "sk-or-key-of-openrouter")], &["--model", "openrouter:x"]),
+    ] {
+        let (server, base) = server();
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.command(&bub());
+        command.args(["onboard", "--yes", "--api-base", &base]).args(args).envs(variables);
+        let run = Run::of(command.output().unwrap());
+        let requests = server.requests();
+        let header = |name| requests.first().and_then(|one| one.header(name)).unwrap_or_default();
+        let sent = [header("authorization"), header("x-api-key")].concat();
+        assert!(sent.ends_with(variables[1].1), "{run:?}");
+    }
+}
+
 // W-13: a wrong key is asked for again, and the rest is offered as it was typed
 #[test]
 fn a_wrong_key_can_be_corrected() {

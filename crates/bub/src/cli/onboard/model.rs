@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bub_kernel::{Error, Result};
 use bub_model::{Catalogue, ModelId, Models, Report};
-use bub_settings::core;
+use bub_settings::{ConfigFile, Settings, core};
+use serde_json::Value;
 
 use super::{
     super::{ask, probe},
@@ -73,6 +74,10 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
     *tried = Tried { model: Some(text.clone()), ..Tried::default() };
     onboarding.keep_apart(&name)?;
     let known = models.catalogue().get(&name);
+    // Choosing a provider must not give it the key of another one.
+    let owner = models.plain_key_owner();
+    let is_owner = owner.as_deref() == Some(known.map_or(&*name, |known| &known.name));
+    let owner = owner.filter(|_| !is_owner);
     tried.base = match &given.base {
         Some(base) => Some(base.clone()),
         // A provider of one's own: without an address it would be refused later.
@@ -92,6 +97,9 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
     }
     if onboarding.settings.text_at("model").as_deref() != Some(&text) || given.model.is_some() {
         onboarding.set("model", &text)?;
+    }
+    if let Some(owner) = owner {
+        hold_back(onboarding, &name, &owner)?;
     }
     tried.key = match &given.key {
         Some(key) => Some(key.clone()),
@@ -174,6 +182,26 @@ async fn provider(catalogue: &Catalogue, default: Option<&str>, agreed: Option<&
             return Ok(name);
         }
     }
+}
+
+/// The provider that a plain key in the file belongs to when no model was configured.
+pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
+    let file = file.value().ok()?;
+    let is_plain = |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
+    let has_one = ["api_key", "api_key_command"].iter().any(|name| file.get(*name).is_some_and(is_plain));
+    let catalogue = Catalogue::new(settings).ok().filter(|_| has_one)?;
+    let key = file.get("api_key").and_then(Value::as_str);
+    catalogue.owner_of(key).map(|owner| owner.name.clone())
+}
+
+/// A plain key that belonged to another provider until now is not given to this one. What stands in the environment is
+/// stronger than a key that would be asked for, so that would not help.
+fn hold_back(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
+    let Some(source) = models(onboarding)?.plain_key_source(provider) else { return Ok(()) };
+    Err(Error::config(format!(
+        "the key from {source} belongs to `{owner}` and is not sent to `{provider}`; say whose it is: \
+         `api_key.{owner}` or `api_key.{provider}`, as a variable BUB_<PROVIDER>_API_KEY"
+    )))
 }
 
 /// The key, where one is wanted and none is there, or where the one that is there may be wrong.
