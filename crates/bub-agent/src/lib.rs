@@ -38,6 +38,7 @@ pub use agent::{Agent, AnswerCall, Answering};
 pub use builtin::Builtin;
 pub use offline::NO_MODEL;
 pub use record::wait_for_session;
+pub use sessions::SWITCH;
 pub use skills::{LoadedSkills, Problem as SkillProblem, Skill, Skills, Source as SkillSource};
 
 /// Bits nobody can guess.

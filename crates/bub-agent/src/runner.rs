@@ -17,7 +17,7 @@ use bub_kernel::{
 use bub_tape::Entry;
 use serde_json::{Map, Value};
 
-pub(crate) use self::command::{Live, run_command, stream_command};
+pub(crate) use self::command::{Live, TimedOut, run_command, stream_command};
 use crate::{
     agent::Agent,
     policy::{Action, Approvals, Policy, Question},

@@ -8,8 +8,8 @@ use bub_tape::TapeName;
 
 use crate::record::tape_error;
 
-/// The event that changes it.
-pub(crate) const SWITCH: &str = "session_switch";
+/// The event that changes it; in the state of a turn that did, the session that is in use from now on.
+pub const SWITCH: &str = "session_switch";
 
 const MARK: char = '~';
 

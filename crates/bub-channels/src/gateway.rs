@@ -49,7 +49,7 @@ impl Remote {
         self.0.lanes.cancel(session);
     }
 
-    /// Drops what waits in a session and has not begun, for that reason.
+    /// Drops the last of what waits in a session and has not begun, for that reason.
     pub fn withdraw(&self, session: &str, reason: &str) {
         self.0.lanes.withdraw(session, reason);
     }

@@ -6,6 +6,7 @@
 pub(crate) use self::debounce::merge;
 mod debounce;
 pub(crate) mod turn;
+mod waiting;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -63,7 +64,7 @@ enum Event {
     },
     /// Cancels what runs, and only that.
     Cancel,
-    /// Drops what has not begun, for this reason.
+    /// Drops the last of what has not begun, for this reason.
     Withdraw(String),
 }
 
@@ -180,7 +181,7 @@ impl Lanes {
         }
     }
 
-    /// Drops what waits in a session.
+    /// Drops the last of what waits in a session.
     pub(crate) fn withdraw(&self, session: &str, reason: &str) {
         if let Some(lane) = lock(&self.0).get(session) {
             let _ = lane.events.send(Event::Withdraw(reason.to_owned()));
@@ -341,8 +342,7 @@ impl Lane {
                 }
             }
             Event::Withdraw(reason) => {
-                self.steered = self.taken().await;
-                for item in std::mem::take(&mut self.pending) {
+                if let Some(item) = self.last_waiting().await {
                     self.drop_item(item, &reason);
                 }
             }
@@ -543,25 +543,6 @@ impl Lane {
                 let _ = waiting.send(());
             }
         }
-    }
-
-    /// The steered messages that the turn took. Those it left become turns of their own, before all others.
-    async fn taken(&mut self) -> Vec<Item> {
-        if self.steered.is_empty() {
-            return Vec::new();
-        }
-        let left = match self.core.framework.steering_inbox() {
-            Some(inbox) => inbox.drain(&self.session).await.unwrap_or_default(),
-            None => Vec::new(),
-        };
-        let left: Vec<_> = left.iter().filter_map(Envelope::slot::<Delivery>).collect();
-        let is_left = |item: &Item| left.iter().any(|delivery| delivery.inbound_id == item.id);
-        let (left, taken): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.steered).into_iter().partition(is_left);
-        for item in left.into_iter().rev() {
-            self.pending.push_front(item);
-        }
-        taken
     }
 
     /// The gateway stops now: turns end as they can; everything else is in the journal.

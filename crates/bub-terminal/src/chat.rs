@@ -5,7 +5,7 @@ mod input;
 mod live;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     io::{self, Stdout},
     path::PathBuf,
     sync::Arc,
@@ -92,7 +92,7 @@ struct Chat {
     editor: Editor,
     history: History,
     host: Arc<dyn Host>,
-    /// Lines on their way to the host, in their order; nothing, to take back those that wait.
+    /// Lines on their way to the host, in their order; nothing, to take back the last that waits.
     submitted: mpsc::UnboundedSender<Option<(u64, String)>>,
     name: String,
     /// The size that was last seen, and until when it may still change.
@@ -106,8 +106,8 @@ struct Chat {
     runs_command: bool,
     /// Lines that wait to be seen where they belong.
     waiting: Vec<Waiting>,
-    /// Lines that were last taken back.
-    taken: BTreeMap<u64, String>,
+    /// The line that was last asked for back.
+    taking: Option<u64>,
     running: Option<Running>,
     questions: VecDeque<Question>,
     /// What was being written when a question came.
@@ -160,7 +160,7 @@ pub async fn run(setup: Setup) -> Result<Left> {
         open: Vec::new(),
         runs_command: false,
         waiting: Vec::new(),
-        taken: BTreeMap::new(),
+        taking: None,
         running: None,
         questions: VecDeque::new(),
         draft: None,

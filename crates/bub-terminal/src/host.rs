@@ -11,7 +11,7 @@ pub trait Host: Send + Sync + 'static {
     /// Cancels the turn that runs.
     fn cancel(&self) -> BoxFuture<'_, ()>;
 
-    /// Takes back what waits: its lines are settled as [`WITHDRAWN`](crate::channel::WITHDRAWN).
+    /// Takes back the last line that waits: it is settled as [`WITHDRAWN`](crate::channel::WITHDRAWN).
     fn withdraw(&self);
 
     /// Ends what runs and waits.

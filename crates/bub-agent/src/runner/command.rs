@@ -3,7 +3,7 @@
 use std::{pin::pin, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    CancellationToken, Error, ModelStream, Result, StreamEvent, Tool,
+    CancellationToken, Error, ErrorKind, ModelStream, Result, StreamEvent, Tool,
     hooks::{HookPoint as _, point::AfterToolCall},
 };
 use bub_settings::Redactor;
@@ -30,6 +30,10 @@ const OUTPUT: &str = "\noutput:\n";
 /// Who is told what a command of the shell prints, while it does: a slot of the state.
 #[derive(Debug)]
 pub(crate) struct Live(pub(crate) mpsc::UnboundedSender<String>);
+
+/// A command of the shell took too long: a slot of the state. To the model that is a result, to a person a failure.
+#[derive(Debug)]
+pub(crate) struct TimedOut;
 
 /// Runs a command, and says line by line what it prints.
 pub(crate) fn stream_command(agent: Arc<Agent>, errand: Errand, line: String) -> ModelStream {
@@ -126,7 +130,9 @@ pub(crate) async fn run_command(agent: &Agent, errand: &Errand, line: &str) -> R
             let _guard = cancel.clone().drop_guard();
             let runner =
                 Runner { framework: &errand.framework, agent, state: &errand.state, tape, cancel: &cancel };
-            runner.run(&tool, arguments, None).await.map(text_of)
+            let said = runner.run(&tool, arguments, None).await.map(text_of);
+            let is_late = name == SHELL && errand.state.slot::<TimedOut>().is_some();
+            said.and_then(|text| if is_late { Err(Error::new(ErrorKind::Tool, text)) } else { Ok(text) })
         }
         Err(error) => Err(error),
     };

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Duration};
 use bub_kernel::{Error, ErrorKind, Result, ToolContext, tool};
 
 use crate::{
-    runner::Live,
+    runner::{Live, TimedOut},
     shell::{Exit, Request, Shell, Shells},
     skills::{LoadedSkills, Skills},
 };
@@ -58,6 +58,7 @@ pub async fn bash(
             Err(Error::new(ErrorKind::Tool, text))
         }
         None => {
+            context.state.put_slot(Arc::new(TimedOut));
             let what = format!("command timed out after {timeout_seconds} seconds and was terminated");
             Ok(if output.is_empty() { what } else { format!("{what}\noutput:\n{output}") })
         }

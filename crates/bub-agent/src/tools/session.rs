@@ -192,6 +192,7 @@ async fn switch(context: &ToolContext, old: &str, wanted: &str) -> Result<()> {
     let event =
         bub_tape::Entry::event(sessions::SWITCH, Some(json!({"session_id": wanted}))).outside_context();
     store.append(&name, vec![event]).await.map_err(tape_error)?;
+    context.state.set(sessions::SWITCH, wanted);
     Ok(())
 }
 

@@ -61,15 +61,21 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
         (r",printf 'a\n'; sleep 0.1; printf '\n\nb\n'; sleep 0.1; printf c", "a\n\n\nb\nc"),
         (",true", "(no output)"),
         (r",printf ' \n\n'", "(no output)"),
-        (
-            ",bash cmd='echo a; sleep 9' timeout_seconds=1",
-            "a\ncommand timed out after 1 seconds and was terminated",
-        ),
-        (",bash cmd='sleep 9' timeout_seconds=1", "command timed out after 1 seconds and was terminated"),
     ] {
         let result = world.own_turn(command(line)).await.unwrap();
         assert_eq!(result.model_output, expected, "{line}");
     }
+    // H-127: to the model this is a result, to whoever typed it a failure.
+    let late = "command timed out after 1 seconds and was terminated";
+    for (line, expected) in [
+        (",bash cmd='echo a; sleep 9' timeout_seconds=1", format!("{late}\noutput:\na")),
+        (",bash cmd='sleep 9' timeout_seconds=1", late.to_owned()),
+    ] {
+        let error = world.own_turn(command(line)).await.unwrap_err();
+        assert!(error.message().ends_with(&expected), "{line}: {error}");
+    }
+    let last = events(&entries(&world, "s").await, "command").pop().unwrap();
+    assert_eq!((&last["status"], &last["output"]), (&json!("error"), &json!(late)));
     let result = world.own_turn(command(",yes 12345 | head -c 3000000")).await.unwrap();
     let (head, tail) = result.model_output.split_once(" bytes left out …\n").unwrap();
     assert!(head.len() > 500_000 && tail.len() > 500_000, "{} {}", head.len(), tail.len());

@@ -1,7 +1,5 @@
 //! What turns do, as the chat shows it.
 
-use std::collections::BTreeMap;
-
 use super::{Chat, Left, Running};
 use crate::{
     Line, Style,
@@ -87,7 +85,7 @@ impl Chat {
         } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.line == line) {
             let waiting = self.waiting.remove(at);
             match dropped {
-                Some(reason) if reason == WITHDRAWN => self.take_back(waiting),
+                Some(reason) if reason == WITHDRAWN => self.take_back(waiting.text),
                 Some(reason) => {
                     self.echo(&waiting.text, "");
                     self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
@@ -100,17 +98,20 @@ impl Chat {
         self.done();
     }
 
-    /// Puts a line that waited back to where it was written. They come one by one, in any order.
-    fn take_back(&mut self, waiting: super::Waiting) {
-        let joined = |taken: &BTreeMap<u64, String>| taken.values().cloned().collect::<Vec<_>>().join("\n");
-        let before = joined(&self.taken);
-        let draft = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
-        let written = draft.strip_prefix(&before).unwrap_or(draft).to_owned();
-        self.taken.insert(waiting.line, waiting.text);
-        let whole = joined(&self.taken) + &written;
+    /// Puts a line that waited back to where it was written. Where something else is being written by now, it waits on.
+    fn take_back(&mut self, text: String) {
+        let written = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
+        if !written.is_empty() {
+            return self.send(text);
+        }
+        let command = text.trim_start().strip_prefix(',');
+        // It stays what it is: in shell mode commands have no comma, and text would become one.
+        let is_shell = self.editor.is_shell() && command.is_some();
+        self.editor.set_shell(is_shell);
+        let text = command.filter(|_| is_shell).unwrap_or(&text);
         match &mut self.draft {
-            Some(draft) => *draft = whole,
-            None => self.editor.set_text(&whole),
+            Some(draft) => text.clone_into(draft),
+            None => self.editor.set_text(text),
         }
     }
 

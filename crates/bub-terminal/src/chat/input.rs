@@ -33,13 +33,12 @@ impl Chat {
             self.interrupted = None;
             self.hint = None;
         }
-        if key == Key::Up
-            && self.editor.text().is_empty()
-            && !self.waiting.is_empty()
-            && self.questions.is_empty()
-        {
-            self.taken.clear();
-            let _ = self.submitted.send(None);
+        if key == Key::Up && self.can_take_back() {
+            // One by one: what is text stays text, and what is a command a command.
+            let last = self.waiting.last().map(|waiting| waiting.line);
+            if std::mem::replace(&mut self.taking, last) != last {
+                let _ = self.submitted.send(None);
+            }
             return Ok(());
         }
         match self.editor.press(key, self.history.lines()) {
@@ -53,6 +52,11 @@ impl Chat {
             Edited::Suspend => self.suspend()?,
         }
         Ok(())
+    }
+
+    /// Whether Up takes back the last line that waits.
+    pub(super) fn can_take_back(&self) -> bool {
+        self.editor.text().is_empty() && !self.waiting.is_empty() && self.questions.is_empty()
     }
 
     /// Ctrl-C: ends the turn; twice: leaves.
@@ -109,7 +113,7 @@ impl Chat {
         }
     }
 
-    fn send(&mut self, text: String) {
+    pub(super) fn send(&mut self, text: String) {
         self.is_leaving = false;
         self.last_line += 1;
         let line = self.last_line;

@@ -60,7 +60,7 @@ impl Chat {
         let elapsed = since.elapsed();
         let turns = usize::try_from(elapsed.as_millis() / super::SPIN.as_millis()).unwrap_or(0);
         let sign = SPINNER.get(turns % SPINNER.len()).unwrap_or(&"*");
-        let back = if self.waiting.is_empty() { "" } else { ", Up takes back what waits" };
+        let back = if self.can_take_back() { ", Up takes back what waits" } else { "" };
         let text = format!("{sign} {} {} s (Ctrl-C cancels{back})", self.view.activity(), elapsed.as_secs());
         Some(Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM))
     }

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bub_agent::{NO_MODEL, policy::Approvals, usage::Tokens};
+use bub_agent::{NO_MODEL, SWITCH, policy::Approvals, usage::Tokens};
 use bub_channels::{Outcome, Remote, Ticket};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, Channel, ChannelMessage, Delivery, Envelope, Error,
@@ -50,7 +50,9 @@ impl Chat {
     async fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
         let Some(desk) = self.0.get().filter(|_| LineId::of(message).is_some()) else { return Ok(None) };
         let now = desk.follow().await?;
-        Ok((message.session_id().as_deref() != Some(now.as_str())).then_some(now))
+        let is_other =
+            message.session_id().as_deref() != Some(now.as_str()) || lock(&desk.session).is_chosen();
+        Ok(is_other.then_some(now))
     }
 
     async fn request_approval(
@@ -82,6 +84,12 @@ impl Chat {
         let Some(desk) = self.of(message) else { return };
         if state.get(NO_MODEL).is_some() {
             *lock(&desk.failure) = Some(Failure::NoModel);
+        }
+        // Also where it leads to what the tape has said before.
+        if let Some(id) = state.get_str(SWITCH) {
+            let mut session = lock(&desk.session).clone();
+            session.go(&id);
+            desk.go(session);
         }
         desk.teller.tell(Happening::Ended).await;
         desk.look_soon(message);
@@ -250,16 +258,20 @@ impl Desk {
     /// Goes where `,new` or `,resume` led, and says where that is.
     async fn follow(&self) -> Result<String> {
         let mut session = lock(&self.session).clone();
-        let before = session.id.clone();
         session.follow(&self.framework).await?;
         let now = session.id.clone();
-        *lock(&self.session) = session;
-        if now != before {
+        self.go(session);
+        Ok(now)
+    }
+
+    fn go(&self, session: Session) {
+        let now = session.id.clone();
+        let before = std::mem::replace(&mut *lock(&self.session), session);
+        if now != before.id {
             // The money is that of the chat.
             let mut spent = lock(&self.spent);
             (spent.model, spent.tokens) = (None, None);
         }
-        Ok(now)
     }
 
     /// Tells how the session is: which may be another one now.

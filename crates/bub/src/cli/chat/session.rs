@@ -25,14 +25,16 @@ impl Session {
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         let chat_id = text("chat-id").unwrap_or_default();
         let named = text("session");
+        // One that is named, or was last used, is meant as it is; of a chat, it is the one that `,new` or `,resume` chose.
         let wanted = match named {
             None if matches.get_flag("continue") => last(framework).await?,
             named => named,
         };
+        let is_chosen = wanted.is_some();
         let id = wanted.unwrap_or_else(|| format!("{NAME}:{chat_id}"));
         let mut session = Self { chat_id, switched: String::new(), id };
         session.switched = session.in_use(framework).await?;
-        if !session.id.contains(MARK) {
+        if !is_chosen {
             session.id.clone_from(&session.switched);
         }
         Ok(session)
@@ -56,11 +58,21 @@ impl Session {
         TapeName::for_session(framework.workspace_text(), &self.id)
     }
 
+    /// Goes to another session of the chat.
+    pub(super) fn go(&mut self, id: &str) {
+        (self.switched, self.id) = (id.to_owned(), id.to_owned());
+    }
+
+    /// Whether it is another one than the chat's tape says.
+    pub(super) fn is_chosen(&self) -> bool {
+        self.id != self.switched
+    }
+
     /// Goes where `,new` or `,resume` led.
     pub(super) async fn follow(&mut self, framework: &Framework) -> Result<()> {
         let now = self.in_use(framework).await?;
         if now != self.switched {
-            (self.switched, self.id) = (now.clone(), now);
+            self.go(&now);
         }
         Ok(())
     }

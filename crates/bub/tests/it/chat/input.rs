@@ -196,6 +196,7 @@ fn bytes_that_are_no_text_do_no_harm() {
     chat.until(|screen| screen.contains("alive"));
 }
 
+// One by one, so that what is text stays text and what is a command a command.
 #[test]
 fn what_waits_can_be_taken_back() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
@@ -204,24 +205,53 @@ fn what_waits_can_be_taken_back() {
     chat.is_idle();
     chat.send("go\r");
     chat.sees("Generating");
-    chat.send("steer\r,touch never\rmore\r");
+    chat.send("aside\rsteer\r,touch never\rmore\r");
     chat.until(|screen| screen.contains("(steering) steer") && screen.contains("(queued) more"));
     chat.sees("Up takes back what waits");
-    chat.send("\x1b[A");
-    chat.until(|screen| {
-        screen.contains("> steer\n            ,touch never\n            more\n")
-            && !screen.contains("(queued)")
-    });
+    chat.send("\x1b[A\x1b[A");
+    chat.until(|screen| screen.contains("workspace > more\n") && !screen.contains("(queued) more"));
+    let screen = chat.until(|screen| !screen.contains("Up takes back"));
+    assert!(screen.contains("(queued) ,touch never"), "one at a time:\n{screen}");
+    chat.send("\x15\x1b[A");
+    chat.until(|screen| screen.contains("workspace > ,touch never\n") && !screen.contains("(queued)"));
+    chat.send("\x15\x18\x1b[A");
+    // It is no command, also in shell mode.
+    let screen = chat.until(|screen| screen.contains("workspace > steer\n") && screen.contains("mode:agent"));
+    assert!(screen.contains("(steering) aside") && !screen.contains("(steering) steer"), "{screen}");
+    chat.send("\x15,touch ne''ver\r");
+    chat.sees("(queued) ,touch ne''ver");
+    chat.send("\x18\x1b[A");
+    chat.until(|screen| screen.contains("\n, touch ne''ver\n"));
+    chat.send("\x15\x18");
+    chat.sees("(steering) aside");
+    server.script(Reply::text("And aside."));
     pace.release();
-    chat.sees("The answer.");
-    chat.until(|screen| !screen.contains("Ctrl-C cancels"));
-    chat.send("\x03\x04");
+    chat.sees("And aside.");
+    chat.is_idle();
+    assert!(said(&server).contains("aside") && !said(&server).contains("steer\""), "{}", said(&server));
+    chat.send("\x04");
     assert_eq!(chat.ends().0, Some(0));
-    assert_eq!(server.requests().len(), 1);
+    assert_eq!(server.requests().len(), 2);
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.is_idle();
     assert!(!screen.contains("of an earlier chat"), "{screen}");
     assert!(!sandbox.workspace().join("never").exists());
+}
+
+#[test]
+fn at_a_question_up_is_not_promised_to_take_anything_back() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::new().call("c1", "bash", r#"{"cmd":"true"}"#).paced(&pace));
+    sandbox.write("home/config.yml", "policy:\n  rules:\n    - {tools: [bash], action: ask}\n");
+    let chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("go\r");
+    chat.sees("Generating");
+    chat.send(",echo later\r");
+    chat.sees("Up takes back what waits");
+    pace.release();
+    let screen = chat.sees("allow? [y/N]");
+    assert!(screen.contains("(queued) ,echo later") && !screen.contains("Up takes back"), "{screen}");
 }
 
 // A disk that is full, or a file that may grow no further.

@@ -53,6 +53,52 @@ fn continue_goes_on_with_the_last_session_of_the_workspace() {
     assert!(!request.contains("the special topic"), "{request}");
 }
 
+// A session that is named is that session, whatever `,new` chose in its chat.
+#[test]
+fn a_session_that_is_named_is_opened_as_it_is() {
+    let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+    server.otherwise(Reply::text("Answer."));
+    let begin = |args: &[&str]| {
+        let chat = Start::new(&sandbox).model(&server).size(110, 40).args(args).go();
+        (chat.is_idle(), chat)
+    };
+    let (_, mut chat) = begin(&[]);
+    chat.send("the first topic\r");
+    chat.sees("Answer.");
+    chat.is_idle();
+    chat.send(",new\r");
+    let screen = chat.sees("\nsession: cli:local~");
+    let fresh = screen.rsplit_once("session: ").unwrap().1.lines().next().unwrap().to_owned();
+    chat.is_idle();
+    chat.send("\x04");
+    chat.ends();
+    let (screen, mut chat) = begin(&[]);
+    assert!(screen.contains(&format!("\nsession: {fresh}\n")), "{screen}");
+    chat.send(",echo us''ed\r");
+    chat.sees("\nused\n");
+    chat.is_idle();
+    chat.send("\x04");
+    chat.ends();
+    let (screen, mut chat) = begin(&["--session", "cli:local"]);
+    assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
+    chat.send("and more of it\r");
+    chat.sees("Answer.");
+    chat.is_idle();
+    assert!(String::from_utf8_lossy(&server.requests().last().unwrap().body).contains("the first topic"));
+    chat.send("\x04");
+    chat.ends();
+    let (screen, chat) = begin(&["--continue"]);
+    assert!(screen.contains("\nsession: cli:local\n"), "{screen}");
+    // Where it was named, the chat can be led to the one that its tape says all the time.
+    chat.send(format!(",resume {fresh}\r"));
+    chat.sees(&format!("\nsession: {fresh}\n"));
+    chat.is_idle();
+    chat.send("a question\r");
+    chat.sees("Answer.");
+    chat.is_idle();
+    assert!(!String::from_utf8_lossy(&server.requests().last().unwrap().body).contains("the first topic"));
+}
+
 #[test]
 fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
     let sandbox = Sandbox::new();
