@@ -90,10 +90,9 @@ async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
     pieces.extend(message.media().into_iter().map(Piece::Media));
     let sent = bot.progress.get(&reply_id);
     let is_plain = message.kind() == "normal" && approval.is_none() && message.str_field(NOTE).is_none();
-    if let Some(inbound_id) = inbound_id.as_deref().filter(|_| message.kind() == "error") {
-        bot.previews.leave(inbound_id);
-    }
-    let inbound_id = inbound_id.filter(|_| is_plain && sent.parts == 0);
+    // Half an answer must not look like a whole one: an error takes its place as well.
+    let takes_place = is_plain || message.kind() == "error";
+    let inbound_id = inbound_id.filter(|_| takes_place && sent.parts == 0);
     let preview = match &inbound_id {
         Some(inbound_id) => {
             bot.previews.finish(bot, inbound_id).await.map(|shown| (shown, inbound_id.clone()))

@@ -52,11 +52,6 @@ impl Previews {
     pub(super) fn used(bot: &Bot, inbound_id: &str) {
         bot.progress.note(&key(inbound_id), Sent { parts: 1, first: None });
     }
-
-    /// Leaves what is shown as it is: the answer ends there.
-    pub(super) fn leave(&self, inbound_id: &str) {
-        lock(&self.0).remove(inbound_id);
-    }
 }
 
 /// The name of a preview among what was sent.

@@ -162,6 +162,35 @@ async fn a_preview_of_the_process_before_becomes_the_reply() {
     assert_eq!(server.texts(OWNER).len(), 1);
 }
 
+// Half an answer must not look like a whole one: the error takes its place, also when the next process says it.
+#[tokio::test]
+async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
+    for is_killed in [false, true] {
+        let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+        let quick = || {
+            let mut options = options(&server, home.path());
+            (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::from_millis(10));
+            options
+        };
+        let mut world = World::with(quick(), home.path()).await;
+        server.says(OWNER, "grow half break");
+        world.asked(1).await;
+        world.model.permits.add_permits(1);
+        assert_eq!(server.wait_texts(OWNER, 1).await, ["half"]);
+        if is_killed {
+            world.cut_off().await;
+            world = World::with(quick(), home.path()).await;
+        }
+        world.model.permits.add_permits(2);
+        let is_told = |server: &BotServer| server.texts(OWNER).iter().any(|text| text.contains("went wrong"));
+        server.wait_for(|server| is_told(server).then_some(())).await;
+        assert_eq!(server.texts(OWNER).len(), 1, "{:?}", server.texts(OWNER));
+        assert_eq!(server.calls_of("sendMessage").len(), 1);
+        world.stop().await;
+        check(&server);
+    }
+}
+
 // What the platform took before the connection was cut may come twice; that is the only case.
 #[tokio::test]
 async fn a_reply_whose_answer_is_lost_is_sent_again() {

@@ -29,7 +29,7 @@ pub(crate) const OWNER: i64 = 42;
 pub(crate) const MEMBER: i64 = 7;
 
 /// Answers with what the message says. `wait …` waits for a permit, `fail …` fails, `long N` says N letters, `grow …`
-/// says its words one by one, each when a permit comes.
+/// says its words one by one, each when a permit comes, and fails at the word `break`.
 #[derive(Clone)]
 pub(crate) struct Model {
     bot: Arc<Bot>,
@@ -94,7 +94,9 @@ impl Model {
                     async move {
                         let word = words.next()?;
                         permits.acquire().await.unwrap().forget();
-                        Some((Ok(StreamEvent::Text(word)), words))
+                        let broken = || Err(Error::new(ErrorKind::Provider, "the model is gone"));
+                        let event = if word == "break " { broken() } else { Ok(StreamEvent::Text(word)) };
+                        Some((event, words))
                     }
                 });
                 return Ok(ModelStream::new(stream));
