@@ -28,12 +28,22 @@ const MOST_WAITING: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LineId(pub u64);
 
+/// Lines of an earlier chat are numbered from here.
+pub const EARLIER: u64 = 1 << 63;
+
 /// Something for the chat to show.
 #[derive(Debug)]
 pub enum Happening {
+    /// A line of an earlier chat waits.
+    Found {
+        /// Its number here.
+        line: u64,
+        /// What it says.
+        content: String,
+    },
     /// A turn begins to answer.
     Began {
-        /// The line it answers; none when that is of an earlier chat.
+        /// The line it answers; none when that is of an earlier chat, and of another session.
         line: Option<u64>,
         /// What the line says.
         content: String,
@@ -157,11 +167,14 @@ impl Drop for Withdraw<'_> {
     }
 }
 
+/// Takes up a message of an earlier chat.
+pub type TakeUp = Box<dyn Fn(&mut Envelope) + Send + Sync>;
+
 /// The channel.
-#[derive(Debug)]
 pub struct Cli {
     teller: Teller,
     redactor: Redactor,
+    take_up: TakeUp,
     /// What turns have said that their replies need not repeat.
     streamed: Arc<Mutex<Vec<String>>>,
 }
@@ -171,8 +184,8 @@ const MOST_STREAMED: usize = 8;
 
 impl Cli {
     /// A channel that tells a chat. Replies come without the secrets that are registered there.
-    pub fn new(teller: Teller, redactor: Redactor) -> Self {
-        Self { teller, redactor, streamed: Arc::default() }
+    pub fn new(teller: Teller, redactor: Redactor, take_up: TakeUp) -> Self {
+        Self { teller, redactor, take_up, streamed: Arc::default() }
     }
 
     fn was_streamed(&self, content: &str) -> bool {
@@ -218,6 +231,10 @@ impl Channel for Cli {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn restore(&self, message: &mut Envelope) {
+        (self.take_up)(message);
+    }
+
     // H-159: what was streamed is not said again.
     fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
@@ -258,6 +275,12 @@ impl Channel for Cli {
 
     fn role(&self) -> ChannelRole {
         ChannelRole::Interface
+    }
+}
+
+impl std::fmt::Debug for Cli {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cli")
     }
 }
 

@@ -320,6 +320,11 @@ impl Talk {
                 self.has_command = is_command || (self.has_command && self.open.len() > 1);
                 self.running = Some(line.unwrap_or(0));
             }
+            Happening::Found { line, content } => {
+                self.open.push(line);
+                let text = format!("(queued, of an earlier chat) {}", crate::harmless::line(&content));
+                self.view.notice(&text, crate::Style::NONE);
+            }
             Happening::Event(event) => self.view.event(&event),
             Happening::Ended => {
                 self.view.end(std::mem::take(&mut self.is_cancelled));

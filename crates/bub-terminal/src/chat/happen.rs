@@ -1,16 +1,23 @@
 //! What turns do, as the chat shows it.
 
-use super::{Chat, Left, Running};
+use super::{Chat, Left, Running, Waiting};
 use crate::{
     Line, Style,
-    channel::{Happening, Question, WITHDRAWN},
+    channel::{EARLIER, Happening, Question, WITHDRAWN},
     harmless::harmless,
 };
 use tokio::time::Instant;
 
+/// Said of a line that was typed in a chat that did not come to answer it.
+const OF_EARLIER: &str = " (of an earlier chat)";
+
 impl Chat {
     pub(super) fn happened(&mut self, happening: Happening) {
         match happening {
+            Happening::Found { line, content } => {
+                self.open.push(line);
+                self.waiting.push(Waiting { line, text: content, steers: false });
+            }
             Happening::Began { line, content } => self.began(line, &content),
             Happening::Event(event) => {
                 use bub_kernel::StreamEvent as E;
@@ -60,12 +67,13 @@ impl Chat {
         let at = self.waiting.iter().position(|waiting| Some(waiting.line) == line);
         if let Some(at) = at {
             let waiting = self.waiting.remove(at);
-            if !is_command {
+            if waiting.line >= EARLIER {
+                self.echo(&waiting.text, OF_EARLIER);
+            } else if !is_command {
                 self.echo(&waiting.text, "");
             }
         } else if line.is_none() {
-            // It was typed in a chat that did not come to answer it.
-            self.echo(content, " (of an earlier chat)");
+            self.echo(content, OF_EARLIER);
         }
         self.runs_command = is_command;
         self.view.begin(is_command.then_some(content));
@@ -125,7 +133,7 @@ impl Chat {
     fn show_steering(&mut self) {
         let (steering, others) = std::mem::take(&mut self.waiting).into_iter().partition(|line| line.steers);
         self.waiting = others;
-        let steering: Vec<super::Waiting> = steering;
+        let steering: Vec<Waiting> = steering;
         for waiting in steering {
             self.echo(&waiting.text, " (steering)");
         }

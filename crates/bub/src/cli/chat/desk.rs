@@ -3,7 +3,10 @@
 use std::{
     path::PathBuf,
     process::ExitCode,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,7 +21,7 @@ use bub_settings::{Settings, core};
 use bub_tape::{Tape, Wait};
 use bub_terminal::{
     Happening, Host,
-    channel::{Cli, LineId, NAME, Teller, WITHDRAWN},
+    channel::{Cli, EARLIER, LineId, NAME, Teller, WITHDRAWN},
     view::Status,
 };
 
@@ -43,7 +46,13 @@ impl Chat {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         let Some(desk) = self.0.get() else { return Vec::new() };
         *lock(&desk.handler) = Some(Arc::clone(message_handler));
-        vec![Arc::new(Cli::new(desk.teller.clone(), desk.settings.redactor().clone()))]
+        let taking = desk.itself.clone();
+        let take_up = move |message: &mut Envelope| {
+            if let Some(desk) = taking.upgrade() {
+                desk.take_up(message);
+            }
+        };
+        vec![Arc::new(Cli::new(desk.teller.clone(), desk.settings.redactor().clone(), Box::new(take_up)))]
     }
 
     /// What waited while `,new` or `,resume` ran belongs to the session that it led to.
@@ -138,6 +147,8 @@ pub(super) struct Desk {
     handler: Mutex<Option<MessageHandler>>,
     gateway: OnceLock<Remote>,
     failure: Mutex<Option<Failure>>,
+    /// The number of the next line of an earlier chat.
+    next_found: AtomicU64,
     spent: Mutex<Spent>,
     /// The session that was last told of.
     told: tokio::sync::Mutex<String>,
@@ -170,6 +181,7 @@ impl Desk {
             handler: Mutex::new(None),
             gateway: OnceLock::new(),
             failure: Mutex::new(None),
+            next_found: AtomicU64::new(EARLIER),
             spent: Mutex::default(),
             told: tokio::sync::Mutex::default(),
             itself: itself.clone(),
@@ -310,6 +322,30 @@ impl Desk {
         }));
     }
 
+    /// A line of an earlier chat on this session is a line of this one, from now on.
+    fn take_up(&self, message: &mut Envelope) {
+        if message.session_id().as_deref() != Some(self.session().as_str()) {
+            return;
+        }
+        let line = self.next_found.fetch_add(1, Ordering::Relaxed);
+        let ticket = Arc::new(Ticket::new(None));
+        message.put_slot(Arc::new(LineId(line)));
+        message.put_slot(Arc::clone(&ticket));
+        self.teller.tell_soon(Happening::Found { line, content: message.content().into_owned() });
+        self.watch(line, ticket);
+    }
+
+    /// Tells what becomes of a line.
+    fn watch(&self, line: u64, ticket: Arc<Ticket>) {
+        let desk = self.itself.clone();
+        drop(tokio::spawn(async move {
+            let outcome = ticket.settled().await;
+            if let Some(desk) = desk.upgrade() {
+                desk.settled(line, outcome).await;
+            }
+        }));
+    }
+
     /// A line is settled.
     async fn settled(&self, line: u64, outcome: Outcome) {
         self.look().await;
@@ -329,13 +365,7 @@ impl Host for Desk {
             let handler = handler.ok_or_else(|| Error::unknown("the chat is not running"))?;
             let ticket = Arc::new(Ticket::new(None));
             handler(self.message(line, text, &ticket)).await?;
-            let desk = self.itself.clone();
-            drop(tokio::spawn(async move {
-                let outcome = ticket.settled().await;
-                if let Some(desk) = desk.upgrade() {
-                    desk.settled(line, outcome).await;
-                }
-            }));
+            self.watch(line, ticket);
             Ok(())
         })
     }

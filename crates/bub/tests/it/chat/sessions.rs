@@ -150,6 +150,44 @@ fn a_chat_that_was_killed_leaves_nothing_unanswered() {
     assert!(screen.contains("an important question (of an earlier chat)"), "{screen}");
 }
 
+// What an earlier chat left waiting is seen, and can be taken back.
+#[test]
+fn what_waits_from_an_earlier_chat_is_listed_and_can_be_taken_back() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["Half", " lost"]).paced(&pace));
+    let mut chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("a question\r");
+    pace.allow(1);
+    chat.sees("Generating");
+    chat.send(",touch first\r,touch second\rthird\r");
+    chat.sees("(queued) third");
+    // Once it can be taken back, those before it are on disk.
+    chat.send("\x1b[A");
+    chat.sees("workspace > third\n");
+    chat.signal("KILL");
+    chat.ends();
+    let pace = Pace::stopped();
+    server.script(Reply::text("Answered at last.").paced(&pace));
+    let chat = Start::new(&sandbox).model(&server).go();
+    let screen = chat.until(|screen| {
+        screen.contains("a question (of an earlier chat)") && screen.contains("Up takes back what waits")
+    });
+    assert!(
+        screen.contains("(queued) ,touch first") && screen.contains("(queued) ,touch second"),
+        "{screen}"
+    );
+    chat.send("\x1b[A");
+    chat.until(|s| s.contains("workspace > ,touch second\n") && !s.contains("(queued) ,touch second"));
+    chat.send("\x15");
+    pace.release();
+    chat.sees(",touch first (of an earlier chat)");
+    chat.sees("(no output)");
+    let screen = chat.is_idle();
+    assert!(screen.contains("Answered at last.") && !screen.contains("(queued)"), "{screen}");
+    assert!(sandbox.workspace().join("first").exists() && !sandbox.workspace().join("second").exists());
+}
+
 // Design §5: what had begun when the process died is not run again.
 #[test]
 fn a_command_that_was_killed_is_not_run_again() {
