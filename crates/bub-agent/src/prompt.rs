@@ -88,11 +88,11 @@ async fn part(item: &MediaItem) -> Result<Option<Value>> {
     })
 }
 
-/// A document that is text, as text; of others the message tells.
+/// A document that is text, as text.
 async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     let name = item.filename.as_deref().unwrap_or("document");
     if !is_text(&item.mime, name) {
-        return Ok(None);
+        return Err(Error::invalid_input("it is neither a picture nor text"));
     }
     let bytes = item.bytes().await?.ok_or_else(|| Error::unknown("it cannot be had"))?;
     let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is no text"))?;

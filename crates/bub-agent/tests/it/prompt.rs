@@ -77,7 +77,7 @@ async fn media_become_parts_after_the_text() {
             fetched(MediaKind::Audio, "audio/mpeg", Some(b"abc")),
             Some(json!({"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}})),
         ),
-        // Remote sound, documents and what cannot be fetched are left out; of the latter the model is told.
+        // Remote sound, documents that are no text and what cannot be fetched are left out; of files the model is told.
         (MediaItem::at(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"), None),
         (fetched(MediaKind::Document, "application/pdf", Some(b"abc")), None),
         (fetched(MediaKind::Image, "image/png", None), None),
@@ -88,8 +88,12 @@ async fn media_become_parts_after_the_text() {
         match (prompt, expected) {
             (Prompt::Text(text), None) => {
                 assert!(text.ends_with("look"));
-                let is_told = text.contains("files_not_read=image (it cannot be had)");
-                assert_eq!(is_told, item.kind == MediaKind::Image, "{text}");
+                let told = match item.kind {
+                    MediaKind::Image => "files_not_read=image (it cannot be had)",
+                    MediaKind::Document => "files_not_read=document (it is neither a picture nor text)",
+                    _ => "",
+                };
+                assert!(text.contains(told) && text.contains("not_read") != told.is_empty(), "{text}");
             }
             (Prompt::Parts(parts), Some(expected)) => {
                 assert!(parts[0]["text"].as_str().unwrap().ends_with("look"));
