@@ -85,6 +85,11 @@ impl Models {
         Ok(proper)
     }
 
+    /// Says what is wrong with a model without calling anybody: its provider, or the address of that one.
+    pub fn check(&self, id: &ModelId) -> Result<(), AccessError> {
+        self.keys.base_url(self.provider(id)?).map(drop)
+    }
+
     /// Everything a call of this model needs. Cheap enough to ask before every call, which is what
     /// keeps a login fresh.
     pub async fn endpoint(&self, id: &ModelId) -> Result<Endpoint, AccessError> {

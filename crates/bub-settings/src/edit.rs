@@ -46,6 +46,12 @@ pub enum EditError {
         /// The key.
         key: String,
     },
+    /// With the change nobody could read the file any more.
+    #[error("{}: would be larger than 1 MiB; nothing was written", file.display())]
+    TooLarge {
+        /// The config file.
+        file: PathBuf,
+    },
     /// Somebody else wrote the file in the meantime.
     #[error("{}: changed in the meantime; nothing was written, try again", file.display())]
     Changed {

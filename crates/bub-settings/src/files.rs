@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::SettingsError;
 
 /// More than any config file has; keeps a wrong path from filling the memory.
-const LARGEST: u64 = 1024 * 1024;
+pub(crate) const LARGEST: u64 = 1024 * 1024;
 
 /// The text of a file; `None` when there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<String>, SettingsError> {

@@ -57,6 +57,12 @@ impl Settings {
         if show::is_secret(setting, path) && text.trim().is_empty() {
             return Err(unfit("empty".to_owned(), "a secret; `bub config unset` takes one out".to_owned()));
         }
+        // A key travels in one line; other secrets, such as a certificate, may have several.
+        let is_strange =
+            |one: char| one.is_control() && (one != '\n' || matches!(setting.kind(), Kind::PerProvider));
+        if show::is_secret(setting, path) && text.trim().contains(is_strange) {
+            return Err(unfit("more than a line of text".to_owned(), "a secret in one line".to_owned()));
+        }
         match (setting.kind(), rest.next()) {
             (_, None) => {}
             (Kind::PerProvider, Some(_)) if rest.next().is_none() => return Ok(Value::from(text.trim())),

@@ -27,7 +27,7 @@ use crate::{
 /// The command failed.
 const FAILED: u8 = 1;
 /// Wrong arguments or configuration.
-const USAGE: u8 = 2;
+pub(crate) const USAGE: u8 = 2;
 /// The plugin with everything that comes with the program.
 const BUILTIN: &str = "builtin";
 /// The commands that explain or repair a configuration, so they run with a broken one.

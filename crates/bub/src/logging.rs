@@ -94,6 +94,11 @@ pub(crate) fn file_problem(settings: &Settings) -> Option<String> {
     Some(format!("the log file `{}` cannot be used: {problem}", path.display()))
 }
 
+/// Why the words that say what is logged are not followed.
+pub(crate) fn filter_problem(settings: &Settings) -> Option<String> {
+    Filter::parse(&settings.get(&core::LOG_FILTER)?).err()
+}
+
 fn wants_colour(settings: &Settings) -> bool {
     let refused = settings.environment().get("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = settings.environment().get("TERM").is_some_and(|name| name == "dumb");

@@ -16,6 +16,9 @@ impl ConfigFile {
     /// `is_secret` nobody but the owner may read it; a new file is always like that.
     pub fn save(&mut self, is_secret: bool) -> Result<(), EditError> {
         let unwritable = |source| EditError::Unwritable { file: self.path.clone(), source };
+        if self.text.len() as u64 > files::LARGEST {
+            return Err(EditError::TooLarge { file: self.path.clone() });
+        }
         let target = real(&self.path).map_err(unwritable)?;
         let directory = target.parent().unwrap_or(Path::new("/"));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unwritable)?;

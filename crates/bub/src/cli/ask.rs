@@ -106,8 +106,14 @@ pub(super) async fn confirm(question: &str, default: bool) -> Result<bool> {
 
 /// All of standard input, for a value that must not be seen in a list of processes.
 pub(super) fn whole_input() -> Result<String> {
-    let mut text = String::new();
-    std::io::stdin().lock().take(1 << 20).read_to_string(&mut text)?;
+    const LONGEST: u64 = 1 << 20;
+    let mut text = Vec::new();
+    std::io::stdin().lock().take(LONGEST + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(Error::invalid_input("standard input is longer than 1 MiB"));
+    }
+    let text = String::from_utf8(text)
+        .map_err(|_| Error::invalid_input("standard input is not valid UTF-8 text"))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
 

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use bub_kernel::{CliCommand, CliContext, Error, Result};
@@ -74,6 +75,10 @@ async fn run(context: CliContext) -> Result<ExitCode> {
                 "error: {}\n",
                 output::one_line(&settings.redactor().redact(&problem.to_string()))
             ));
+        }
+        // What is printed would not be what is in force.
+        if !problems.is_empty() {
+            return Ok(ExitCode::from(app::USAGE));
         }
     }
     match context.matches.subcommand() {
@@ -145,28 +150,51 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
         None if ask::is_possible() => ask::secret(&format!("value of {key}")).await?,
         None => ask::whole_input()?,
     };
-    let mut file = open(settings)?;
-    let owner = owner(settings, &file);
-    put(settings, &mut file, owner.as_deref(), key, &text)?;
-    let revised = save_repaired(settings, &mut file)?;
-    if let Some(origin) = revised.origin(key).filter(|origin| !matches!(origin, Origin::Config { .. })) {
-        ask::say(&format!("note: {origin} is stronger, so `{key}` stays what it says\n"));
-    }
+    let revised = change(settings, |file| {
+        let owner = owner(settings, file);
+        put(settings, file, owner.as_deref(), key, &text)
+    })?;
+    note_stronger(&revised, key);
     output::print(&format!("set {key} in {}\n", settings.config_file().display()))
 }
 
+/// Says when another place decides what a setting in the file is.
+pub(super) fn note_stronger(revised: &Settings, key: &str) {
+    if let Some(origin) = revised.origin(key).filter(|origin| !matches!(origin, Origin::Config { .. })) {
+        ask::say(&format!("note: {origin} is stronger, so `{key}` stays what it says\n"));
+    }
+}
+
 fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
-    let mut file = open(settings)?;
-    if !file.unset(&key.split('.').collect::<Vec<_>>()).map_err(refused)? {
+    let revised = change(settings, |file| {
+        if file.unset(&key.split('.').collect::<Vec<_>>()).map_err(refused)? {
+            return Ok(());
+        }
         let hint = settings.get_value(key).err().map_or(String::new(), |error| format!("; {error}"));
         let file = settings.config_file().display();
-        return Err(Error::invalid_input(format!("{file} does not set `{key}`{hint}")));
-    }
-    let revised = save_repaired(settings, &mut file)?;
+        Err(Error::invalid_input(format!("{file} does not set `{key}`{hint}")))
+    })?;
     if let Some(origin) = revised.origin(key).filter(|origin| *origin != Origin::Default) {
         ask::say(&format!("note: {origin} still sets `{key}`\n"));
     }
     output::print(&format!("unset {key} in {}\n", settings.config_file().display()))
+}
+
+/// How long a change is made again because others change the file, too.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Changes the file as it is now; when somebody else wrote it in the meantime, once more.
+fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> Result<Settings> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let mut file = open(settings)?;
+        edit(&mut file)?;
+        let saved = save_repaired(settings, &mut file);
+        let is_other = || open(settings).is_ok_and(|now| now.text() != file.before());
+        if saved.is_ok() || Instant::now() > end || !is_other() {
+            return saved;
+        }
+    }
 }
 
 /// The provider that a key or an address for all providers was meant for: the one of the model.
@@ -186,6 +214,14 @@ pub(super) fn put(
 ) -> Result<()> {
     let value = settings.value_for(path, text).map_err(|error| Error::invalid_input(error.to_string()))?;
     let keys: Vec<_> = path.split('.').collect();
+    let old = Value::Object(file.value().map_err(refused)?);
+    let old = keys.iter().try_fold(&old, |value, key| value.get(key));
+    if old.and_then(Value::as_object).is_some_and(|map| !map.is_empty()) && !value.is_object() {
+        return Err(Error::invalid_input(format!(
+            "`{path}` is a map in {}, and one value would replace all of it; set `{path}.<name>`, or unset `{path}` first",
+            settings.config_file().display()
+        )));
+    }
     if let [whole, _] = keys.as_slice()
         && PER_PROVIDER.contains(whole)
     {

@@ -98,10 +98,11 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
     if !onboarding.file.is_changed() {
         return output::print(&format!("Nothing to change in {}\n", path.display()));
     }
-    config::save(&onboarding.settings, &mut onboarding.file)?;
+    let revised = config::save(&onboarding.settings, &mut onboarding.file)?;
     if asks {
         ask::say("\n");
     }
+    config::note_stronger(&revised, "model");
     output::print(&format!("Saved config to {}\nNext: bub chat\n", path.display()))
 }
 

@@ -112,9 +112,11 @@ fn the_file_that_was_read_is_written_and_a_stronger_source_is_named() {
 fn a_broken_file_can_be_explained_and_repaired() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "max_steps: many\n");
-    let run = sandbox.bub(["config", "list"]);
-    assert!(run.stderr.contains("config.yml:1: `max_steps` is `many`"), "{run:?}");
-    run.ok();
+    for args in [&["config", "list"][..], &["config", "get", "max_steps"]] {
+        let run = sandbox.bub(args);
+        assert!(run.stderr.contains("config.yml:1: `max_steps` is `many`"), "{run:?}");
+        assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
+    }
     sandbox.bub(["config", "set", "max_steps", "5"]).ok();
     assert_eq!(config(&sandbox), "max_steps: 5\n");
     sandbox.write("home/config.yml", "model: [unclosed\n");
@@ -175,6 +177,47 @@ fn no_key_is_lost_by_setting_another_or_nothing() {
     sandbox.write("home/config.yml", "api_key: everybodys-key\n");
     sandbox.bub(["config", "set", "api_key.openai", KEY]).ok();
     assert_eq!(config(&sandbox), format!("api_key: {{'*': everybodys-key, openai: {KEY}}}\n"));
+}
+
+// W-13: one value does not replace a map, and what cannot be read again is not written
+#[test]
+fn what_would_cost_the_rest_of_the_file_is_refused() {
+    let sandbox = Sandbox::new();
+    let before = "api_key:\n  groq: the-key-of-groq\napi_base: {groq: 'https://groq.example/v1'}\n";
+    sandbox.write("home/config.yml", before);
+    for (key, value, error) in [
+        ("api_key", KEY, "set `api_key.<name>`"),
+        ("api_base", "https://other.example/v1", "set `api_base.<name>`"),
+        ("api_key.lab", "two\nlines", "expected a secret in one line"),
+        ("api_key.lab", "a\u{7}bell", "expected a secret in one line"),
+    ] {
+        let run = sandbox.bub(["config", "set", key, value]);
+        assert!(run.code == Some(2) && run.stderr.contains(error), "{run:?}");
+        assert_eq!(config(&sandbox), before);
+    }
+    for (length, error) in [(1 << 20, "would be larger than 1 MiB"), ((1 << 20) + 1, "input is longer than")]
+    {
+        let mut command = sandbox.command(std::path::Path::new("sh"));
+        let script = "head -c $1 /dev/zero | tr '\\0' x | $2 config set model -";
+        command.args(["-c", script, "sh", &length.to_string()]).arg(bub());
+        let run = Run::of(command.output().unwrap());
+        assert!(run.code == Some(2) && run.stderr.contains(error), "{:?} {}", run.code, run.stderr.len());
+        assert_eq!(config(&sandbox), before);
+    }
+}
+
+#[test]
+fn changes_at_the_same_time_are_all_made() {
+    let sandbox = Sandbox::new();
+    let start = |at: usize| {
+        let mut command = sandbox.command(&bub());
+        command.args(["config", "set", &format!("api_base.lab{at}"), "https://lab.example/v1"]);
+        command.stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    for mut child in (0..12).map(start).collect::<Vec<_>>() {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(config(&sandbox).matches("https://lab.example/v1").count(), 12);
 }
 
 fn edit(sandbox: &Sandbox, script: &str) -> Run {

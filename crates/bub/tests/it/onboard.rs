@@ -443,6 +443,27 @@ fn a_plain_key_is_tried_with_the_provider_it_belongs_to() {
     }
 }
 
+// W-13: a mistake that can be seen is one without a trial, and a stronger variable is named
+#[test]
+fn what_is_saved_without_a_trial_is_looked_at() {
+    for (args, error) in [
+        (&["--model", "opnai:x"][..], "did you mean `openai`?"),
+        (&["--model", "lab:x", "--api-base", "nonsense"], "providers.lab.base_url"),
+        (&["--model", "openai:x", "--api-base", "https://me:hush-hush@openai.example"], "openai"),
+    ] {
+        let sandbox = Sandbox::new();
+        let run = sandbox.bub(["onboard", "--yes", "--no-test"].iter().chain(args));
+        assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
+        assert!(!run.stderr.contains("hush-hush") && !sandbox.home().join("config.yml").exists(), "{run:?}");
+    }
+    let sandbox = Sandbox::new();
+    let mut command = sandbox.command(&bub());
+    command.args(["onboard", "--yes", "--no-test", "--model", "openai:x"]).env("BUB_MODEL", "groq:y");
+    let run = Run::of(command.output().unwrap());
+    assert!(run.stderr.contains("note: environment variable BUB_MODEL is stronger"), "{run:?}");
+    run.ok();
+}
+
 // W-13: a wrong key is asked for again, and the rest is offered as it was typed
 #[test]
 fn a_wrong_key_can_be_corrected() {

@@ -19,7 +19,12 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     for channel in &chosen {
         let name = channel.name();
         let audience = channel.audience().map_or(String::new(), |audience| format!("; {audience}"));
-        let who = if patient.is_offline { Ok(None) } else { probe::channel(&**channel).await };
+        // What the gateway would not start with.
+        let who = match bub_channels::check_settings(&patient.settings, &[name.to_owned()]) {
+            Err(error) => Err(error.message().to_owned()),
+            Ok(()) if patient.is_offline => Ok(None),
+            Ok(()) => probe::channel(&**channel).await,
+        };
         findings.push(match who {
             Ok(who) => Finding::fine(format!(
                 "{name}{}{audience}",

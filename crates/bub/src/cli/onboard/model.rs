@@ -109,6 +109,8 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
         onboarding.set(&format!("api_key.{name}"), key)?;
     }
     let revised = onboarding.revised()?;
+    // A mistake that can be seen from here is one also when nothing is tried.
+    self::models(onboarding)?.check(&id).map_err(|error| Error::config(error.to_string()))?;
     if onboarding.tries {
         if onboarding.asks {
             ask::say(&format!("asking {id} … "));
