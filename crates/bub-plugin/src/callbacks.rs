@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use bub_kernel::{CancellationToken, Envelope, Error, Framework, Result, State};
+use bub_kernel::{CancellationToken, Envelope, Error, Result, State};
 use bub_tape::{Entry, Kind, Query, Tape, TapeName, codec};
 use serde_json::{Value, json};
 
@@ -135,15 +135,11 @@ fn ask(plugin: &External, params: &Value) -> Result<Value> {
     (asker.0)(&question).map(|answer| json!({"answer": answer}))
 }
 
-fn framework(context: &Context) -> Result<Framework> {
-    context.plugin.host.framework.get().ok_or_else(|| Error::unknown("the framework is gone"))
-}
-
 fn tape(context: &Context, params: &Value) -> Result<Tape> {
     let named = params.get("session_id").and_then(Value::as_str).or(context.session_id.as_deref());
     let session =
         named.ok_or_else(|| Error::invalid_input("outside of a turn `session_id` has to be given"))?;
-    let framework = framework(context)?;
+    let framework = context.plugin.framework()?;
     let store = framework.tape_store().ok_or_else(|| Error::unknown("no tapes are open"))?;
     Ok(Tape::new(store, TapeName::for_session(framework.workspace_text(), session)))
 }
@@ -191,7 +187,7 @@ async fn send(context: &Context, params: &Value) -> Result<Value> {
     if !message.is_object() {
         return Err(Error::invalid_input("`message` has to be an object"));
     }
-    let framework = framework(context)?;
+    let framework = context.plugin.framework()?;
     let router = framework.router().ok_or_else(|| Error::unknown("no channel runs"))?;
     let is_sent = router.dispatch(&Envelope::normalize(message)).await?;
     Ok(json!({"delivered": is_sent}))

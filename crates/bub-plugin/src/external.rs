@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_kernel::{Error, ErrorKind, FrameworkRef, MessageHandler, Result, Role};
+use bub_kernel::{Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role};
 use bub_process::{Launcher, Leash, Talk, Talker};
 use bub_settings::Settings;
 use serde_json::{Value, json};
@@ -179,6 +179,10 @@ impl External {
     /// A call had no answer in time.
     pub(crate) fn late(&self, limit: Duration) -> Error {
         self.error(ErrorKind::Temporary, &format!("no answer within {} s", limit.as_secs_f32()))
+    }
+
+    pub(crate) fn framework(&self) -> Result<Framework> {
+        self.host.framework.get().ok_or_else(|| Error::unknown("the framework is gone"))
     }
 
     pub(crate) fn runtime(&self) -> Option<&tokio::runtime::Handle> {

@@ -3,23 +3,24 @@
 //! The answer to a request that is a stream comes as `stream/event` notifications, as many as the asker has room for, and
 //! ends with the response.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::sync::{Arc, Mutex};
 
 use bub_kernel::{
-    BoxFuture, Error, ModelStream, Prompt, Result, State, StreamEvent,
-    hooks::{AsyncHook, Call, Chained, HookReturn, args, point::RunModelStream},
+    BoxFuture, CancellationToken, Error, ModelStream, Prompt, Result, State, StreamEvent,
+    hooks::{
+        AsyncHook, Call, Chained, HookReturn, args,
+        point::{RunModel, RunModelStream},
+    },
 };
 use futures_util::{StreamExt, stream};
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 use crate::{
     callbacks::{self, Context},
     codec::{Argument, Outcome, wrong},
-    hook::{Hook, apply},
-    peer::{Arrival, Arrivals, Peer, Request, Work},
+    hook::{Hook, apply, wrapped},
+    peer::{Arrival, Arrivals, Peer, Request, Work, lock},
 };
 
 /// How many events may be on their way.
@@ -43,8 +44,20 @@ struct Turn {
     prompt: Prompt,
     session_id: String,
     state: State,
-    /// How many streams of the chain below run for it.
-    below: Arc<AtomicUsize>,
+    /// The room it has for each answer of the chain below.
+    below: Arc<Mutex<Vec<Arc<Semaphore>>>>,
+    /// Whoever owns the stream; what answers meanwhile does not.
+    _owner: Option<Arc<Owner>>,
+    over: CancellationToken,
+}
+
+/// With the stream ends what was asked for it.
+struct Owner(CancellationToken);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 impl AsyncHook<RunModelStream> for StreamHook {
@@ -59,6 +72,7 @@ impl StreamHook {
         let limit = hook.plugin.limit(&hook.entry.name, false, true);
         let Some(peer) = hook.or_absent(hook.plugin.reach(limit).await)? else { return Ok(None) };
         let args::RunModelStream { prompt, session_id, state } = call.args;
+        let over = CancellationToken::new();
         let turn = Turn {
             hook: hook.clone(),
             place: call.place(),
@@ -66,6 +80,8 @@ impl StreamHook {
             session_id: session_id.to_owned(),
             state: state.clone(),
             below: Arc::default(),
+            _owner: Some(Arc::new(Owner(over.clone()))),
+            over,
         };
         let mut params = hook.params::<RunModelStream>(call.args);
         if let Some(params) = params.as_object_mut() {
@@ -96,8 +112,9 @@ impl StreamHook {
 }
 
 impl Turn {
+    /// Whether it waits for the chain below; where that waits for room, the plugin reads nothing.
     fn is_waiting(&self) -> bool {
-        self.below.load(Ordering::Relaxed) > 0
+        lock(&self.below).iter().any(|room| room.available_permits() > 0)
     }
 
     /// Answers what the plugin asks while its stream runs.
@@ -107,31 +124,50 @@ impl Turn {
             return callbacks::spawn(peer, id, method, params, context);
         }
         let Some(work) = peer.work(&id) else { return };
-        let (turn, peer) = (self.clone(), Arc::clone(peer));
+        let (turn, peer) = (Self { _owner: None, ..self.clone() }, Arc::clone(peer));
         tokio::spawn(async move {
-            let cancel = work.cancel.clone();
-            turn.below.fetch_add(1, Ordering::Relaxed);
+            let streams = params.get("credits").is_some_and(|credits| !credits.is_null());
+            let room = if streams { Arc::clone(&work.credits) } else { Arc::new(Semaphore::new(1)) };
+            lock(&turn.below).push(Arc::clone(&room));
+            let replaced = params.get("args").and_then(Value::as_object);
             let answering = async {
-                let below = turn.below(params.get("args").and_then(Value::as_object)).await;
-                answer(&peer, &id, below, &work, Map::new).await;
+                match turn.args(replaced) {
+                    Ok(args) if streams => {
+                        answer(&peer, &id, turn.stream_below(&args).await, &work, Map::new).await;
+                    }
+                    // Who has no room for a stream gets its text.
+                    Ok(args) => peer.respond(&id, turn.text_below(&args).await.map(wrapped)),
+                    Err(error) => peer.respond(&id, Err(error)),
+                }
             };
-            tokio::select! { () = answering => {}, () = cancel.cancelled() => {} }
-            turn.below.fetch_sub(1, Ordering::Relaxed);
+            tokio::select! {
+                biased;
+                () = answering => {}
+                () = work.cancel.cancelled() => {}
+                () = turn.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call it names is over"))),
+            }
+            lock(&turn.below).retain(|other| !Arc::ptr_eq(other, &room));
         });
     }
 
-    async fn below(&self, replaced: Option<&Map<String, Value>>) -> Result<Option<ModelStream>> {
+    fn args(&self, replaced: Option<&Map<String, Value>>) -> Result<(Prompt, String)> {
         let given = |name: &str| replaced.and_then(|replaced| replaced.get(name)).cloned();
         let prompt = given("prompt").map(<Prompt as Outcome>::read).transpose()?;
         let session_id = given("session_id").map(<String as Outcome>::read).transpose()?;
-        let framework = self.hook.plugin.host.framework.get();
-        let framework = framework.ok_or_else(|| Error::unknown("the framework is gone"))?;
-        let args = args::RunModelStream {
-            prompt: prompt.as_ref().unwrap_or(&self.prompt),
-            session_id: session_id.as_deref().unwrap_or(&self.session_id),
-            state: &self.state,
-        };
+        let session_id = session_id.unwrap_or_else(|| self.session_id.clone());
+        Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
+    }
+
+    async fn stream_below(&self, (prompt, session_id): &(Prompt, String)) -> Result<Option<ModelStream>> {
+        let framework = self.hook.plugin.framework()?;
+        let args = args::RunModelStream { prompt, session_id, state: &self.state };
         RunModelStream::below(framework.hooks().below(self.place, args)).await
+    }
+
+    async fn text_below(&self, (prompt, session_id): &(Prompt, String)) -> Result<Option<String>> {
+        let framework = self.hook.plugin.framework()?;
+        let args = args::RunModel { prompt, session_id, state: &self.state };
+        RunModel::below(framework.hooks().below(self.place, args)).await
     }
 }
 

@@ -56,7 +56,7 @@ impl World {
             tool: Duration::from_secs(20),
             model: Duration::from_secs(2),
             // One that only says nothing has no other limit.
-            hooks: if how == "silent" {
+            hooks: if matches!(how, "silent" | "unread") {
                 HashMap::new()
             } else {
                 HashMap::from([("run_model_stream".to_owned(), Duration::from_secs(2))])
@@ -252,6 +252,8 @@ async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
         ("events", "it sent more events than it was allowed to"),
         // It shows that it lives, and says nothing.
         ("silent", "no answer within 2 s"),
+        // It waits for the chain below, which waits for it.
+        ("unread", "no answer within 2 s"),
         (r#"{"event": {"kind": 5}, "answer": {}}"#, "it returned {\"kind\":5}, expected an event"),
         (r#"{"event": {"kind": "tekst", "data": {}}, "answer": {}}"#, "expected an event of a known `kind`"),
         (r#"{"event": {"kind": "text", "data": {}}, "answer": {}}"#, "expected an event of a known `kind`"),
@@ -272,6 +274,17 @@ async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
         world.end().await;
     };
     a_few_at_a_time(cases.into_iter().map(check)).await;
+}
+
+// Design §8
+#[tokio::test(flavor = "multi_thread")]
+async fn without_credits_the_model_below_answers_as_a_whole() {
+    if is_skipped() {
+        return;
+    }
+    let world = World::with("no credits", "run_model_stream");
+    assert_eq!(world.turn("bad").await.unwrap().1, "whole: below bad luck");
+    world.end().await;
 }
 
 // L8

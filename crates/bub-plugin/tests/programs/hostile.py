@@ -90,6 +90,18 @@ def misbehave(call):
     elif HOW == "deaf":
         # It neither reads what it is told nor ends.
         hang()
+    elif HOW == "no credits":
+        # It wants the answer below as a whole.
+        say(id=9000, method="next/call", params={"call": call, "args": {"prompt": "bad luck"}})
+        for line in iter(sys.stdin.buffer.readline, b""):
+            message = json.loads(line)
+            if message.get("id") == 9000:
+                say(id=call, result={"value": "whole: " + message["result"]["value"]})
+                return False
+            say(id=message["id"], result={})
+    elif HOW == "unread":
+        # It asks for the stream below, and has no room for it.
+        say(id=9000, method="next/call", params={"call": call, "credits": 0})
     elif HOW == "children":
         for script in ("trap '' TERM HUP; sleep 1000 & wait; wait", "exec setsid sleep 1000"):
             note(subprocess.Popen(["sh", "-c", script], start_new_session=True).pid)
@@ -111,7 +123,7 @@ for line in sys.stdin.buffer:
         say(id=call, result={"protocol": 1, "hooks": json.loads(HOOKS)})
     elif method == "ping":
         say(id=call, result={})
-    elif call is not None:
+    elif call is not None and method:
         is_bad = b"bad" in line
         if HOW.startswith("{"):
             how = json.loads(HOW)
