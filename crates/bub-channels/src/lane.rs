@@ -51,6 +51,7 @@ struct Handle {
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     pub(crate) unfinished: AtomicUsize,
+    /// Turns that have begun; others wait for room.
     pub(crate) running: AtomicUsize,
 }
 
@@ -93,6 +94,25 @@ pub(crate) struct Seat(Arc<Load>);
 impl Drop for Seat {
     fn drop(&mut self) {
         self.0.unfinished.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A turn that has begun, with the room it takes; control has room always.
+struct Begun {
+    load: Arc<Load>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Begun {
+    fn new(load: &Arc<Load>, room: Option<OwnedSemaphorePermit>) -> Self {
+        load.running.fetch_add(1, Ordering::Relaxed);
+        Self { load: Arc::clone(load), _room: room }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.load.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -486,10 +506,10 @@ impl Lane {
             attempt: item.attempt,
             with: item.merged.iter().map(|item| item.id.clone()).collect(),
             cancel: cancel.clone(),
+            load: Arc::clone(&self.load),
         };
         let task = self.turns.spawn(turn.run());
         self.running.insert(task.id(), Running { item, sender, cancel, is_quit: false });
-        self.load.running.store(self.running.len(), Ordering::Relaxed);
     }
 
     async fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) {
@@ -506,7 +526,6 @@ impl Lane {
             }
         };
         let Some(turn) = self.running.remove(&id) else { return };
-        self.load.running.store(self.running.len(), Ordering::Relaxed);
         self.has_run = true;
         if ended.is_cancelled && self.core.halt.is_cancelled() {
             return turn::interrupted(&self.core, &turn.item);

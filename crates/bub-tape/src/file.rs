@@ -36,6 +36,7 @@ mod shared;
 mod sift;
 mod slots;
 mod snapshot;
+mod thrift;
 mod tidy;
 mod verify;
 
@@ -45,7 +46,12 @@ pub use self::{
     verify::{Damage, Verdict},
 };
 
-use std::{collections::HashSet, io, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashSet,
+    io,
+    path::PathBuf,
+    sync::{Arc, Weak},
+};
 
 use futures_util::StreamExt as _;
 use tokio::sync::oneshot;
@@ -56,6 +62,7 @@ use self::{
     layout::Layout,
     shared::{Shared, missing_is_none},
     slots::Slots,
+    thrift::Thrift,
 };
 use crate::{
     AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease, Listing,
@@ -91,8 +98,11 @@ impl FileStore {
 
     /// The same on another file system.
     pub fn with_fs(root: impl Into<PathBuf>, durability: Durability, fs: Arc<dyn Fs>) -> Self {
-        let shared = Arc::new(Shared { fs, layout: Layout::new(root.into()), durability });
-        Self { slots: Arc::new(Slots::new(Arc::clone(&shared))), shared }
+        let slots = Arc::new_cyclic(|slots| {
+            let fs = Arc::new(Thrift { fs, slots: Weak::clone(slots) });
+            Slots::new(Arc::new(Shared { fs, layout: Layout::new(root.into()), durability }))
+        });
+        Self { shared: Arc::clone(&slots.shared), slots }
     }
 
     /// Deletes the index of a tape and makes it again.

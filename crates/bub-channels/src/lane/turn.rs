@@ -5,9 +5,8 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, Result, TurnOptions};
 use futures_util::FutureExt as _;
 use serde_json::Value;
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::Item;
+use super::{Begun, Item, Load};
 use crate::{current::Current, gateway::Core, journal::Record, router};
 
 /// So many beginnings of a turn the end of the process may follow; the agent gives up earlier, and says so.
@@ -36,6 +35,7 @@ pub(super) struct Turn {
     pub(super) attempt: u32,
     pub(super) with: Vec<String>,
     pub(super) cancel: CancellationToken,
+    pub(super) load: Arc<Load>,
 }
 
 impl Turn {
@@ -49,7 +49,7 @@ impl Turn {
         if self.attempt > MOST_ATTEMPTS {
             return Box::pin(self.give_up(said)).await;
         }
-        let Some(_room) = self.begin().await else {
+        let Some(_begun) = self.begin().await else {
             return Ended { is_cancelled: true, ..Ended::default() };
         };
         self.message.put_slot(Arc::new(Delivery { inbound_id: id.clone(), attempt: self.attempt }));
@@ -86,7 +86,7 @@ impl Turn {
     }
 
     /// Waits for its session and for room, and writes down that it begins; `None` when it is not to begin any more.
-    async fn begin(&mut self) -> Option<OwnedSemaphorePermit> {
+    async fn begin(&mut self) -> Option<Begun> {
         let (id, with) = (self.id.clone(), std::mem::take(&mut self.with));
         let (core, session) = (&self.core, &self.session);
         // The turn itself will say what is wrong, and to whom it matters.
@@ -100,14 +100,16 @@ impl Turn {
         };
         let waiting = async {
             let waited = core.options.house.wait_for_session(&core.framework, session).await;
-            let room = Arc::clone(&core.turns).acquire_owned().await.ok()?;
+            let needs_room = !super::is_quit(&self.message);
+            let room =
+                if needs_room { Some(Arc::clone(&core.turns).acquire_owned().await.ok()?) } else { None };
             let noted = core.journal.commit(Record::Started { id, attempt: self.attempt, with }).await;
-            (goes_on(waited) && goes_on(noted)).then_some(room)
+            (goes_on(waited) && goes_on(noted)).then(|| Begun::new(&self.load, room))
         };
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => None,
-            room = waiting => room,
+            begun = waiting => begun,
         }
     }
 }

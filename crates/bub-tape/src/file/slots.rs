@@ -14,7 +14,7 @@ const MAX_OPEN: usize = 64;
 /// All open tapes.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     open: Mutex<Open>,
 }
 
@@ -70,6 +70,15 @@ impl Slots {
 
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self { shared, open: Mutex::default() }
+    }
+
+    /// Closes the tapes that nobody works on.
+    pub(super) fn close_idle(&self) {
+        let mut open = lock(&self.open);
+        let idle = open.slots.extract_if(|_, (_, slot)| Arc::strong_count(slot) == 1);
+        let closed: Vec<_> = idle.collect();
+        drop(open);
+        drop(closed);
     }
 
     pub(crate) fn get(&self, tape: &TapeName) -> Arc<Slot> {

@@ -137,8 +137,8 @@ fn raise_file_limit() -> usize {
         tracing::debug!("gateway.file_limit from={files} to={wanted} raised={raised}");
         files = if raised { wanted } else { files };
     }
-    // A quarter is for everything else.
-    usize::try_from((files - files / 4) / FILES_OF_A_TURN).unwrap_or(usize::MAX).max(1)
+    // Half of them are for everything else.
+    usize::try_from(files / 2 / FILES_OF_A_TURN).unwrap_or(usize::MAX).max(1)
 }
 
 /// What a person wants to know at the start: what runs, who may do what, what was left over.

@@ -62,3 +62,20 @@ fn a_client_that_lost_its_gateway_asks_the_next_one_with_the_same_key() {
     gateway.stop();
     assert_eq!(model.requests().len(), 2, "one turn was cut off, one answered");
 }
+
+// Tapes that nobody works on are closed before a process that may open few files runs out of them.
+#[cfg(target_os = "linux")]
+#[test]
+fn with_few_open_files_every_session_is_answered_all_the_same() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    model.otherwise(Reply::text("fine"));
+    let gateway = Gateway::start(&sandbox, &model);
+    let pid = Pid::from_raw(gateway.child.id().try_into().unwrap());
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(64), maximum: Some(64) }).unwrap();
+    for session in 0..60 {
+        let (status, body) = gateway.post(&format!(r#"{{"content": "hi", "chat_id": "c{session}"}}"#));
+        assert_eq!(status, "200", "{session}: {body}");
+    }
+    gateway.stop();
+}
