@@ -9,7 +9,7 @@ use std::{
 
 use bub_kernel::{Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{descriptor::Descriptor, manifest::Manifest};
 
@@ -66,10 +66,9 @@ impl Damaged {
     }
 }
 
-/// The list as it is written.
+/// The list as it is written. One without its key is no list: who knows what stood there.
 #[derive(Serialize, Deserialize)]
 struct Rows {
-    #[serde(default)]
     plugins: Vec<Value>,
 }
 
@@ -79,10 +78,15 @@ impl Installed {
         let file = home.join(FILE);
         let text = match std::fs::read_to_string(&file) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            // A link to nowhere is not found either.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !file.is_symlink() => {
+                return Ok(Self::default());
+            }
             Err(error) => return Err(Error::config(format!("{}: {error}", file.display()))),
         };
-        let rows: Rows = serde_json::from_str(&text).map_err(|error| {
+        let read =
+            serde_json::from_str(&text).and_then(|list: Map<_, _>| Rows::deserialize(Value::Object(list)));
+        let rows = read.map_err(|error| {
             Error::config(format!("{}: {error}; move it away and add the plugins again", file.display()))
         })?;
         let mut installed = Self::default();

@@ -4,8 +4,7 @@ use std::{collections::HashMap, ffi::OsString, sync::Arc, time::Duration};
 
 use bub_agent::shell::Launcher;
 use bub_kernel::{Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision};
-use bub_model::Catalogue;
-use bub_plugin::{Descriptor, External, ExternalPlugin, Host, Installed, Limits, Record, Setup};
+use bub_plugin::{Descriptor, External, ExternalPlugin, Host, Installed, Limits, Manifest, Record, Setup};
 use bub_settings::{Declared as _, Found, Settings, core};
 use serde_json::{Map, Value};
 
@@ -36,7 +35,7 @@ pub(crate) fn load(settings: &mut Settings) -> Loaded {
     for record in installed.plugins.into_iter().filter(|record| record.enabled) {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
-        let made = check(&record, settings).and_then(|()| {
+        let made = check(&record).and_then(|()| {
             settings.register(record.manifest.section()).map_err(|error| Error::config(error.to_string()))?;
             Ok((setup(&record, settings)?, record.descriptor))
         });
@@ -82,24 +81,29 @@ impl AbsentGuards {
 }
 
 /// Checks what a plugin wants to be against what there is already.
-pub(crate) fn check(record: &Record, settings: &Settings) -> Result<()> {
+pub(crate) fn check(record: &Record) -> Result<()> {
     let Record { manifest, descriptor, .. } = record;
     descriptor.check()?;
     let is_builtin = |name: &str| bub_channels::NAMES.contains(&name) || name == bub_terminal::channel::NAME;
     if let Some(channel) = descriptor.channels.iter().find(|own| is_builtin(&own.name)) {
         return Err(Error::config(format!("there is a channel `{}` already", channel.name)));
     }
-    // `BUB_OPENAI_API_KEY` is the key of the provider.
+    check_settings(manifest)
+}
+
+/// `BUB_OPENAI_API_KEY` is the key of a provider, however a plugin and its setting share that name; it may be a provider
+/// that is only known later.
+pub(crate) fn check_settings(manifest: &Manifest) -> Result<()> {
     let of_providers = [core::API_KEY.setting(), core::API_BASE.setting(), core::API_KEY_COMMAND.setting()];
-    let is_of_provider =
-        manifest.settings.iter().any(|own| of_providers.iter().any(|key| key.key() == own.name));
-    let is_provider =
-        || Catalogue::new(settings).is_ok_and(|known| known.get(&manifest.name.to_lowercase()).is_some());
-    if is_of_provider && is_provider() {
-        return Err(Error::config(format!(
-            "there is a provider `{}`, whose settings these are",
-            manifest.name
-        )));
+    for own in &manifest.settings {
+        let variable = format!("BUB_{}_{}", manifest.name, own.name).to_ascii_uppercase();
+        if of_providers.iter().any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
+        {
+            return Err(Error::config(format!(
+                "{variable} is a setting of a provider; call `{}` otherwise",
+                own.name
+            )));
+        }
     }
     Ok(())
 }

@@ -114,10 +114,12 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
             return Err(ask::interrupted());
         }
     }
+    // Before it is started: it would be told.
+    external::check_settings(&record.manifest).map_err(|error| not_added(&record, error.message()))?;
     settings.fits(&record.manifest.section()).map_err(|error| not_added(&record, &error.to_string()))?;
     record.descriptor = describe(&record, settings.clone(), context)?;
     let stock = stock(&settings, context);
-    external::check(&record, &settings).map_err(|error| not_added(&record, error.message()))?;
+    external::check(&record).map_err(|error| not_added(&record, error.message()))?;
     if let Some(taken) = taken(&record.descriptor, &stock) {
         return Err(not_added(&record, &format!("there is a command `{taken}` already")));
     }

@@ -222,8 +222,21 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
         ),
         ("webhook", "settings: [{name: token}]\n", nothing(), "a section of this name exists already"),
         ("model", "", nothing(), "a setting of this name exists already"),
-        ("api", "settings: [{name: key}]\n", nothing(), "BUB_API_KEY has another setting"),
-        ("openai", "settings: [{name: api_key}]\n", nothing(), "there is a provider `openai`"),
+        ("api", "settings: [{name: key}]\n", nothing(), "BUB_API_KEY is a setting of a provider"),
+        (
+            "openai",
+            "settings: [{name: api_key}]\n",
+            nothing(),
+            "BUB_OPENAI_API_KEY is a setting of a provider",
+        ),
+        (
+            "openai_api",
+            "settings: [{name: key}]\n",
+            nothing(),
+            "BUB_OPENAI_API_KEY is a setting of a provider",
+        ),
+        ("lab", "settings: [{name: Api_Base}]\n", nothing(), "BUB_LAB_API_BASE is a setting of a provider"),
+        ("a_api_key", "settings: [{name: command}]\n", nothing(), "BUB_A_API_KEY_COMMAND is a setting"),
     ]) {
         let refused = saying(&sandbox, name, manifest, &descriptor);
         assert_eq!(refused.code, Some(2), "{descriptor}: {}", refused.stderr);
@@ -245,6 +258,7 @@ fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
         ("/plugins/0/descriptor/commands/0/name", serde_json::json!("help")),
         ("/plugins/0/descriptor/commands/0/args", serde_json::json!([{"name": "help"}, {"name": "help"}])),
         ("/plugins/0/manifest/settings", serde_json::json!([{"name": "x"}, {"name": "x"}])),
+        ("/plugins/0/manifest/settings", serde_json::json!([{"name": "api_key"}])),
         ("/plugins/0/manifest/name", serde_json::json!("webhook")),
         ("/plugins/0/descriptor/protocol", serde_json::json!("one")),
     ] {
@@ -303,6 +317,15 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
     std::fs::write(sandbox.home().join("plugins.json"), "{ half").unwrap();
     let why = denied(&sandbox).unwrap();
     assert!(why.contains("plugins.json") && why.contains("move it away"), "{why}");
+    let list = sandbox.home().join("plugins.json");
+    for wrong in ["{}", "[]", ""] {
+        std::fs::write(&list, wrong).unwrap();
+        assert!(denied(&sandbox).unwrap().contains("plugins.json"), "{wrong}");
+    }
+    std::fs::remove_file(&list).unwrap();
+    assert_eq!(denied(&sandbox), None);
+    std::os::unix::fs::symlink("nowhere", &list).unwrap();
+    assert!(denied(&sandbox).unwrap().contains("plugins.json"));
 }
 
 #[test]
