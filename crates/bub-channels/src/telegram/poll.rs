@@ -19,6 +19,8 @@ use crate::journal::lock;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A rival that was not heard of for so long is gone.
+const SETTLED: Duration = Duration::from_mins(1);
 /// How soon an update is handed in again that was not taken.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// What the bot wants to hear of.
@@ -34,7 +36,7 @@ pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: Cancellati
 
 async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
-    let mut trouble = Trouble { bot, said: None, pause: Duration::ZERO };
+    let mut trouble = Trouble { bot, said: None, pause: Duration::ZERO, last: None };
     loop {
         let asked = Instant::now();
         match ask(bot, offset, bot.options.poll).await {
@@ -148,33 +150,40 @@ struct Trouble<'a> {
     bot: &'a Bot,
     said: Option<Why>,
     pause: Duration,
+    last: Option<Instant>,
 }
 
 impl Trouble<'_> {
+    /// A poll has worked. Between two programs that poll some do: only after a while is that the end of it.
     fn is_over(&mut self) {
+        *lock(&self.bot.trouble) = None;
+        let is_rival = self.said == Some(Why::Conflict);
+        if is_rival && self.last.is_some_and(|last| last.elapsed() < SETTLED) {
+            return;
+        }
         if self.said.take().is_some() {
             tracing::info!("telegram.recovered");
-            *lock(&self.bot.trouble) = None;
         }
         self.pause = Duration::ZERO;
     }
 
     fn pause(&mut self, failure: &Failure) -> Duration {
+        self.last = Some(Instant::now());
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         let pause = self.pause.max(failure.retry_after.unwrap_or_default());
+        let hint = match failure.why {
+            Why::Conflict if is_webhook(failure) => "; somebody set it while bub runs: it is removed",
+            Why::Conflict => {
+                "; another program asks for the updates of this bot: end it, or use another token"
+            }
+            _ => "",
+        };
+        let text = format!("{}{hint}", failure.text);
         if self.said.as_ref() != Some(&failure.why) {
-            let hint = match failure.why {
-                Why::Conflict if is_webhook(failure) => "; somebody set it while bub runs: it is removed",
-                Why::Conflict => {
-                    "; another program asks for the updates of this bot: end it, or use another token"
-                }
-                _ => "",
-            };
-            let text = format!("{}{hint}", failure.text);
             tracing::error!("telegram.poll_failed error={text}; again in {} s", pause.as_secs());
-            *lock(&self.bot.trouble) = Some(text);
             self.said = Some(failure.why.clone());
         }
+        *lock(&self.bot.trouble) = Some(text);
         pause
     }
 }
