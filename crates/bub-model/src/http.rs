@@ -186,7 +186,8 @@ impl HttpOptions {
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(self.connect_timeout)
             .pool_idle_timeout(self.keep_idle)
-            .pool_max_idle_per_host(8)
+            // A busy gateway has many calls at once; what it does not need is closed after `keep_idle`.
+            .pool_max_idle_per_host(256)
             .tcp_keepalive(Duration::from_secs(30))
             // A redirect would carry the conversation, and on the same host the key, to an address that
             // nobody configured.
