@@ -41,6 +41,8 @@ pub enum Happening {
         /// What it says.
         content: String,
     },
+    /// A line is on disk: it is going to be answered.
+    Taken(u64),
     /// A turn begins to answer.
     Began {
         /// The line it answers; none when that is of an earlier chat, and of another session.

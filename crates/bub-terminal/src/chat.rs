@@ -125,6 +125,8 @@ struct Waiting {
     line: u64,
     text: String,
     steers: bool,
+    /// Whether it is on disk.
+    is_taken: bool,
 }
 
 /// A turn that runs.
@@ -319,10 +321,13 @@ fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::UnboundedSender<Opti
                 host.withdraw();
                 continue;
             };
-            if let Err(error) = host.submit(line, text).await {
-                let dropped = Some(error.message().to_owned());
-                teller.tell(Happening::Settled { line, dropped, replies: 0 }).await;
-            }
+            let happening = match host.submit(line, text).await {
+                Ok(()) => Happening::Taken(line),
+                Err(error) => {
+                    Happening::Settled { line, dropped: Some(error.message().to_owned()), replies: 0 }
+                }
+            };
+            teller.tell(happening).await;
         }
     }));
     sender

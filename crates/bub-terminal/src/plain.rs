@@ -280,14 +280,17 @@ impl Talk {
             _ => {}
         }
         self.number += 1;
-        if self.running.is_some() {
-            self.has_command |= text.trim_start().starts_with(',');
-            let mark = if self.has_command { "(queued)" } else { "(steering)" };
-            self.view.notice(mark, crate::Style::NONE);
-            self.print(false)?;
-        }
+        let is_busy = self.running.is_some();
+        self.has_command |= is_busy && text.trim_start().starts_with(',');
         match self.host.submit(self.number, text).await {
-            Ok(()) => self.open.push(self.number),
+            Ok(()) => {
+                self.open.push(self.number);
+                if is_busy {
+                    let mark = if self.has_command { "(queued)" } else { "(steering)" };
+                    self.view.notice(mark, crate::Style::NONE);
+                    self.print(false)?;
+                }
+            }
             Err(error) => {
                 self.view.error(error.message());
                 self.print(true)?;
@@ -360,7 +363,7 @@ impl Talk {
                 is_free = true;
             }
             Happening::Withdrawn(id) => self.questions.retain(|question| question.id() != id),
-            Happening::Said { .. } | Happening::Status(_) | Happening::Sessions(_) => {}
+            Happening::Said { .. } | Happening::Taken(_) | Happening::Status(_) | Happening::Sessions(_) => {}
             Happening::Remark(text) => self.view.notice(&text, crate::Style::NONE),
         }
         self.print(is_free)

@@ -16,7 +16,12 @@ impl Chat {
         match happening {
             Happening::Found { line, content } => {
                 self.open.push(line);
-                self.waiting.push(Waiting { line, text: content, steers: false });
+                self.waiting.push(Waiting { line, text: content, steers: false, is_taken: true });
+            }
+            Happening::Taken(line) => {
+                if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.line == line) {
+                    waiting.is_taken = true;
+                }
             }
             Happening::Began { line, content } => self.began(line, &content),
             Happening::Event(event) => {
@@ -131,7 +136,8 @@ impl Chat {
 
     /// Writes the lines that steer the running turn where it takes them.
     fn show_steering(&mut self) {
-        let (steering, others) = std::mem::take(&mut self.waiting).into_iter().partition(|line| line.steers);
+        let waiting = std::mem::take(&mut self.waiting);
+        let (steering, others) = waiting.into_iter().partition(|line| line.steers && line.is_taken);
         self.waiting = others;
         let steering: Vec<Waiting> = steering;
         for waiting in steering {

@@ -120,7 +120,7 @@ impl Chat {
         let is_command = text.trim_start().starts_with(',');
         if self.is_busy() {
             let steers = !is_command && !self.runs_command && self.waiting.iter().all(|line| line.steers);
-            self.waiting.push(Waiting { line, text: text.clone(), steers });
+            self.waiting.push(Waiting { line, text: text.clone(), steers, is_taken: false });
         } else {
             self.runs_command = is_command;
             self.echo(&text, "");

@@ -68,7 +68,12 @@ impl Chat {
     fn waiting_rows(&self, width: usize) -> Vec<Line> {
         let skipped = self.waiting.len().saturating_sub(MOST_WAITING);
         let row = |waiting: &super::Waiting| {
-            let mark = if waiting.steers { "(steering)" } else { "(queued)" };
+            // L1: nothing is said of a line that a kill would lose.
+            let mark = match waiting {
+                super::Waiting { is_taken: false, .. } => "…",
+                super::Waiting { steers: true, .. } => "(steering)",
+                super::Waiting { .. } => "(queued)",
+            };
             let text = format!("  {mark} {}", one_line(&waiting.text));
             Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM)
         };

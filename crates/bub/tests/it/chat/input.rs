@@ -268,11 +268,7 @@ fn a_history_that_cannot_grow_is_said_and_stops_nobody() {
     let file = std::fs::read_dir(sandbox.home().join("history")).unwrap().next().unwrap().unwrap().path();
     let before = "\n# 2026-01-01 00:00:00.000000\n+,echo o''ld\n".repeat(60_000);
     std::fs::write(&file, &before).unwrap();
-    let script = sandbox.workspace().join("limited");
-    let text =
-        format!("#!/bin/sh\ntrap '' XFSZ\nulimit -f 1024\nexec {} \"$@\"\n", crate::sandbox::bub().display());
-    std::fs::write(&script, text).unwrap();
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let script = without_xfsz(&sandbox, "ulimit -f 1024");
     let chat = Start::new(&sandbox).program(&script).size(240, 24).go();
     chat.is_idle();
     chat.send(",echo o''ne\r");
@@ -282,6 +278,44 @@ fn a_history_that_cannot_grow_is_said_and_stops_nobody() {
     chat.send("\x1b[A");
     chat.sees("workspace > ,echo o''ne");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+}
+
+// L1: a line is said to wait only once it is on disk.
+#[test]
+fn a_line_that_cannot_be_written_is_never_shown_as_waiting() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["Half", " of it"]).paced(&pace));
+    let script = without_xfsz(&sandbox, "");
+    let chat = Start::new(&sandbox).program(&script).model(&server).size(120, 24).go();
+    chat.is_idle();
+    chat.send("a question\r");
+    pace.allow(1);
+    chat.sees("Generating");
+    chat.limit_files(Some(1));
+    chat.send(",touch ne''ver\r");
+    chat.sees("not answered");
+    chat.limit_files(None);
+    chat.send(",touch o''nce\r");
+    chat.sees("(queued) ,touch o''nce");
+    pace.release();
+    chat.sees("(no output)");
+    chat.is_idle();
+    let written = String::from_utf8_lossy(&chat.bytes()).into_owned();
+    assert!(
+        written.contains("… ,touch ne''ver") && !written.contains("(queued) ,touch ne''ver"),
+        "{written}"
+    );
+    assert!(sandbox.workspace().join("once").exists() && !sandbox.workspace().join("never").exists());
+}
+
+/// A program that is told of a file too large by an error, and nothing worse.
+fn without_xfsz(sandbox: &Sandbox, before: &str) -> std::path::PathBuf {
+    let script = sandbox.workspace().join("limited");
+    let text =
+        format!("#!/bin/sh\ntrap '' XFSZ\n{before}\nexec {} \"$@\"\n", crate::sandbox::bub().display());
+    std::fs::write(&script, text).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    script
 }
 
 #[test]

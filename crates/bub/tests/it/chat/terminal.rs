@@ -204,6 +204,13 @@ impl Terminal {
         self.seen.0.lock().unwrap().bytes.clone()
     }
 
+    /// From now on its files grow no further than this.
+    pub(super) fn limit_files(&self, bytes: Option<u64>) {
+        use rustix::process::{Pid, Resource, Rlimit, prlimit};
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
+    }
+
     pub(super) fn signal(&self, name: &str) {
         signal(&self.child, name);
     }
