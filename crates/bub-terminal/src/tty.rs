@@ -2,19 +2,25 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use rustix::{
     stdio::{stdin, stdout},
-    termios::{OptionalActions, OutputModes, Termios, tcgetattr, tcgetwinsize, tcsetattr},
+    termios::{LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetwinsize, tcsetattr},
 };
 use tokio::sync::mpsc;
 
 use crate::screen::Size;
 
-/// How the terminal was before raw mode. In one place, because whoever ends the process has to put it back.
-static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+/// How the terminal was before it was changed. In one place, because whoever ends the process has to put it back.
+static BEFORE: Mutex<Option<Before>> = Mutex::new(None);
+
+struct Before {
+    modes: Termios,
+    /// What else undoes the change.
+    undo: &'static [u8],
+}
 
 /// Bracketed paste off, the cursor shown, no style, no update left open.
 const RESTORE: &[u8] = b"\x1b[?2026l\x1b[?2004l\x1b[?25h\x1b[0m";
@@ -31,7 +37,7 @@ impl RawMode {
         raw.make_raw();
         // Line ends that somebody else writes still go to the first column.
         raw.output_modes |= OutputModes::OPOST;
-        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
+        *self::before() = Some(Before { modes: before, undo: RESTORE });
         tcsetattr(stdin(), OptionalActions::Now, &raw)?;
         let mut out = io::stdout();
         out.write_all(b"\x1b[?2004h")?;
@@ -46,19 +52,45 @@ impl Drop for RawMode {
     }
 }
 
-/// Puts the terminal back as it was before raw mode. Does nothing when it is so already.
-pub fn restore() {
-    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(before) = before {
-        let mut out = io::stdout();
-        let _ = out.write_all(RESTORE).and_then(|()| out.flush());
-        let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
+/// A terminal that does not show what is typed, until this is dropped.
+#[derive(Debug)]
+pub struct Hidden(());
+
+impl Hidden {
+    /// Forgets what was typed before.
+    pub fn enter() -> io::Result<Self> {
+        let modes = tcgetattr(stdin())?;
+        let mut quiet = modes.clone();
+        quiet.local_modes.remove(LocalModes::ECHO);
+        *before() = Some(Before { modes, undo: b"" });
+        tcsetattr(stdin(), OptionalActions::Flush, &quiet)?;
+        Ok(Self(()))
     }
 }
 
-/// Whether the terminal is in raw mode: then nobody else may ask anything there.
-pub fn is_raw() -> bool {
-    BEFORE.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn before() -> MutexGuard<'static, Option<Before>> {
+    BEFORE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Puts the terminal back as it was before it was changed. Does nothing when it is so already.
+pub fn restore() {
+    let before = before().take();
+    if let Some(Before { modes, undo }) = before {
+        let mut out = io::stdout();
+        let _ = out.write_all(undo).and_then(|()| out.flush());
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &modes);
+    }
+}
+
+/// Whether somebody has the terminal, in raw mode or for a secret: then nobody else may ask anything there.
+pub fn is_taken() -> bool {
+    before().is_some()
 }
 
 /// How large the terminal is; what it does not say is taken as usual.

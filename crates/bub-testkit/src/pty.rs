@@ -12,7 +12,7 @@ use std::{
 use rustix::{
     fs::OFlags,
     pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt},
-    termios::{Winsize, tcsetwinsize},
+    termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize},
 };
 
 /// Longer than anything on a busy computer takes.
@@ -97,10 +97,19 @@ impl Pty {
 
     /// Waits for the end: exit code, and all that was ever shown.
     pub fn finish(mut self) -> (Option<i32>, String) {
+        (self.end(), std::mem::take(&mut self.shown))
+    }
+
+    /// Waits for the end: exit code.
+    pub fn end(&mut self) -> Option<i32> {
         let deadline = Instant::now() + PATIENCE;
         while self.read(deadline) {}
-        let code = self.child.wait().unwrap().code();
-        (code, std::mem::take(&mut self.shown))
+        self.child.wait().unwrap().code()
+    }
+
+    /// Whether the terminal shows what is typed, as the program left it.
+    pub fn echoes(&self) -> bool {
+        tcgetattr(&self.master).unwrap().local_modes.contains(LocalModes::ECHO)
     }
 
     /// The process that was started.

@@ -223,6 +223,8 @@ fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Fa
     let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on((command.run)(context))));
     // What still runs in the background must not keep the program from ending.
     runtime.shutdown_background();
+    // Nor may a question that nobody answered leave a terminal behind that does not show what is typed.
+    bub_terminal::tty::restore();
     match outcome {
         Ok(outcome) => Ok(outcome?),
         Err(_) => Err(Error::unknown("the command panicked; the log says where").into()),

@@ -8,13 +8,14 @@ use std::{
 use bub_kernel::{Error, ErrorKind, Result};
 use bub_plugin::Question;
 use bub_terminal::channel::Teller;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use tokio::signal::unix::{SignalKind, signal};
+use bub_terminal::tty::Hidden;
+
+use crate::signals;
 
 /// Whether there is somebody to ask.
 pub(crate) fn is_possible() -> bool {
     // The chat has the terminal for itself.
-    std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !bub_terminal::tty::is_raw()
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !bub_terminal::tty::is_taken()
 }
 
 /// Says which names there are, in lines that are not broken within one.
@@ -40,8 +41,9 @@ pub(super) async fn line(question: &str, default: Option<&str>) -> Result<String
 
 /// A line that is not shown.
 pub(super) async fn secret(question: &str) -> Result<String> {
+    signals::end_at_once();
     // First, because it forgets what was typed before.
-    let quiet = Quiet::start();
+    let quiet = Hidden::enter();
     let typed = interruptible(&format!("{question}: "), read_line).await;
     drop(quiet);
     say("\n");
@@ -56,7 +58,10 @@ fn for_plugin(question: &Question) -> Result<String> {
     }
     // It is the plugin's text.
     let text = super::one_line(&question.text);
-    let quiet = question.is_secret.then(Quiet::start);
+    let quiet = question.is_secret.then(|| {
+        signals::end_at_once();
+        Hidden::enter()
+    });
     match question.default.as_deref().filter(|_| !question.is_secret) {
         Some(default) => say(&format!("{text} [{}]: ", super::one_line(default))),
         None => say(&format!("{text}: ")),
@@ -123,13 +128,13 @@ pub(super) async fn interruptible<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     // Before the question is there to be answered with Ctrl-C.
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let interrupted_by_person = signals::next_interrupt();
     say(question);
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || sender.send(work()));
     tokio::select! {
         done = receiver => done.unwrap_or_else(|_| Err(Error::unknown("the question panicked"))),
-        _ = interrupt.recv() => {
+        Ok(()) = interrupted_by_person => {
             say("\n");
             Err(interrupted())
         }
@@ -158,24 +163,5 @@ fn read_line() -> Result<String> {
     match std::io::stdin().lock().read_line(&mut line)? {
         0 => Err(interrupted()),
         _ => Ok(line.trim().to_owned()),
-    }
-}
-
-/// A terminal that does not show what is typed, until this is dropped.
-struct Quiet(Termios);
-
-impl Quiet {
-    fn start() -> Option<Self> {
-        let before = tcgetattr(std::io::stdin()).ok()?;
-        let mut quiet = before.clone();
-        quiet.local_modes.remove(LocalModes::ECHO);
-        tcsetattr(std::io::stdin(), OptionalActions::Flush, &quiet).ok()?;
-        Some(Self(before))
-    }
-}
-
-impl Drop for Quiet {
-    fn drop(&mut self) {
-        let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0);
     }
 }

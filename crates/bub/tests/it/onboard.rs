@@ -12,7 +12,7 @@ use bub_testkit::{
     telegram::{BotServer, TOKEN},
 };
 
-use crate::sandbox::{Run, Sandbox, bub, example};
+use crate::sandbox::{Run, Sandbox, bub, ending_signals, example};
 
 const KEY: &str = "sk-correct-horse-battery";
 /// What somebody had before.
@@ -191,6 +191,56 @@ fn leaving_at_any_question_leaves_the_file_as_it_was() {
             assert!(is_told || leave == "\u{3}", "{shown}");
             assert_eq!(std::fs::read_dir(sandbox.home()).unwrap().count(), 1, "nothing is left behind");
         }
+    }
+}
+
+/// Sends a signal to a program at a terminal.
+fn send_signal(person: &Pty, name: &str) {
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-s", name, &person.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+// W-13: a signal at a question for a secret leaves a terminal that shows what is typed
+#[test]
+fn a_signal_at_a_hidden_question_gives_the_terminal_back() {
+    let (_server, base) = server();
+    for (signal, code) in ending_signals().into_iter().chain([("INT", 1)]) {
+        let (sandbox, before) = configured(&base);
+        let mut person = terminal(&sandbox, bub(), &["onboard"]);
+        for (question, answer) in &QUESTIONS[..4] {
+            person.expect(question);
+            person.send(&answer.replace("BASE", &base));
+        }
+        person.expect(QUESTIONS[4].0);
+        assert!(!person.echoes());
+        send_signal(&person, signal);
+        assert_eq!((person.end(), person.echoes(), config(&sandbox)), (Some(code), true, before), "{signal}");
+    }
+}
+
+// W-13: also while a model that says nothing is asked
+#[test]
+fn a_signal_during_the_trial_ends_it_at_once() {
+    for (signal, code) in ending_signals().into_iter().chain([("INT", 130)]) {
+        let (server, base) = server();
+        server.otherwise(Reply::text("never").hang_after(0));
+        let (sandbox, before) = configured(&base);
+        let mut person = terminal(&sandbox, bub(), &["onboard"]);
+        for question in ["provider [lab]: ", "model [small]: "] {
+            person.expect(question);
+            person.send("\r");
+        }
+        person.expect("asking lab:small … ");
+        let sent = std::time::Instant::now();
+        send_signal(&person, signal);
+        assert_eq!((person.end(), config(&sandbox)), (Some(code), before), "{signal}");
+        // A trial gives up after 15 seconds.
+        assert!(sent.elapsed() < std::time::Duration::from_secs(10), "{signal}");
     }
 }
 
