@@ -93,6 +93,7 @@ impl Agent {
         if prompt::is_command(prompt) {
             return Ok(stream_command(Arc::clone(self), errand, prompt.text()));
         }
+        errand.tape.ask_instead(prompt).await?;
         self.run_errand(errand, prompt.clone()).await
     }
 

@@ -8,6 +8,7 @@ mod resume;
 use std::{
     borrow::Cow,
     collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::{Duration, Instant},
 };
@@ -18,8 +19,8 @@ use bub_kernel::{
 };
 use bub_settings::Redactor;
 use bub_tape::{
-    ChatStep, Entry, EntryId, INTERRUPTED, Kind, Lease, MemoryStore, SessionInfo, Summary, Tape, TapeError,
-    TapeName, View, ViewOptions, Wait, now_iso, recover, run_id,
+    ChatStep, Entry, EntryId, INTERRUPTED, Kind, Lease, MemoryStore, REPLACES, SessionInfo, Summary, Tape,
+    TapeError, TapeName, View, ViewOptions, Wait, now_iso, recover, run_id,
 };
 use serde_json::{Value, json};
 
@@ -56,6 +57,10 @@ pub(crate) struct TurnTape {
 struct Progress {
     /// The user's message.
     asked: Option<EntryId>,
+    /// What the model stage was given, which the message on the tape says.
+    given: Option<u64>,
+    /// Whether an earlier delivery left a message that took the question's place.
+    was_replaced: bool,
     /// Whether nothing is left to record.
     is_complete: bool,
     /// Entries that go with the next batch.
@@ -246,14 +251,42 @@ impl TurnTape {
         }
         let mut batch = self.session.bootstrap_entries(&*self.summary().await?);
         batch.extend(waiting.iter().map(|prompt| self.user_message(prompt)));
-        let mut question = self.user_message(prompt);
-        if let Some(delivery) = &self.delivery {
-            question = question.with_meta("inbound_id", delivery.inbound_id.as_str());
-        }
-        batch.push(question);
+        batch.push(self.of_question(self.user_message(prompt)));
         let id = self.append(batch).await?;
         lock(&self.progress).asked = Some(id);
         Ok(())
+    }
+
+    /// Another prompt than the recorded one may reach the agent, because a plugin asks the chain below it something else:
+    /// that is what is asked, and a message that is shown in place of the question. Asked once more after an answer, it
+    /// goes on from there.
+    pub(crate) async fn ask_instead(&self, prompt: &Prompt) -> Result<()> {
+        let Some(asked) = self.asked() else { return self.ask(prompt, Vec::new()).await };
+        if !matches!(self.resumed, None | Some(Resumed::AfterSteps(_))) {
+            return Ok(());
+        }
+        let is_over = {
+            let mut progress = lock(&self.progress);
+            if progress.given.is_none_or(|given| given == fingerprint(prompt)) {
+                return Ok(());
+            }
+            progress.given = Some(fingerprint(prompt));
+            std::mem::take(&mut progress.is_complete)
+        };
+        let question = self.user_message(prompt);
+        if is_over {
+            self.append(vec![question]).await?;
+            return Ok(());
+        }
+        let id = self.append(vec![self.of_question(question).with_meta(REPLACES, asked.get())]).await?;
+        lock(&self.progress).asked = Some(id);
+        Ok(())
+    }
+
+    /// The model stage is given this prompt. A turn that goes on with what a plugin asked instead stays with that.
+    fn give(&self, prompt: &Prompt) {
+        let mut progress = lock(&self.progress);
+        progress.given = (!progress.was_replaced).then(|| fingerprint(prompt));
     }
 
     fn is_command(&self, prompt: &Prompt) -> bool {
@@ -283,6 +316,14 @@ impl TurnTape {
         let entry = self.owned(entry);
         // A turn that asks something is for that, whatever commands are run in it.
         match self.delivery.as_ref().filter(|_| self.asked().is_none()) {
+            Some(delivery) => entry.with_meta("inbound_id", delivery.inbound_id.as_str()),
+            None => entry,
+        }
+    }
+
+    /// The message that this turn is for, which another delivery of it looks for.
+    fn of_question(&self, entry: Entry) -> Entry {
+        match &self.delivery {
             Some(delivery) => entry.with_meta("inbound_id", delivery.inbound_id.as_str()),
             None => entry,
         }
@@ -434,7 +475,8 @@ impl TurnTape {
 
     async fn record_ending(&self, ending: Ending<'_>) -> Result<()> {
         let is_complete = lock(&self.progress).is_complete;
-        if is_complete || ending.prompt.is_empty() || self.is_command(ending.prompt) {
+        let is_command = self.asked().is_none() && self.is_command(ending.prompt);
+        if is_complete || ending.prompt.is_empty() || is_command {
             return Ok(());
         }
         self.ask(ending.prompt, Vec::new()).await?;
@@ -481,6 +523,7 @@ pub(crate) struct Recorder {
 impl TurnRecorder for Recorder {
     fn question<'a>(&'a self, prompt: &'a Prompt, state: &'a State) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
+            self.tape.give(prompt);
             // A turn that goes on takes what waits at its next step; if there is none, it is for the next turn.
             if self.tape.asked().is_some() {
                 return Ok(());
@@ -510,6 +553,16 @@ impl OpenTurns {
     pub(crate) fn take(&self, session_id: &str) -> Option<Arc<TurnTape>> {
         lock(&self.0).remove(session_id)?.upgrade()
     }
+}
+
+/// Tells prompts apart without keeping them: they may hold pictures.
+fn fingerprint(prompt: &Prompt) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match prompt {
+        Prompt::Text(text) => text.hash(&mut hasher),
+        Prompt::Parts(parts) => parts.hash(&mut hasher),
+    }
+    hasher.finish()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

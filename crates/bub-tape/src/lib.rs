@@ -67,7 +67,7 @@ pub use store::{
 pub use summary::{SessionInfo, Summary, Usage};
 pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use time::{archive_stamp, now_iso, run_id};
-pub use view::{INTERRUPTED, Message, OPENING_LINE, TOOL_DONE, View, ViewOptions, tool_done};
+pub use view::{INTERRUPTED, Message, OPENING_LINE, REPLACES, TOOL_DONE, View, ViewOptions, tool_done};
 
 /// What every fallible operation of this crate returns.
 pub type Result<T, E = TapeError> = std::result::Result<T, E>;

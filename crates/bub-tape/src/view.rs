@@ -26,6 +26,10 @@ pub const TOOL_DONE: &str = "tool.done";
 /// The line put before a view that would open with an assistant message, for those who refuse that.
 pub const OPENING_LINE: &str = "Continue from the state below.";
 
+/// The key in the `meta` of a user message that names the entry in whose place it is shown: a question that a hook
+/// replaced after it was recorded.
+pub const REPLACES: &str = "replaces";
+
 /// A message in the shape of the chat API.
 pub type Message = Map<String, Value>;
 
@@ -154,11 +158,24 @@ impl Tape {
             let carried =
                 if first { carry::carried(self, &entry, options.carry_limit).await? } else { Vec::new() };
             for entry in [entry].into_iter().chain(carried) {
-                entries.push(pictures::for_turn(&*blobs, entry, options.turn_start).await?);
+                let entry = pictures::for_turn(&*blobs, entry, options.turn_start).await?;
+                match replaced(&entries, &entry).and_then(|at| entries.get_mut(at)) {
+                    Some(place) => *place = entry,
+                    None => entries.push(entry),
+                }
             }
         }
         Ok((mark.map(|mark| mark.id), entries))
     }
+}
+
+/// Where the message of the same run stands that this one is shown in place of.
+fn replaced(entries: &[Entry], entry: &Entry) -> Option<usize> {
+    let id = EntryId::new(entry.meta.get(REPLACES)?.as_i64()?);
+    let is_meant = |other: &Entry| {
+        other.id == id && other.kind == Kind::Message && other.meta.get("run_id") == entry.meta.get("run_id")
+    };
+    entries.iter().rposition(is_meant).filter(|_| entry.kind == Kind::Message)
 }
 
 fn open_with_user(messages: &mut Vec<Message>) {

@@ -1,7 +1,7 @@
 //! What an earlier delivery of the same message left on the tape.
 
 use bub_kernel::{Error, ErrorKind, Result};
-use bub_tape::{Entry, Kind, Span, now_iso};
+use bub_tape::{Entry, Kind, REPLACES, Span, now_iso};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
@@ -51,6 +51,7 @@ impl TurnTape {
             run_id.clone_into(&mut self.run_id);
         }
         lock(&self.progress).asked = Some(question.id);
+        lock(&self.progress).was_replaced = question.meta.contains_key(REPLACES);
         let own: Vec<Entry> = since
             .into_iter()
             .filter(|entry| entry.meta.get("run_id") == question.meta.get("run_id"))

@@ -30,6 +30,7 @@ mod turn_commands;
 mod turn_context;
 mod turn_crash;
 mod turn_loop;
+mod turn_replaced;
 mod turn_subagent;
 mod usage;
 mod web;

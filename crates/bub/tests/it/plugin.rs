@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_testkit::model::ModelServer;
+use bub_testkit::model::{ModelServer, Reply};
 
 use crate::{
     posting::Gateway,
@@ -465,6 +465,35 @@ fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
         assert!(log.contains(expected), "{expected}: {log}");
     }
     assert!(sandbox.only_tape().contains(r#""noted""#));
+}
+
+// Design §3: what a plugin asks the chain below it is what the model is asked.
+#[test]
+fn a_prompt_that_a_plugin_replaces_reaches_the_model() {
+    for asks in [
+        "async def run_model_stream(prompt, next):\n    async for event in next(prompt='two and two?'):\n        yield event",
+        "async def run_model(prompt, next):\n    return await next(prompt='two and two?')",
+    ] {
+        let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+        let code = format!("from bub_sdk import hookimpl, serve\n\n@hookimpl\n{asks}\n\nserve()\n");
+        if !python(&sandbox, "asking", &code) {
+            return;
+        }
+        model.script(Reply::text("four"));
+        let run = asking(&sandbox, &model, &["run", "my secret: 2+2?"]).ok();
+        assert!(run.contains("four"), "{run}");
+        let messages = model.requests()[0].json()["messages"].to_string();
+        assert!(messages.contains("two and two?") && !messages.contains("my secret"), "{messages}");
+        let tape = sandbox.only_tape();
+        assert!(tape.contains("my secret: 2+2?") && tape.contains("\"replaces\""), "{tape}");
+    }
+}
+
+/// The program with that model.
+fn asking(sandbox: &Sandbox, model: &ModelServer, arguments: &[&str]) -> Run {
+    let mut command = sandbox.command(&bub());
+    command.env("BUB_MODEL", "llamacpp:test").env("BUB_LLAMACPP_API_BASE", format!("{}/v1", model.url()));
+    Run::of(command.args(arguments).output().unwrap())
 }
 
 #[test]
