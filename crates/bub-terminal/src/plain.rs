@@ -263,6 +263,7 @@ impl Talk {
                 }
                 Question::Line(_, _, waiting) => drop(waiting.send(text.trim().to_owned())),
             }
+            self.show_question()?;
             self.print(!self.questions.is_empty())?;
             return Ok(false);
         }
@@ -306,6 +307,8 @@ impl Talk {
         }
         if self.running.is_some() {
             self.is_cancelled = true;
+            // What is typed from now on is for somebody else.
+            self.drop_questions(|question| matches!(question, Question::Line(..)))?;
             self.host.cancel().await;
         } else {
             self.view.notice("\nCtrl-C again leaves; so does ,quit", crate::Style::NONE);
@@ -346,27 +349,46 @@ impl Talk {
             Happening::Said { content, kind, is_known: false } => {
                 self.view.message(&content, kind == "command");
             }
+            Happening::Asked(Question::Line(..)) if self.is_cancelled => {}
             Happening::Asked(question) => {
-                let text = match &question {
-                    Question::Call(request, _) => {
-                        let call = serde_json::Value::Object(request.arguments.clone());
-                        format!("{}\nallow {} {call}?", request.reason, request.tool)
-                    }
-                    Question::Line(_, text, _) => crate::harmless::line(text),
-                };
-                self.print(false)?;
-                self.view.notice(&text, crate::Style::NONE);
-                for line in self.view.take() {
-                    tell(&(line.text() + "\n"))?;
-                }
                 self.questions.push_back(question);
-                is_free = true;
+                is_free = self.questions.len() == 1;
+                if is_free {
+                    self.show_question()?;
+                }
             }
-            Happening::Withdrawn(id) => self.questions.retain(|question| question.id() != id),
+            Happening::Withdrawn(id) => {
+                is_free = self.drop_questions(|question| question.id() == id)? && !self.questions.is_empty();
+            }
             Happening::Said { .. } | Happening::Taken(_) | Happening::Status(_) | Happening::Sessions(_) => {}
             Happening::Remark(text) => self.view.notice(&text, crate::Style::NONE),
         }
         self.print(is_free)
+    }
+
+    /// Says the question whose turn it is.
+    fn show_question(&mut self) -> Result<()> {
+        let text = match self.questions.front() {
+            Some(Question::Call(request, _)) => {
+                let call = serde_json::Value::Object(request.arguments.clone());
+                format!("{}\nallow {} {call}?", request.reason, request.tool)
+            }
+            Some(Question::Line(_, text, _)) => crate::harmless::line(text),
+            None => return Ok(()),
+        };
+        self.print(false)?;
+        self.view.notice(&text, crate::Style::NONE);
+        self.view.take().iter().try_for_each(|line| tell(&(line.text() + "\n")))
+    }
+
+    /// Nobody waits for these answers any more; `true` when another question has its turn, or none.
+    fn drop_questions(&mut self, is_over: impl Fn(&Question) -> bool) -> Result<bool> {
+        let was_first = self.questions.front().is_some_and(&is_over);
+        self.questions.retain(|question| !is_over(question));
+        if was_first {
+            self.show_question()?;
+        }
+        Ok(was_first)
     }
 
     async fn leave(mut self, happenings: mpsc::Receiver<Happening>) -> Result<Left> {

@@ -50,11 +50,7 @@ impl Chat {
             Happening::Said { content, kind, .. } => self.view.message(&content, kind == "command"),
             Happening::Asked(question) => self.asked(question),
             Happening::Withdrawn(id) => {
-                let first = self.questions.front().map(|question| question.id().to_owned());
-                self.questions.retain(|question| question.id() != id);
-                if first.as_deref() == Some(id.as_str()) {
-                    self.next_question();
-                }
+                self.drop_questions(|question| question.id() == id);
             }
             Happening::Status(status) => {
                 if status.session != self.status.session && !self.status.session.is_empty() {
@@ -162,27 +158,49 @@ impl Chat {
     }
 
     fn asked(&mut self, question: Question) {
-        match &question {
+        let is_over = self.running.as_ref().is_some_and(|turn| turn.is_cancelled);
+        if is_over && matches!(question, Question::Line(..)) {
+            return;
+        }
+        self.questions.push_back(question);
+        if self.questions.len() == 1 {
+            self.draft = Some(self.editor.text().to_owned());
+            self.editor.set_text("");
+            self.show_question();
+        }
+    }
+
+    /// Shows the question whose turn it is.
+    fn show_question(&mut self) {
+        match self.questions.front() {
             // In full: nobody can approve what was cut away.
-            Question::Call(request, _) => {
+            Some(Question::Call(request, _)) => {
                 let arguments: Vec<_> =
                     request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
                 let text = format!("allow {}({})?", request.tool, arguments.join(", "));
                 self.view.notice(&crate::harmless::line(&request.reason), Style::YELLOW);
                 self.view.notice(&text, Style::YELLOW);
             }
-            Question::Line(_, text, _) => self.view.notice(&crate::harmless::line(text), Style::YELLOW),
+            Some(Question::Line(_, text, _)) => {
+                self.view.notice(&crate::harmless::line(text), Style::YELLOW);
+            }
+            None => {}
         }
-        if self.questions.is_empty() {
-            self.draft = Some(self.editor.text().to_owned());
-            self.editor.set_text("");
-        }
-        self.questions.push_back(question);
     }
 
-    /// The question is answered: what was being written comes back.
+    /// Nobody waits for these answers any more.
+    pub(super) fn drop_questions(&mut self, is_over: impl Fn(&Question) -> bool) {
+        let was_first = self.questions.front().is_some_and(&is_over);
+        self.questions.retain(|question| !is_over(question));
+        if was_first {
+            self.next_question();
+        }
+    }
+
+    /// The question is answered: the next one is asked, or what was being written comes back.
     pub(super) fn next_question(&mut self) {
         self.editor.set_text("");
+        self.show_question();
         if self.questions.is_empty()
             && let Some(draft) = self.draft.take()
         {

@@ -71,6 +71,8 @@ impl Chat {
                 turn.is_cancelled = true;
             }
             self.hint = Some("cancelled; Ctrl-C again leaves".to_owned());
+            // What is typed from now on is for somebody else.
+            self.drop_questions(|question| matches!(question, Question::Line(..)));
             self.host.cancel().await;
         } else {
             self.hint = Some("Ctrl-C again leaves; so does ,quit".to_owned());

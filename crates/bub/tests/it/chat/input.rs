@@ -337,3 +337,29 @@ fn a_question_of_a_plugin_is_answered_in_the_prompt() {
         chat.is_idle();
     }
 }
+
+// What is typed after Ctrl-C is a message, not the answer to a question of the turn that was ended; two questions are asked one
+// after the other.
+#[test]
+fn a_question_of_a_cancelled_turn_takes_no_answer() {
+    let code = "import asyncio\nfrom bub_sdk import ask, hookimpl, serve\n\n@hookimpl\nasync def run_model(prompt):\n    \
+                if 'later' in prompt: return 'a new turn'\n    \
+                return 'Hello ' + ' and '.join(await asyncio.gather(ask('Who is there?'), ask('Who else?')))\n\nserve()\n";
+    for args in [&[][..], &["--plain"]] {
+        let sandbox = Sandbox::new();
+        if !crate::plugin::python(&sandbox, "asking", code) {
+            return;
+        }
+        let chat = Start::new(&sandbox).args(args).go();
+        chat.sees("workspace >");
+        chat.send("knock\r");
+        let screen = chat.until(|screen| screen.ends_with("answer:") || screen.contains("\nanswer:"));
+        assert!(screen.contains("Who is there?") != screen.contains("Who else?"), "{screen}");
+        chat.send("Ada\r");
+        chat.until(|screen| screen.contains("Who is there?") && screen.contains("Who else?"));
+        chat.send("\x03");
+        chat.is_idle();
+        chat.send("later\r");
+        chat.sees("a new turn");
+    }
+}
