@@ -63,7 +63,6 @@ impl Channels {
 /// Whether the settings of the channels with these names can be right at all.
 pub fn check_settings(settings: &Settings, names: &[String]) -> Result<()> {
     names.iter().try_for_each(|name| match name.as_str() {
-        webhook::NAME => WebhookOptions::new(settings).check(),
         telegram::NAME => TelegramOptions::new(settings).check(),
         _ => Ok(()),
     })

@@ -17,7 +17,7 @@ use crate::declare::{Kind, Setting};
 use crate::node::{Atom, Data, Map, Node, Scalar};
 use crate::secret::is_sensitive_name;
 use crate::types::{ANY_PROVIDER, provider_key};
-use crate::{Origin, SettingsError, yaml};
+use crate::{Origin, SettingsError, show, yaml};
 
 /// Reads one text from the environment, `.env` or a flag.
 pub(crate) fn from_text(
@@ -33,12 +33,20 @@ pub(crate) fn from_text(
 }
 
 /// The value of a variable such as `BUB_OPENAI_API_KEY`: one entry of the map.
-pub(crate) fn for_provider(provider: String, text: &str, origin: Origin) -> Node {
+pub(crate) fn for_provider(
+    setting: &Setting,
+    provider: String,
+    text: &str,
+    origin: Origin,
+) -> Result<Node, SettingsError> {
     let mut map = Map::default();
     let null = text.trim() == "null";
+    if !null && !setting.fits(text.trim()) {
+        return Err(invalid(setting, origin, text));
+    }
     let value = if null { Node::null(origin.clone()) } else { Node::text(text.trim(), origin.clone()) };
     map.insert(provider, value);
-    Node { data: Data::Map(map), origin }
+    Ok(Node { data: Data::Map(map), origin })
 }
 
 /// Text as a tree; `None` when it starts like JSON and is not.
@@ -129,6 +137,7 @@ fn from_scalar(
         return Ok(absent(setting, origin));
     }
     let node = match setting.kind() {
+        Kind::Text | Kind::PerProvider if !setting.fits(text) => None,
         Kind::Text => Some(Node::text(text, origin.clone())),
         Kind::Path => expand(text, user_home).map(|path| Node::text(path, origin.clone())),
         Kind::Bool => boolean(text).map(|flag| Node::scalar(text, Atom::Bool(flag), origin.clone())),
@@ -174,6 +183,9 @@ fn providers(setting: &Setting, map: Map, origin: Origin) -> Result<Node, Settin
         };
         let text = scalar.text.trim();
         let null = scalar.atom == Atom::Null || text.is_empty();
+        if !null && !setting.fits(text) {
+            return Err(invalid(setting, value.origin, text));
+        }
         let value = if null { Node::null(value.origin) } else { Node::text(text, value.origin) };
         clean.insert(provider_key(&provider), value);
     }
@@ -234,11 +246,11 @@ pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
 }
 
 /// A wrong text, quoted in the error unless it may be a secret.
-fn invalid(setting: &Setting, origin: Origin, text: &str) -> SettingsError {
+pub(crate) fn invalid(setting: &Setting, origin: Origin, text: &str) -> SettingsError {
     const LONGEST: usize = 60;
     let found = if matches!(setting.kind(), Kind::Map | Kind::Maps) {
         "a single value".to_owned()
-    } else if setting.is_secret() || is_sensitive_name(setting.key()) {
+    } else if setting.is_secret() || is_sensitive_name(setting.key()) || show::url_password(text).is_some() {
         "a text that is not shown".to_owned()
     } else if text.chars().count() > LONGEST || text.chars().any(char::is_control) {
         let shown: String = text.chars().take(LONGEST).filter(|c| !c.is_control()).collect();

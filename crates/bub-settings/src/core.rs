@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::{Declared, Key, Kind, PerProvider, Secret, Section, SettingType};
+use crate::{Declared, Key, Kind, PerProvider, Secret, Section, SettingType, form};
 
 /// Where bub keeps tapes, history and plugins.
 pub static HOME: Key<PathBuf> =
@@ -16,7 +16,8 @@ pub static HOME: Key<PathBuf> =
 
 /// The model that answers. The original has a default that needs a key; without one, none is honest.
 pub static MODEL: Key<Option<String>> =
-    Key::new("model", None, "Model to use, as `provider:model`; without one bub looks for a usable model.");
+    Key::new("model", None, "Model to use, as `provider:model`; without one bub looks for a usable model.")
+        .like(&form::MODEL);
 
 /// Models tried when the first one fails.
 pub static FALLBACK_MODELS: Key<Option<Vec<String>>> =
@@ -35,6 +36,7 @@ pub static API_BASE: Key<PerProvider<String>> = Key::new(
     (),
     "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).",
 )
+.like(&form::BASE_URL)
 .trusted();
 
 /// Programs that print keys. Trusted, because they are run.
@@ -160,11 +162,13 @@ pub static TELEGRAM_ALLOW_CHATS: Key<Option<Vec<String>>> =
 
 /// The way to Telegram. Trusted, because it sees the traffic.
 pub static TELEGRAM_PROXY: Key<Option<String>> =
-    Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.").trusted();
+    Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.").like(&form::PROXY).trusted();
 
 /// Where the Bot API is. Trusted, because it gets the token.
 pub static TELEGRAM_API_BASE: Key<String> =
-    Key::new("telegram.api_base", "https://api.telegram.org", "Address of the Bot API server.").trusted();
+    Key::new("telegram.api_base", "https://api.telegram.org", "Address of the Bot API server.")
+        .like(&form::BASE_URL)
+        .trusted();
 
 /// How the model's answers reach people.
 pub static TELEGRAM_REPLY: Key<TelegramReply> = Key::new(
@@ -195,7 +199,9 @@ pub static WEBHOOK_TOKEN: Key<Option<Secret>> = Key::new(
 
 /// Where the webhook listens. Trusted: it decides who can reach it.
 pub static WEBHOOK_LISTEN: Key<String> =
-    Key::new("webhook.listen", "127.0.0.1:8787", "Address and port on which the webhook listens.").trusted();
+    Key::new("webhook.listen", "127.0.0.1:8787", "Address and port on which the webhook listens.")
+        .like(&form::LISTEN)
+        .trusted();
 
 /// What clients of the webhook may do. Trusted: it is policy.
 pub static WEBHOOK_ROLE: Key<WebhookRole> = Key::new(
@@ -248,18 +254,21 @@ pub static GATEWAY_DRAIN: Key<Duration> = Key::new(
 
 /// How many messages of one session wait.
 pub static GATEWAY_SESSION_QUEUE: Key<u64> =
-    Key::new("gateway.session_queue", 100, "Messages of one session that may wait; more are refused.");
+    Key::new("gateway.session_queue", 100, "Messages of one session that may wait; more are refused.")
+        .at_least(1);
 
 /// How many messages wait in all.
 pub static GATEWAY_QUEUE: Key<u64> = Key::new(
     "gateway.queue",
     10_000,
     "Unfinished messages in all, and undelivered replies of a channel; more messages are refused.",
-);
+)
+.at_least(1);
 
 /// How many turns run.
 pub static GATEWAY_TURNS: Key<u64> =
-    Key::new("gateway.turns", 1000, "Turns that run at the same time; further messages wait for their turn.");
+    Key::new("gateway.turns", 1000, "Turns that run at the same time; further messages wait for their turn.")
+        .at_least(1);
 
 /// What people may do. Trusted: it is policy.
 pub static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
@@ -328,6 +337,7 @@ pub static LOG_FILTER: Key<Option<String>> = Key::new(
     None,
     "What to log: error, warn, info, debug, trace, off, and TARGET=LEVEL, with commas between them.",
 )
+.like(&form::LOG_FILTER)
 .variable("BUB_LOG");
 
 /// A file for the log. Trusted: it is written.

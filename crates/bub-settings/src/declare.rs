@@ -8,7 +8,7 @@ use std::mem;
 
 use serde_json::Value;
 
-use crate::SettingType;
+use crate::{Form, SettingType};
 
 /// The shape of a setting's value, as a user writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,7 @@ pub struct Setting {
     listed: bool,
     min: Option<i64>,
     max: Option<i64>,
+    form: Option<&'static Form>,
 }
 
 /// How a setting is named in the environment.
@@ -69,9 +70,9 @@ impl Setting {
 
     const fn with(key: Cow<'static, str>, help: Cow<'static, str>, kind: Kind) -> Self {
         let variable = Variable::Derived;
-        let (min, max) = (None, None);
+        let (min, max, form) = (None, None, None);
         let (nullable, secret, trusted, in_file, listed) = (false, false, false, true, false);
-        Self { key, help, kind, variable, nullable, secret, trusted, in_file, listed, min, max }
+        Self { key, help, kind, variable, nullable, secret, trusted, in_file, listed, min, max, form }
     }
 
     /// Marks a value as secret: never shown, always redacted, withheld from child processes.
@@ -150,6 +151,11 @@ impl Setting {
         (self.min, self.max)
     }
 
+    /// Whether a text has the form that is asked for.
+    pub(crate) fn fits(&self, text: &str) -> bool {
+        self.form.is_none_or(|form| (form.fits)(text))
+    }
+
     /// Whether `name` is the variable of this setting, whatever its case. Allocates nothing,
     /// because it is asked for every setting at every start.
     pub(crate) fn is_variable(&self, name: &str) -> bool {
@@ -181,6 +187,10 @@ impl Setting {
     /// What a user should write, for error messages and the reference page.
     pub fn expected(&self) -> String {
         let shape = match self.kind {
+            Kind::PerProvider if let Some(form) = self.form => {
+                format!("{}, or a map of provider to that", form.expected)
+            }
+            _ if let Some(form) = self.form => form.expected.to_owned(),
             Kind::Text => "text".to_owned(),
             Kind::Path => "a path".to_owned(),
             Kind::Bool => "true or false".to_owned(),
@@ -247,6 +257,13 @@ impl<T: SettingType> Key<T> {
     #[must_use]
     pub const fn at_most(mut self, max: i64) -> Self {
         self.setting.max = Some(max);
+        self
+    }
+
+    /// The text, or that of each provider, has this form.
+    #[must_use]
+    pub const fn like(mut self, form: &'static Form) -> Self {
+        self.setting.form = Some(form);
         self
     }
 

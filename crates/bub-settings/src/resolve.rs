@@ -149,7 +149,7 @@ impl Settings {
         match provider {
             None => check::from_text(setting, text, origin, self.sources.environment.user_home()),
             Some(_) if text.trim().is_empty() => Ok(None),
-            Some(provider) => Ok(Some(check::for_provider(provider_key(&provider), text, origin))),
+            Some(provider) => check::for_provider(setting, provider_key(&provider), text, origin).map(Some),
         }
     }
 

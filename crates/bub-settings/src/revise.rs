@@ -63,9 +63,16 @@ impl Settings {
         if show::is_secret(setting, path) && text.trim().contains(is_strange) {
             return Err(unfit("more than a line of text".to_owned(), "a secret in one line".to_owned()));
         }
+        let wrong = |error| match error {
+            SettingsError::Invalid { found, expected, .. } => unfit(found, expected),
+            other => unfit(other.to_string(), setting.expected()),
+        };
         match (setting.kind(), rest.next()) {
             (_, None) => {}
-            (Kind::PerProvider, Some(_)) if rest.next().is_none() => return Ok(Value::from(text.trim())),
+            (Kind::PerProvider, Some(provider)) if rest.next().is_none() => {
+                check::for_provider(setting, provider.to_owned(), text, Origin::Default).map_err(wrong)?;
+                return Ok(Value::from(text.trim()));
+            }
             (Kind::Map, Some(_)) => {
                 let parsed = yaml::parse(text, &|_| Origin::Default);
                 let node =
@@ -75,11 +82,7 @@ impl Settings {
             _ => return Err(unknown().into()),
         }
         let user_home = self.environment().user_home();
-        let node =
-            check::from_text(setting, text, Origin::Default, user_home).map_err(|error| match error {
-                SettingsError::Invalid { found, expected, .. } => unfit(found, expected),
-                other => unfit(other.to_string(), setting.expected()),
-            })?;
+        let node = check::from_text(setting, text, Origin::Default, user_home).map_err(wrong)?;
         let Some(node) = node else { return Err(unfit("nothing".to_owned(), setting.expected())) };
         let value = show::value(setting, &node);
         Ok(match (setting.kind(), value) {

@@ -61,12 +61,8 @@ fn shown_by() -> MutexGuard<'static, Option<Teller>> {
 /// Starts logging as the settings ask for; `verbosity` is how often `-v` was given.
 pub(crate) fn start(settings: &Settings, verbosity: u64) {
     let by_words = settings.get(&core::LOG_FILTER).filter(|_| verbosity == 0);
-    let parsed = by_words.as_deref().map(Filter::parse).transpose();
     let usual = || Filter::at(verbosity.max(settings.get(&core::VERBOSE)));
-    let (filter, problem) = match parsed {
-        Ok(filter) => (filter.unwrap_or_else(usual), None),
-        Err(problem) => (usual(), Some(problem)),
-    };
+    let filter = by_words.and_then(|words| Filter::parse(&words)).unwrap_or_else(usual);
     let unusable = file_problem(settings);
     let file = settings.get(&core::LOG_FILE).filter(|_| unusable.is_none());
     let file = file.map(|path| LogFile::new(path, settings.get(&core::LOG_FILE_SIZE)));
@@ -82,7 +78,7 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
     // A program that embeds the App may have its own subscriber already; then that one is used.
     let _ = tracing::subscriber::set_global_default(log);
     log_panics(settings.redactor().clone());
-    for problem in problem.into_iter().chain(unusable) {
+    if let Some(problem) = unusable {
         tracing::warn!("{problem}");
     }
 }
@@ -92,11 +88,6 @@ pub(crate) fn file_problem(settings: &Settings) -> Option<String> {
     let path = settings.get(&core::LOG_FILE)?;
     let problem = file::problem(&path, settings.config_file())?;
     Some(format!("the log file `{}` cannot be used: {problem}", path.display()))
-}
-
-/// Why the words that say what is logged are not followed.
-pub(crate) fn filter_problem(settings: &Settings) -> Option<String> {
-    Filter::parse(&settings.get(&core::LOG_FILTER)?).err()
 }
 
 fn wants_colour(settings: &Settings) -> bool {

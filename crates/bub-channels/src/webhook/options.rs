@@ -1,8 +1,8 @@
 //! What the settings say about the webhook, and the limits that need no setting.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
-use bub_kernel::{Error, Result, Role};
+use bub_kernel::Role;
 use bub_settings::{Redactor, Secret, Settings, core};
 
 /// How the channel is run.
@@ -84,44 +84,6 @@ impl WebhookOptions {
             connections,
             waiting: connections,
             ..Self::default()
-        }
-    }
-
-    /// Whether `listen` can be right at all, which no waiting would change.
-    pub fn check(&self) -> Result<()> {
-        let is_fine = self.listen.rsplit_once(':').is_some_and(|(host, port)| {
-            let host = host.trim_start_matches('[').trim_end_matches(']');
-            let is_name =
-                || host.contains(|letter: char| letter.is_ascii_alphabetic()) && !host.contains(':');
-            port.parse::<u16>().is_ok() && (host.parse::<IpAddr>().is_ok() || is_name())
-        });
-        if self.token.is_none() || is_fine {
-            return Ok(());
-        }
-        Err(Error::config(format!(
-            "`webhook.listen` is `{}`; it has to be an address and a port, such as 127.0.0.1:8787",
-            self.listen
-        )))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::WebhookOptions;
-
-    #[test]
-    fn an_address_that_cannot_be_is_told_at_once() {
-        let check = |listen: &str| {
-            let token = Some("a-token".into());
-            WebhookOptions { listen: listen.to_owned(), token, ..WebhookOptions::default() }.check().is_ok()
-        };
-        for right in ["127.0.0.1:8787", "0.0.0.0:0", "[::1]:80", "localhost:1", "my-host.lan:65535"] {
-            assert!(check(right), "{right}");
-        }
-        for wrong in
-            ["", "bogus", "8787", ":8787", "999.1.1.1:80", "127.0.0.1:99999", "127.0.0.1:", "127.0.0.1"]
-        {
-            assert!(!check(wrong), "{wrong}");
         }
     }
 }

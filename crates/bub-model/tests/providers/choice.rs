@@ -28,9 +28,7 @@ async fn the_configured_model_is_used_whatever_else_is_there() {
 
 #[tokio::test]
 async fn a_configured_model_that_cannot_be_is_an_error() {
-    for text in ["gpt-5", "nobody:x"] {
-        assert!(Given::new().env("BUB_MODEL", text).models().choose().await.is_err(), "{text}");
-    }
+    assert!(Given::new().env("BUB_MODEL", "nobody:x").models().choose().await.is_err());
 }
 
 // H-23: with nothing but its key, the original's default is used

@@ -142,12 +142,12 @@ async fn addresses_come_from_settings_and_the_providers_own_variables() {
 
 #[tokio::test]
 async fn a_wrong_or_missing_address_says_where_and_what() {
-    let given = Given::new().config("api_base:\n  openai: localhost\n").env("OPENAI_API_KEY", "oa-key-123");
+    let given = Given::new().env("OPENAI_BASE_URL", "localhost").env("OPENAI_API_KEY", "oa-key-123");
     let error = given.endpoint("openai:x").await.unwrap_err();
     assert_eq!(
         given.shorten(error),
-        "user/.bub/config.yml:2: the address of `openai` is not a URL such as `https://host/v1`, without user, query \
-         and fragment"
+        "environment variable OPENAI_BASE_URL: the address of `openai` is not a URL such as `https://host/v1`, without \
+         user, query and fragment"
     );
     let error = given.endpoint("azure:x").await.unwrap_err();
     assert_eq!(

@@ -13,7 +13,10 @@ use crate::given::Given;
 fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
     for (yaml, message) in [
         ("max_steps: many", ":1: `max_steps` is `many`, expected a whole number of at least 1, or null"),
-        ("model: a\nmax_steps: 0", ":2: `max_steps` is `0`, expected a whole number of at least 1, or null"),
+        (
+            "model: a:b\nmax_steps: 0",
+            ":2: `max_steps` is `0`, expected a whole number of at least 1, or null",
+        ),
         ("max_tokens: 1.5", ":1: `max_tokens` is `1.5`, expected a whole number of at least 1"),
         (
             "max_tokens: 99999999999999999999",
@@ -23,8 +26,26 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ("debounce_seconds: -1", ":1: `debounce_seconds` is `-1`, expected a number of at least 0"),
         ("debounce_seconds: .nan", ":1: `debounce_seconds` is `.nan`, expected a number of at least 0"),
         ("stream_output: maybe", ":1: `stream_output` is `maybe`, expected true or false"),
-        ("model: [a, b]", ":1: `model` is a list, expected text, or null"),
-        ("model:\n  name: a", ":2: `model` is a map, expected text, or null"),
+        ("model: [a, b]", ":1: `model` is a list, expected a model, as `provider:model`, or null"),
+        ("model:\n  name: a", ":2: `model` is a map, expected a model, as `provider:model`, or null"),
+        ("model: foo", ":1: `model` is `foo`, expected a model, as `provider:model`, or null"),
+        (
+            "api_base:\n  lab: https://lab.example\n  other: ftp://other.example",
+            ":3: `api_base` is `ftp://other.example`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
+        ),
+        (
+            "telegram:\n  proxy: junk",
+            ":2: `telegram.proxy` is `junk`, expected the URL of an HTTP or SOCKS proxy, such as `socks5://127.0.0.1:1080`, or null",
+        ),
+        (
+            "webhook:\n  listen: foo",
+            ":2: `webhook.listen` is `foo`, expected an address and a port, such as `127.0.0.1:8787`",
+        ),
+        ("gateway: {turns: 0}", ":1: `gateway.turns` is `0`, expected a whole number of at least 1"),
+        (
+            "log:\n  filter: loud",
+            ":2: `log.filter` is `loud`, expected error, warn, info, debug, trace, off or TARGET=LEVEL, with commas between them, or null",
+        ),
         (
             "fallback_models: {a: b}",
             ":1: `fallback_models` is a map, expected a list, or texts with commas between them, or null",
@@ -36,7 +57,7 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ("client_args: [1]", ":1: `client_args` is a list, expected a map"),
         (
             "api_base: {openai: [x]}",
-            ":1: `api_base` is a map with something other than text for `openai`, expected text, or a map of provider to text, or null",
+            ":1: `api_base` is a map with something other than text for `openai`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
         ),
         (
             "policy:\n  rules: [x]",
@@ -80,6 +101,8 @@ fn the_value_of_a_secret_is_never_quoted() {
         Given::new().config("api_key: 'hunter2hunter2"),
         Given::new().config("api_key: hunter2hunter2: x"),
         Given::new().config("api_key: *hunter2hunter2"),
+        Given::new().env("BUB_LAB_API_BASE", "ftp://me:hunter2hunter2@lab.example"),
+        Given::new().config("telegram: {proxy: 'junk://me:hunter2hunter2@proxy'}"),
     ] {
         let error = given.loader().load().unwrap_err();
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");

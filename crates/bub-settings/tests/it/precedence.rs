@@ -7,7 +7,16 @@ use crate::given::Given;
 
 /// The `n`th value for a setting: as text, and as what it means. Distinct for distinct `n`.
 fn sample(setting: &Setting, n: u8) -> (String, Value) {
+    let text = |text: String| (text.clone(), Value::from(text));
     match setting.kind() {
+        _ if setting.key() == "model" => text(format!("lab:m{n}")),
+        _ if setting.key() == "webhook.listen" => text(format!("127.0.0.1:{n}")),
+        _ if setting.key() == "log.filter" => text(format!("lab={n}")),
+        _ if setting.key().ends_with("api_base")
+            || setting.key().ends_with("proxy") && setting.kind() == Kind::Text =>
+        {
+            text(format!("http://host{n}"))
+        }
         Kind::Bool => (["no", "yes"][usize::from(n % 2)].into(), json!(n % 2 == 1)),
         Kind::Integer if setting.limits().1 == Some(2) => ((n % 3).to_string(), json!(n % 3)),
         Kind::Integer => (n.to_string(), json!(n)),
@@ -176,7 +185,7 @@ fn a_provider_variable_ranks_as_environment() {
     assert_eq!(settings.origin("api_key.openai"), Some(Origin::Env("BUB_OPENAI_API_KEY".into())));
 }
 
-// W-39, H-23: a provider's own value wins over the one for all, whichever source has it
+// W-39, H-23: a provider's own value wins over the one for all, unless that one stands in a stronger place
 #[test]
 fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
     let given = Given::new().config("api_key: all-from-file\n").env("BUB_OPENAI_API_KEY", "env-openai");

@@ -102,7 +102,7 @@ fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
         ),
         (
             &[("BUB_MODEL", "small")],
-            "error: environment variable BUB_MODEL: `small` is no model: write `provider:model`",
+            "error: environment variable BUB_MODEL: `model` is `small`, expected a model, as `provider:model`, or null",
         ),
         (&[("BUB_MODEL", "openai:x")], "error: openai:x: no API key for `openai`: set OPENAI_API_KEY"),
         (&[("BUB_MODEL", "azure:x")], "error: azure:x: no address for `azure`: set AZURE_OPENAI_ENDPOINT"),

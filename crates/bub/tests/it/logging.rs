@@ -69,7 +69,10 @@ fn a_filter_by_words_names_levels_and_targets() {
     assert!(!messages("bub_model=debug").is_empty());
     assert_eq!(messages("off"), [""; 0]);
     let run = ask(&sandbox, &[("BUB_LOG", "loud")], &[]);
-    assert!(run.stderr.contains("the log filter `loud` is ignored"), "{run:?}");
+    assert!(
+        run.code == Some(2) && run.stderr.contains("`log.filter` is `loud`, expected error, warn"),
+        "{run:?}"
+    );
     assert_eq!(
         ask(&sandbox, &[("BUB_LOG", "trace")], &["-v"]).stderr.matches("\"debug\"").count(),
         0,

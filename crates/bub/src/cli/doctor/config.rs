@@ -19,9 +19,6 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     findings.extend(logging::file_problem(settings).map(|problem| {
         Finding::broken(problem, "set `log.file` to a file of its own, or `bub config unset log.file`")
     }));
-    findings.extend(
-        logging::filter_problem(settings).map(|problem| Finding::doubtful(problem, "correct `log.filter`")),
-    );
     findings.extend(settings.warnings().iter().map(|warning| Finding::doubtful(warning.to_string(), EDIT)));
     if findings.is_empty() {
         let file = settings.config_file();
