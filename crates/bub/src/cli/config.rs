@@ -9,7 +9,7 @@ use std::{
 };
 
 use bub_kernel::{CliCommand, CliContext, Error, Result};
-use bub_model::ModelId;
+use bub_model::{Catalogue, ModelId};
 use bub_settings::{ConfigFile, EditError, Entry, Environment, Origin, Settings, SettingsError};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json};
@@ -150,11 +150,16 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
         None if ask::is_possible() => ask::secret(&format!("value of {key}")).await?,
         None => ask::whole_input()?,
     };
+    let before = plain_owner(settings, &open(settings)?);
     let revised = change(settings, |file| {
         let owner = owner(settings, file);
-        put(settings, file, owner.as_deref(), key, &text)
+        put(settings, file, owner.as_deref(), key, &text)?;
+        if key == "model" { keep_apart(settings, file, before.as_deref()) } else { Ok(()) }
     })?;
     note_stronger(&revised, key);
+    if key == "model" {
+        note_owner(settings, &revised, before.as_deref())?;
+    }
     output::print(&format!("set {key} in {}\n", settings.config_file().display()))
 }
 
@@ -166,9 +171,10 @@ pub(super) fn note_stronger(revised: &Settings, key: &str) {
 }
 
 fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
+    let before = plain_owner(settings, &open(settings)?);
     let revised = change(settings, |file| {
         if file.unset(&key.split('.').collect::<Vec<_>>()).map_err(refused)? {
-            return Ok(());
+            return if key == "model" { keep_apart(settings, file, before.as_deref()) } else { Ok(()) };
         }
         let hint = settings.get_value(key).err().map_or(String::new(), |error| format!("; {error}"));
         let file = settings.config_file().display();
@@ -176,6 +182,9 @@ fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
     })?;
     if let Some(origin) = revised.origin(key).filter(|origin| *origin != Origin::Default) {
         ask::say(&format!("note: {origin} still sets `{key}`\n"));
+    }
+    if key == "model" {
+        note_owner(settings, &revised, before.as_deref())?;
     }
     output::print(&format!("unset {key} in {}\n", settings.config_file().display()))
 }
@@ -200,8 +209,52 @@ fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> 
 /// The provider that a key or an address for all providers was meant for: the one of the model.
 pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let in_file = file.value().ok().and_then(|map| Some(map.get("model")?.as_str()?.to_owned()));
-    let model = in_file.or_else(|| settings.text_at("model"))?.parse::<ModelId>().ok()?;
+    let elsewhere = || settings.text_at("model").filter(|_| !is_in_file(settings.origin("model").as_ref()));
+    let model = in_file.or_else(elsewhere)?.parse::<ModelId>().ok()?;
     Some(model.provider().to_owned())
+}
+
+/// The provider that what stands in the file for all providers goes to: that of the model; without one, the one that the
+/// key looks like.
+pub(super) fn plain_owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
+    let owner = owner(settings, file).or_else(|| super::onboard::model::owner(settings, file))?;
+    let known = Catalogue::new(settings).ok().and_then(|known| Some(known.get(&owner)?.name.clone()));
+    Some(known.unwrap_or(owner))
+}
+
+/// Another provider gets neither the key nor the address of the one before; they stay with that one.
+pub(super) fn keep_apart(settings: &Settings, file: &mut ConfigFile, before: Option<&str>) -> Result<()> {
+    if before.is_none() || plain_owner(settings, file).as_deref() == before {
+        return Ok(());
+    }
+    PER_PROVIDER.into_iter().try_for_each(|whole| hand_over(file, before, whole))
+}
+
+fn is_in_file(origin: Option<&Origin>) -> bool {
+    matches!(origin, Some(Origin::Config { .. }))
+}
+
+/// Says what a new model means for the key and the address that stood there for all providers.
+fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> Result<()> {
+    let after = plain_owner(revised, &open(revised)?);
+    let Some((before, after)) = before.zip(after.as_deref()).filter(|(before, after)| before != after) else {
+        return Ok(());
+    };
+    for whole in PER_PROVIDER {
+        let plain = |settings: &Settings| {
+            settings.origin(&format!("{whole}.*")).filter(|origin| *origin != Origin::Default)
+        };
+        match (plain(settings), plain(revised)) {
+            (Some(_), None) => ask::say(&format!(
+                "note: `{whole}` was for `{before}` and stays there, as `{whole}.{before}`; `{after}` has `{whole}.{after}`\n"
+            )),
+            (Some(_), Some(origin)) if is_in_file(revised.origin("model").as_ref()) => {
+                ask::say(&format!("note: {origin} was for `{before}`; now it is for `{after}`\n"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Sets one value from text. One value that stands where one for each provider is to stand stays with its owner.

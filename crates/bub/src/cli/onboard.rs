@@ -1,7 +1,7 @@
 //! `bub onboard`: from nothing to a working agent. Asks for what is missing, tries it, and only then writes.
 
 mod channels;
-mod model;
+pub(super) mod model;
 mod plugins;
 
 use std::{process::ExitCode, sync::Arc};
@@ -81,7 +81,7 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
     let given = model::Given { model: text("model"), base: text("api-base"), key };
     let tries = !matches.get_flag("no-test");
     let file = config::open(&settings)?;
-    let owner = config::owner(&settings, &file).or_else(|| model::owner(&settings, &file));
+    let owner = config::plain_owner(&settings, &file);
     let mut onboarding = Onboarding { framework, settings, file, owner, asks, tries };
     if asks {
         ask::say(&format!(

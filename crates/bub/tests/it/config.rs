@@ -59,6 +59,20 @@ fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
         (&["set", "home", "/x"], "`home` cannot stand in the config file; set the variable BUB_HOME"),
         (&["set", "providers.lab.wire", "nonsense"], "config.yml:4: `providers.lab.wire` is `nonsense`"),
         (&["set", "policy.rules", "[{\"action\": \"maybe\"}]"], "`action` must be one of allow, ask, deny"),
+        // What makes no sense to anybody is refused before somebody needs it.
+        (&["set", "model", "foo"], "`model` is `foo`, expected a model, as `provider:model`"),
+        (
+            &["set", "api_base", "ftp://lab.example"],
+            "`api_base` is `ftp://lab.example`, expected a URL such as",
+        ),
+        (&["set", "api_base.lab", "ftp://x"], "`api_base.lab` is `ftp://x`, expected a URL such as"),
+        (
+            &["set", "telegram.proxy", "junk"],
+            "`telegram.proxy` is `junk`, expected the URL of an HTTP or SOCKS",
+        ),
+        (&["set", "webhook.listen", "foo"], "`webhook.listen` is `foo`, expected an address and a port"),
+        (&["set", "gateway.turns", "0"], "`gateway.turns` is `0`, expected a whole number of at least 1"),
+        (&["set", "log.filter", "loud"], "`log.filter` is `loud`, expected error, warn"),
         (&["unset", "max_steps"], "does not set `max_steps`"),
         (&["unset", "modle"], "did you mean `model`?"),
     ] {
@@ -179,6 +193,45 @@ fn no_key_is_lost_by_setting_another_or_nothing() {
     assert_eq!(config(&sandbox), format!("api_key: {{'*': everybodys-key, openai: {KEY}}}\n"));
 }
 
+// W-35: whose key a plain one is does not change by naming another model
+#[test]
+fn a_plain_key_stays_with_the_provider_of_the_model_before() {
+    let openai = "api_key: the-key-of-openai # mine\napi_base: https://openai.example/v1\n";
+    let kept = "api_key: {openai: the-key-of-openai} # mine\napi_base: {openai: https://openai.example/v1}\n";
+    for (before, args, after) in [
+        ("model: openai:x\n", &["set", "model", "groq:y"][..], "model: groq:y\n"),
+        ("model: openai:x\n", &["unset", "model"], ""),
+    ] {
+        let sandbox = Sandbox::new();
+        sandbox.write("home/config.yml", &format!("{before}{openai}"));
+        let run = sandbox.bub(["config"].iter().chain(args));
+        assert_eq!(config(&sandbox).replace('\'', ""), format!("{after}{kept}"));
+        let note = "note: `api_key` was for `openai` and stays there, as `api_key.openai`; ";
+        assert!(run.stderr.contains(note) || args[0] == "unset", "{run:?}");
+        run.ok();
+    }
+    // Another model of the same provider, also by another name, changes nothing; nor does what is no plain value.
+    for (before, model) in [
+        ("model: openai:x\napi_key: the-key-of-openai\n", "openai:y"),
+        ("model: anthropic:x\napi_key: the-key-of-anthropic\n", "claude:y"),
+        ("model: openai:x\napi_key: {openai: the-key-of-openai}\n", "groq:y"),
+        ("model: x:y\n", "groq:y"),
+    ] {
+        let sandbox = Sandbox::new();
+        sandbox.write("home/config.yml", before);
+        let run = sandbox.bub(["config", "set", "model", model]);
+        assert_eq!(run.stderr, "", "{before}");
+        let (_, rest) = before.split_once('\n').unwrap();
+        assert_eq!(config(&sandbox), format!("model: {model}\n{rest}"));
+    }
+    // The one in a variable cannot be pinned.
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "model: openai:x\n");
+    let run = with(&sandbox, &[("BUB_API_KEY", KEY)], &["config", "set", "model", "groq:y"]);
+    let note = "note: environment variable BUB_API_KEY was for `openai`; now it is for `groq`\n";
+    assert_eq!((run.code, run.stderr.as_str()), (Some(0), note));
+}
+
 // W-13: one value does not replace a map, and what cannot be read again is not written
 #[test]
 fn what_would_cost_the_rest_of_the_file_is_refused() {
@@ -198,7 +251,7 @@ fn what_would_cost_the_rest_of_the_file_is_refused() {
     for (length, error) in [(1 << 20, "would be larger than 1 MiB"), ((1 << 20) + 1, "input is longer than")]
     {
         let mut command = sandbox.command(std::path::Path::new("sh"));
-        let script = "head -c $1 /dev/zero | tr '\\0' x | $2 config set model -";
+        let script = "head -c $1 /dev/zero | tr '\\0' x | $2 config set env.drop -";
         command.args(["-c", script, "sh", &length.to_string()]).arg(bub());
         let run = Run::of(command.output().unwrap());
         assert!(run.code == Some(2) && run.stderr.contains(error), "{:?} {}", run.code, run.stderr.len());

@@ -506,6 +506,16 @@ fn what_is_saved_without_a_trial_is_looked_at() {
         assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
         assert!(!run.stderr.contains("hush-hush") && !sandbox.home().join("config.yml").exists(), "{run:?}");
     }
+    // Wherever the model is named.
+    for model in ["opnai:x", "nobody:x"] {
+        let sandbox = Sandbox::new();
+        let mut command = sandbox.command(&bub());
+        command.args(["onboard", "--yes", "--no-test"]).env("BUB_MODEL", model);
+        let run = Run::of(command.output().unwrap());
+        let error = format!("there is no provider `{}`", model.replace(":x", ""));
+        assert!(run.code == Some(1) && run.stderr.contains(&error), "{run:?}");
+        assert!(!sandbox.home().join("config.yml").exists());
+    }
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&bub());
     command.args(["onboard", "--yes", "--no-test", "--model", "openai:x"]).env("BUB_MODEL", "groq:y");

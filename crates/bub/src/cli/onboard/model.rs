@@ -62,8 +62,12 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
     let text = match &given.model {
         Some(text) => text.clone(),
         None if onboarding.asks => which(onboarding, &models, &report, tried.id()).await?,
-        None => match report.choice.as_ref().ok().and_then(|choice| choice.model.as_ref()) {
-            Some(model) => model.to_string(),
+        // Also one that cannot be, which is told below.
+        None => match onboarding.settings.text_at("model").or_else(|| {
+            let choice = report.choice.as_ref().ok()?;
+            Some(choice.model.as_ref()?.to_string())
+        }) {
+            Some(model) => model,
             None => return Err(Error::config("no model is configured; name one with `--model`")),
         },
     };
@@ -187,7 +191,7 @@ async fn provider(catalogue: &Catalogue, default: Option<&str>, agreed: Option<&
 }
 
 /// The provider that a plain key in the file belongs to when no model was configured.
-pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
+pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let file = file.value().ok()?;
     let is_plain = |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
     let has_one = ["api_key", "api_key_command"].iter().any(|name| file.get(*name).is_some_and(is_plain));
