@@ -94,6 +94,19 @@ pub enum Question {
 }
 
 impl Question {
+    /// What is asked, in full: nobody can approve what was cut away.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Call(request, _) => {
+                let arguments: Vec<_> =
+                    request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let reason = crate::harmless::line(&request.reason);
+                format!("{reason}\nallow {}({})?", request.tool, arguments.join(", "))
+            }
+            Self::Line(_, text, _) => crate::harmless::line(text),
+        }
+    }
+
     /// What it is known by.
     pub fn id(&self) -> &str {
         match self {

@@ -241,6 +241,10 @@ impl Chat {
             self.resizing = None;
             self.screen.resize(self.size).map_err(terminal_error)?;
         }
+        if self.is_busy() && self.interrupted.is_some() && !self.leaves_at_interrupt() {
+            // Ctrl-C means the turn again.
+            (self.interrupted, self.hint) = (None, None);
+        }
         let live = self.live();
         let lines = self.view.take();
         self.screen.draw(&lines, &live).map_err(terminal_error)?;

@@ -19,6 +19,7 @@ use crate::{
     channel::{Happening, Question},
     chat::{Left, TWICE},
     harmless::harmless,
+    history::History,
     host::Host,
     tty,
     view::{self, View},
@@ -41,14 +42,14 @@ pub struct Plain {
 
 /// Answers the lines of standard input one after the other: text on standard output, everything else on standard error.
 pub async fn pipe(mut plain: Plain, is_shown: bool) -> Result<Left> {
-    let mut lines = lines();
+    let mut lines = lines(false);
     let mut number = 0;
     loop {
         let line = tokio::select! {
             line = lines.recv() => line,
             () = plain.stop.cancelled() => return Ok(Left::Stopped),
         };
-        let Some(text) = line.transpose().map_err(input_error)? else { return Ok(Left::Quit) };
+        let Some(Typed::Line(text)) = line.transpose().map_err(input_error)? else { return Ok(Left::Quit) };
         match text.trim() {
             "" => {}
             ",quit" | ",exit" => return Ok(Left::Quit),
@@ -169,12 +170,18 @@ fn written(outcome: io::Result<()>) -> Result<()> {
 }
 
 /// A conversation in lines: nothing that was written changes, and signs are words.
-pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> Result<Left> {
-    let mut typed = lines();
+pub async fn converse(
+    mut plain: Plain,
+    history: History,
+    welcome: Vec<String>,
+    prompt: &str,
+) -> Result<Left> {
+    let mut typed = lines(true);
     let mut interrupts = signal(SignalKind::interrupt()).map_err(input_error)?;
     let mut talk = Talk {
         view: View::new(tty::size().columns, Ink::Plain, plain.redactor.clone()),
         host: Arc::clone(&plain.host),
+        history,
         prompt: crate::harmless::line(prompt) + " ",
         number: 0,
         open: Vec::new(),
@@ -192,14 +199,16 @@ pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> R
     loop {
         tokio::select! {
             () = plain.stop.cancelled() => return Ok(Left::Stopped),
-            line = typed.recv(), if !talk.is_leaving => match line.transpose().map_err(input_error)? {
-                Some(text) => {
-                    if talk.typed(text).await? {
-                        return talk.leave(plain.happenings).await;
-                    }
+            line = typed.recv() => {
+                let leaves = match line.transpose().map_err(input_error)? {
+                    Some(Typed::Line(text)) => talk.typed(text).await?,
+                    Some(Typed::End) => talk.end()?,
+                    None => true,
+                };
+                if leaves {
+                    return talk.leave(plain.happenings).await;
                 }
-                None => talk.is_leaving = true,
-            },
+            }
             _ = interrupts.recv() => {
                 if talk.interrupt().await? {
                     return talk.leave(plain.happenings).await;
@@ -216,6 +225,7 @@ pub async fn converse(mut plain: Plain, welcome: Vec<String>, prompt: &str) -> R
 struct Talk {
     view: View,
     host: Arc<dyn Host>,
+    history: History,
     prompt: String,
     number: u64,
     open: Vec<u64>,
@@ -250,29 +260,22 @@ impl Talk {
 
     /// Takes a line; `true` when it leaves.
     async fn typed(&mut self, text: String) -> Result<bool> {
-        self.interrupted = None;
-        if let Some(question) = self.questions.pop_front() {
-            let is_yes = matches!(text.trim().to_ascii_lowercase().as_str(), "y" | "yes");
-            let answer = if is_yes { ApprovalAnswer::Approved } else { ApprovalAnswer::Denied(None) };
-            let said = if is_yes { "allowed" } else { "denied" };
-            // Whoever asked may have gone.
-            match question {
-                Question::Call(_, waiting) => {
-                    let _ = waiting.send(answer);
-                    self.view.notice(said, crate::Style::NONE);
-                }
-                Question::Line(_, _, waiting) => drop(waiting.send(text.trim().to_owned())),
-            }
-            self.show_question()?;
-            self.print(!self.questions.is_empty())?;
+        (self.interrupted, self.is_leaving) = (None, false);
+        if matches!(text.trim(), ",quit" | ",exit") {
+            return Ok(true);
+        }
+        if !self.questions.is_empty() {
+            self.answer(&text)?;
             return Ok(false);
+        }
+        if !text.trim().is_empty() {
+            self.remember(&text);
         }
         match text.trim() {
             "" => {
                 self.print(self.open.is_empty())?;
                 return Ok(false);
             }
-            ",quit" | ",exit" => return Ok(true),
             ",thinking" => {
                 self.view.toggle_thinking();
                 self.print(self.open.is_empty())?;
@@ -298,6 +301,54 @@ impl Talk {
             }
         }
         Ok(false)
+    }
+
+    fn answer(&mut self, text: &str) -> Result<()> {
+        let answer = match text.trim().to_ascii_lowercase().as_str() {
+            "y" | "yes" => Some(ApprovalAnswer::Approved),
+            "" | "n" | "no" => Some(ApprovalAnswer::Denied(None)),
+            _ => None,
+        };
+        match (self.questions.pop_front(), answer) {
+            (Some(question @ Question::Call(..)), None) => {
+                self.questions.push_front(question);
+                self.remember(text);
+                self.view
+                    .notice("answer y or n first; this was not sent, the history has it", crate::Style::NONE);
+            }
+            // Whoever asked may have gone.
+            (Some(Question::Call(_, waiting)), Some(answer)) => {
+                let said = if answer == ApprovalAnswer::Approved { "allowed" } else { "denied" };
+                let _ = waiting.send(answer);
+                self.view.notice(said, crate::Style::NONE);
+                self.show_question()?;
+            }
+            (Some(Question::Line(_, _, waiting)), _) => {
+                let _ = waiting.send(text.trim().to_owned());
+                self.show_question()?;
+            }
+            (None, _) => {}
+        }
+        self.print(!self.questions.is_empty())
+    }
+
+    /// Ctrl-D: leaves, after what runs, which gets no answers any more; twice: at once.
+    fn end(&mut self) -> Result<bool> {
+        let is_busy = !self.open.is_empty() || self.running.is_some();
+        if !is_busy || std::mem::replace(&mut self.is_leaving, true) {
+            return Ok(true);
+        }
+        self.questions.clear();
+        self.view.notice("\nleaving when this is done; Ctrl-D again leaves now", crate::Style::NONE);
+        self.print(false)?;
+        Ok(false)
+    }
+
+    /// Later chats can have it back.
+    fn remember(&mut self, text: &str) {
+        if let Err(error) = self.history.add(text.trim_end()) {
+            tracing::debug!("history.cannot_write error={error}");
+        }
     }
 
     /// Ctrl-C: ends the turn; twice: leaves.
@@ -368,14 +419,7 @@ impl Talk {
 
     /// Says the question whose turn it is.
     fn show_question(&mut self) -> Result<()> {
-        let text = match self.questions.front() {
-            Some(Question::Call(request, _)) => {
-                let call = serde_json::Value::Object(request.arguments.clone());
-                format!("{}\nallow {} {call}?", request.reason, request.tool)
-            }
-            Some(Question::Line(_, text, _)) => crate::harmless::line(text),
-            None => return Ok(()),
-        };
+        let Some(text) = self.questions.front().map(Question::text) else { return Ok(()) };
         self.print(false)?;
         self.view.notice(&text, crate::Style::NONE);
         self.view.take().iter().try_for_each(|line| tell(&(line.text() + "\n")))
@@ -413,8 +457,15 @@ fn tell(text: &str) -> Result<()> {
     Ok(())
 }
 
+/// What standard input says.
+enum Typed {
+    Line(String),
+    /// Its end, which at a terminal is a key like any other.
+    End,
+}
+
 /// The lines of standard input. What is not UTF-8 is replaced, with a word about it.
-fn lines() -> mpsc::Receiver<io::Result<String>> {
+fn lines(is_terminal: bool) -> mpsc::Receiver<io::Result<Typed>> {
     let (sender, lines) = mpsc::channel(1);
     let reading = move || {
         let mut input = BufReader::new(io::stdin());
@@ -422,11 +473,12 @@ fn lines() -> mpsc::Receiver<io::Result<String>> {
             let mut line = Vec::new();
             let read = input.by_ref().take(MOST_LINE + 1).read_until(b'\n', &mut line);
             let line = match read {
+                Ok(0) if is_terminal => Ok(Typed::End),
                 Ok(0) => return,
                 Ok(_) if line.len() as u64 > MOST_LINE => {
                     Err(io::Error::other(format!("a line is longer than {MOST_LINE} bytes")))
                 }
-                Ok(_) => Ok(decoded(&line)),
+                Ok(_) => Ok(Typed::Line(decoded(&line))),
                 Err(error) => Err(error),
             };
             if sender.blocking_send(line).is_err() {
@@ -442,7 +494,8 @@ fn lines() -> mpsc::Receiver<io::Result<String>> {
 fn decoded(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     if matches!(text, std::borrow::Cow::Owned(_)) {
-        tracing::warn!("a line of the input is not valid UTF-8; what is not was replaced");
+        // Nothing sensible is left to do when standard error is gone.
+        let _ = writeln!(io::stderr(), "a line of the input is not valid UTF-8; what is not was replaced");
     }
     text.trim_end_matches(['\n', '\r']).to_owned()
 }

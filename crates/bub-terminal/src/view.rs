@@ -361,16 +361,14 @@ impl View {
         for (index, call) in calls.made.iter().enumerate() {
             self.lines.extend(calls::call(call, self.width, self.look));
             let took = elapsed.and_then(|list| list.get(index)?.as_u64()).map(Duration::from_millis);
-            let lines =
-                match calls.results.as_ref().and_then(|(results, all)| Some((results.get(index)?, all))) {
-                    Some((result, all)) => {
-                        let reason = calls::failure(result, end, index);
-                        calls::result(reason.as_deref(), took.unwrap_or(*all), self.width, self.look)
-                    }
-                    None => {
-                        vec![Line::new(format!("{}interrupted", calls::ending(self.look)), Style::YELLOW)]
-                    }
-                };
+            let result = calls.results.as_ref().and_then(|(results, all)| Some((results.get(index)?, all)));
+            let lines = if let Some((result, all)) = result {
+                let reason = calls::failure(result, end, index);
+                calls::result(reason.as_deref(), took.unwrap_or(*all), self.width, self.look)
+            } else {
+                let text = format!("{}interrupted, may have taken effect", calls::ending(self.look));
+                vec![Line::new(text, Style::YELLOW)]
+            };
             self.lines.extend(lines);
         }
     }

@@ -39,7 +39,8 @@ impl Chat {
                     .as_mut()
                     .is_some_and(|turn| turn.is_cancelled && !std::mem::replace(&mut turn.is_ended, true));
                 self.view.end(is_cancelled);
-                self.show_steering();
+                // What it did not take has a turn of its own.
+                self.waiting.iter_mut().for_each(|waiting| waiting.steers = false);
                 if self.running.take_if(|turn| turn.line.is_none()).is_some() {
                     self.done();
                 }
@@ -68,11 +69,7 @@ impl Chat {
         let at = self.waiting.iter().position(|waiting| Some(waiting.line) == line);
         if let Some(at) = at {
             let waiting = self.waiting.remove(at);
-            if waiting.line >= EARLIER {
-                self.echo(&waiting.text, OF_EARLIER);
-            } else if !is_command {
-                self.echo(&waiting.text, "");
-            }
+            self.echo(&waiting.text, if waiting.line >= EARLIER { OF_EARLIER } else { "" });
         } else if line.is_none() {
             self.echo(content, OF_EARLIER);
         }
@@ -88,9 +85,9 @@ impl Chat {
             if let Some(reason) = dropped.filter(|_| !turn.is_cancelled) {
                 self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
             }
-            // Who pressed Ctrl-C to end it may press it again to leave.
-            self.interrupted = self.interrupted.filter(|_| turn.is_cancelled);
-            self.hint = None;
+            if !self.leaves_at_interrupt() {
+                self.hint = None;
+            }
         } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.line == line) {
             let waiting = self.waiting.remove(at);
             match dropped {
@@ -172,19 +169,8 @@ impl Chat {
 
     /// Shows the question whose turn it is.
     fn show_question(&mut self) {
-        match self.questions.front() {
-            // In full: nobody can approve what was cut away.
-            Some(Question::Call(request, _)) => {
-                let arguments: Vec<_> =
-                    request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
-                let text = format!("allow {}({})?", request.tool, arguments.join(", "));
-                self.view.notice(&crate::harmless::line(&request.reason), Style::YELLOW);
-                self.view.notice(&text, Style::YELLOW);
-            }
-            Some(Question::Line(_, text, _)) => {
-                self.view.notice(&crate::harmless::line(text), Style::YELLOW);
-            }
-            None => {}
+        if let Some(question) = self.questions.front() {
+            self.view.notice(&question.text(), Style::YELLOW);
         }
     }
 

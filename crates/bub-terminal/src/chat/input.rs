@@ -59,9 +59,14 @@ impl Chat {
         self.editor.text().is_empty() && !self.waiting.is_empty() && self.questions.is_empty()
     }
 
+    /// Whether Ctrl-C was pressed just now: then it leaves, whatever runs by now.
+    pub(super) fn leaves_at_interrupt(&self) -> bool {
+        self.interrupted.is_some_and(|at| at.elapsed() < TWICE)
+    }
+
     /// Ctrl-C: ends the turn; twice: leaves.
     async fn interrupt(&mut self) {
-        if self.interrupted.is_some_and(|at| at.elapsed() < TWICE) {
+        if self.leaves_at_interrupt() {
             self.left = Some(Left::Quit);
             return;
         }

@@ -5,7 +5,7 @@ use crate::{Line, Style, channel::Question, fit, harmless::line as one_line, scr
 
 const SPINNER: [&str; 10] = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-/// So many lines that wait are shown.
+/// So many rows are for lines that wait.
 const MOST_WAITING: usize = 4;
 
 impl Chat {
@@ -61,12 +61,15 @@ impl Chat {
         let turns = usize::try_from(elapsed.as_millis() / super::SPIN.as_millis()).unwrap_or(0);
         let sign = SPINNER.get(turns % SPINNER.len()).unwrap_or(&"*");
         let back = if self.can_take_back() { ", Up takes back what waits" } else { "" };
-        let text = format!("{sign} {} {} s (Ctrl-C cancels{back})", self.view.activity(), elapsed.as_secs());
+        let keys = if self.leaves_at_interrupt() { "Ctrl-C again leaves" } else { "Ctrl-C cancels" };
+        let text = format!("{sign} {} {} s ({keys}{back})", self.view.activity(), elapsed.as_secs());
         Some(Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM))
     }
 
     fn waiting_rows(&self, width: usize) -> Vec<Line> {
-        let skipped = self.waiting.len().saturating_sub(MOST_WAITING);
+        let is_long = self.waiting.len() > MOST_WAITING;
+        let skipped = if is_long { self.waiting.len() + 1 - MOST_WAITING } else { 0 };
+        let dim = |text: &str| Line::new(fit(text, width.saturating_sub(1)).0, Style::DIM);
         let row = |waiting: &super::Waiting| {
             // L1: nothing is said of a line that a kill would lose.
             let mark = match waiting {
@@ -74,9 +77,9 @@ impl Chat {
                 super::Waiting { steers: true, .. } => "(steering)",
                 super::Waiting { .. } => "(queued)",
             };
-            let text = format!("  {mark} {}", one_line(&waiting.text));
-            Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM)
+            dim(&format!("  {mark} {}", one_line(&waiting.text)))
         };
-        self.waiting.iter().skip(skipped).map(row).collect()
+        let before = is_long.then(|| dim(&format!("  ({skipped} more wait before these)")));
+        before.into_iter().chain(self.waiting.iter().skip(skipped).map(row)).collect()
     }
 }

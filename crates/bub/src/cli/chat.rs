@@ -24,6 +24,7 @@ use bub_terminal::{
     channel::{NAME, Teller},
     chat::{self, Left, Setup},
     editor::{Word, Words},
+    history::History,
     plain::{self, Plain},
 };
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -123,7 +124,10 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
             match mode {
                 Mode::Pipe => plain::pipe(plain, std::io::stdout().is_terminal()).await,
                 Mode::Lines => {
-                    plain::converse(plain, welcome(&framework, &desk).await, &prompt(&framework)).await
+                    let home = settings.get(&core::HOME);
+                    let (history, _) = History::open(&home, framework.workspace_text());
+                    let welcome = welcome(&framework, &desk, "Ctrl-C cancels").await;
+                    plain::converse(plain, history, welcome, &prompt(&framework)).await
                 }
                 Mode::Screen => {
                     let looking = Arc::clone(&desk);
@@ -136,7 +140,7 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
                         stop: plain.stop,
                         home: settings.get(&core::HOME),
                         workspace: framework.workspace_text().to_owned(),
-                        welcome: welcome(&framework, &desk).await,
+                        welcome: welcome(&framework, &desk, KEYS).await,
                         words: words(&framework, &settings),
                         status: desk.status().await,
                         redactor: plain.redactor,
@@ -233,8 +237,10 @@ fn remove(directory: &Path) {
     }
 }
 
+const KEYS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
+
 /// H-155: who, where, with which model, and what can be typed.
-async fn welcome(framework: &Framework, desk: &Desk) -> Vec<String> {
+async fn welcome(framework: &Framework, desk: &Desk, keys: &str) -> Vec<String> {
     let status = desk.status().await;
     let model = if status.model.is_empty() { "chosen at the first message" } else { &status.model };
     vec![
@@ -242,8 +248,7 @@ async fn welcome(framework: &Framework, desk: &Desk) -> Vec<String> {
         format!("workspace: {}", framework.workspace_text()),
         format!("model: {model}"),
         format!("session: {}", status.session),
-        ",help lists commands · Tab completes · Alt-Enter new line · Ctrl-X shell mode · Ctrl-D leaves"
-            .to_owned(),
+        format!(",help lists commands · {keys} · Ctrl-D leaves"),
     ]
 }
 

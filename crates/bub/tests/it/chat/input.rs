@@ -280,6 +280,48 @@ fn a_history_that_cannot_grow_is_said_and_stops_nobody() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
 }
 
+// What waits is counted where there is no room for it; a second Ctrl-C leaves also when the next line's turn runs by then; what
+// steered a turn that was cancelled is answered beside itself.
+#[test]
+fn many_lines_wait_and_each_is_seen_with_its_answer() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["Half", " of it"]).paced(&pace));
+    for number in 1..=6 {
+        server.script(Reply::text(format!("Answer {number}.")));
+    }
+    let mut chat = Start::new(&sandbox).model(&server).go();
+    chat.is_idle();
+    chat.send("go\r");
+    pace.allow(1);
+    chat.sees("Generating");
+    for number in 1..=6 {
+        chat.send(format!("line {number}\r"));
+        chat.sees(&format!("(steering) line {number}"));
+    }
+    chat.sees("(3 more wait before these)");
+    chat.send("\x03");
+    chat.sees("Answer 6.");
+    chat.is_idle();
+    let screen = chat.everything();
+    let places: Vec<_> = (1..=6)
+        .flat_map(|number| [format!("workspace > line {number}\n"), format!("Answer {number}.")])
+        .map(|text| screen.find(&text).unwrap_or_else(|| panic!("{text}\n{screen}")))
+        .collect();
+    assert!(places.is_sorted(), "{screen}");
+
+    chat.send(",while true; do sleep 0.05; done\r");
+    chat.sees("Running");
+    chat.send(",while : second; do sleep 0.05; done\r");
+    chat.sees("(queued) ,while : second");
+    chat.send("\x03");
+    chat.until(|screen| {
+        screen.contains("workspace > ,while : second") && screen.contains("(Ctrl-C again leaves)")
+    });
+    chat.send("\x03");
+    let (code, screen) = chat.ends();
+    assert_eq!(code, Some(0), "{screen}");
+}
+
 // L1: a line is said to wait only once it is on disk.
 #[test]
 fn a_line_that_cannot_be_written_is_never_shown_as_waiting() {

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use bub_testkit::model::{ModelServer, Reply};
+use bub_testkit::model::{ModelServer, Pace, Reply};
 
 use super::terminal::Start;
 use crate::sandbox::{Run, Sandbox, bub};
@@ -126,4 +126,49 @@ fn in_plain_mode_lines_are_only_added() {
         let bytes = chat.bytes();
         assert!(!bytes.contains(&0x1b), "{}", String::from_utf8_lossy(&bytes));
     }
+}
+
+// At a question of a plain chat nothing but yes allows, nothing that was typed is lost, and one can leave.
+#[test]
+fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
+    for (keys, hint) in
+        [(",quit\n", None), ("\x04", Some("leaving when this is done")), ("please look\n,quit\n", None)]
+    {
+        let (sandbox, server) = (Sandbox::new(), ModelServer::start());
+        server.script(Reply::new().call("c1", "bash", r#"{"cmd":"touch never"}"#));
+        server.otherwise(Reply::text("Then not."));
+        sandbox.write("home/config.yml", "policy:\n  rules:\n    - {tools: [bash], action: ask}\n");
+        let mut chat = Start::new(&sandbox).model(&server).args(&["--plain"]).go();
+        chat.sees("workspace >");
+        chat.send("go\n");
+        let screen = chat.sees("allow? [y/N]");
+        assert!(screen.contains(r#"allow bash(cmd="touch never")?"#), "{screen}");
+        chat.send(keys);
+        let (code, screen) = chat.ends();
+        assert_eq!(code, Some(0), "{screen}");
+        assert!(hint.is_none_or(|hint| screen.contains(hint)), "{screen}");
+        assert!(!sandbox.workspace().join("never").exists());
+        if keys.starts_with("please") {
+            assert!(screen.contains("answer y or n first"), "{screen}");
+            let file = std::fs::read_dir(sandbox.home().join("history")).unwrap().next().unwrap().unwrap();
+            assert!(std::fs::read_to_string(file.path()).unwrap().contains("+please look\n"));
+        }
+    }
+}
+
+// Ctrl-D: after what runs, and at once when it is pressed again.
+#[test]
+fn a_plain_chat_is_left_at_the_second_end_of_input() {
+    let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+    server.script(Reply::deltas(["never", " ends"]).paced(&pace));
+    let mut chat = Start::new(&sandbox).model(&server).args(&["--plain"]).go();
+    chat.sees("workspace >");
+    chat.send("go\n");
+    pace.allow(1);
+    chat.sees("go");
+    chat.send("\x04");
+    chat.sees("leaving when this is done; Ctrl-D again leaves now");
+    chat.send("\x04");
+    let (code, screen) = chat.ends();
+    assert_eq!(code, Some(0), "{screen}");
 }
