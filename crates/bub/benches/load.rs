@@ -40,6 +40,10 @@ use bub_testkit::{
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 
+// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const CASES: [&str; 5] = ["echo", "echo-always", "loop", "agent", "served"];
 const SESSIONS: usize = 10_000;
 const MESSAGES: usize = 5;
