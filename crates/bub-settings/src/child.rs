@@ -1,8 +1,11 @@
 //! What child processes get to see.
 
-use std::ffi::{OsStr, OsString};
+use std::{
+    borrow::Cow,
+    ffi::{OsStr, OsString},
+};
 
-use crate::{Found, Secret, Settings, core, show};
+use crate::{Found, Redactor, Secret, Settings, core, show};
 
 impl Settings {
     /// The environment for a child process: everything but secrets (those bub has read, and variables whose
@@ -89,7 +92,9 @@ fn looks_secret(name: &str, value: &str) -> bool {
     is_named
         || is_jwt
         || PREFIXES.iter().any(|prefix| value.starts_with(prefix))
+        || value.starts_with("-----BEGIN")
         || show::url_password(value).is_some()
+        || matches!(Redactor::new().redact(value), Cow::Owned(_))
 }
 
 fn matches(pattern: &str, name: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::node::{Data, Map, Node};
 use crate::settings::Settings;
-use crate::{Origin, SettingsError, Warning, suggest};
+use crate::{Kind, Origin, Setting, SettingsError, Warning, suggest};
 
 impl Settings {
     /// Everything a user should know about the sources, computed against the sections registered
@@ -53,7 +53,12 @@ impl Settings {
             self.check_section(key, node, warnings);
             return;
         }
-        let roots = self.keys().filter(|known| !known.contains('.'));
+        // A map that resembles a setting of another kind is somebody's section.
+        let is_map = matches!(node.data, Data::Map(_));
+        let fits =
+            |kind: Kind| !is_map || matches!(kind, Kind::Map | Kind::Maps | Kind::List | Kind::PerProvider);
+        let slots = self.slots.iter().map(crate::settings::Slot::setting);
+        let roots = slots.filter(|known| !known.key().contains('.') && fits(known.kind())).map(Setting::key);
         let sections = self.sections.iter().map(|section| &**section).filter(|section| !section.is_empty());
         let suggestion = match key.split_once('.') {
             Some((section, name)) if self.keys().any(|known| known == key) => {
@@ -62,7 +67,7 @@ impl Settings {
             _ => suggest::closest(key, roots.chain(sections)).map(str::to_owned),
         };
         // A map of another name is most likely the section of a plugin that is not loaded.
-        if suggestion.is_some() || !matches!(node.data, Data::Map(_)) {
+        if suggestion.is_some() || !is_map {
             warnings.push(Warning::Unknown { origin: node.origin.clone(), name: key.to_owned(), suggestion });
         }
     }

@@ -210,6 +210,9 @@ fn a_plugin_gets_nothing_that_looks_like_a_secret_unless_granted() {
         ("CLOUD", "AKIA0123456789ABCDEF"),
         ("SESSION", "eyJhbGciOi.eyJzdWIi.c2lnbmF0dXJl"),
         ("WEATHER_KEY", "w-12345678"),
+        ("HUB", "hf_abcdefghij0123456789"),
+        ("FAST", "gsk_abcdefghij0123456789"),
+        ("DEPLOY", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n"),
     ];
     let mut given = Given::new();
     for (name, value) in plain.into_iter().chain(secret) {

@@ -25,6 +25,8 @@ fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
 #[test]
 fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
     assert_eq!(Given::new().config("discord: {token: x}\nmodel: a:b\n").warnings(), Vec::<String>::new());
+    // Also when it is called almost like a setting, which is no map.
+    assert_eq!(Given::new().config("modem: {baud: 300}\nhomes: {a: b}\n").warnings(), Vec::<String>::new());
 }
 
 #[test]
