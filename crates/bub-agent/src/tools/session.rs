@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{Error, ErrorKind, Framework, Result, Sender, ToolContext, tool};
+use bub_kernel::{Error, ErrorKind, Framework, ModelOptions, Result, Sender, ToolContext, tool};
 use bub_tape::{Listing, Tape, TapeName};
 use serde_json::json;
 
@@ -71,7 +71,8 @@ pub(crate) async fn quit(context: &ToolContext) -> Result<String> {
 #[tool(crate = bub_kernel, command_only)]
 pub(crate) async fn model(
     context: &ToolContext,
-    /// As `provider:model`, or `default` for the configured one.
+    /// As `provider:model`, or `default` for the configured one; without it, the choices are shown.
+    #[default("")]
     model_id: String,
 ) -> Result<String> {
     let chosen = model_id.trim();
@@ -80,11 +81,29 @@ pub(crate) async fn model(
         context.state.remove("model");
         return Ok("Session model set to the configured one (applies from the next turn).".to_owned());
     }
-    // One that cannot be would fail every turn from now on.
-    agent(context)?.resolve(chosen)?;
+    let offered = framework(context)?.model_options(&session_id(context)?).await?;
+    if chosen.is_empty() {
+        return Ok(choices(context.state.get_str("model"), &offered));
+    }
+    // One that cannot be would fail every turn from now on. What a plugin offers, it knows.
+    if !offered.choices.iter().any(|choice| choice.id == chosen) {
+        agent(context)?.resolve(chosen)?;
+    }
     tape(context)?.event("model_switch", json!({"model": chosen})).await.map_err(tape_error)?;
     context.state.set("model", chosen);
     Ok(format!("Session model set to {chosen} (applies from the next turn)."))
+}
+
+/// The model of the session, and those that plugins offer.
+fn choices(own: Option<String>, offered: &ModelOptions) -> String {
+    let current = own.or_else(|| offered.current.clone());
+    let mut lines = vec![format!("Session model: {}.", current.as_deref().unwrap_or("the configured one"))];
+    lines.extend(offered.choices.iter().map(|choice| {
+        let mark = if current.as_deref() == Some(choice.id.as_str()) { "*" } else { "-" };
+        format!("{mark} {}  {}", choice.id, choice.label.as_deref().unwrap_or_default()).trim_end().to_owned()
+    }));
+    lines.push("Choose with: ,model provider:model, or ,model default".to_owned());
+    lines.join("\n")
 }
 
 /// Chooses how hard the model of this session thinks, from the next turn on.
