@@ -168,6 +168,11 @@ impl FrameworkBuilder {
         self
     }
 
+    /// Whether a plugin of that name was added.
+    pub fn has_plugin(&self, name: &str) -> bool {
+        self.plugins.iter().any(|(known, _)| **known == *name)
+    }
+
     /// Adds a tool after those of the plugins; a tool of the same name is replaced, in its place.
     pub fn tool(mut self, tool: impl Tool) -> Self {
         self.tools.push(Arc::new(tool));

@@ -28,6 +28,7 @@ impl ExternalChannel {
 
     async fn ask(&self, method: &str, params: Value) -> Result<Value> {
         let limit = self.plugin.setup.limits.hook;
+        let late = tokio::time::Instant::now() + limit;
         let peer = self.plugin.reach(Some(limit)).await?;
         let mut asked = peer.ask(method, &params, 0);
         let answering = async {
@@ -41,7 +42,7 @@ impl ExternalChannel {
                 }
             }
         };
-        let Ok(answer) = tokio::time::timeout(limit, answering).await else {
+        let Ok(answer) = tokio::time::timeout_at(late, answering).await else {
             drop(asked);
             self.plugin.note_late(&peer).await;
             return Err(self.plugin.late(limit));

@@ -9,7 +9,7 @@ use bub_kernel::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{command, wire::ELSEWHERE};
+use crate::{command, manifest::is_odd, wire::ELSEWHERE};
 
 /// The version of the protocol.
 pub const PROTOCOL: u32 = 1;
@@ -161,6 +161,14 @@ impl Descriptor {
         }
         for hook in &self.hooks {
             check_hook(hook)?;
+        }
+        let of_command = |own: &CommandEntry| {
+            let arg = |arg: &CommandArg| is_odd(&arg.help) || arg.default.as_deref().is_some_and(is_odd);
+            is_odd(&own.about) || own.args.iter().any(arg)
+        };
+        let mut texts = [&self.version, &self.description].into_iter().flatten();
+        if texts.any(|text| is_odd(text)) || self.commands.iter().any(of_command) {
+            return Err(Error::config("there are control characters in what it says about itself"));
         }
         for tool in &self.tools {
             let is_name = |name: &str| {

@@ -11,7 +11,7 @@ use std::{
 use bub_kernel::{Error, Result};
 use sha2::{Digest as _, Sha256};
 
-use crate::external::Setup;
+use crate::{external::Setup, reading::quoted};
 
 /// Directories that are made, and made anew, by tools.
 const SKIPPED: &[&str] =
@@ -19,6 +19,9 @@ const SKIPPED: &[&str] =
 /// No plugin has more files, nor more bytes in them.
 const MOST_FILES: usize = 5_000;
 const MOST_BYTES: u64 = 256 * 1024 * 1024;
+
+/// What a pin begins with: how it was made. Another way gives another number for the same files.
+const WAY: &str = "1:";
 
 /// The digest of a file, or of all files in a directory.
 pub fn digest(path: &Path) -> Result<String> {
@@ -41,7 +44,7 @@ pub fn digest(path: &Path) -> Result<String> {
         left -= length;
         sum.update(length.to_le_bytes());
     }
-    let mut shown = String::with_capacity(64);
+    let mut shown = WAY.to_owned();
     for byte in sum.finalize() {
         // Writing to a string does not fail.
         let _ = write!(shown, "{byte:02x}");
@@ -55,14 +58,24 @@ fn is_executable(file: &Path) -> bool {
 
 /// Refuses a plugin that is not what was added.
 pub(crate) fn verify(setup: &Setup) -> Result<()> {
-    let Some(expected) = &setup.digest else { return Ok(()) };
-    if digest(&setup.pinned)? == *expected {
-        return Ok(());
+    changed(&setup.pinned, setup.digest.as_deref())?.map_or(Ok(()), |why| Err(Error::config(why)))
+}
+
+/// What is to be done about files that may not be those that were pinned.
+pub fn changed(pinned: &Path, expected: Option<&str>) -> Result<Option<String>> {
+    let Some(expected) = expected else { return Ok(None) };
+    if !expected.starts_with(WAY) {
+        return Ok(Some(format!(
+            "it was pinned by an older version of bub; look at it, and add it again: bub plugin add {}",
+            quoted(pinned)
+        )));
     }
-    Err(Error::config(format!(
-        "its files changed since it was added; look at them, and add it again: bub plugin add {}",
-        setup.pinned.display()
-    )))
+    Ok((digest(pinned)? != expected).then(|| {
+        format!(
+            "its files changed since it was added; look at them, and add it again: bub plugin add {}",
+            quoted(pinned)
+        )
+    }))
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {

@@ -106,6 +106,8 @@ pub struct External {
     current: Mutex<Option<Arc<Running>>>,
     /// Held while it starts.
     starting: Mutex<()>,
+    /// Since when it does.
+    starts_since: Mutex<Option<Instant>>,
     health: Mutex<Health>,
     /// A process has ended.
     gone: Notify,
@@ -149,6 +151,7 @@ impl External {
             host,
             current: Mutex::default(),
             starting: Mutex::default(),
+            starts_since: Mutex::default(),
             health: Mutex::default(),
             gone: Notify::new(),
             runtime: OnceLock::new(),
@@ -220,12 +223,15 @@ impl External {
         let Some(own) = self.own.upgrade() else {
             return Err(self.error(ErrorKind::Temporary, "it is gone"));
         };
+        // Who comes while it starts waits for the rest of its own time only: it hangs once, not at every hook of a turn.
+        let limit = limit.unwrap_or(Duration::MAX).min(self.setup.limits.start + LAST_GRACE);
+        let begun = *lock(&self.starts_since);
         let (to, started) = std::sync::mpsc::channel();
         // It goes on starting when this call cannot wait any longer: the next one may find it there.
         let starting = move || drop(to.send(own.reach_slowly()));
         std::thread::Builder::new().name("plugin-start".to_owned()).spawn(starting)?;
-        let limit = limit.unwrap_or(Duration::MAX).min(self.setup.limits.start + LAST_GRACE);
-        started.recv_timeout(limit).unwrap_or_else(|_| {
+        let left = limit.saturating_sub(begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
+        started.recv_timeout(left).unwrap_or_else(|_| {
             let why = format!("it did not start within {} s", limit.as_secs_f32());
             Err(self.error(ErrorKind::Temporary, &why))
         })
@@ -243,11 +249,13 @@ impl External {
                 return Err(self.error(ErrorKind::Temporary, &why));
             }
         }
+        *lock(&self.starts_since) = Some(Instant::now());
         let started = self.start().and_then(|running| {
             let described = self.initialize(&running)?;
             self.compare(&described)?;
             Ok(running)
         });
+        *lock(&self.starts_since) = None;
         match started {
             Ok(running) => {
                 let peer = Arc::clone(&running.peer);
@@ -324,9 +332,9 @@ impl External {
                         let why = why.strip_prefix(&prefix).unwrap_or(why);
                         Error::config(format!("it did not start: {why}"))
                     })?;
-                    let read = serde_json::from_value(answer);
-                    return read
-                        .map_err(|error| Error::config(format!("it describes itself wrongly: {error}")));
+                    return crate::reading::read(&answer).map_err(|why| {
+                        Error::config(format!("its answer to `initialize` cannot be used: {why}"))
+                    });
                 }
                 Some(Arrival::Question { id, .. }) => {
                     let early = Error::invalid_input("not before `initialize` is answered");

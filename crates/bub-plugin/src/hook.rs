@@ -42,6 +42,8 @@ pub(crate) fn register(plugin: &Arc<External>, hooks: &mut HookSet) {
         };
         if entry.name == point::RunModelStream::SPEC.name {
             hooks.add_async::<point::RunModelStream>(StreamHook(hook));
+        } else if entry.name == point::OnboardConfig::SPEC.name {
+            hooks.add_sync::<point::OnboardConfig>(Onboarding(hook));
         } else if !wire::register(&entry.name, hook, hooks) {
             tracing::warn!("plugin.unknown_hook plugin={} hook={}", plugin.name(), entry.name);
         }
@@ -112,9 +114,11 @@ impl Hook {
 
     async fn call_async<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>();
+        let begun = Instant::now();
         let Some(peer) = self.or_absent(self.plugin.reach(limit).await)? else { return Ok(None) };
+        // Starting is a part of it.
+        let mut left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
-        let mut left = limit;
         loop {
             let asked = Instant::now();
             let arrival = self.next(&mut request, left, || false).await;
@@ -146,9 +150,9 @@ impl Hook {
 
     fn call_blocking<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
+        let mut deadline = after(limit);
         let Some(peer) = self.or_absent(self.plugin.reach_blocking(Some(limit)))? else { return Ok(None) };
         let mut request = peer.ask_blocking(&self.method, &self.params::<P>(call.args));
-        let mut deadline = after(limit);
         loop {
             match request.next_before(deadline) {
                 Some(Arrival::Response(answer)) => {
@@ -194,6 +198,27 @@ impl Hook {
     /// What the plugin sent cannot be read.
     pub(crate) fn wrong(&self, error: &Error) -> Error {
         self.plugin.error(error.kind(), error.message())
+    }
+}
+
+/// A plugin asks for its own part of the configuration: who may do what, and where keys go, is not for it to say.
+struct Onboarding(Hook);
+
+impl SyncHook<point::OnboardConfig> for Onboarding {
+    fn call(&self, call: Call<'_, point::OnboardConfig>) -> HookReturn<Value> {
+        let answer = self.0.call_blocking(call)?;
+        let Some(Value::Object(mut part)) = answer else { return Ok(answer) };
+        let name = self.0.plugin.name();
+        let is_same = |key: &str, value: &Value| call.args.current_config.get(key) == Some(value);
+        let others = part.iter().filter(|(key, value)| *key != name && !is_same(key, value));
+        let others: Vec<&str> = others.map(|(key, _)| key.as_str()).collect();
+        if !others.is_empty() {
+            tracing::warn!(
+                "plugin.config_left_out plugin={name} left_out={others:?}: a plugin sets only what is under `{name}`"
+            );
+        }
+        part.retain(|key, _| key == name);
+        Ok(Some(part.into()))
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use bub_kernel::{Error, Result};
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{descriptor::Descriptor, manifest::Manifest};
 
@@ -76,25 +76,41 @@ impl Installed {
     /// Reads the list in a home. A home without one has no plugins.
     pub fn load(home: &Path) -> Result<Self> {
         let file = home.join(FILE);
-        let text = match std::fs::read_to_string(&file) {
-            Ok(text) => text,
-            // A link to nowhere is not found either.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !file.is_symlink() => {
-                return Ok(Self::default());
-            }
-            Err(error) => return Err(Error::config(format!("{}: {error}", file.display()))),
+        let wrong = |why: &str, remedy: &str| Error::config(format!("{}: {why}; {remedy}", file.display()));
+        let anew = "move it away and add the plugins again";
+        let text = match file.metadata() {
+            // Reading a pipe or a device might never end.
+            Ok(found) if !found.is_file() => return Err(wrong("it is no file", anew)),
+            Ok(_) => std::fs::read_to_string(&file),
+            Err(error) => Err(error),
         };
-        let read =
-            serde_json::from_str(&text).and_then(|list: Map<_, _>| Rows::deserialize(Value::Object(list)));
-        let rows = read.map_err(|error| {
-            Error::config(format!("{}: {error}; move it away and add the plugins again", file.display()))
+        let text = match text {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !file.is_symlink() {
+                    return Ok(Self::default());
+                }
+                return Err(wrong(
+                    "it is a link to nowhere",
+                    "put back what it points to, or remove the link",
+                ));
+            }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(wrong("it is no text", anew));
+            }
+            Err(error) => return Err(wrong(&error.to_string(), "make it readable for you")),
+        };
+        let list: Value = serde_json::from_str(&text).map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            wrong(&format!("it is no JSON, from line {line}, column {column} on"), anew)
         })?;
+        let rows: Rows = crate::reading::read(&list).map_err(|why| wrong(&why, anew))?;
         let mut installed = Self::default();
         for row in rows.plugins {
-            match Record::deserialize(&row) {
+            match crate::reading::read(&row) {
                 Ok(record) => installed.plugins.push(record),
-                Err(error) => {
-                    let problem = format!("its row in {}: {error}", file.display());
+                Err(why) => {
+                    let problem = format!("its row in {}: {why}", file.display());
                     installed.damaged.push(Damaged { problem, row });
                 }
             }

@@ -21,6 +21,7 @@ mod installed;
 mod manifest;
 mod peer;
 mod plugin;
+mod reading;
 mod schema;
 mod serve;
 mod stream;
@@ -32,13 +33,14 @@ use std::sync::Arc;
 use bub_kernel::Result;
 
 pub use descriptor::{ChannelEntry, CommandArg, CommandEntry, Descriptor, HookEntry, PROTOCOL, ToolEntry};
-pub use digest::digest;
+pub use digest::{changed, digest};
 pub use external::{External, Host, Limits, Setup};
 pub use installed::{Damaged, Installed, Record};
 pub use manifest::{MANIFEST, Manifest, SettingEntry};
 #[doc(hidden)]
 pub use peer::hear;
 pub use plugin::ExternalPlugin;
+pub use reading::quoted;
 pub use schema::schema;
 pub use serve::{serve, serve_with};
 

@@ -96,19 +96,26 @@ impl Manifest {
         }
         let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
         let value = bub_settings::parse_yaml(&text).map_err(|error| wrong(error.to_string()))?;
-        let manifest: Self = serde_json::from_value(value).map_err(|error| wrong(error.to_string()))?;
+        let manifest: Self = crate::reading::read(&value).map_err(wrong)?;
         manifest.check(file)?;
         Ok(manifest)
     }
 
     fn check(&self, file: &Path) -> Result<()> {
-        let wrong = |why: String| Err(Error::invalid_input(format!("{}: {why}", file.display())));
+        let wrong = |why| Err(Error::invalid_input(format!("{}: {why}", file.display())));
+        self.problem().map_or(Ok(()), wrong)
+    }
+
+    /// What is wrong with it.
+    pub fn problem(&self) -> Option<String> {
+        let wrong = |why: String| Some(why);
         let is_plain = |name: &str| {
             let is_fine = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine)
         };
         if !is_plain(&self.name) {
-            return wrong(format!("`{}` is no name for a plugin: letters, digits, - and _", self.name));
+            let name = self.name.escape_debug();
+            return wrong(format!("`{name}` is no name for a plugin: letters, digits, - and _"));
         }
         if self.name == "builtin" {
             return wrong("the name `builtin` is taken".to_owned());
@@ -122,7 +129,9 @@ impl Manifest {
         if self.command.iter().all(|part| part.trim().is_empty()) {
             return wrong("`command` is empty".to_owned());
         }
-        Ok(())
+        let texts = self.command.iter().chain([&self.description]);
+        let mut texts = texts.chain(self.settings.iter().map(|setting| &setting.help));
+        texts.any(|text| is_odd(text)).then(|| "control characters are not allowed in it".to_owned())
     }
 
     /// Its settings, for the program to read.
@@ -143,4 +152,9 @@ impl Manifest {
         let setting = setting.nullable();
         DynamicKey { setting: if entry.secret { setting.secret() } else { setting }, default: Value::Null }
     }
+}
+
+/// Whether a text holds what a terminal would obey.
+pub(crate) fn is_odd(text: &str) -> bool {
+    text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t'))
 }

@@ -5,8 +5,11 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Reads a value; or says what is wrong with it, and under which key.
+/// Reads a map; or says what is wrong with it, and under which key.
 pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
+    if !value.is_object() {
+        return Err("there has to be a map".to_owned());
+    }
     let error = match T::deserialize(value) {
         Ok(read) => return Ok(read),
         Err(error) => error.to_string(),
@@ -24,10 +27,17 @@ pub(crate) fn read<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
 
 /// A message of the parser without its vocabulary.
 pub(crate) fn plainly(error: &str) -> String {
-    let words = |text: &str| {
-        let text = text.replace("a sequence", "a list").replace("sequence", "a list");
-        let text = text.replace("a string", "text").replace("string", "the text").replace("map", "a map");
-        text.replace("a a map", "a map").replace("struct Manifest", "a map").replace("boolean", "the word")
+    let words = |text: &str| match text.split_once(' ').map_or((text, ""), |(first, rest)| (first, rest)) {
+        ("struct" | "map", _) | ("a", "map") => "a map".to_owned(),
+        ("sequence", _) | ("a", "sequence") => "a list".to_owned(),
+        ("a", "string") => "text".to_owned(),
+        ("a", "boolean") => "true or false".to_owned(),
+        ("variant", _) => "a word".to_owned(),
+        ("string", found) => format!("the text {found}"),
+        ("integer" | "floating", found) => format!("the number {}", found.trim_start_matches("point ")),
+        ("boolean", found) => found.to_owned(),
+        ("u32" | "u64" | "usize", _) => "a whole number".to_owned(),
+        _ => text.to_owned(),
     };
     let parts = |prefix: &str| error.strip_prefix(prefix).and_then(|rest| rest.split_once(", expected "));
     if let Some((found, expected)) = parts("invalid type: ").or_else(|| parts("invalid value: ")) {

@@ -70,7 +70,9 @@ impl StreamHook {
     async fn start(&self, call: Call<'_, RunModelStream>) -> Result<Option<ModelStream>> {
         let hook = &self.0;
         let limit = hook.plugin.limit(&hook.entry.name, false, true);
+        let begun = tokio::time::Instant::now();
         let Some(peer) = hook.or_absent(hook.plugin.reach(limit).await)? else { return Ok(None) };
+        let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         let args::RunModelStream { prompt, session_id, state } = call.args;
         let over = CancellationToken::new();
         let turn = Turn {
@@ -89,7 +91,7 @@ impl StreamHook {
         }
         let mut asked = peer.ask(&hook.method, &params, CREDITS);
         loop {
-            let Some(arrival) = hook.next(&mut asked, limit, || turn.is_waiting()).await else {
+            let Some(arrival) = hook.next(&mut asked, left, || turn.is_waiting()).await else {
                 drop(asked);
                 return Err(hook.late(&peer, limit).await);
             };

@@ -35,6 +35,8 @@ impl ExternalTool {
     async fn run(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
         let limit = self.plugin.setup.limits.tool;
         let as_tool = |error: Error| error.with_kind(ErrorKind::Tool);
+        let late = tokio::time::sleep(limit);
+        tokio::pin!(late);
         let peer = self.plugin.reach(Some(limit)).await.map_err(as_tool)?;
         let params = json!({
             "name": self.spec.name,
@@ -47,8 +49,6 @@ impl ExternalTool {
             },
         });
         let mut asked = peer.ask("tools/call", &params, 0);
-        let late = tokio::time::sleep(limit);
-        tokio::pin!(late);
         loop {
             let arrival = tokio::select! {
                 arrival = asked.next() => arrival,

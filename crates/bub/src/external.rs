@@ -1,15 +1,15 @@
 //! The plugins that were added with `bub plugin add`, made part of the program. None of them is started here.
 
-use std::{collections::HashMap, ffi::OsString, sync::Arc, time::Duration};
+use std::{ffi::OsString, sync::Arc, time::Duration};
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision};
+use bub_kernel::{Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision, hooks::HOOKS};
 use bub_plugin::{Descriptor, External, ExternalPlugin, Host, Installed, Limits, Manifest, Record, Setup};
 use bub_settings::{Declared as _, Found, Settings, core};
 use serde_json::{Map, Value};
 
-/// The plugin that speaks for guards that cannot.
-const ABSENT_GUARDS: &str = "absent-guards";
+/// The plugin that speaks for guards that cannot. No plugin that is added can have this name.
+const ABSENT_GUARDS: &str = "absent guards";
 
 /// The plugins of a home, in the order of registration.
 #[derive(Default)]
@@ -49,20 +49,37 @@ pub(crate) fn load(settings: &mut Settings) -> Loaded {
 
 impl Loaded {
     fn take(&mut self, name: String, is_guard: bool, made: Result<(Setup, Descriptor)>) {
-        if let (Err(error), true) = (&made, is_guard) {
-            let why = error.message();
-            self.denials.push(format!(
-                "the plugin {name} would have to decide about this, but is left out: {why}; put that right, or `bub plugin remove {name}`"
-            ));
+        if let Err(error) = &made {
+            self.deny(&name, is_guard, error.message());
         }
         self.plugins.push((name, made));
     }
 
+    fn deny(&mut self, name: &str, is_guard: bool, why: &str) {
+        if is_guard {
+            self.denials.push(format!(
+                "the plugin {name} would have to decide about this, but is left out: {why}; put that right, or `bub plugin remove {name}`"
+            ));
+        }
+    }
+
     /// Adds them to the program.
-    pub(crate) fn add_to(self, builder: FrameworkBuilder) -> FrameworkBuilder {
-        let builder = self.plugins.into_iter().fold(builder, |builder, (name, made)| {
-            builder.plugin_with(name, move |context| make(made?, context))
-        });
+    pub(crate) fn add_to(mut self, mut builder: FrameworkBuilder) -> FrameworkBuilder {
+        for (name, made) in std::mem::take(&mut self.plugins) {
+            let made = match made {
+                Ok((_, descriptor)) if builder.has_plugin(&name) => {
+                    Err((descriptor.is_guard(), Error::config("another plugin of this program has its name")))
+                }
+                Ok(made) => Ok(made),
+                // That a guard is missing is known.
+                Err(error) => Err((false, error)),
+            };
+            let made = made.map_err(|(is_guard, error)| {
+                self.deny(&name, is_guard, error.message());
+                error
+            });
+            builder = builder.plugin_with(name, move |context| make(made?, context));
+        }
         if self.denials.is_empty() {
             return builder;
         }
@@ -83,6 +100,7 @@ impl AbsentGuards {
 /// Checks what a plugin wants to be against what there is already.
 pub(crate) fn check(record: &Record) -> Result<()> {
     let Record { manifest, descriptor, .. } = record;
+    manifest.problem().map_or(Ok(()), |why| Err(Error::config(why)))?;
     descriptor.check()?;
     let is_builtin = |name: &str| bub_channels::NAMES.contains(&name) || name == bub_terminal::channel::NAME;
     if let Some(channel) = descriptor.channels.iter().find(|own| is_builtin(&own.name)) {
@@ -125,9 +143,16 @@ fn make((setup, descriptor): (Setup, Descriptor), context: &PluginContext<'_>) -
 pub(crate) fn setup(record: &Record, settings: &Settings) -> Result<Setup> {
     let name = &record.manifest.name;
     let all = settings.get(&core::PLUGINS);
-    let own = all.get(name).and_then(Value::as_object).cloned().unwrap_or_default();
-    let role = own.get("role").and_then(Value::as_str);
-    let wrong_role = || Error::config(format!("plugins.{name}.role has to be guest, member or owner"));
+    let own = match all.get(name) {
+        None | Some(Value::Null) => Map::new(),
+        Some(Value::Object(own)) => own.clone(),
+        Some(_) => return Err(wrong(name, "", "has to be a map with `limits` and `role`")),
+    };
+    if let Some(key) = own.keys().find(|key| !matches!(key.as_str(), "limits" | "role")) {
+        return Err(wrong(name, &format!(".{key}"), "is not known; there are `limits` and `role`"));
+    }
+    let role = own.get("role").map(|role| role.as_str().and_then(Role::from_name));
+    let wrong_role = || wrong(name, ".role", "has to be guest, member or owner");
     Ok(Setup {
         name: name.clone(),
         command: record.manifest.command.iter().map(OsString::from).collect(),
@@ -135,40 +160,55 @@ pub(crate) fn setup(record: &Record, settings: &Settings) -> Result<Setup> {
         granted: record.manifest.env.clone(),
         config: config(record, settings),
         limits: limits(name, own.get("limits"))?,
-        most_role: role.map_or(Ok(Role::Member), |role| Role::from_name(role).ok_or_else(wrong_role))?,
+        most_role: role.map_or(Ok(Role::Member), |role| role.ok_or_else(wrong_role))?,
         pinned: record.pinned.clone(),
         digest: record.digest.clone(),
     })
 }
 
+/// The configuration says something about a plugin that it cannot mean.
+fn wrong(name: &str, key: &str, why: &str) -> Error {
+    Error::config(format!("the setting plugins.{name}{key} {why}"))
+}
+
 fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
+    const KNOWN: &str = "start, hook, synchronous, tool, model and hooks";
     let mut limits = Limits::default();
-    for (key, value) in given.and_then(Value::as_object).into_iter().flatten() {
-        match (key.as_str(), value) {
-            ("start", value) => limits.start = seconds(name, key, value)?,
-            ("hook", value) => limits.hook = seconds(name, key, value)?,
-            ("synchronous", value) => limits.synchronous = seconds(name, key, value)?,
-            ("tool", value) => limits.tool = seconds(name, key, value)?,
-            ("model", value) => limits.model = seconds(name, key, value)?,
-            ("hooks", Value::Object(hooks)) => {
-                let own = hooks.iter().map(|(hook, value)| Ok((hook.clone(), seconds(name, hook, value)?)));
-                limits.hooks = own.collect::<Result<HashMap<_, _>>>()?;
+    let given = match given {
+        None | Some(Value::Null) => return Ok(limits),
+        Some(Value::Object(given)) => given,
+        Some(_) => return Err(wrong(name, ".limits", &format!("has to be a map with {KNOWN}"))),
+    };
+    for (key, value) in given {
+        let place = format!(".limits.{key}");
+        match key.as_str() {
+            "start" => limits.start = seconds(name, &place, value)?,
+            "hook" => limits.hook = seconds(name, &place, value)?,
+            "synchronous" => limits.synchronous = seconds(name, &place, value)?,
+            "tool" => limits.tool = seconds(name, &place, value)?,
+            "model" => limits.model = seconds(name, &place, value)?,
+            "hooks" => {
+                let Value::Object(hooks) = value else {
+                    return Err(wrong(name, &place, "has to be a map from hooks to seconds"));
+                };
+                for (hook, value) in hooks {
+                    let place = format!("{place}.{hook}");
+                    if !HOOKS.iter().any(|known| known.name == hook) {
+                        return Err(wrong(name, &place, "is no hook; `bub hooks --all` shows them"));
+                    }
+                    limits.hooks.insert(hook.clone(), seconds(name, &place, value)?);
+                }
             }
-            _ => {
-                return Err(Error::config(format!(
-                    "plugins.{name}.limits.{key}: there are start, hook, synchronous, tool, model and hooks, in seconds"
-                )));
-            }
+            _ => return Err(wrong(name, &place, &format!("is not known; there are {KNOWN}"))),
         }
     }
     Ok(limits)
 }
 
-fn seconds(name: &str, key: &str, value: &Value) -> Result<Duration> {
+fn seconds(name: &str, place: &str, value: &Value) -> Result<Duration> {
     let given = value.as_f64().filter(|seconds| *seconds > 0.0);
     let given = given.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    given
-        .ok_or_else(|| Error::config(format!("plugins.{name}.limits: `{key}` has to be a number of seconds")))
+    given.ok_or_else(|| wrong(name, place, "has to be a number of seconds, more than 0"))
 }
 
 /// Its own settings, secrets included: they are its own.

@@ -11,4 +11,5 @@
 mod conformance;
 mod hostile;
 mod python;
+mod start;
 mod world;

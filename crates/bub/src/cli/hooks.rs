@@ -60,7 +60,8 @@ fn report(framework: &Framework, as_run: bool) -> String {
     }
     for plugin in framework.plugins() {
         if let PluginState::Failed(reason) = &plugin.state {
-            let _ = writeln!(text, "plugin {} is not in use: {reason}", plugin.name);
+            let (name, reason) = (super::one_line(&plugin.name), super::one_line(reason));
+            let _ = writeln!(text, "plugin {name} is not in use: {reason}");
         }
     }
     text

@@ -11,7 +11,7 @@ use std::{
 
 use bub_agent::shell::Launcher;
 use bub_kernel::{CliCommand, CliContext, Error, Framework, PluginState, Result};
-use bub_plugin::{Descriptor, External, Installed, Manifest, Record, SettingEntry, digest};
+use bub_plugin::{Descriptor, External, Installed, Manifest, Record, SettingEntry, changed, digest};
 use bub_settings::Settings;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::{Value, json};
@@ -130,13 +130,17 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
         }
     }
     let name = record.manifest.name.clone();
+    let tools = replaced_tools(&record.descriptor, &stock);
     let before = Installed::change(settings.home(), |installed| {
         let elsewhere = installed.find(&name).ok().filter(|before| before.pinned != record.pinned);
-        let before = elsewhere.map(|before| before.pinned.display().to_string());
+        let before = elsewhere.map(|before| shown(&before.pinned));
         installed.put(record);
         Ok(before)
     })?;
-    let replaced = before.map(|path| format!(", in the place of the one at {path}")).unwrap_or_default();
+    let mut replaced = before.map(|path| format!(", in the place of the one at {path}")).unwrap_or_default();
+    if is_sure && !tools.is_empty() {
+        let _ = write!(replaced, ", with its own {} in place of the built-in", tools.join(", "));
+    }
     output::print(&format!("added {name}{replaced}; `bub plugin show {name}` tells about it\n"))
 }
 
@@ -208,7 +212,7 @@ fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     }
     let damaged = installed.damaged.iter().map(|row| {
         let state = format!("refused: {}; remove it and add it again", row.problem);
-        [row.name().to_owned(), "-".to_owned(), "-".to_owned(), state]
+        [row.name(), "-", "-", &state].map(super::one_line)
     });
     let rows: Vec<_> = installed.plugins.iter().map(|record| row(context, record)).chain(damaged).collect();
     output::print(&super::tape::text::columns(&rows))
@@ -220,8 +224,8 @@ fn row(context: &CliContext, record: &Record) -> [String; 4] {
         None if record.enabled => "in use".to_owned(),
         None => "disabled".to_owned(),
     };
-    let version = record.descriptor.version.clone().unwrap_or_else(|| "-".to_owned());
-    [record.manifest.name.clone(), version, record.pinned.display().to_string(), state]
+    let version = record.descriptor.version.as_deref().unwrap_or("-");
+    [&record.manifest.name, version, &shown(&record.pinned), &state].map(super::one_line)
 }
 
 /// The plugins whose hooks are registered, but which would not be started.
@@ -237,19 +241,13 @@ pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> 
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
         _ if !is_there(record) => Some("its files are gone".to_owned()),
-        _ if record.digest.is_some() && !is_unchanged(record) => {
-            Some("its files changed; add it again".to_owned())
-        }
-        _ => None,
+        _ => changed(&record.pinned, record.digest.as_deref())
+            .unwrap_or_else(|error| Some(error.message().to_owned())),
     }
 }
 
 fn is_there(record: &Record) -> bool {
     record.pinned.exists() && record.directory.is_dir()
-}
-
-fn is_unchanged(record: &Record) -> bool {
-    digest(&record.pinned).ok() == record.digest
 }
 
 fn show(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
@@ -260,23 +258,24 @@ fn show(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
         let value = serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
         return output::print(&format!("{value:#}\n"));
     }
-    let mut text = record.manifest.name.clone();
+    let mut text = super::one_line(&record.manifest.name);
     if let Some(version) = &record.descriptor.version {
-        let _ = write!(text, " {version}");
+        let _ = write!(text, " {}", super::one_line(version));
     }
     let about = record.descriptor.description.as_deref().unwrap_or(&record.manifest.description);
+    let about = super::one_line(about);
     let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
     text.push_str(&started(record));
     text.push_str(&abilities(&record.descriptor, &stock(&settings, context)));
     let [.., state] = row(context, record);
-    let pin = record.digest.as_deref().map_or("not pinned", |digest| digest.get(..16).unwrap_or(digest));
+    let pin = record.digest.as_deref().map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
     let _ = writeln!(text, "state: {state}\npin: {pin}");
     output::print_text(&text)
 }
 
 /// What is started, and what it gets.
 fn started(record: &Record) -> String {
-    let command = record.manifest.command.join(" ");
+    let command = super::one_line(&record.manifest.command.join(" "));
     let mut text = format!("runs: {command}\nin: {}\n", shown(&record.directory));
     let env = if record.manifest.env.is_empty() {
         "nothing more".to_owned()
@@ -296,13 +295,21 @@ fn started(record: &Record) -> String {
 }
 
 fn shown(path: &Path) -> String {
-    path.display().to_string()
+    super::one_line(&path.to_string_lossy())
+}
+
+/// The tools of a plugin that take the place of built-in ones.
+fn replaced_tools(descriptor: &Descriptor, stock: &Framework) -> Vec<String> {
+    let is_builtin = |name: &str| stock.tools().iter().any(|known| known.spec().name == name);
+    let names = descriptor.tools.iter().map(|own| own.name.clone());
+    names.filter(|name| is_builtin(name)).collect()
 }
 
 /// What it implements and provides.
 fn abilities(descriptor: &Descriptor, stock: &Framework) -> String {
     let mut text = String::new();
-    let is_builtin = |name: &str| stock.tools().iter().any(|known| known.spec().name == name);
+    let replaced = replaced_tools(descriptor, stock);
+    let is_builtin = |name: &str| replaced.iter().any(|known| known == name);
     let tool =
         |name: &str| format!("{name}{}", if is_builtin(name) { " (replaces the built-in one)" } else { "" });
     let tools: Vec<String> = descriptor.tools.iter().map(|own| tool(&own.name)).collect();

@@ -33,6 +33,7 @@ mod models;
 mod mutations;
 mod onboard;
 mod plugin;
+mod plugin_care;
 mod posting;
 mod sandbox;
 mod secrets;

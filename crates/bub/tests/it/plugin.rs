@@ -170,7 +170,7 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
 }
 
 /// A plugin that says that about itself, and nothing else.
-fn saying(sandbox: &Sandbox, name: &str, manifest: &str, descriptor: &str) -> Run {
+pub(crate) fn saying(sandbox: &Sandbox, name: &str, manifest: &str, descriptor: &str) -> Run {
     let script = format!(
         "while read -r line; do\nid=$(printf '%s\\n' \"$line\" | sed -n 's/^{{\"jsonrpc\":\"2.0\",\"id\":\\([0-9]*\\),.*/\\1/p')\n\
          case $line in *'\"initialize\"'*) result='{descriptor}';; *) result='{{}}';; esac\n\
@@ -183,7 +183,7 @@ fn saying(sandbox: &Sandbox, name: &str, manifest: &str, descriptor: &str) -> Ru
 }
 
 /// Changes the list of plugins, as somebody does who edits it, or an older bub that checked less.
-fn edit(sandbox: &Sandbox, change: impl FnOnce(&mut serde_json::Value)) {
+pub(crate) fn edit(sandbox: &Sandbox, change: impl FnOnce(&mut serde_json::Value)) {
     let file = sandbox.home().join("plugins.json");
     let mut list = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
     change(&mut list);
@@ -291,7 +291,7 @@ fn settings_and_replaced_tools_of_a_plugin_are_shown() {
     assert!(shown.contains("tools: bash (replaces the built-in one), other\n"), "{shown}");
     // Its own section is no reason to refuse it the second time.
     let again = saying(&sandbox, "weather", settings, tool).ok();
-    assert!(again.starts_with("added weather;"), "{again}");
+    assert!(again.starts_with("added weather, with its own bash"), "{again}");
 }
 
 // Design §3: a guard that fails denies.
@@ -490,7 +490,7 @@ fn a_prompt_that_a_plugin_replaces_reaches_the_model() {
 }
 
 /// The program with that model.
-fn asking(sandbox: &Sandbox, model: &ModelServer, arguments: &[&str]) -> Run {
+pub(crate) fn asking(sandbox: &Sandbox, model: &ModelServer, arguments: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
     command.env("BUB_MODEL", "llamacpp:test").env("BUB_LLAMACPP_API_BASE", format!("{}/v1", model.url()));
     Run::of(command.args(arguments).output().unwrap())

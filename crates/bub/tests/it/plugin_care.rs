@@ -125,7 +125,7 @@ fn what_a_terminal_would_obey_never_gets_there() {
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(!refused.stderr.contains('\u{1b}'), "{refused:?}");
     }
-    for said in [r#""description":"a\\u001b[2Jb""#, r#""commands":[{"name":"c","about":"a\\u001b[2Jb"}]"#] {
+    for said in [r#""description":"a\u001b[2Jb""#, r#""commands":[{"name":"c","about":"a\u001b[2Jb"}]"#] {
         let refused = saying(&sandbox, "p", "", &format!("{{\"protocol\":1,{said}}}"));
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(
@@ -162,14 +162,14 @@ fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
     let sandbox = Sandbox::new();
     for (manifest, expected) in [
         ("name: p\ncommand: sh\n", "`command`: there has to be a list, not the text \"sh\""),
-        ("name: p\ncommand: [sh]\nenv: 5\n", "`env`: there has to be a list, not integer `5`"),
+        ("name: p\ncommand: [sh]\nenv: 5\n", "`env`: there has to be a list, not the number `5`"),
         ("name: p\n", "`command` is missing"),
         ("name: p\ncommand: [sh]\nenvs: []\n", "`envs` is not known; there are `name`, "),
         (
             "name: p\ncommand: [sh]\nsettings: [{name: a, type: int}]\n",
             "`settings`: `int` is not known; there are `string`, ",
         ),
-        ("[a]\n", "there has to be a map, not a list"),
+        ("[a]\n", "there has to be a map"),
     ] {
         sandbox.write("workspace/p/bub-plugin.yml", manifest);
         let refused = sandbox.bub(["plugin", "add", "p", "--yes"]);
@@ -210,16 +210,16 @@ fn adding_without_a_question_says_which_tools_are_replaced() {
 fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
     let sandbox = Sandbox::new();
     let call = ["run", ",bash cmd='echo ran'"];
-    saying(&sandbox, "words", "", NOTHING).ok();
-    assert!(sandbox.example("tool_plugin", call).stdout.contains("\nran"));
-    saying(&sandbox, "words", "", GUARD).ok();
-    let run = sandbox.example("tool_plugin", call);
+    saying(&sandbox, "faulty", "", NOTHING).ok();
+    assert!(sandbox.example("faulty", call).stdout.contains("\nran"));
+    saying(&sandbox, "faulty", "", GUARD).ok();
+    let run = sandbox.example("faulty", call);
     assert!(!run.stdout.contains("\nran"), "{run:?}");
     let said = format!("{}{}", run.stdout, run.stderr);
     assert!(said.contains("another plugin of this program has its name"), "{said}");
     // Nor can one that is added take the place of who denies for it.
     saying(&sandbox, "absent-guards", "", NOTHING).ok();
-    assert!(!sandbox.example("tool_plugin", call).stdout.contains("\nran"));
+    assert!(!sandbox.example("faulty", call).stdout.contains("\nran"));
 }
 
 // H-30: what a plugin offers can be seen, chosen, and is what the next turn asks.
@@ -239,7 +239,7 @@ fn models_that_a_plugin_offers_are_shown_and_used() {
     model.script(Reply::text("hello"));
     asking(&sandbox, &model, &["run", "hi"]).ok();
     assert_eq!(model.requests()[0].json()["model"], json!("big"));
+    assert_eq!(asking(&sandbox, &model, &["run", ",model nobody:x"]).code, Some(2));
     asking(&sandbox, &model, &["run", ",model own:odd"]).ok();
     assert!(asking(&sandbox, &model, &["run", "hi"]).ok().contains("odd one"));
-    assert_ne!(asking(&sandbox, &model, &["run", ",model nobody:x"]).code, Some(0));
 }

@@ -22,13 +22,13 @@ impl Faulty {
 
 #[hooks]
 impl Faulty {
-    async fn run_model(&self, prompt: &Prompt) -> Result<String> {
+    async fn run_model(&self, prompt: &Prompt) -> Result<Option<String>> {
         match prompt.text().lines().last().unwrap_or_default() {
             "panic" => panic!("on purpose, with {}", self.secret()),
             "fail" => Err(Error::invalid_input(format!("refused for {}", self.secret()))),
             "log" => {
                 tracing::warn!("the key is {}", self.secret());
-                Ok("logged".into())
+                Ok(Some("logged".into()))
             }
             "block" => {
                 let _ = writeln!(std::io::stderr(), "blocking");
@@ -40,7 +40,8 @@ impl Faulty {
                 let _ = writeln!(std::io::stderr(), "hanging");
                 std::future::pending().await
             }
-            other => Ok(other.to_owned()),
+            command if command.starts_with(',') => Ok(None),
+            other => Ok(Some(other.to_owned())),
         }
     }
 }

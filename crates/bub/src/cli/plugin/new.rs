@@ -92,7 +92,7 @@ pub(super) fn run(matches: &ArgMatches) -> Result<ExitCode> {
         let is_own = !file.starts_with("bub_sdk/");
         write(&directory.join(file), &if is_own { text.replace("NAME", name) } else { (*text).to_owned() })?;
     }
-    let shown = directory.display();
+    let shown = bub_plugin::quoted(&directory);
     output::print(&format!("made {shown}; try it: bub plugin add {shown} --unpinned\n"))
 }
 
