@@ -59,6 +59,16 @@ impl Remote {
         self.0.journal.live().inbounds().count()
     }
 
+    /// The channels that do not run, each with the reason.
+    pub fn not_running(&self) -> Vec<(String, String)> {
+        let reason = |(name, entry): (&String, &Entry)| {
+            let state = lock(&entry.state);
+            let reason = || state.last_error.clone().unwrap_or_else(|| "it is still starting".to_owned());
+            (state.phase != Phase::Running).then(|| (name.clone(), reason()))
+        };
+        self.0.channels.iter().filter_map(reason).collect()
+    }
+
     /// Whether every message is settled and every reply delivered.
     pub fn is_settled(&self) -> bool {
         let live = self.0.journal.live();

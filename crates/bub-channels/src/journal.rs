@@ -82,6 +82,11 @@ impl Journal {
         ))
     }
 
+    /// What is not finished in a directory; nothing there is changed, so this works where nothing can be written.
+    pub(crate) fn peek(fs: &dyn Fs, directory: &Path) -> Result<Live> {
+        segment::read(fs, directory).map(|(live, ..)| live)
+    }
+
     /// An id that no other message or reply of this journal has, had or will have.
     pub(crate) fn next_id(&self) -> String {
         format!("{:x}-{:x}", self.stamp, self.ids.fetch_add(1, Ordering::Relaxed))

@@ -195,17 +195,18 @@ pub async fn tend(
     durability: Durability,
     request: &Value,
 ) -> Result<Value> {
-    let (journal, _) = Journal::open(fs, directory, durability)?;
     let id = request.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let record = match request.get("do").and_then(Value::as_str) {
-        Some("retry") => Some(Record::Retry { id: id.clone() }),
-        Some("drop") => Some(Record::Forgotten { id: id.clone() }),
-        _ => None,
+        Some("retry") => Record::Retry { id: id.clone() },
+        Some("drop") => Record::Forgotten { id: id.clone() },
+        _ => return Journal::peek(&*fs, directory).map(|live| undelivered(&live)),
     };
-    let outcome = match record {
-        Some(_) if journal.live().reply(&id).is_none() => Err(unknown_reply(&id)),
-        Some(record) => journal.append(record).await.map(|()| json!({"ok": true})),
-        None => Ok(undelivered(&journal.live())),
+    let (journal, _) = Journal::open(fs, directory, durability)?;
+    let is_known = journal.live().reply(&id).is_some();
+    let outcome = if is_known {
+        journal.append(record).await.map(|()| json!({"ok": true}))
+    } else {
+        Err(unknown_reply(&id))
     };
     journal.close().await;
     outcome

@@ -69,9 +69,7 @@ impl Segment {
         directory: &Path,
         durability: Durability,
     ) -> Result<(Self, Live, Recovered)> {
-        let failed = |what: &str, error: io::Error| {
-            Error::config(format!("the journal in {} cannot be {what}: {error}", directory.display()))
-        };
+        let failed = |what: &str, error: io::Error| failed(directory, what, &error);
         fs.create_dir_all(directory).map_err(|error| failed("made", error))?;
         let guard =
             fs.open(&directory.join("lock"), OpenMode::Write).map_err(|error| failed("locked", error))?;
@@ -81,19 +79,8 @@ impl Segment {
                 "another gateway uses {path}; stop it, or give this one a --name"
             )));
         }
-        let read = |error| failed("read", error);
-        let mut numbers: Vec<u64> =
-            fs.read_dir(directory).map_err(read)?.iter().filter_map(|name| number_of(name)).collect();
-        numbers.sort_unstable();
-        let (mut live, mut recovered) = (Live::default(), Recovered::default());
+        let (live, recovered, numbers) = read(&*fs, directory)?;
         let newest = numbers.last().copied();
-        if let Some(number) = newest {
-            let file = fs.open(&path_of(directory, number), OpenMode::Read).map_err(read)?;
-            let length = usize::try_from(file.stat().map_err(read)?.size).unwrap_or(usize::MAX);
-            replay(&file.read_range(0, length).map_err(read)?, &mut live, &mut recovered);
-        }
-        recovered.messages = live.inbounds().count();
-        recovered.replies = live.outgoing().count();
         let number = newest.unwrap_or(0) + 1;
         let (file, length) = begin(&*fs, &path_of(directory, number), durability, &live, &[])
             .map_err(|error| failed("written", error))?;
@@ -167,6 +154,27 @@ impl Segment {
     fn sync(&self) -> io::Result<()> {
         if self.durability == Durability::Always { self.file.sync() } else { Ok(()) }
     }
+}
+
+/// Reads what is live, and the numbers of the files there are; changes nothing.
+pub(super) fn read(fs: &dyn Fs, directory: &Path) -> Result<(Live, Recovered, Vec<u64>)> {
+    let failed = |error| failed(directory, "read", &error);
+    let mut numbers: Vec<u64> =
+        fs.read_dir(directory).map_err(failed)?.iter().filter_map(|name| number_of(name)).collect();
+    numbers.sort_unstable();
+    let (mut live, mut recovered) = (Live::default(), Recovered::default());
+    if let Some(number) = numbers.last() {
+        let file = fs.open(&path_of(directory, *number), OpenMode::Read).map_err(failed)?;
+        let length = usize::try_from(file.stat().map_err(failed)?.size).unwrap_or(usize::MAX);
+        replay(&file.read_range(0, length).map_err(failed)?, &mut live, &mut recovered);
+    }
+    recovered.messages = live.inbounds().count();
+    recovered.replies = live.outgoing().count();
+    Ok((live, recovered, numbers))
+}
+
+fn failed(directory: &Path, what: &str, error: &io::Error) -> Error {
+    Error::unknown(format!("the journal in {} cannot be {what}: {error}", directory.display()))
 }
 
 /// Writes a file with all that is live and some lines more, reads it back, and gives it its name.

@@ -82,6 +82,20 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
         |request: Value| async move { status::tend(fs(), path, bub_tape::Durability::Os, &request).await };
     assert!(tend(json!({"do": "drop", "id": "nothing"})).await.is_err());
     assert_eq!(tend(json!({"do": "outbox"})).await.unwrap()["replies"].as_array().unwrap().len(), 1);
+    // Looking needs no room on the disk; what does is no mistake in the configuration.
+    let full = bub_testkit::Faults::new();
+    full.full_from(0);
+    let on_full = |request: Value| {
+        let fs = full.fs();
+        async move { status::tend(fs, path, bub_tape::Durability::Os, &request).await }
+    };
+    let seen = on_full(json!({"do": "outbox"})).await.unwrap();
+    assert_eq!((seen["replies"][0]["id"].clone(), full.steps()), (id(1), 0));
+    let refused = on_full(json!({"do": "drop", "id": id(1)})).await.unwrap_err();
+    assert!(
+        refused.kind() == bub_kernel::ErrorKind::Unknown && refused.message().contains("cannot be"),
+        "{refused}"
+    );
     tend(json!({"do": "drop", "id": id(1)})).await.unwrap();
     assert_eq!(tend(json!({"do": "outbox"})).await.unwrap()["replies"].as_array().unwrap().len(), 0);
 }

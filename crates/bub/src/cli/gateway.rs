@@ -18,7 +18,7 @@ use bub_settings::{Environment, Settings, core};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{approve::InChannel, output};
+use super::{approve::InChannel, ask, output};
 use crate::signals;
 
 pub(super) fn command(in_channel: &Arc<InChannel>) -> CliCommand {
@@ -29,7 +29,7 @@ pub(super) fn command(in_channel: &Arc<InChannel>) -> CliCommand {
              `gateway.drain_seconds`. A second signal stops at once. What is left is picked up at the next start.",
         )
         .after_help(
-            "Exit codes: 0 stopped when asked to, 1 failed or no channel is enabled, 2 wrong arguments or configuration, \
+            "Exit codes: 0 stopped when asked to, 1 failed (the disk is full, for one) or no channel is enabled, 2 wrong arguments or configuration, \
              130 and 143 stopped at once by a second signal.",
         )
         .arg(name_arg())
@@ -87,7 +87,7 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
     let work = async {
         let gateway = Gateway::open(&framework, options, &names)?;
         bub_channels::check_settings(&settings, &gateway.channels())?;
-        let report = report(name, &gateway, &settings);
+        let (report, channels) = (report(name, &gateway, &settings), gateway.channels().len());
         let (token, ready, remote) = (stop.token(), systemd.clone(), gateway.remote());
         ready.watchdog(settings.environment());
         let stopping = tokio::spawn({
@@ -101,6 +101,7 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
             .run(token, || {
                 // A closed standard output is no reason not to run.
                 let _ = output::print(&report);
+                say_that_none_runs(&remote.not_running(), channels);
                 ready.say("READY=1");
             })
             .await;
@@ -171,6 +172,16 @@ fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
         );
     }
     text
+}
+
+/// A channel that failed is in the log; a gateway that takes no message at all is worth a line of its own.
+fn say_that_none_runs(failed: &[(String, String)], channels: usize) {
+    if failed.len() == channels {
+        let failed: Vec<_> =
+            failed.iter().map(|(name, reason)| format!("{name}: {}", output::one_line(reason))).collect();
+        let failed = failed.join("; ");
+        ask::say(&format!("no channel runs yet, each is tried again (`bub status`): {failed}\n"));
+    }
 }
 
 /// The service manager that started the program, if one did.

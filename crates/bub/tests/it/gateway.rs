@@ -38,6 +38,22 @@ fn status_and_outbox_work_without_a_gateway() {
     assert!(!sandbox.home().join("gateway").exists(), "looking leaves nothing behind");
 }
 
+// A gateway that takes no message says so beside what it says about itself.
+#[test]
+fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
+    let (sandbox, taken) = (Sandbox::new(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let mut command = sandbox.command(&bub());
+    command.arg("gateway").env("BUB_WEBHOOK_TOKEN", "a-token-of-some-length").env("BUB_LOG", "off");
+    command.env("BUB_WEBHOOK_LISTEN", taken.local_addr().unwrap().to_string());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    let told = "no channel runs yet, each is tried again (`bub status`): webhook: ";
+    assert!(line.starts_with(told) && line.contains("in use"), "{line}");
+    signal(&child, "TERM");
+    assert_eq!((child.wait().unwrap().code(), lines.count()), (Some(0), 0));
+}
+
 // Issue: two of one name are refused; status shows the channels; the service manager is told; the end is in order.
 #[test]
 fn a_gateway_says_how_it_is_from_start_to_end() {
