@@ -38,21 +38,45 @@ fn every_command_in_the_docs_works_as_shown() {
 fn the_book_has_every_page_and_no_link_leads_nowhere() {
     let docs = root().join("docs");
     let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
-    for file in std::fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path()) {
-        let name = file.file_name().unwrap().to_str().unwrap();
-        let is_page = file.extension().is_some_and(|extension| extension == "md");
-        assert!(
-            !is_page || name == "SUMMARY.md" || summary.contains(&format!("({name})")),
-            "{name} is not in the book"
-        );
-        let text = std::fs::read_to_string(&file).unwrap_or_default();
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|_| is_page);
-        for link in links.filter(|link| !link.contains("://") && !link.starts_with('#')) {
-            let target = link.split('#').next().unwrap();
-            let is_page = docs.join(target).exists() || summary.contains(&format!("({target})"));
-            assert!(is_page, "{name} links to {link}");
+    let files = std::fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path());
+    let pages = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
+    let readmes = ["README.md", "README.zh-CN.md"].map(|name| root().join(name));
+    let mut count = 0;
+    for page in pages.chain(readmes) {
+        let name = page.file_name().unwrap().to_str().unwrap();
+        let is_listed = name == "SUMMARY.md" || summary.matches(&format!("({name})")).count() == 1;
+        assert!(is_listed || page.parent() != Some(&docs), "{name} is not once in the book");
+        let text = prose(&std::fs::read_to_string(&page).unwrap());
+        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let (target, anchor) = link.split_once('#').map_or((link, None), |(to, part)| (to, Some(part)));
+            let to = if target.is_empty() { page.clone() } else { page.with_file_name(target) };
+            assert!(to.exists(), "{name} links to {link}");
+            let is_there =
+                |part: &str| anchors(&std::fs::read_to_string(&to).unwrap()).contains(&part.to_owned());
+            assert!(anchor.is_none_or(is_there), "{name} links to {link}");
+            count += 1;
         }
     }
+    assert!(count > 50, "only {count} links found");
+}
+
+/// A page without what stands in blocks of code.
+fn prose(page: &str) -> String {
+    page.split("```").step_by(2).collect()
+}
+
+/// The places of a page that can be linked to, named as mdBook names them.
+fn anchors(page: &str) -> Vec<String> {
+    let text = prose(page);
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let named = headings.map(|heading| {
+        let title = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept =
+            title.chars().filter(|c| c.is_alphanumeric() || matches!(c, '_' | '-') || c.is_whitespace());
+        kept.map(|c| if c.is_whitespace() { '-' } else { c }).collect()
+    });
+    named.collect()
 }
 
 fn check_page(page: &Path, steps: &[Step]) {
