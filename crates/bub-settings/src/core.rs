@@ -28,7 +28,8 @@ pub static API_KEY: Key<PerProvider<Secret>> = Key::new(
     "api_key",
     (),
     "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).",
-);
+)
+.like(&form::KEY);
 
 /// Addresses of the providers. Trusted, because it decides who receives the key.
 pub static API_BASE: Key<PerProvider<String>> = Key::new(

@@ -28,13 +28,16 @@ pub(crate) struct Binding {
 #[derive(Default)]
 pub(crate) struct DotEnv {
     pub(crate) bindings: Vec<Binding>,
-    pub(crate) bad_lines: Vec<usize>,
+    pub(crate) bad_lines: Vec<(usize, &'static str)>,
 }
 
 /// Parses a file. `lookup` answers for names that the file itself does not define.
 pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<String>) -> DotEnv {
-    let mut cursor =
-        Cursor { chars: text.strip_prefix('\u{feff}').unwrap_or(text).chars().peekable(), line: 1 };
+    let mut cursor = Cursor {
+        chars: text.strip_prefix('\u{feff}').unwrap_or(text).chars().peekable(),
+        line: 1,
+        is_open: false,
+    };
     let mut file = DotEnv::default();
     while cursor.skip_to_statement() {
         let line = cursor.line;
@@ -49,14 +52,16 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
                 };
                 // Values made of values double with every line; nobody means that.
                 if value.len() > MOST_VALUE_BYTES {
-                    file.bad_lines.push(line);
+                    file.bad_lines.push((line, "its value is longer than 64 KiB"));
                     continue;
                 }
                 file.bindings.push(Binding { name, value, line });
             }
             Some(Statement { value: None, .. }) => {}
             None => {
-                file.bad_lines.push(line);
+                let is_open = std::mem::take(&mut cursor.is_open);
+                let problem = if is_open { "its quote is not closed" } else { "not a `NAME=value` line" };
+                file.bad_lines.push((line, problem));
                 cursor.skip_line();
             }
         }
@@ -78,6 +83,8 @@ enum Text {
 struct Cursor<'a> {
     chars: Peekable<Chars<'a>>,
     line: usize,
+    /// Whether a quote was met that nothing closes.
+    is_open: bool,
 }
 
 impl Cursor<'_> {
@@ -167,7 +174,18 @@ impl Cursor<'_> {
         line.get(..end).unwrap_or_default().trim_end().to_owned()
     }
 
+    /// Without its end, a quote costs its line and none of those below.
     fn quoted(&mut self, quote: char) -> Option<String> {
+        let before = (self.chars.clone(), self.line);
+        let value = self.until(quote);
+        if value.is_none() {
+            (self.chars, self.line) = before;
+            self.is_open = true;
+        }
+        value
+    }
+
+    fn until(&mut self, quote: char) -> Option<String> {
         self.bump();
         let mut value = String::new();
         loop {
@@ -218,7 +236,9 @@ fn expand(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String 
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> (Vec<(String, String, usize)>, Vec<usize>) {
+    type Bad = Vec<(usize, &'static str)>;
+
+    fn load(text: &str) -> (Vec<(String, String, usize)>, Bad) {
         let file = parse(text, &mut |name, _| (name == "HOME").then(|| "/home/ada".to_owned()));
         let bindings = file.bindings.into_iter().map(|b| (b.name, b.value, b.line)).collect();
         (bindings, file.bad_lines)
@@ -263,10 +283,12 @@ mod tests {
 
     #[test]
     fn lines_are_counted_and_bad_ones_skipped() {
-        let text = "# first\n\nA=\"x\ny\"\nnonsense here\nB=${A}!\nC\nD='open\n";
+        let text = "# first\n\nA=\"x\ny\"\nnonsense here\nB=${A}!\nC\nD='open\nE=\"open\nF=f\n";
         let (bindings, bad) = load(text);
-        assert_eq!(bindings, [("A".into(), "x\ny".into(), 3), ("B".into(), "x\ny!".into(), 6)]);
-        assert_eq!(bad, [5, 8]);
+        let read = [("A", "x\ny", 3), ("B", "x\ny!", 6), ("F", "f", 10)];
+        assert_eq!(bindings, read.map(|(name, value, line)| (name.into(), value.into(), line)));
+        let open = "its quote is not closed";
+        assert_eq!(bad, [(5, "not a `NAME=value` line"), (8, open), (9, open)]);
     }
 
     proptest::proptest! {

@@ -14,6 +14,12 @@ pub struct Form {
 /// The name of a model with its provider.
 pub(crate) const MODEL: Form = Form { fits: is_model, expected: "a model, as `provider:model`" };
 
+/// A key, which travels in a header.
+pub(crate) const KEY: Form = Form {
+    fits: |text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()),
+    expected: "a key of letters, digits and signs without spaces",
+};
+
 /// The address of a server.
 pub(crate) const BASE_URL: Form =
     Form { fits: is_base_url, expected: "a URL such as `https://host/v1`, without user, query and fragment" };

@@ -139,7 +139,8 @@ fn read_dotenv(
         environment.get(name)?.to_str().map(str::to_owned)
     };
     let parsed = dotenv::parse(&text, &mut lookup);
-    let bad = parsed.bad_lines.iter().map(|line| Warning::DotEnvSyntax { origin: origin(*line, "") });
+    let bad = parsed.bad_lines.into_iter();
+    let bad = bad.map(|(line, problem)| Warning::DotEnvSyntax { origin: origin(line, ""), problem });
     warnings.extend(bad);
     Ok(Some(DotEnvFile { bindings: parsed.bindings, trust, file }))
 }

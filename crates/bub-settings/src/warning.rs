@@ -44,6 +44,8 @@ pub enum Warning {
     DotEnvSyntax {
         /// Where it stands; the name is empty.
         origin: Origin,
+        /// What is wrong with it.
+        problem: &'static str,
     },
     /// A `${NAME}` in the `.env` of an untrusted workspace that names a secret of the process.
     SecretReference {
@@ -72,7 +74,7 @@ impl fmt::Display for Warning {
             Self::NotInFile { origin, name, variable } => {
                 write!(f, "{origin}: `{name}` ignored, only the variable {variable} sets it")
             }
-            Self::DotEnvSyntax { origin } => write!(f, "{origin}: ignored, not a `NAME=value` line"),
+            Self::DotEnvSyntax { origin, problem } => write!(f, "{origin}: ignored, {problem}"),
             Self::SecretReference { origin, name } => {
                 write!(f, "{origin}: `${{{name}}}` left empty, this workspace is not trusted to read it")
             }

@@ -61,6 +61,9 @@ fn a_line_that_is_no_assignment_is_named_and_skipped() {
     let given = Given::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
     assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
     assert_eq!(given.warnings(), ["work/.env:1: ignored, not a `NAME=value` line"]);
+    let given = Given::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
+    assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
+    assert_eq!(given.warnings(), ["work/.env:2: ignored, its quote is not closed"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bub_kernel::{CliCommand, CliContext, Result};
+use bub_kernel::{CliCommand, CliContext, Error};
 use clap::{Arg, Command, builder::PossibleValuesParser, value_parser};
 use clap_complete::{
     generate,
@@ -52,16 +52,22 @@ pub(super) fn man() -> CliCommand {
         let Some(directory) = context.matches.get_one::<PathBuf>("directory") else {
             return output::print("");
         };
-        std::fs::create_dir_all(directory)?;
+        let unusable = |error: std::io::Error| {
+            let path = directory.display();
+            Error::unknown(format!(
+                "no pages can be written into `{path}`: {error}; name a directory of yours"
+            ))
+        };
+        std::fs::create_dir_all(directory).map_err(unusable)?;
         let mut whole = arguments::whole(&context.framework.cli_commands()).disable_help_subcommand(true);
         // Names and usage lines of subcommands with their parents'.
         whole.build();
-        let count = write(&whole, NAME, directory)?;
+        let count = write(&whole, NAME, directory).map_err(unusable)?;
         output::print(&format!("{count} pages in {}\n", directory.display()))
     })
 }
 
-fn write(command: &Command, name: &str, directory: &Path) -> Result<usize> {
+fn write(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
     let mut page = Vec::new();
     Man::new(command.clone()).title(name.to_uppercase()).render(&mut page)?;
     std::fs::write(directory.join(format!("{name}.1")), page)?;

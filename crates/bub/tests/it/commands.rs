@@ -142,4 +142,7 @@ fn completions_and_manual_pages_know_every_command() {
         );
     }
     assert!(sandbox.workspace().join("pages/bub-config-set.1").exists());
+    let run = sandbox.bub(["man", "bash/pages"]);
+    assert!(run.code == Some(1) && run.stderr.contains("`bash/pages`: Not a directory"), "{run:?}");
+    assert!(run.stderr.contains("name a directory of yours"), "{run:?}");
 }

@@ -344,6 +344,8 @@ fn without_a_terminal_flags_are_enough() {
         refused.stderr.starts_with("Onboarding failed: ") && !refused.stderr.contains(KEY),
         "{refused:?}"
     );
+    let named = refused.stderr.contains("refused the key from standard input: ");
+    assert!(named && !refused.stderr.contains("config.yml"), "{refused:?}");
     assert!(!sandbox.home().join("config.yml").exists());
 
     let run = onboard(&format!("{KEY}\n"), &["openai:small"]);
@@ -396,6 +398,13 @@ fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
     let after = config(&sandbox);
     let keys = format!("api_key: {{openai: the-key-of-openai, lab: {KEY}}}\n");
     assert!(after.contains("model: lab:m\n") && after.contains(&keys), "{after}");
+    // What can be no key is one of standard input, not of a file that does not have it.
+    for key in ["not the key", "schlüssel"] {
+        let run = onboard_piped(&sandbox, key, &args);
+        let error = "`api_key.lab` is a text that is not shown, expected a key of letters, digits and signs";
+        assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
+        assert!(!run.stderr.contains(key) && config(&sandbox) == after, "{run:?}");
+    }
     // A pipe that had nothing to say.
     let run = onboard_piped(&sandbox, "", &args);
     assert!(run.code != Some(0) && run.stderr.contains("`api_key.lab` is empty"), "{run:?}");

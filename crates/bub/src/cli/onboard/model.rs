@@ -119,7 +119,13 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
         if onboarding.asks {
             ask::say(&format!("asking {id} … "));
         }
-        probe::model(&revised, &id).await.map_err(Error::config)?;
+        probe::model(&revised, &id).await.map_err(|problem| {
+            // The file does not have it yet.
+            let place = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
+            let place = place.filter(|_| tried.key.is_some()).map(|place| place.to_string());
+            let source = if given.key.is_some() { "standard input" } else { "your answer" };
+            Error::config(place.map_or_else(|| problem.clone(), |place| problem.replace(&place, source)))
+        })?;
         if onboarding.asks {
             ask::say("it answers\n");
         }
