@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
     BoxFuture, Error, Result, State,
-    hooks::{AsyncHook, Call, HookPoint, HookReturn, HookSet, SyncHook, point},
+    hooks::{AsyncHook, Call, HookPoint, HookReturn, HookSet, SyncHook, args, point},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -148,16 +148,16 @@ impl Hook {
         }
     }
 
-    fn call_blocking<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
+    fn call_blocking<P: Wire>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
         let mut deadline = after(limit);
         let Some(peer) = self.or_absent(self.plugin.reach_blocking(Some(limit)))? else { return Ok(None) };
-        let mut request = peer.ask_blocking(&self.method, &self.params::<P>(call.args));
+        let mut request = peer.ask_blocking(&self.method, &self.params::<P>(args));
         loop {
             match request.next_before(deadline) {
                 Some(Arrival::Response(answer)) => {
                     request.is_over = true;
-                    return self.finish::<P>(P::state(call.args), answer);
+                    return self.finish::<P>(P::state(args), answer);
                 }
                 Some(Arrival::Question { id, method, params }) => {
                     // A person may take as long as they need.
@@ -206,10 +206,18 @@ struct Onboarding(Hook);
 
 impl SyncHook<point::OnboardConfig> for Onboarding {
     fn call(&self, call: Call<'_, point::OnboardConfig>) -> HookReturn<Value> {
-        let answer = self.0.call_blocking(call)?;
-        let Some(Value::Object(mut part)) = answer else { return Ok(answer) };
         let name = self.0.plugin.name();
-        let is_same = |key: &str, value: &Value| call.args.current_config.get(key) == Some(value);
+        // The rest has keys in it.
+        let shown = [name, "model"];
+        let shown: Map<String, Value> = shown
+            .into_iter()
+            .filter_map(|key| Some((key.to_owned(), call.args.current_config.get(key)?.clone())))
+            .collect();
+        let shown = Value::from(shown);
+        let args = args::OnboardConfig { current_config: &shown };
+        let answer = self.0.call_blocking::<point::OnboardConfig>(args)?;
+        let Some(Value::Object(mut part)) = answer else { return Ok(answer) };
+        let is_same = |key: &str, value: &Value| shown.get(key) == Some(value);
         let others = part.iter().filter(|(key, value)| *key != name && !is_same(key, value));
         let others: Vec<&str> = others.map(|(key, _)| key.as_str()).collect();
         if !others.is_empty() {
@@ -260,6 +268,6 @@ impl<P: Wire> AsyncHook<P> for Hook {
 
 impl<P: Wire> SyncHook<P> for Hook {
     fn call(&self, call: Call<'_, P>) -> HookReturn<P::Output> {
-        self.call_blocking(call).map_err(Into::into)
+        self.call_blocking::<P>(call.args).map_err(Into::into)
     }
 }

@@ -272,6 +272,7 @@ fn a_plugin_that_was_added_sets_only_its_own_part() {
     let (_server, base) = server();
     let (sandbox, before) = configured(&base);
     let code = "from bub_sdk import hookimpl, serve\n\n@hookimpl\ndef onboard_config(current_config):\n    \
+                assert list(current_config) == ['model'], 'it sees more than it should'\n    \
                 return {**current_config, 'weather': {'units': 'metric'}, 'owners': ['lab:eve'], 'max_steps': 900}\n\nserve()\n";
     if !crate::plugin::python(&sandbox, "weather", code) {
         return;
@@ -281,7 +282,7 @@ fn a_plugin_that_was_added_sets_only_its_own_part() {
         person.expect(question);
         person.send("\r");
     }
-    person.expect(r#"plugin=weather left_out=["max_steps", "owners"]"#);
+    person.expect(r#"plugin=weather left_out=["owners", "max_steps"]"#);
     person.expect("Saved config to ");
     assert_eq!(person.finish().0, Some(0));
     assert_eq!(config(&sandbox), before + "weather:\n  units: metric\n");
