@@ -1,7 +1,7 @@
 //! The gateway itself: accepts messages, runs the channels, and stops without losing anything.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, OnceLock, Weak},
     time::Duration,
 };
@@ -380,12 +380,17 @@ impl Core {
         let mut items: HashMap<String, (String, Item)> = HashMap::new();
         let mut order = Vec::with_capacity(inbounds.len());
         let mut groups = Vec::new();
+        let mut kept: BTreeMap<String, usize> = BTreeMap::new();
         for inbound in inbounds {
             let accepted = &inbound.accepted;
             let mut message = accepted.envelope();
-            if let Some(channel) = message.channel().and_then(|name| self.channel(&name)) {
-                channel.restore(&mut message);
-            }
+            let name = message.channel().unwrap_or_default().into_owned();
+            let Some(channel) = self.channel(&name) else {
+                // Nobody would hear the answer.
+                *kept.entry(name).or_default() += 1;
+                continue;
+            };
+            channel.restore(&mut message);
             let mut item = Item::new(accepted.id.clone(), message);
             (item.attempt, item.is_recovered) = (inbound.attempt, true);
             // Without room it is taken all the same: it was accepted.
@@ -395,6 +400,11 @@ impl Core {
                 groups.push((accepted.id.clone(), inbound.with.clone()));
             }
             items.insert(accepted.id.clone(), (accepted.session.clone(), item));
+        }
+        for (channel, messages) in kept {
+            tracing::warn!(
+                "gateway.messages_kept channel={channel} messages={messages}: they are answered once it is enabled"
+            );
         }
         // What was one turn is the same turn again.
         for (id, with) in groups {

@@ -164,28 +164,6 @@ async fn a_failed_turn_does_not_stop_its_session() {
     world.stop().await;
 }
 
-// L1: a failure of which nobody could be told is no end: the message is tried again at the next start.
-#[tokio::test(start_paused = true)]
-async fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
-    let dir = tempfile::tempdir().unwrap();
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    world.channel(0).say("a", "wait").await.unwrap();
-    world.channel(0).say("a", "fail").await.unwrap();
-    world.echo.wait_asked(1).await;
-    world.stop().await;
-    // Its channel is not there this time.
-    let world = World::open(dir.path(), vec![Fake::new("other")]).await;
-    world.echo.permits.add_permits(1);
-    world.echo.wait_asked(2).await;
-    world.stop().await;
-    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    assert_eq!(world.recovered.messages, 1);
-    let sent = world.channel(0).wait_sent(1).await;
-    assert!(sent[0].content.contains("is not answered"), "{sent:?}");
-    assert!(world.echo.deliveries.lock().unwrap()[0].attempt > 1, "attempts are counted");
-    world.stop().await;
-}
-
 // H-142: a message for a channel that is not there is refused.
 #[tokio::test(start_paused = true)]
 async fn a_message_of_an_unknown_channel_is_refused() {

@@ -132,6 +132,66 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     world.stop().await;
 }
 
+// L1: a failure of which nobody could be told is no end: it is told once that can be written down, at the latest by the next
+// start, which tries the message again.
+#[test]
+fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
+    for comes_back in [true, false] {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        life(async {
+            let echo = Echo::new(vec![Fake::new("lab")]);
+            let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
+            world.channel(0).say("a", "fail, wait").await.unwrap();
+            world.echo.wait_asked(1).await;
+            faults.disk_space(Some(0));
+            world.echo.permits.add_permits(1);
+            // The clock stands still until nothing else is left to do.
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            if comes_back {
+                faults.disk_space(None);
+                is_told(&world).await;
+            }
+            world.stop().await;
+        });
+        life(async {
+            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            assert_eq!(world.recovered.messages, usize::from(!comes_back));
+            if !comes_back {
+                world.echo.permits.add_permits(1);
+                is_told(&world).await;
+                assert!(world.echo.deliveries.lock().unwrap()[0].attempt > 1, "attempts are counted");
+            }
+            world.stop().await;
+        });
+    }
+}
+
+async fn is_told(world: &World) {
+    let sent = world.channel(0).wait_sent(1).await;
+    assert!(sent[0].content.contains("is not answered"), "{sent:?}");
+}
+
+// L1: a channel that is not enabled any more keeps its messages for the day when it is, and stops nobody else.
+#[tokio::test(start_paused = true)]
+async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let fakes = || vec![Fake::new("lab"), Fake::new("other")];
+    let world = World::open(dir.path(), fakes()).await;
+    world.channel(0).say("a", "wait").await.unwrap();
+    world.stop().await;
+    for _ in 0..2 {
+        let world = World::try_with(options(dir.path()), Echo::new(fakes()), &["other"]).await.unwrap();
+        assert_eq!(world.recovered.messages, 1);
+        world.channel(1).say("b", "hello").await.unwrap().settled().await;
+        assert_eq!(world.echo.wait_asked(1).await.len(), 1, "only what can be answered is asked");
+        world.stop().await;
+    }
+    let world = World::open(dir.path(), fakes()).await;
+    world.echo.permits.add_permits(1);
+    assert_eq!(world.channel(0).wait_sent(1).await[0].content, "echo: wait");
+    world.stop().await;
+}
+
 // Design §5: who sent it is known after a restart, and which attempt it is.
 #[test]
 fn a_redelivered_message_is_what_it_was() {

@@ -254,6 +254,9 @@ impl Echo {
         let text = prompt.text();
         self.asked.send_modify(|asked| asked.push(text.clone()));
         if text.starts_with("fail") {
+            if text.ends_with("wait") {
+                self.permits.acquire().await.unwrap().forget();
+            }
             return Err(Error::new(ErrorKind::Provider, "the model is gone"));
         }
         let words: Vec<_> = text.split(' ').collect();
