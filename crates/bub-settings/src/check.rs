@@ -250,7 +250,7 @@ pub(crate) fn invalid(setting: &Setting, origin: Origin, text: &str) -> Settings
     const LONGEST: usize = 60;
     let found = if matches!(setting.kind(), Kind::Map | Kind::Maps) {
         "a single value".to_owned()
-    } else if setting.is_secret() || is_sensitive_name(setting.key()) || show::url_password(text).is_some() {
+    } else if setting.is_secret() || is_sensitive_name(setting.key()) || may_hide(setting, text) {
         "a text that is not shown".to_owned()
     } else if text.chars().count() > LONGEST || text.chars().any(char::is_control) {
         let shown: String = text.chars().take(LONGEST).filter(|c| !c.is_control()).collect();
@@ -259,6 +259,11 @@ pub(crate) fn invalid(setting: &Setting, origin: Origin, text: &str) -> Settings
         format!("`{text}`")
     };
     mismatch(setting, origin, found)
+}
+
+/// Whether a text has a password or a key in it, or what may well be one.
+pub(crate) fn may_hide(setting: &Setting, text: &str) -> bool {
+    show::url_password(text).is_some() || (setting.has_form() && show::has_extras(text))
 }
 
 fn mismatch(setting: &Setting, origin: Origin, found: String) -> SettingsError {

@@ -151,6 +151,11 @@ impl Setting {
         (self.min, self.max)
     }
 
+    /// Whether a form of text is asked for.
+    pub(crate) fn has_form(&self) -> bool {
+        self.form.is_some()
+    }
+
     /// Whether a text has the form that is asked for.
     pub(crate) fn fits(&self, text: &str) -> bool {
         self.form.is_none_or(|form| (form.fits)(text))

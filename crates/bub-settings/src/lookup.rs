@@ -86,25 +86,26 @@ impl Settings {
         Some((slot, rest.split('.').filter(|_| !rest.is_empty())))
     }
 
-    fn part<'p>(&self, slot: &Slot, rest: impl Iterator<Item = &'p str> + Clone) -> Option<Found> {
+    fn part<'p>(&self, slot: &'p Slot, rest: impl Iterator<Item = &'p str> + Clone) -> Option<Found> {
         let setting = slot.setting();
         let Some(node) = &slot.value else {
             let default = self.shown(slot);
             return rest.clone().try_fold(&default, |value, key| value.get(key)).cloned().map(Found::Value);
         };
-        let last = rest.clone().last().unwrap_or(setting.key()).to_owned();
+        let name = rest.clone().fold(setting.key(), show::name_in);
+        let shown = |node| Found::Value(show::masked(setting, name, node));
         let node = node.descend(rest)?;
         Some(match &node.data {
-            Data::Scalar(Scalar { text, atom }) if *atom != Atom::Null && show::is_secret(setting, &last) => {
+            Data::Scalar(Scalar { text, atom }) if *atom != Atom::Null && show::is_secret(setting, name) => {
                 Found::Secret(Secret::from(text.as_str()))
             }
-            _ => only_secret(setting, node).unwrap_or_else(|| Found::Value(show::masked(setting, node))),
+            _ => only_secret(setting, node).unwrap_or_else(|| shown(node)),
         })
     }
 
     fn shown(&self, slot: &Slot) -> Value {
         match &slot.value {
-            Some(node) => show::masked(slot.setting(), node),
+            Some(node) => show::masked(slot.setting(), slot.setting().key(), node),
             None => self.default_of(slot.declared()),
         }
     }

@@ -139,7 +139,7 @@ impl Settings {
     fn read_layer(&self, setting: &Setting, layer: Layer<'_>) -> Result<Option<Node>, SettingsError> {
         let Layer { origin, text, provider, .. } = layer;
         let text = text.ok_or_else(|| SettingsError::NotText { place: origin.to_string() })?;
-        if setting.is_secret() {
+        if setting.is_secret() || (!setting.fits(text.trim()) && check::may_hide(setting, text)) {
             // Even a text that turns out to be wrong may be mentioned somewhere.
             self.redactor.register_text(text);
             if let Origin::Env(name) = &origin {
@@ -156,9 +156,14 @@ impl Settings {
     fn note_secrets(&self, setting: &Setting, node: &Node) {
         node.leaves(setting.key(), &mut |key, leaf| {
             let whole = show::is_secret(setting, key).then_some(leaf.text.as_str());
-            let Some(secret) = whole.or_else(|| show::url_password(&leaf.text)) else { return };
-            self.redactor.register_text(secret);
-            if let Origin::Env(name) = &node.origin {
+            let parts = || show::url_password(&leaf.text).into_iter().chain(show::query_secrets(&leaf.text));
+            let secrets: Vec<_> = whole.map_or_else(|| parts().collect(), |whole| vec![whole]);
+            for secret in &secrets {
+                self.redactor.register_text(secret);
+            }
+            if let Origin::Env(name) = &node.origin
+                && !secrets.is_empty()
+            {
                 self.keep_from_children(name);
             }
         });

@@ -28,18 +28,32 @@ fn is_float_of_original(text: &str) -> bool {
     mantissa.contains('.') && exponent.starts_with(['-', '+'])
 }
 
-/// A tree as data that may be shown.
-pub(crate) fn masked(setting: &Setting, node: &Node) -> Value {
-    build(for_all(setting, node), setting.key(), &|key, scalar| {
+/// A tree as data that may be shown; `key` is its own name.
+pub(crate) fn masked(setting: &Setting, key: &str, node: &Node) -> Value {
+    build(for_all(setting, node), key, &|key, scalar| {
         let hidden = is_secret(setting, key) && scalar.atom != Atom::Null;
-        if hidden { Value::from(MASK) } else { without_password(plain(scalar)) }
+        match plain(scalar) {
+            _ if hidden => Value::from(MASK),
+            Value::String(text) => Value::from(without_secrets(key, text)),
+            value => value,
+        }
     })
 }
 
 /// Whether the leaf under `key` is a secret: because the setting is, or because a free-form map
 /// has an entry of that name.
 pub(crate) fn is_secret(setting: &Setting, key: &str) -> bool {
-    setting.is_secret() || (matches!(setting.kind(), Kind::Map | Kind::Maps) && is_sensitive_name(key))
+    let in_map = || matches!(setting.kind(), Kind::Map | Kind::Maps);
+    setting.is_secret() || (in_map() && (is_sensitive_name(key) || are_headers(key)))
+}
+
+/// The name that says whether the entry `child` of the map at `key` is a secret. Headers are called as somebody likes.
+pub(crate) fn name_in<'a>(key: &'a str, child: &'a str) -> &'a str {
+    if are_headers(key) { key } else { child }
+}
+
+fn are_headers(key: &str) -> bool {
+    key.ends_with("headers")
 }
 
 /// The password in `scheme://user:password@host`.
@@ -50,21 +64,47 @@ pub(crate) fn url_password(text: &str) -> Option<&str> {
     user.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
 }
 
-fn without_password(value: Value) -> Value {
-    match value {
-        Value::String(text) => match url_password(&text) {
-            Some(password) => Value::String(text.replace(&format!(":{password}@"), &format!(":{MASK}@"))),
-            None => Value::String(text),
-        },
-        value => value,
+/// The values in the query of an address that are secrets by their names.
+pub(crate) fn query_secrets(text: &str) -> impl Iterator<Item = &str> {
+    let query =
+        text.split_once("://").and_then(|(_, rest)| rest.split_once('?')).map_or("", |(_, query)| query);
+    let pairs = query.split(['&', '#']).filter_map(|pair| pair.split_once('='));
+    pairs.filter(|(name, _)| is_sensitive_name(name)).map(|(_, value)| value)
+}
+
+/// Whether a text that should be an address may have more in it than an address: a password, a key in its query.
+pub(crate) fn has_extras(text: &str) -> bool {
+    text.contains(['@', '?', '#'])
+}
+
+/// An address without what may be secret in it: a password, or a token in its place, and query and fragment.
+fn without_secrets(key: &str, text: String) -> String {
+    const ADDRESSES: [&str; 7] = ["url", "base", "proxy", "endpoint", "address", "host", "dsn"];
+    let is_address = ADDRESSES.iter().any(|name| key.ends_with(name))
+        || (text.contains("://") && !text.contains(char::is_whitespace));
+    if !is_address || !has_extras(&text) {
+        return text;
     }
+    let (scheme, rest) =
+        text.split_once("//").map_or(("", text.as_str()), |(_, rest)| text.split_at(text.len() - rest.len()));
+    let (user, host) = match rest.rsplit_once('@') {
+        None => (String::new(), rest),
+        Some((user, host)) => {
+            let name = user.split_once(':').map_or(String::new(), |(name, _)| format!("{name}:"));
+            (format!("{name}{MASK}@"), host)
+        }
+    };
+    let cut = host.find(['?', '#']).and_then(|at| host.get(..=at)).map(|shown| format!("{shown}{MASK}"));
+    format!("{scheme}{user}{}", cut.as_deref().unwrap_or(host))
 }
 
 fn build(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -> Value {
     match &node.data {
         Data::Scalar(scalar) => leaf(key, scalar),
         Data::List(items) => items.iter().map(|item| build(item, key, leaf)).collect(),
-        Data::Map(map) => map.iter().map(|(key, node)| (key, build(node, key, leaf))).collect(),
+        Data::Map(map) => {
+            map.iter().map(|(child, node)| (child, build(node, name_in(key, child), leaf))).collect()
+        }
     }
 }
 

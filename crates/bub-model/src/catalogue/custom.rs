@@ -151,7 +151,9 @@ impl Place<'_> {
     /// beside the address.
     fn bad(&self, field: &str, value: &Value, expected: &str) -> SettingsError {
         let found = match value {
-            Value::String(text) if text.len() <= 60 && field != "headers" && !text.contains(['?', '@']) => {
+            Value::String(text)
+                if text.len() <= 60 && field != "headers" && !text.contains(['?', '@', '#']) =>
+            {
                 format!("`{text}`")
             }
             Value::Number(number) => format!("`{number}`"),

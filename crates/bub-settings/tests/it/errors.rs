@@ -184,3 +184,33 @@ fn mistyped_policies_and_owners_are_errors() {
         assert!(error.ends_with(expected) && error.contains("config.yml:1"), "{error}");
     }
 }
+
+// W-35: whatever else is wrong with an address, a password or a key in it is not repeated.
+#[test]
+fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
+    let files = [
+        "telegram: {proxy: 'user:PLANTED@host:1080'}",
+        "telegram: {proxy: '//user:PLANTED@host'}",
+        "telegram: {proxy: 'PLANTED@host'}",
+        "telegram: {api_base: 'host/bot?key=PLANTED'}",
+        "api_base: 'user:PLANTED@host/v1'",
+        "api_base: 'http://host/v1?key=PLANTED'",
+        "api_base: {openai: 'host/v1?key=PLANTED'}",
+        "api_base: {openai: 'host/v1#PLANTED'}",
+        "webhook: {listen: 'user:PLANTED@host'}",
+    ];
+    let given = files.map(|file| Given::new().config(file)).into_iter();
+    let variables = [
+        ("BUB_TELEGRAM_PROXY", "user:PLANTED@x"),
+        ("BUB_API_BASE", "user:PLANTED@x"),
+        ("BUB_OPENAI_API_BASE", "x?key=PLANTED"),
+    ];
+    for given in given.chain(variables.map(|(name, value)| Given::new().env(name, value))) {
+        let error = given.error();
+        assert!(error.contains("is a text that is not shown, expected"), "{error}");
+        assert!(!error.contains("PLANTED"), "{error}");
+    }
+    let given = Given::new().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");
+    let (settings, _) = given.loader().load_lenient();
+    assert_eq!(settings.secret_env_names(), ["BUB_TELEGRAM_PROXY"]);
+}

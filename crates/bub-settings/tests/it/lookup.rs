@@ -9,12 +9,12 @@ use crate::given::Given;
 #[test]
 fn a_path_finds_settings_parts_of_maps_and_sections() {
     let given = Given::new()
-        .config("client_args: {headers: {X: 1}}\nspill: {threshold: 9}\n")
+        .config("client_args: {extra_query: {X: 1}}\nspill: {threshold: 9}\n")
         .env("BUB_MODEL", "a:b");
     let settings = given.load();
     let value = |path| settings.get_value(path).unwrap();
     assert_eq!(value("model"), Found::Value(json!("a:b")));
-    assert_eq!(value("client_args.headers.X"), Found::Value(json!(1)));
+    assert_eq!(value("client_args.extra_query.X"), Found::Value(json!(1)));
     assert_eq!(value("spill.threshold"), Found::Value(json!(9)));
     assert_eq!(value("spill"), Found::Value(json!({"threshold": 9})));
     assert_eq!(value("max_steps"), Found::Value(json!(100)));
@@ -44,9 +44,14 @@ fn secrets_come_as_secrets_and_masked_inside_maps() {
     let Found::Secret(secret) = settings.get_value("api_key.openai").unwrap() else { panic!("not a secret") };
     assert_eq!(secret.expose(), "sk-one-secret");
     assert_eq!(settings.get_value("api_key").unwrap(), Found::Value(json!({"openai": "***"})));
-    let args = json!({"headers": {"Authorization": "***", "X": "y"}});
+    let args = json!({"headers": {"Authorization": "***", "X": "***"}});
     assert_eq!(settings.get_value("client_args").unwrap(), Found::Value(args));
-    let Found::Secret(_) = settings.get_value("client_args.headers.Authorization").unwrap() else { panic!() };
+    for header in ["Authorization", "X"] {
+        let Found::Secret(_) = settings.get_value(&format!("client_args.headers.{header}")).unwrap() else {
+            panic!()
+        };
+    }
+    assert_eq!(settings.get_value("client_args.headers").unwrap().shown()["X"], json!("***"));
     let telegram = settings.get_value("telegram").unwrap().shown();
     assert_eq!(telegram["token"], json!("***"));
     assert_eq!(telegram["proxy"], json!("http://u:***@h"));
@@ -57,4 +62,24 @@ fn secrets_come_as_secrets_and_masked_inside_maps() {
         format!("{:?} {settings:?}", settings.get_value("api_key")).matches("plain-secret").count(),
         0
     );
+}
+
+#[test]
+fn an_address_is_shown_without_password_query_and_fragment() {
+    for (written, shown) in [
+        ("http://u:P6@h/v1?api_key=PLANTED", "http://u:***@h/v1?***"),
+        ("http://token@h/v1", "http://***@h/v1"),
+        ("http://u:p/w@h/v1", "http://u:***@h/v1"),
+        ("//u:pw@h", "//u:***@h"),
+        ("u:pw@h", "u:***@h"),
+        ("h/v1?key=PLANTED", "h/v1?***"),
+        ("http://h/v1#key=PLANTED", "http://h/v1#***"),
+        ("http://h/v1", "http://h/v1"),
+    ] {
+        let settings = Given::new().config(format!("providers: {{lab: {{base_url: '{written}'}}}}\n")).load();
+        assert_eq!(settings.get_value("providers.lab.base_url").unwrap().shown(), json!(shown));
+        assert_eq!(settings.get_value("providers").unwrap().shown(), json!({"lab": {"base_url": shown}}));
+        let is_known = settings.redactor().redact("<PLANTED>") == "<***>";
+        assert_eq!(is_known, written.contains("api_key"), "{written}");
+    }
 }
