@@ -38,6 +38,11 @@ pub(crate) trait Outcome: Sized {
     fn write(self) -> Value;
     fn read(value: Value) -> Result<Self>;
 
+    /// What a plugin answers; `None` when it is the same as to have no opinion.
+    fn opinion(self) -> Option<Value> {
+        Some(self.write())
+    }
+
     /// Its JSON Schema.
     fn schema() -> Value;
 }
@@ -64,6 +69,12 @@ fn object(value: Value) -> Result<Map<String, Value>> {
         Value::Object(map) => Ok(map),
         other => Err(wrong("an object", &other)),
     }
+}
+
+/// The name and the value of an object with one field.
+fn only_field(value: &Value) -> Option<(&str, &Value)> {
+    let map = value.as_object().filter(|map| map.len() == 1)?;
+    map.iter().next().map(|(name, value)| (name.as_str(), value))
 }
 
 fn optional_text(value: Option<&Value>) -> Option<String> {

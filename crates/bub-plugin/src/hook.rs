@@ -181,11 +181,7 @@ impl Hook {
         state: Option<&State>,
         answer: Result<Value>,
     ) -> Result<Option<P::Output>> {
-        let mut answer = match answer? {
-            Value::Null => return Ok(None),
-            Value::Object(answer) => answer,
-            other => return Err(self.wrong(&wrong("an object with `value`", &other))),
-        };
+        let mut answer = self.answer(answer?)?;
         let named = |error: Error| self.wrong(&error);
         let value = answer.remove("value").map(P::Output::read).transpose().map_err(named)?;
         if let Some(patch) = answer.get("state") {
@@ -193,6 +189,17 @@ impl Hook {
         }
         self.plugin.note_success();
         Ok(value)
+    }
+
+    /// The fields of an answer. One that says something which nobody understands is not one that says nothing.
+    pub(crate) fn answer(&self, answer: Value) -> Result<Map<String, Value>> {
+        let streams = self.entry.name == point::RunModelStream::SPEC.name;
+        let is_known = |name: &str| matches!(name, "value" | "state") || (streams && name == "stream");
+        match answer {
+            Value::Null => Ok(Map::new()),
+            Value::Object(answer) if answer.keys().all(|name| is_known(name)) => Ok(answer),
+            other => Err(self.wrong(&wrong("an object with `value`, `state` and nothing else", &other))),
+        }
     }
 
     /// What the plugin sent cannot be read.

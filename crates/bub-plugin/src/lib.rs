@@ -19,6 +19,7 @@ mod external;
 mod hook;
 mod installed;
 mod manifest;
+mod message;
 mod peer;
 mod plugin;
 mod reading;

@@ -18,7 +18,10 @@ use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
 
-use crate::errors::Meter;
+use crate::{
+    errors::Meter,
+    message::{self, Glimpse, Message},
+};
 
 /// No message is longer, in bytes.
 pub(crate) const MOST_LINE: usize = 16 * 1024 * 1024;
@@ -298,20 +301,17 @@ impl Peer {
     }
 
     /// Hands a message to whom it belongs.
-    fn take(self: &Arc<Self>, mut message: Value, length: usize, desk: &dyn Desk) -> bool {
-        let Some(map) = message.as_object_mut() else { return false };
-        let id = map.remove("id");
-        let params = map.remove("params").unwrap_or_default();
-        match (map.remove("method"), id) {
-            (Some(Value::String(method)), Some(id)) => self.take_request(id, method, params, desk),
-            (Some(Value::String(method)), None) if method == "stream/event" => {
-                return self.take_event(params, length);
-            }
-            (Some(Value::String(method)), None) => self.take_notification(&method, &params, desk),
+    fn take(self: &Arc<Self>, message: Message, length: usize, desk: &dyn Desk) -> bool {
+        let Message { id, method, params, result, error } = message;
+        match (method, id) {
+            (Some(method), Some(id)) => self.take_request(id, method, params, desk),
+            (Some(method), None) if method == "stream/event" => return self.take_event(params, length),
+            (Some(method), None) => self.take_notification(&method, &params, desk),
             (None, Some(id)) => {
-                let result = match map.remove("error").filter(|error| !error.is_null()) {
-                    Some(error) => Err(read_error(&error)),
-                    None => Ok(map.remove("result").unwrap_or_default()),
+                let result = match (error, result) {
+                    (Value::Null, Some(result)) => Ok(result),
+                    (Value::Null, None) => Err(self.wrong("its answer has neither `result` nor `error`")),
+                    (error, _) => Err(read_error(&error)),
                 };
                 let Some(number) = id.as_u64().filter(|id| *id < self.next_id.load(Ordering::Relaxed)) else {
                     // Whoever waits for the answer that this was meant to be would wait for ever.
@@ -322,9 +322,40 @@ impl Peer {
                 let Some(waiter) = waiter else { return self.take_late() };
                 waiter.to.send(Arrival::Response(result));
             }
-            _ => return false,
+            (None, None) => {
+                let is_answer = result.is_some() || !error.is_null();
+                self.take_unreadable(&Glimpse { is_answer, ..Glimpse::default() }, "it has no `id`");
+                return false;
+            }
         }
         true
+    }
+
+    /// The error of whoever waited for something that cannot be used.
+    fn wrong(&self, why: &str) -> Error {
+        Error::unknown(format!("plugin {}: {why}", self.name))
+    }
+
+    /// Tells whoever waits for it that a line cannot be read, so that nobody waits in vain.
+    fn take_unreadable(&self, seen: &Glimpse, why: &str) {
+        if seen.is_call {
+            if let Some(id) = seen.id {
+                let why = format!("the request cannot be read: {why}");
+                self.respond(&id.into(), Err(Error::invalid_input(why)));
+            }
+            return;
+        }
+        let waiter = {
+            let mut waiting = lock(&self.waiting);
+            // Without a number it can only be the answer to the one call that there is.
+            let only =
+                (seen.is_answer && waiting.len() == 1).then(|| waiting.keys().next().copied()).flatten();
+            seen.id.or(only).and_then(|id| waiting.remove(&id))
+        };
+        if let Some(waiter) = waiter {
+            let error = self.wrong(&format!("its answer cannot be read: {why}"));
+            waiter.to.send(Arrival::Response(Err(error)));
+        }
     }
 
     fn take_request(self: &Arc<Self>, id: Value, method: String, params: Value, desk: &dyn Desk) {
@@ -449,8 +480,13 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
         if line.iter().all(u8::is_ascii_whitespace) {
             continue;
         }
-        let is_message =
-            serde_json::from_slice(&line).is_ok_and(|message| peer.take(message, line.len(), desk));
+        let is_message = match message::read(&line) {
+            Ok(message) => peer.take(message, line.len(), desk),
+            Err(error) => {
+                peer.take_unreadable(&message::glimpse(&line), &error.to_string());
+                false
+            }
+        };
         if !is_message {
             garbage += 1;
             if meter.lets_through(&peer.name) {
@@ -471,7 +507,8 @@ fn read_error(error: &Value) -> Error {
     if let Some(data) = error.get("data").filter(|data| data.get("message").is_some()) {
         return Error::from_value(data);
     }
-    Error::unknown(error.get("message").and_then(Value::as_str).unwrap_or("it failed"))
+    let text = error.get("message").unwrap_or(error);
+    Error::unknown(text.as_str().unwrap_or("it failed"))
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

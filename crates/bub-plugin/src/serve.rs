@@ -90,8 +90,8 @@ impl Served {
         let before = P::state(args).map(Argument::write);
         let value = self.framework.hooks().call_one::<P>(PLUGIN, args).await?;
         let mut answer = Map::new();
-        if let Some(value) = value {
-            answer.insert("value".to_owned(), value.write());
+        if let Some(value) = value.and_then(Outcome::opinion) {
+            answer.insert("value".to_owned(), value);
         }
         if let (Some(before), Some(state)) = (before, P::state(args)) {
             answer.append(&mut changes(&before, state));

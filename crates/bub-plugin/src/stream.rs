@@ -268,7 +268,7 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
                     reading.asked.is_over = true;
                     return match end {
                         Ok(end) => {
-                            let ended = reading.turn.as_ref().map_or(Ok(()), |turn| turn.ended(&end));
+                            let ended = reading.turn.as_ref().map_or(Ok(()), |turn| turn.ended(end));
                             ended.err().map(|error| (Err(error), reading))
                         }
                         Err(error) => Some((Err(error), reading)),
@@ -285,7 +285,7 @@ pub(crate) trait Answering: Send + Sync + 'static {
     fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival>;
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value);
     fn read(&self, event: &Value) -> Result<StreamEvent>;
-    fn ended(&self, end: &Value) -> Result<()>;
+    fn ended(&self, end: Value) -> Result<()>;
 }
 
 impl Answering for Turn {
@@ -313,7 +313,8 @@ impl Answering for Turn {
         }
     }
 
-    fn ended(&self, end: &Value) -> Result<()> {
+    fn ended(&self, end: Value) -> Result<()> {
+        let end = self.hook.answer(end)?;
         let patch = end.get("state").map(|patch| apply(Some(&self.state), patch));
         patch.unwrap_or(Ok(())).map_err(|error| self.hook.wrong(&error))
     }
@@ -335,7 +336,7 @@ impl Answering for Nobody {
         match *self {}
     }
 
-    fn ended(&self, _: &Value) -> Result<()> {
+    fn ended(&self, _: Value) -> Result<()> {
         match *self {}
     }
 }

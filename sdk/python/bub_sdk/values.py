@@ -75,8 +75,9 @@ class ToolCallDecision(Fields):
     """What ``before_tool_call`` decides."""
 
     @classmethod
-    def proceed(cls, arguments: Optional[dict] = None) -> "ToolCallDecision":
-        return cls(proceed=arguments)
+    def proceed(cls, arguments: Optional[dict] = None) -> "Optional[ToolCallDecision]":
+        """With other arguments, if there are any; else it is no decision: the next guard is asked."""
+        return None if arguments is None else cls(proceed=arguments)
 
     @classmethod
     def replace(cls, result: Any) -> "ToolCallDecision":  # type: ignore[override]

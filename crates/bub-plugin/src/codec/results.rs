@@ -10,7 +10,7 @@ use bub_kernel::{
 use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
 use serde_json::{Value, json};
 
-use super::{Argument, Outcome, object, object_schema, optional_text, text, wrong};
+use super::{Argument, Outcome, object, object_schema, only_field, optional_text, text, wrong};
 
 /// Results that are things, which cannot cross.
 macro_rules! no_result {
@@ -212,11 +212,11 @@ impl Outcome for LlmDecision {
     }
 
     fn read(value: Value) -> Result<Self> {
-        match value.as_object().and_then(|map| map.iter().next()) {
-            Some((name, request)) if name == "proceed" => {
+        match only_field(&value) {
+            Some(("proceed", request)) => {
                 <&LlmRequest as Argument<'_>>::read(request.clone(), None).map(Self::Proceed)
             }
-            Some((name, Value::String(text))) if name == "finish" => Ok(Self::Finish(text.clone())),
+            Some(("finish", Value::String(text))) => Ok(Self::Finish(text.clone())),
             _ => Err(wrong("{\"proceed\": request} or {\"finish\": text}", &value)),
         }
     }
@@ -236,22 +236,23 @@ impl Outcome for ToolDecision {
         }
     }
 
+    fn opinion(self) -> Option<Value> {
+        (self != Self::Proceed(None)).then(|| self.write())
+    }
+
     fn read(value: Value) -> Result<Self> {
         let expected = "{\"proceed\": arguments}, {\"replace\": result} or {\"deny\": reason}";
-        match value.as_object().and_then(|map| map.iter().next()) {
-            Some((name, Value::Null)) if name == "proceed" => Ok(Self::Proceed(None)),
-            Some((name, Value::Object(arguments))) if name == "proceed" => {
-                Ok(Self::Proceed(Some(arguments.clone())))
-            }
-            Some((name, result)) if name == "replace" => Ok(Self::Replace(result.clone())),
-            Some((name, Value::Null)) if name == "deny" => Ok(Self::Deny(None)),
-            Some((name, Value::String(reason))) if name == "deny" => Ok(Self::Deny(Some(reason.clone()))),
+        match only_field(&value) {
+            Some(("proceed", Value::Object(arguments))) => Ok(Self::Proceed(Some(arguments.clone()))),
+            Some(("replace", result)) => Ok(Self::Replace(result.clone())),
+            Some(("deny", Value::Null)) => Ok(Self::Deny(None)),
+            Some(("deny", Value::String(reason))) => Ok(Self::Deny(Some(reason.clone()))),
             _ => Err(wrong(expected, &value)),
         }
     }
 
     fn schema() -> Value {
-        let (arguments, reason) = (json!({"type": ["object", "null"]}), json!({"type": ["string", "null"]}));
+        let (arguments, reason) = (json!({"type": "object"}), json!({"type": ["string", "null"]}));
         json!({"oneOf": [object_schema(&json!({"proceed": arguments})), object_schema(&json!({"replace": {}})), object_schema(&json!({"deny": reason}))]})
     }
 }

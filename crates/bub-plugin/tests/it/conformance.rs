@@ -85,6 +85,10 @@ async fn observe(framework: &Framework) -> Value {
             seen.insert(format!("after {tool} {:?}", result.result.is_ok()), format!("{after:?}").into());
         }
     }
+    let arguments: serde_json::Map<_, _> = [("a".to_owned(), json!(1))].into_iter().collect();
+    let call = ToolCall { run_id: "r".to_owned(), tool: "allow".to_owned(), arguments };
+    let gate = hooks.before_tool_call(call, &state).await;
+    seen.insert("guard allow".into(), format!("{:?} {:?}", gate.decision, gate.call.arguments).into());
     for content in ["drop", "steer", "follow_up", "hello"] {
         let (message, snapshot) =
             (Envelope::text(content), TurnSnapshot { running_count: 2, ..TurnSnapshot::default() });

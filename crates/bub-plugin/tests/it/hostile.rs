@@ -347,6 +347,75 @@ async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_obse
     a_few_at_a_time(hows.into_iter().flat_map(|how| [(how, false), (how, true)]).map(check)).await;
 }
 
+// Design §3: only what says that there is no opinion is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_whose_answer_nobody_understands_denies() {
+    if is_skipped() {
+        return;
+    }
+    let check = async |(answer, is_allowed): (&str, bool)| {
+        let world = World::with(&format!("raw {answer}"), "before_tool_call");
+        let decided = world.guarded("t").await;
+        assert_eq!(decided.starts_with("Proceed("), is_allowed, "{answer}: {decided}");
+        assert!(is_allowed || decided.contains("plugin probe: it"), "{answer}: {decided}");
+        world.end().await;
+    };
+    let cases = [
+        (r#"{"id": ID, "result": null}"#, true),
+        (r#"{"id": ID, "result": {}, "error": null}"#, true),
+        (r#"{"id": ID, "result": {"state": {}}}"#, true),
+        (r#"{"id": ID, "result": {"value": {"proceed": {}}}}"#, true),
+        (r#"{"id": ID, "result": {"deny": "no!"}}"#, false),
+        (r#"{"id": ID, "result": {"vaule": {"deny": "no!"}}}"#, false),
+        (r#"{"id": ID, "result": {"value": {"proceed": {}}, "deny": true}}"#, false),
+        (r#"{"id": ID, "result": {"stream": true}}"#, false),
+        (r#"{"id": ID}"#, false),
+        (r#"{"id": ID, "error": null}"#, false),
+        (r#"{"id": ID, "result": {"value": {"deny": "no!"}}, "result": {}}"#, false),
+        (r#"{"id": ID, "result": {"value": null}}"#, false),
+        (r#"{"id": ID, "result": {"value": {"proceed": null}}}"#, false),
+        (r#"{"id": ID, "result": {"value": {"proceed": {}, "deny": "no!"}}}"#, false),
+        (r#"{"id": ID, "result": {"value": {}}}"#, false),
+    ];
+    a_few_at_a_time(cases.into_iter().map(check)).await;
+}
+
+// L8: nobody waits for an answer that was there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
+    if is_skipped() {
+        return;
+    }
+    let deep = format!(r#"{{"id": ID, "result": {{"value": {}{}}}}}"#, "[".repeat(500), "]".repeat(500));
+    let check = async |(answer, expected): (&str, &str)| {
+        let world = World::with(&format!("raw {answer}"), "build_prompt");
+        let outcome = format!("{:?}", world.turn("x").await);
+        assert!(outcome.contains(expected), "{answer}: {outcome}");
+        world.end().await;
+    };
+    let unreadable = "plugin probe: its answer cannot be read: ";
+    let cases = [
+        (r#"{"id": ID, "result": {"value": NaN}}"#, unreadable),
+        (r#"{"result": {"value": 1e999}, "id" : ID}"#, unreadable),
+        (r#"{"id": ID, "result": {"value": "\ud800"}}"#, unreadable),
+        ("{\"id\": ID, \"result\": {\"value\": \"\u{e9}\"}}", unreadable),
+        (&deep, unreadable),
+        (r#"{"id": ID, "id": ID, "result": {}}"#, unreadable),
+        (r#"[{"id": ID, "result": {"value": "x"}}, {"id": ID, "result": null}]"#, unreadable),
+        // Whose answer it is is clear where only one is waited for.
+        (r#"{"result": {"value": NaN}}"#, unreadable),
+        (r#"{"result": {"value": "x"}}"#, "its answer cannot be read: it has no `id`"),
+        // What can be read is.
+        (r#"[{"id": ID, "result": {"value": "x"}}]"#, "Ok((\"x\","),
+        ("\u{ef}\u{bb}\u{bf}{\"id\": ID, \"result\": {\"value\": \"x\"}}", "Ok((\"x\","),
+        // What was not meant to be an answer ends no call.
+        ("debug {1}\n{\"a\": NaN}\n{\"id\": ID, \"result\": {\"value\": \"x\"}}", "Ok((\"x\","),
+        (r#"{"id": ID, "error": "just text"}"#, "Err(\"just text\")"),
+        (r#"{"id": ID, "error": {}}"#, "Err(\"it failed\")"),
+    ];
+    a_few_at_a_time(cases.into_iter().map(check)).await;
+}
+
 // L8
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_plugin_started_ends_with_it() {

@@ -125,7 +125,10 @@ for line in sys.stdin.buffer:
         say(id=call, result={})
     elif call is not None and method:
         is_bad = b"bad" in line
-        if HOW.startswith("{"):
+        if HOW.startswith("raw "):
+            # The line as it is, with `ID` for the number, in an encoding that has all bytes.
+            write(HOW[4:].replace("ID", str(call)).encode("latin-1") + b"\n")
+        elif HOW.startswith("{"):
             how = json.loads(HOW)
             if "event" in how:
                 say(method="stream/event", params={"id": call, "event": how["event"]})

@@ -123,6 +123,7 @@ impl Probe {
             "change" => {
                 Ok(Some(ToolDecision::Proceed(Some([("b".to_owned(), json!(2))].into_iter().collect()))))
             }
+            "allow" => Ok(Some(ToolDecision::Proceed(None))),
             "fail" => Err(Error::invalid_input("the guard fails")),
             _ => Ok(None),
         }

@@ -91,6 +91,8 @@ class Probe:
             return ToolCallDecision.replace({"instead": 1})
         if call.tool == "change":
             return ToolCallDecision.proceed({"b": 2})
+        if call.tool == "allow":
+            return ToolCallDecision.proceed()
         if call.tool == "fail":
             raise BubError("the guard fails", "invalid_input")
         return None
