@@ -95,7 +95,7 @@ impl Loader {
         if let Some((directory, trust)) = self.workspace {
             match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
                 Ok(file) => sources.dotenv = file,
-                Err(error) => problems.push(error),
+                Err(error) => warnings.push(Warning::DotEnvFile { problem: error.to_string() }),
             }
         }
         let mut settings = Settings::new(sources, self.redactor, warnings);

@@ -121,7 +121,14 @@ impl Settings {
             if layer.distrusted {
                 warnings.push(Warning::Untrusted { origin: layer.origin, name: setting.key().to_owned() });
             } else if !self.belongs_elsewhere(&layer) {
-                add(self.read_layer(setting, layer));
+                let in_workspace = matches!(layer.origin, Origin::DotEnv { .. });
+                match self.read_layer(setting, layer) {
+                    // A repository that somebody else wrote must not lock the user out.
+                    Err(error) if in_workspace => {
+                        warnings.push(Warning::DotEnvValue { problem: error.to_string() });
+                    }
+                    read => add(read),
+                }
             }
         }
         merged

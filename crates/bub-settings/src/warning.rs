@@ -47,6 +47,16 @@ pub enum Warning {
         /// What is wrong with it.
         problem: &'static str,
     },
+    /// A `.env` that cannot be read, which is somebody else's file as often as not: a virtual environment, for one.
+    DotEnvFile {
+        /// The file, and what is wrong with it.
+        problem: String,
+    },
+    /// A value in `.env` that does not fit its setting.
+    DotEnvValue {
+        /// Where it stands, and what is wrong with it.
+        problem: String,
+    },
     /// A `${NAME}` in the `.env` of an untrusted workspace that names a secret of the process.
     SecretReference {
         /// Where it stands.
@@ -75,6 +85,8 @@ impl fmt::Display for Warning {
                 write!(f, "{origin}: `{name}` ignored, only the variable {variable} sets it")
             }
             Self::DotEnvSyntax { origin, problem } => write!(f, "{origin}: ignored, {problem}"),
+            Self::DotEnvFile { problem } => write!(f, "{problem}; the file is ignored"),
+            Self::DotEnvValue { problem } => write!(f, "{problem}; the line is ignored"),
             Self::SecretReference { origin, name } => {
                 write!(f, "{origin}: `${{{name}}}` left empty, this workspace is not trusted to read it")
             }

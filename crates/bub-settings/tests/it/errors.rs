@@ -78,8 +78,6 @@ fn a_wrong_variable_is_named() {
         given.error(),
         "environment variable BUB_MAX_TOKENS: `max_tokens` is `lots`, expected a whole number of at least 1"
     );
-    let given = Given::new().dotenv("\nBUB_MAX_TOKENS=lots");
-    assert!(given.error().starts_with("work/.env:2 (BUB_MAX_TOKENS): `max_tokens` is `lots`, expected"));
     let given = Given::new().flag("max_tokens", "lots");
     assert!(given.error().starts_with("flag --max_tokens: `max_tokens` is `lots`, expected"));
     let given = Given::new().env("BUB_FALLBACK_MODELS", "[a");
@@ -97,7 +95,6 @@ fn the_value_of_a_secret_is_never_quoted() {
         Given::new().config("telegram: {token: [hunter2hunter2]}"),
         Given::new().env("BUB_API_KEY", "{hunter2hunter2"),
         Given::new().env("BUB_CLIENT_ARGS", "hunter2hunter2"),
-        Given::new().dotenv("BUB_API_KEY='{hunter2hunter2'"),
         Given::new().config("api_key: 'hunter2hunter2"),
         Given::new().config("api_key: hunter2hunter2: x"),
         Given::new().config("api_key: *hunter2hunter2"),
@@ -140,12 +137,7 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
     fs::create_dir(given.path("user/.bub/config.yml")).unwrap();
     assert_eq!(given.error(), "user/.bub/config.yml: cannot be read: not a regular file");
 
-    let given = Given::new();
-    fs::create_dir(given.path("work/.env")).unwrap();
-    assert_eq!(given.error(), "work/.env: cannot be read: not a regular file");
-
     assert_eq!(Given::new().config([b'a', b':', 0xff]).error(), "user/.bub/config.yml: not valid UTF-8 text");
-    assert_eq!(Given::new().dotenv([b'A', b'=', 0xff]).error(), "work/.env: not valid UTF-8 text");
     assert_eq!(
         Given::new().config(vec![b'#'; 1024 * 1024 + 1]).error(),
         "user/.bub/config.yml: cannot be read: larger than 1 MiB"

@@ -84,3 +84,27 @@ fn no_workspace_means_no_dotenv() {
     assert_eq!(settings.get(&core::MODEL), None);
     assert!(given.root().join("work/.env").exists());
 }
+
+#[test]
+fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
+    let given = Given::new().config("model: a:b\n");
+    std::fs::create_dir(given.path("work/.env")).unwrap();
+    assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
+    assert_eq!(given.warnings(), ["work/.env: cannot be read: not a regular file; the file is ignored"]);
+    for (content, warning) in [
+        (vec![b'A', b'=', 0xff], "work/.env: not valid UTF-8 text; the file is ignored"),
+        (vec![b'#'; 1024 * 1024 + 1], "work/.env: cannot be read: larger than 1 MiB; the file is ignored"),
+    ] {
+        assert_eq!(Given::new().dotenv(content).warnings(), [warning]);
+    }
+    let text = "BUB_MAX_STEPS=3\nBUB_MAX_TOKENS=lots\nBUB_OTHERAPP_API_KEY='hunter2 hunter2'\nBUB_API_KEY='{hunter2hunter2'\n";
+    let given = Given::new().config("max_tokens: 7\n").dotenv(text);
+    let settings = given.load();
+    assert_eq!((settings.get(&core::MAX_STEPS), settings.get(&core::MAX_TOKENS)), (Some(3), 7));
+    let warnings = given.warnings();
+    assert_eq!(warnings.len(), 3, "{warnings:#?}");
+    let expected = "work/.env:2 (BUB_MAX_TOKENS): `max_tokens` is `lots`, expected a whole number of at least 1; the line is ignored";
+    assert!(warnings.contains(&expected.to_owned()), "{warnings:#?}");
+    // W-35
+    assert!(!warnings.iter().any(|warning| warning.contains("hunter2")), "{warnings:#?}");
+}

@@ -52,6 +52,25 @@ fn the_env_file_is_that_of_the_workspace() {
     assert_eq!(run.ok(), "Ahoy, world!\n");
 }
 
+// A directory that somebody else filled does not lock the user out.
+#[test]
+fn a_foreign_env_file_is_a_warning_and_doctor_says_what_helps() {
+    let sandbox = Sandbox::new();
+    let file = sandbox.workspace().join(".env");
+    std::fs::create_dir(&file).unwrap();
+    let run = sandbox.example("echo_model", ["run", "hi"]);
+    assert_eq!(run.stderr.matches("not a regular file; the file is ignored").count(), 1, "{run:?}");
+    run.ok();
+    let doctor = sandbox.bub(["doctor", "--offline"]);
+    assert!(doctor.stdout.contains("doubtful  ./.env: cannot be read"), "{doctor:?}");
+    assert!(doctor.stdout.contains("another directory with `-w DIR`"), "{doctor:?}");
+    std::fs::remove_dir(file).unwrap();
+    sandbox.write("workspace/.env", "BUB_OTHERAPP_API_KEY=two words\n");
+    let run = sandbox.example("echo_model", ["run", "hi"]);
+    assert_eq!(run.stderr.matches("(BUB_OTHERAPP_API_KEY)").count(), 1, "{run:?}");
+    run.ok();
+}
+
 // L5, L7: the .env of a workspace that came from anywhere cannot fill the memory.
 #[test]
 fn values_made_of_values_do_not_grow_without_end() {

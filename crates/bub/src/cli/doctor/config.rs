@@ -1,6 +1,6 @@
 //! The settings: what is wrong with their sources, and which are in force.
 
-use bub_settings::{Origin, Settings};
+use bub_settings::{Origin, Settings, Warning};
 
 use super::{super::config::plain, Finding, Patient};
 use crate::{
@@ -8,6 +8,8 @@ use crate::{
     logging,
 };
 
+const ASIDE: &str = "harmless if it is not meant for bub: move it away, or choose another directory with `-w DIR`, and nobody \
+                     mentions it; else make it a text of `NAME=value` lines";
 const EDIT: &str = "correct it there; for the config file `bub config set` or `bub config edit`";
 
 pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
@@ -19,7 +21,10 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     findings.extend(logging::file_problem(settings).map(|problem| {
         Finding::broken(problem, "set `log.file` to a file of its own, or `bub config unset log.file`")
     }));
-    findings.extend(settings.warnings().iter().map(|warning| Finding::doubtful(warning.to_string(), EDIT)));
+    findings.extend(settings.warnings().iter().map(|warning| {
+        let fix = if matches!(warning, Warning::DotEnvFile { .. }) { ASIDE } else { EDIT };
+        Finding::doubtful(warning.to_string(), fix)
+    }));
     if findings.is_empty() {
         let file = settings.config_file();
         let absent = if file.exists() { "" } else { " (does not exist; nothing needs it)" };
