@@ -17,6 +17,9 @@ use crate::journal::lock;
 /// The field of a message that is copied to its replies, for its channel to know where they go after a restart.
 pub(crate) const ROUTE: &str = "reply_route";
 
+/// The route of replies for which whoever wrote the message comes, in his own time: they wait for him.
+pub(crate) const CLAIM: &str = "claim";
+
 /// The field of a question for approval that names the request, for channels that have buttons.
 pub(crate) const APPROVAL: &str = "approval_id";
 

@@ -301,10 +301,12 @@ impl Core {
                 self.journal.append(Record::Mark).await?;
                 if self.journal.live().owner(key) == Some(&owner) {
                     if let Some(ticket) = ticket {
-                        ticket.accept(&owner, true);
                         if self.journal.live().is_finished(&owner) {
                             ticket.settle(Outcome::Done { replies: 0 });
+                        } else {
+                            ticket.owe(Outbox::claim(self, &owner).await?);
                         }
+                        ticket.accept(&owner, true);
                     }
                     return Ok(());
                 }
@@ -373,6 +375,7 @@ impl Core {
 
     /// Puts what the journal holds where it was.
     fn recover(self: &Arc<Self>) {
+        Outbox::forget_unclaimed(self);
         let (inbounds, outgoing) = {
             let live = self.journal.live();
             (live.inbounds().cloned().collect::<Vec<_>>(), live.outgoing().cloned().collect::<Vec<_>>())

@@ -52,7 +52,7 @@ async fn keep_running(core: Arc<Core>, name: String, is_tried: oneshot::Sender<(
     drop(is_tried);
     tracing::info!("channel.running channel={name}");
     // Replies may have waited for it.
-    core.outbox.hurry.notify_waiters();
+    core.outbox.channel_runs(&name);
 }
 
 /// Stops all of them, whatever one does.

@@ -12,7 +12,7 @@ use std::{
 
 use bub_kernel::{Channel, Envelope, Error, ErrorKind, Result};
 use futures_util::FutureExt as _;
-use tokio::sync::Notify;
+use tokio::sync::broadcast;
 
 use crate::{
     current::ROUTE,
@@ -25,6 +25,10 @@ use crate::{
 const MOST_AGE: u64 = 24 * 60 * 60 * 1000;
 /// The same after so many attempts.
 const MOST_ATTEMPTS: u32 = 200;
+/// On an error: nothing is wrong, the reply waits to be claimed.
+pub(crate) const UNCLAIMED: &str = "unclaimed";
+/// So many wishes may wait to be heard.
+const WISHES: usize = 64;
 /// An attempt takes no longer.
 const SEND_LIMIT: Duration = Duration::from_mins(2);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -34,14 +38,20 @@ const LONGEST_PAUSE: Duration = Duration::from_mins(10);
 /// somebody else's callback.
 type Chat = (String, String, Option<String>);
 
+/// What is to be tried now.
+#[derive(Clone, Debug)]
+enum Wish {
+    Reply(String),
+    Channel(String),
+}
+
 /// The replies on their way, by chat.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outbox {
     chats: Mutex<HashMap<Chat, VecDeque<Parcel>>>,
     /// How many chats have something to send just now, and do not merely wait for another attempt.
     busy: AtomicUsize,
-    /// A person wants something tried now.
-    pub(crate) hurry: Notify,
+    wishes: broadcast::Sender<Wish>,
 }
 
 /// A reply, with the slots that came with it as long as this process lives.
@@ -52,6 +62,12 @@ pub(crate) struct Parcel {
     pub(crate) attempt: u32,
 }
 
+impl Default for Outbox {
+    fn default() -> Self {
+        Self { chats: Mutex::default(), busy: AtomicUsize::default(), wishes: broadcast::Sender::new(WISHES) }
+    }
+}
+
 impl Outbox {
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::SeqCst) > 0
@@ -60,7 +76,8 @@ impl Outbox {
     /// Has a reply delivered after those of its chat that wait already.
     pub(crate) fn send(core: &Arc<Core>, mut parcel: Parcel) {
         let message = parcel.message.get_or_insert_with(|| parcel.reply.envelope());
-        let address = message.str_field(ROUTE).map(str::to_owned);
+        let own = parcel.reply.is_claimed.then_some(parcel.reply.id.as_str());
+        let address = own.or_else(|| message.str_field(ROUTE)).map(str::to_owned);
         let chat = (parcel.reply.channel.clone(), parcel.reply.chat.clone(), address);
         let mut chats = lock(&core.outbox.chats);
         if let Some(waiting) = chats.get_mut(&chat) {
@@ -81,9 +98,50 @@ impl Outbox {
         if found.is_stuck {
             Self::send(core, Parcel { reply: found.reply, message: None, attempt: 0 });
         } else {
-            core.outbox.hurry.notify_waiters();
+            core.outbox.wish(Wish::Reply(id.to_owned()));
         }
         Ok(())
+    }
+
+    /// A channel can send: what waits for that is tried now.
+    pub(crate) fn channel_runs(&self, name: &str) {
+        self.wish(Wish::Channel(name.to_owned()));
+    }
+
+    fn wish(&self, wish: Wish) {
+        // Nobody may be waiting.
+        let _ = self.wishes.send(wish);
+    }
+
+    /// Somebody comes for the replies to a message: how many of them waited for that.
+    pub(crate) async fn claim(core: &Arc<Core>, inbound: &str) -> Result<usize> {
+        let waiting: Vec<_> = core
+            .journal
+            .live()
+            .outgoing()
+            .filter(|outgoing| outgoing.is_stuck && outgoing.reply.is_claimed)
+            .filter(|outgoing| outgoing.reply.inbound.as_deref() == Some(inbound))
+            .map(|outgoing| outgoing.reply.id.clone())
+            .collect();
+        for id in &waiting {
+            Self::retry(core, id).await?;
+        }
+        Ok(waiting.len())
+    }
+
+    /// Forgets what nobody came for while its key was known.
+    pub(crate) fn forget_unclaimed(core: &Core) {
+        let old: Vec<_> = core
+            .journal
+            .live()
+            .outgoing()
+            .filter(|outgoing| outgoing.is_stuck && outgoing.reply.is_claimed && is_old(&outgoing.reply))
+            .map(|outgoing| outgoing.reply.id.clone())
+            .collect();
+        for id in old {
+            tracing::warn!("outbox.never_claimed reply={id}: nobody came for it in a day");
+            core.journal.post(Record::Forgotten { id });
+        }
     }
 
     /// Forgets a reply.
@@ -92,7 +150,7 @@ impl Outbox {
             return Err(unknown_reply(id));
         }
         core.journal.commit(Record::Forgotten { id: id.to_owned() }).await?;
-        core.outbox.hurry.notify_waiters();
+        core.outbox.wish(Wish::Reply(id.to_owned()));
         Ok(())
     }
 }
@@ -131,7 +189,7 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
             return;
         }
         // Before the attempt: whoever wants it tried again meanwhile is heard.
-        let hurry = core.outbox.hurry.notified();
+        let wishes = core.outbox.wishes.subscribe();
         let channel = core.running_channel(&parcel.reply.channel);
         let outcome = match &channel {
             Some(channel) => {
@@ -151,24 +209,45 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
             return;
         };
         let text = core.redact(error.message());
-        if channel.is_some() {
+        if channel.is_some() && !error.details().contains_key(UNCLAIMED) {
             tracing::warn!("outbox.attempt_failed reply={id} channel={} error={text}", parcel.reply.channel);
             core.note_error(&parcel.reply.channel, &text);
         }
         core.journal.post(Record::Attempt { id: id.clone(), attempt: parcel.attempt, error: text.clone() });
-        let is_old = now().saturating_sub(parcel.reply.at) > MOST_AGE || parcel.attempt >= MOST_ATTEMPTS;
-        if is_final(&error) || is_old {
-            tracing::error!("outbox.undeliverable reply={id}; see `bub outbox list`");
+        let is_unclaimed = error.details().contains_key(UNCLAIMED);
+        if is_final(&error) || is_old(&parcel.reply) || parcel.attempt >= MOST_ATTEMPTS {
+            if !is_unclaimed {
+                tracing::error!("outbox.undeliverable reply={id}; see `bub outbox list`");
+            }
             core.journal.post(Record::Undeliverable { id, error: text });
+            if is_unclaimed {
+                Outbox::forget_unclaimed(core);
+            }
             return;
         }
         core.outbox.busy.fetch_sub(1, Ordering::SeqCst);
         tokio::select! {
             () = tokio::time::sleep(pause(parcel.attempt, &error)) => {}
-            () = hurry => {}
+            () = wished(wishes, &parcel.reply) => {}
         }
         core.outbox.busy.fetch_add(1, Ordering::SeqCst);
     }
+}
+
+/// Fires when somebody wants this reply tried, or dropped.
+async fn wished(mut wishes: broadcast::Receiver<Wish>, reply: &Reply) {
+    loop {
+        match wishes.recv().await {
+            Ok(Wish::Reply(id)) if id != reply.id => {}
+            Ok(Wish::Channel(name)) if name != reply.channel => {}
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+fn is_old(reply: &Reply) -> bool {
+    now().saturating_sub(reply.at) > MOST_AGE
 }
 
 async fn attempt(channel: &dyn Channel, message: &Envelope) -> Result<()> {

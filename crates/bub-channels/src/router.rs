@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use bub_kernel::{BoxFuture, Channel, ChannelRouter, Envelope, Result};
 
 use crate::{
-    current::{Current, fingerprint},
+    current::{CLAIM, Current, ROUTE, fingerprint},
     gateway::Core,
     journal::{Record, Reply, now, raw},
     outbox::{Outbox, Parcel},
@@ -83,6 +83,7 @@ pub(crate) async fn dispatch(
         channel: name,
         print,
         by_tool,
+        is_claimed: message.str_field(ROUTE) == Some(CLAIM),
         message: raw(&message)?,
     };
     let parcel = Parcel { reply: Arc::new(reply.clone()), message: Some(message), attempt: 0 };

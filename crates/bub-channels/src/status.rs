@@ -155,6 +155,7 @@ fn undelivered(live: &Live) -> Value {
     let now = now();
     let replies = live.outgoing().map(|outgoing| {
         let state = match (outgoing.is_stuck, outgoing.attempt) {
+            (true, _) if outgoing.reply.is_claimed => "unclaimed",
             (true, _) => "given up",
             (false, 0) => "waiting",
             (false, _) => "being tried",

@@ -1,6 +1,9 @@
 //! What a channel can know about a message beyond "accepted": who it is, and what became of it.
 
-use std::sync::OnceLock;
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use tokio::sync::watch;
 
@@ -13,6 +16,7 @@ pub struct Ticket {
     key: Option<String>,
     accepted: OnceLock<Accepted>,
     outcome: watch::Sender<Option<Outcome>>,
+    owed: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -44,7 +48,12 @@ pub enum Outcome {
 impl Ticket {
     /// A ticket. Of several messages of a channel with the same key, within a day, only the first is taken.
     pub fn new(idempotency_key: Option<String>) -> Self {
-        Self { key: idempotency_key, accepted: OnceLock::new(), outcome: watch::Sender::new(None) }
+        Self {
+            key: idempotency_key,
+            accepted: OnceLock::new(),
+            outcome: watch::Sender::new(None),
+            owed: AtomicUsize::new(0),
+        }
     }
 
     /// The idempotency key.
@@ -61,6 +70,15 @@ impl Ticket {
     /// is settled, with no replies, only when the first was answered and its replies delivered already.
     pub fn is_duplicate(&self) -> bool {
         self.accepted.get().is_some_and(|accepted| accepted.is_duplicate)
+    }
+
+    /// How many replies to the first message waited to be claimed, and come now. For a duplicate.
+    pub fn owed(&self) -> usize {
+        self.owed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn owe(&self, replies: usize) {
+        self.owed.store(replies, Ordering::Relaxed);
     }
 
     /// Waits for the end. Never ends when the gateway stops before the message is settled.

@@ -32,7 +32,11 @@ use self::{
     exchange::{Exchange, Exchanges, Outbound},
     server::Server,
 };
-use crate::{ReplyTo, current::ROUTE};
+use crate::{
+    ReplyTo,
+    current::{CLAIM, ROUTE},
+    outbox::UNCLAIMED,
+};
 
 /// The name of the channel.
 pub const NAME: &str = "webhook";
@@ -105,6 +109,13 @@ impl Webhook {
             self.exchanges.add(exchange, &outbound);
         }
         let own = message.str_field(ROUTE).map(str::to_owned);
+        if let (Some(CLAIM), Some(exchange)) = (own.as_deref(), &exchange) {
+            if exchange.claimed(&outbound).await {
+                return Ok(());
+            }
+            let text = "nobody has come for it; a request with the same idempotency key gets it";
+            return Err(Error::not_found(text).with_detail(UNCLAIMED, true));
+        }
         if let Some(url) = own.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback())) {
             return self.callbacks.post(&url, inbound_id, &outbound).await;
         }

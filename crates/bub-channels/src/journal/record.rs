@@ -88,6 +88,9 @@ pub(crate) struct Reply {
     /// A tool sent it to the chat of its own turn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) by_tool: bool,
+    /// Whoever wrote the message comes for it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_claimed: bool,
     pub(crate) message: Box<RawValue>,
 }
 

@@ -50,7 +50,7 @@ impl Refusal {
 
 /// A JSON answer.
 pub(super) fn plain(status: StatusCode, body: &Value) -> Answer {
-    json_answer(status, body, None)
+    json_answer(status, body, || ())
 }
 
 /// The answer about an exchange. Whoever waits counts as waiting until it is written.
@@ -60,7 +60,12 @@ pub(super) fn about(id: &str, progress: &Progress, waiting: Option<Waiting>) -> 
         Progress::Answered(outbounds) if failure(outbounds).is_some() => StatusCode::INTERNAL_SERVER_ERROR,
         Progress::Answered(_) | Progress::Delivered | Progress::Dropped(_) => StatusCode::OK,
     };
-    json_answer(status, &describe(id, progress), waiting)
+    let (body, progress) = (describe(id, progress), progress.clone());
+    json_answer(status, &body, move || {
+        if let Some(waiting) = &waiting {
+            waiting.write(&progress);
+        }
+    })
 }
 
 /// An exchange as data.
@@ -86,16 +91,19 @@ fn failure(outbounds: &[Outbound]) -> Option<&Outbound> {
     outbounds.last().filter(|outbound| outbound.is_error())
 }
 
-fn json_answer(status: StatusCode, body: &Value, waiting: Option<Waiting>) -> Answer {
+/// What `written` holds is dropped with the body.
+fn json_answer(status: StatusCode, body: &Value, written: impl Fn() + Send + 'static) -> Answer {
     let mut bytes = body.to_string().into_bytes();
     bytes.push(b'\n');
-    let body = Full::new(Bytes::from(bytes)).map_err(move |never: Infallible| {
-        // Held until the body is gone, and that is when it is written.
-        let _held = &waiting;
-        never
+    let length = HeaderValue::from(bytes.len());
+    // A frame is asked for when it goes to the connection.
+    let body = Full::new(Bytes::from(bytes)).map_frame(move |frame| {
+        written();
+        frame
     });
     let mut answer = Response::new(body.boxed_unsync());
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(header::CONTENT_LENGTH, length);
     answer
 }

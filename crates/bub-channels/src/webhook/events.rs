@@ -29,7 +29,7 @@ pub(super) struct Events {
     /// How many replies were looked at.
     pub(super) seen: usize,
     /// Held while there is a reader.
-    pub(super) _held: (Waiting, OwnedSemaphorePermit),
+    pub(super) held: (Waiting, OwnedSemaphorePermit),
 }
 
 enum Stage {
@@ -70,7 +70,10 @@ impl Events {
                     Err(RecvError::Lagged(count)) => return (format!(": {count} pieces left out\n\n"), Stage::Growing),
                     Err(RecvError::Closed) => is_growing = false,
                 },
-                progress = self.exchanges.answered(&self.exchange) => return (self.last(&progress), Stage::Ended),
+                progress = self.exchanges.answered(&self.exchange) => {
+                    self.held.0.write(&progress);
+                    return (self.last(&progress), Stage::Ended);
+                }
                 Ok(all) = outbounds.wait_for(|all| all.len() > self.seen) => {
                     let question = all.get(self.seen).filter(|outbound| outbound.is_question()).cloned();
                     drop(all);

@@ -25,6 +25,8 @@ use crate::{Outcome, Ticket};
 const DELTAS: usize = 256;
 /// How long a reply waits for those who wait for it to take it.
 const TAKE_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a reply waits for somebody who comes for it: whoever asks for it again is about to.
+const CLAIM_DEADLINE: Duration = Duration::from_secs(1);
 /// How long after its last reply a turn may take to end.
 const SETTLE_DEADLINE: Duration = Duration::from_millis(250);
 /// How many messages may have joined each other.
@@ -55,6 +57,8 @@ pub(super) struct Exchange {
     callback: OnceLock<String>,
     outbounds: watch::Sender<Vec<Outbound>>,
     waiting: watch::Sender<usize>,
+    /// How many of the replies were written to a connection.
+    written: watch::Sender<usize>,
     deltas: OnceLock<broadcast::Sender<String>>,
     redactor: Redactor,
 }
@@ -190,7 +194,7 @@ impl Exchanges {
                 Some(ticket) if !ticket.is_duplicate() => ticket.settled().await,
                 Some(ticket) => tokio::select! {
                     biased;
-                    _ = outbounds.wait_for(|all| !all.is_empty()) => Outcome::Done { replies: 1 },
+                    _ = outbounds.wait_for(|all| all.len() >= ticket.owed().max(1)) => Outcome::Done { replies: 1 },
                     _ = ticket.settled() => return Progress::Delivered,
                 },
                 None => Outcome::Done { replies: 1 },
@@ -252,6 +256,7 @@ impl Exchange {
             callback: OnceLock::new(),
             outbounds: watch::Sender::default(),
             waiting: watch::Sender::default(),
+            written: watch::Sender::default(),
             deltas: OnceLock::new(),
             redactor,
         }
@@ -315,6 +320,22 @@ impl Exchange {
         let _ = tokio::time::timeout(TAKE_DEADLINE, waiting.wait_for(|count| *count == 0)).await;
     }
 
+    /// Waits until a reply is written to the connection of somebody who waits; `false` when nobody does.
+    pub(super) async fn claimed(&self, outbound: &Outbound) -> bool {
+        let is_it = |known: &Outbound| known.reply_id == outbound.reply_id;
+        let place = self.outbounds.borrow().iter().position(is_it).map_or(usize::MAX, |at| at + 1);
+        let (mut written, mut waiting) = (self.written.subscribe(), self.waiting.subscribe());
+        loop {
+            let is_awaited = *waiting.borrow_and_update() > 0;
+            tokio::select! {
+                biased;
+                Ok(_) = written.wait_for(|count| *count >= place) => return true,
+                Ok(()) = waiting.changed() => {}
+                () = tokio::time::sleep(CLAIM_DEADLINE), if !is_awaited => return false,
+            }
+        }
+    }
+
     /// Whether a reply is missing, or the turn goes on after this one.
     async fn has_more_to_come(&self) -> bool {
         let Some(ticket) = self.ticket.get().filter(|ticket| !ticket.is_duplicate()) else { return false };
@@ -350,6 +371,15 @@ impl Exchange {
 
 /// Somebody waits for a reply.
 pub(super) struct Waiting(Arc<Exchange>);
+
+impl Waiting {
+    /// The answer about an exchange goes to its connection.
+    pub(super) fn write(&self, progress: &Progress) {
+        if let Progress::Answered(outbounds) = progress {
+            self.0.written.send_modify(|count| *count = outbounds.len().max(*count));
+        }
+    }
+}
 
 impl Drop for Waiting {
     fn drop(&mut self) {

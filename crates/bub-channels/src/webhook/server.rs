@@ -246,9 +246,7 @@ impl Server {
             let (exchanges, hurry) = (Arc::clone(&self.exchanges), self.hurry.clone());
             let keep_alive = self.options.keep_alive;
             let held = (waiting, permit);
-            return Ok(
-                Events { exchange, exchanges, deltas, keep_alive, hurry, seen: 0, _held: held }.answer()
-            );
+            return Ok(Events { exchange, exchanges, deltas, keep_alive, hurry, seen: 0, held }.answer());
         }
         let progress = self.wait(&exchange).await;
         Ok(about(id, &progress, Some(waiting)))

@@ -94,8 +94,9 @@ impl Submission {
             message = message.media(item);
         }
         let mut message = Envelope::from(message).with_sender(sender);
-        if let Some(url) = &callback_url {
-            message.set(current::ROUTE, url.as_str());
+        let is_claimed = matches!(reply, Reply::Sync | Reply::Stream) && ticket.key().is_some();
+        if let Some(route) = callback_url.as_deref().or(is_claimed.then_some(current::CLAIM)) {
+            message.set(current::ROUTE, route);
         }
         if reply == Reply::Stream {
             message.set(STREAM_FIELD, true);

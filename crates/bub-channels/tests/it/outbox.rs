@@ -100,6 +100,36 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     assert_eq!(tend(json!({"do": "outbox"})).await.unwrap()["replies"].as_array().unwrap().len(), 0);
 }
 
+// What one reply is wished for is nothing to another: that waits as long as its platform asks.
+#[tokio::test(start_paused = true)]
+async fn dropping_a_reply_hurries_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    let later = Error::new(bub_kernel::ErrorKind::Temporary, "slow down");
+    *channel.failures.lock().unwrap() = vec![
+        Error::invalid_input("no such chat"),
+        later.with_retry_after(std::time::Duration::from_mins(1)),
+    ];
+    channel.say("a", "1").await.unwrap().settled().await;
+    channel.say("b", "2").await.unwrap().settled().await;
+    let begun = tokio::time::Instant::now();
+    let list = loop {
+        let list = status::ask(dir.path(), &json!({"do": "outbox"})).await.unwrap().unwrap();
+        let states: Vec<_> = list["replies"].as_array().unwrap().iter().map(|one| &one["state"]).collect();
+        if states.contains(&&json!("given up")) && states.contains(&&json!("being tried")) {
+            break list;
+        }
+        tokio::task::yield_now().await;
+    };
+    let replies = list["replies"].as_array().unwrap();
+    let given_up = replies.iter().find(|one| one["state"] == "given up").unwrap();
+    status::ask(dir.path(), &json!({"do": "drop", "id": given_up["id"]})).await.unwrap();
+    channel.wait_sent(1).await;
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(59), "{:?}", begun.elapsed());
+    world.stop().await;
+}
+
 // Empty text is nothing to send.
 #[tokio::test(start_paused = true)]
 async fn an_empty_reply_sends_nothing() {

@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, OnceLock},
 };
 
@@ -15,7 +15,7 @@ use bub_kernel::{
     PluginContext, Prompt, Result, StreamEvent, hooks,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
     webhook_callback::receive,
@@ -28,11 +28,29 @@ use crate::{
 struct Model {
     framework: FrameworkRef,
     webhook: Arc<OnceLock<Arc<Webhook>>>,
+    pace: Arc<Pace>,
+    waiting: Option<usize>,
+}
+
+/// What a message that says `wait` waits for.
+struct Pace {
+    asked: Semaphore,
+    go_on: Semaphore,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { asked: Semaphore::new(0), go_on: Semaphore::new(0) }
+    }
 }
 
 #[hooks(crate = bub_kernel)]
 impl Model {
-    fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
+    async fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
+        if prompt.text() == "wait" {
+            self.pace.asked.add_permits(1);
+            self.pace.go_on.acquire().await.unwrap().forget();
+        }
         ModelStream::of([StreamEvent::Text("echo: ".to_owned()), StreamEvent::Text(prompt.text().clone())])
     }
 
@@ -49,6 +67,8 @@ impl Model {
         options.token = Some(TOKEN.into());
         options.listen = String::from("127.0.0.1:0");
         options.callback_hosts = vec!["127.0.0.1".to_owned()];
+        options.keep_alive = std::time::Duration::from_millis(20);
+        options.waiting = self.waiting.unwrap_or(options.waiting);
         let webhook =
             self.webhook.get_or_init(|| Arc::new(Webhook::new(options, Arc::clone(message_handler))));
         vec![Arc::clone(webhook) as Arc<dyn Channel>]
@@ -56,15 +76,20 @@ impl Model {
 }
 
 struct Running {
+    directory: PathBuf,
     address: SocketAddr,
+    pace: Arc<Pace>,
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Result<()>>,
 }
 
 impl Running {
     async fn open(directory: &Path) -> Self {
-        let mut model = Model::default();
-        let webhook = Arc::clone(&model.webhook);
+        Self::with(directory, Model::default()).await
+    }
+
+    async fn with(directory: &Path, mut model: Model) -> Self {
+        let (webhook, pace) = (Arc::clone(&model.webhook), Arc::clone(&model.pace));
         let make = move |context: &PluginContext<'_>| {
             model.framework = context.framework.clone();
             Ok::<_, Error>(model)
@@ -86,11 +111,27 @@ impl Running {
                 None => tokio::task::yield_now().await,
             }
         };
-        Self { address, stop, task }
+        Self { directory: directory.to_owned(), address, pace, stop, task }
     }
 
     async fn post(&self, body: Value) -> Answer {
         begin(self.address, "POST", "/v1/messages", "", &body.to_string()).await.finish().await
+    }
+
+    /// Waits until nobody waits for a reply any more.
+    async fn is_free(&self) {
+        while self.post(json!({"content": "hello", "chat_id": "probe"})).await.status == 429 {}
+    }
+
+    /// Waits until so many replies are not delivered.
+    async fn undelivered(&self, count: usize) {
+        let outbox = json!({"do": "outbox"});
+        loop {
+            let found = bub_channels::status::ask(&self.directory, &outbox).await.unwrap().unwrap();
+            if found["replies"].as_array().unwrap().len() == count {
+                break;
+            }
+        }
     }
 
     async fn stop(self) {
@@ -113,6 +154,35 @@ async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_rest
     let again = running.post(body).await;
     assert_eq!((again.status, again.json()), (200, json!({"id": first.json()["id"], "status": "delivered"})));
     running.stop().await;
+}
+
+// L1: a reply that went to no connection waits for whoever asks again with the key: across restarts, and whatever else was said
+// meanwhile. It is seen to wait, and is delivered once it is written to somebody.
+#[tokio::test]
+async fn a_reply_whose_client_has_gone_waits_for_its_key() {
+    let home = tempfile::tempdir().unwrap();
+    for reply in ["sync", "stream"] {
+        let running = Running::with(home.path(), Model { waiting: Some(1), ..Model::default() }).await;
+        let body = json!({"content": "wait", "idempotency_key": reply, "reply": reply}).to_string();
+        let client = begin(running.address, "POST", "/v1/messages", "", &body).await;
+        running.pace.asked.acquire().await.unwrap().forget();
+        drop(client);
+        running.is_free().await;
+        running.pace.go_on.add_permits(1);
+        running.undelivered(1).await;
+        running.stop().await;
+
+        // Nobody asks in this life.
+        let running = Running::open(home.path()).await;
+        running.undelivered(1).await;
+        running.stop().await;
+
+        let running = Running::open(home.path()).await;
+        let answer = begin(running.address, "POST", "/v1/messages", "", &body).await.finish().await;
+        assert!(answer.status == 200 && answer.body.contains(r#""reply":"echo: wait""#), "{answer:?}");
+        running.undelivered(0).await;
+        running.stop().await;
+    }
 }
 
 // S-54
