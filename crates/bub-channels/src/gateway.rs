@@ -324,6 +324,7 @@ impl Core {
             if let Some(key) = key {
                 self.journal.live().release(&key, &id);
             }
+            self.note_error(&name, error.message());
             return Err(error);
         }
         if let Some(ticket) = ticket {

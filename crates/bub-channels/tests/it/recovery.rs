@@ -123,6 +123,8 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     faults.disk_space(Some(0));
     let refused = channel.say("a", "3").await.unwrap_err();
     assert!(refused.message().contains("the journal cannot be written"), "{refused}");
+    let status = bub_channels::status::ask(dir.path(), &serde_json::json!({"do": "status"})).await.unwrap();
+    assert!(status.unwrap()["channels"].to_string().contains("the journal cannot be written"));
     faults.disk_space(None);
     channel.say("a", "3").await.unwrap().settled().await;
     assert_eq!(channel.wait_sent(3).await.len(), 3);

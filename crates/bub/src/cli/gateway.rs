@@ -125,6 +125,9 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
 /// it, and some programs go through every number that a file could have.
 const FILES: u64 = 65_536;
 
+/// With fewer a handful of clients takes what turns need.
+const FEW_FILES: u64 = 512;
+
 /// A turn has its lease, its tape with the lock, and a connection to the model.
 const FILES_OF_A_TURN: u64 = 4;
 
@@ -137,6 +140,9 @@ fn raise_file_limit() -> usize {
         let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).is_ok();
         tracing::debug!("gateway.file_limit from={files} to={wanted} raised={raised}");
         files = if raised { wanted } else { files };
+    }
+    if files < FEW_FILES {
+        tracing::warn!("gateway.few_files limit={files}: messages may fail when many come at once; raise `ulimit -n`");
     }
     // Half of them are for everything else.
     usize::try_from(files / 2 / FILES_OF_A_TURN).unwrap_or(usize::MAX).max(1)
