@@ -1,6 +1,7 @@
 //! What a plugin was when it was added, in one number: so that it does not become another unseen.
 
 use std::{
+    ffi::OsStr,
     fmt::Write as _,
     fs::File,
     io::{self, Read},
@@ -21,21 +22,37 @@ const MOST_FILES: usize = 5_000;
 const MOST_BYTES: u64 = 256 * 1024 * 1024;
 
 /// What a pin begins with: how it was made. Another way gives another number for the same files.
-const WAY: &str = "1:";
+const WAY: &str = "2:";
 
-/// The digest of a file, or of all files in a directory.
-pub fn digest(path: &Path) -> Result<String> {
-    let mut files = Vec::new();
-    if path.is_dir() {
-        collect(path, &mut files)?;
+/// What a plugin is.
+#[derive(Clone, Debug)]
+pub struct Pin {
+    /// In one number.
+    pub digest: String,
+    /// The directories in it that the number says nothing about.
+    pub left_out: Vec<PathBuf>,
+}
+
+/// The pin of a file, or of all files in a directory; with the files that its command names, wherever they are.
+pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Result<Pin> {
+    let (mut files, mut left_out) = (Vec::new(), Vec::new());
+    if pinned.is_dir() {
+        collect(pinned, pinned, &mut files, &mut left_out)?;
         files.sort();
+        left_out.sort();
     } else {
-        files.push(path.to_owned());
+        files.push(pinned.to_owned());
+    }
+    let named = command.iter().map(|part| directory.join(part.as_ref()));
+    for file in named.filter(|file| file.is_file()) {
+        if !files.contains(&file) {
+            files.push(file);
+        }
     }
     let mut sum = Sha256::new();
     let mut left = MOST_BYTES;
     for file in &files {
-        let name = file.strip_prefix(path).unwrap_or(file).as_os_str().as_encoded_bytes();
+        let name = file.strip_prefix(pinned).unwrap_or(file).as_os_str().as_encoded_bytes();
         sum.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
         sum.update(name);
         sum.update([u8::from(is_executable(file))]);
@@ -44,25 +61,31 @@ pub fn digest(path: &Path) -> Result<String> {
         left -= length;
         sum.update(length.to_le_bytes());
     }
-    let mut shown = WAY.to_owned();
+    let mut digest = WAY.to_owned();
     for byte in sum.finalize() {
         // Writing to a string does not fail.
-        let _ = write!(shown, "{byte:02x}");
+        let _ = write!(digest, "{byte:02x}");
     }
-    Ok(shown)
+    Ok(Pin { digest, left_out })
 }
 
 fn is_executable(file: &Path) -> bool {
-    file.symlink_metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 /// Refuses a plugin that is not what was added.
 pub(crate) fn verify(setup: &Setup) -> Result<()> {
-    changed(&setup.pinned, setup.digest.as_deref())?.map_or(Ok(()), |why| Err(Error::config(why)))
+    let changed = changed(&setup.pinned, &setup.directory, &setup.command, setup.digest.as_deref())?;
+    changed.map_or(Ok(()), |why| Err(Error::config(why)))
 }
 
 /// What is to be done about files that may not be those that were pinned.
-pub fn changed(pinned: &Path, expected: Option<&str>) -> Result<Option<String>> {
+pub fn changed(
+    pinned: &Path,
+    directory: &Path,
+    command: &[impl AsRef<OsStr>],
+    expected: Option<&str>,
+) -> Result<Option<String>> {
     let Some(expected) = expected else { return Ok(None) };
     if !expected.starts_with(WAY) {
         return Ok(Some(format!(
@@ -70,25 +93,35 @@ pub fn changed(pinned: &Path, expected: Option<&str>) -> Result<Option<String>> 
             quoted(pinned)
         )));
     }
-    Ok((digest(pinned)? != expected).then(|| {
+    Ok((pin(pinned, directory, command)?.digest != expected).then(|| {
         format!(
-            "its files changed since it was added; look at them, and add it again: bub plugin add {}",
+            "its files changed since it was added, or one that its command names; look at them, and add it again: bub plugin add {}",
             quoted(pinned)
         )
     }))
 }
 
-fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(
+    root: &Path,
+    directory: &Path,
+    files: &mut Vec<PathBuf>,
+    left_out: &mut Vec<PathBuf>,
+) -> Result<()> {
     let unreadable =
         |error: io::Error| Error::config(format!("`{}` cannot be read: {error}", directory.display()));
     for entry in std::fs::read_dir(directory).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
-        let kind = entry.file_type().map_err(unreadable)?;
-        let is_skipped = SKIPPED.iter().any(|skipped| entry.file_name() == *skipped);
-        if kind.is_dir() && !is_skipped {
-            collect(&entry.path(), files)?;
+        let (kind, path) = (entry.file_type().map_err(unreadable)?, entry.path());
+        let is_directory = path.is_dir();
+        if is_directory && is_skipped(&entry.file_name()) {
+            left_out.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
+        } else if kind.is_dir() {
+            collect(root, &path, files, left_out)?;
         } else if kind.is_file() || kind.is_symlink() {
-            files.push(entry.path());
+            if is_directory {
+                check_link(root, &path)?;
+            }
+            files.push(path);
         }
         if files.len() > MOST_FILES {
             return Err(Error::config(format!(
@@ -99,9 +132,30 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
+fn is_skipped(name: &OsStr) -> bool {
+    SKIPPED.iter().any(|skipped| name == *skipped)
+}
+
+/// Refuses a link to a directory whose files are not looked at.
+fn check_link(root: &Path, link: &Path) -> Result<()> {
+    let unreadable =
+        |error: io::Error| Error::config(format!("`{}` cannot be read: {error}", link.display()));
+    let target = link.canonicalize().map_err(unreadable)?;
+    let root = root.canonicalize().map_err(unreadable)?;
+    let inside = target.strip_prefix(root).ok();
+    if inside.is_some_and(|inside| !inside.iter().any(is_skipped)) {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "`{}` is a link to {}, whose files are not pinned; put them into the plugin, or add it with --unpinned",
+        link.display(),
+        target.display()
+    )))
+}
+
 fn add_file(sum: &mut Sha256, file: &Path, left: u64) -> io::Result<u64> {
-    // What a link points to may be anywhere; that it points there is what counts.
-    if file.is_symlink() {
+    // A link to a file is what the file is; of any other, that it points there is what counts.
+    if file.is_symlink() && !file.is_file() {
         let target = std::fs::read_link(file)?;
         sum.update(target.as_os_str().as_encoded_bytes());
         return Ok(0);

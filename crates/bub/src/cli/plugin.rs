@@ -11,7 +11,7 @@ use std::{
 
 use bub_agent::shell::Launcher;
 use bub_kernel::{CliCommand, CliContext, Error, Framework, PluginState, Result};
-use bub_plugin::{Descriptor, External, Installed, Manifest, Record, SettingEntry, changed, digest};
+use bub_plugin::{Descriptor, External, Installed, Manifest, Pin, Record, SettingEntry, changed, pin};
 use bub_settings::Settings;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::{Value, json};
@@ -105,9 +105,19 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
             "there is no terminal to ask at; look at the plugin, and add --yes",
         ));
     }
-    let digest = if matches.get_flag("unpinned") { None } else { Some(digest(&pinned)?) };
+    let pin = if matches.get_flag("unpinned") {
+        None
+    } else {
+        let pin = pin(&pinned, &directory, &manifest.command);
+        Some(pin.map_err(|error| not_added(&manifest, error.message()))?)
+    };
+    let left_out = pin.as_ref().map(left_out).unwrap_or_default();
+    let digest = pin.map(|pin| pin.digest);
     let mut record =
         Record { manifest, directory, pinned, digest, enabled: true, descriptor: Descriptor::default() };
+    if !left_out.is_empty() {
+        ask::say(&left_out);
+    }
     if !is_sure {
         ask::say(&started(&record));
         if !ask::confirm("Start it, to learn what it implements?", false).await? {
@@ -115,13 +125,16 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
         }
     }
     // Before it is started: it would be told.
-    external::check_settings(&record.manifest).map_err(|error| not_added(&record, error.message()))?;
-    settings.fits(&record.manifest.section()).map_err(|error| not_added(&record, &error.to_string()))?;
+    external::check_settings(&record.manifest)
+        .map_err(|error| not_added(&record.manifest, error.message()))?;
+    settings
+        .fits(&record.manifest.section())
+        .map_err(|error| not_added(&record.manifest, &error.to_string()))?;
     record.descriptor = describe(&record, settings.clone(), context)?;
     let stock = stock(&settings, context);
-    external::check(&record).map_err(|error| not_added(&record, error.message()))?;
+    external::check(&record).map_err(|error| not_added(&record.manifest, error.message()))?;
     if let Some(taken) = taken(&record.descriptor, &stock) {
-        return Err(not_added(&record, &format!("there is a command `{taken}` already")));
+        return Err(not_added(&record.manifest, &format!("there is a command `{taken}` already")));
     }
     if !is_sure {
         ask::say(&abilities(&record.descriptor, &stock));
@@ -150,12 +163,25 @@ fn describe(record: &Record, settings: Arc<Settings>, context: &CliContext) -> R
     let host = external::host(settings, context.framework.workspace(), launcher);
     External::describe(setup, host).map_err(|error| {
         let why = format!("{}; -v shows what it wrote", error.message());
-        not_added(record, &why).with_kind(error.kind())
+        not_added(&record.manifest, &why).with_kind(error.kind())
     })
 }
 
-fn not_added(record: &Record, why: &str) -> Error {
-    Error::config(format!("{} was not added: {why}", record.manifest.name))
+fn not_added(manifest: &Manifest, why: &str) -> Error {
+    Error::config(format!("{} was not added: {why}", manifest.name))
+}
+
+/// What a pin says nothing about.
+fn left_out(pin: &Pin) -> String {
+    const SHOWN: usize = 5;
+    let mut names: Vec<_> = pin.left_out.iter().take(SHOWN).map(|path| shown(path)).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    if pin.left_out.len() > SHOWN {
+        names.push("…".to_owned());
+    }
+    format!("not pinned, because tools make it anew: {}\n", names.join(", "))
 }
 
 /// The program without plugins: what a plugin would be beside.
@@ -241,7 +267,7 @@ pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> 
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
         _ if !is_there(record) => Some("its files are gone".to_owned()),
-        _ => changed(&record.pinned, record.digest.as_deref())
+        _ => changed(&record.pinned, &record.directory, &record.manifest.command, record.digest.as_deref())
             .unwrap_or_else(|error| Some(error.message().to_owned())),
     }
 }

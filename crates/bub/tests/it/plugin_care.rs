@@ -29,6 +29,65 @@ fn a_pin_of_an_older_version_says_so() {
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
 }
 
+// Pinned is what is run, wherever it is.
+#[test]
+fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
+    let sandbox = Sandbox::new();
+    saying(&sandbox, "p", "", NOTHING).ok();
+    let directory = sandbox.workspace().join("p");
+    let script = std::fs::read_to_string(directory.join("plugin.sh")).unwrap();
+    let outside = sandbox.workspace().join("outside.sh");
+    let absolute = outside.to_str().unwrap().to_owned();
+    for (command, file) in [
+        ("target/run.sh", "p/target/run.sh"),
+        (".venv/bin/run.sh", "p/.venv/bin/run.sh"),
+        ("__pycache__/run.sh", "p/__pycache__/run.sh"),
+        ("./node_modules/run.sh", "p/node_modules/run.sh"),
+        ("../outside.sh", "outside.sh"),
+        (&absolute, "outside.sh"),
+        ("link.sh", "outside.sh"),
+    ] {
+        let manifest = format!("name: p\ncommand: [sh, {command}]\n");
+        sandbox.write("workspace/p/bub-plugin.yml", &manifest);
+        let file = format!("workspace/{file}");
+        sandbox.write(&file, &script);
+        if command == "link.sh" {
+            std::os::unix::fs::symlink("../outside.sh", directory.join(command)).unwrap();
+        }
+        let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
+        added.ok();
+        assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"), "{command}");
+        sandbox.write(&file, &format!("{script}# other\n"));
+        let listed = sandbox.bub(["plugin", "list"]).ok();
+        assert!(listed.contains("files changed"), "{command}: {listed}");
+    }
+    let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
+    assert!(
+        added
+            .stderr
+            .contains("not pinned, because tools make it anew: .venv, __pycache__, node_modules, target\n"),
+        "{}",
+        added.stderr
+    );
+    // Links to directories: those whose files are pinned, and others.
+    let link = |target: &str| {
+        let link = directory.join("lib");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, link).unwrap();
+        sandbox.bub(["plugin", "add", "p", "--yes"])
+    };
+    sandbox.write("workspace/p/src/a", "");
+    sandbox.write("workspace/elsewhere/a", "");
+    link("src").ok();
+    for target in ["../elsewhere", ".venv/bin"] {
+        let refused = link(target);
+        assert_ne!(refused.code, Some(0), "{target}");
+        assert!(refused.stderr.contains("p was not added: `"), "{target}: {}", refused.stderr);
+        assert!(refused.stderr.contains("/p/lib` is a link to "), "{target}: {}", refused.stderr);
+    }
+    sandbox.bub(["plugin", "add", "p", "--yes", "--unpinned"]).ok();
+}
+
 #[test]
 fn limits_that_are_none_are_told() {
     let sandbox = Sandbox::new();
