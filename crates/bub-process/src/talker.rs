@@ -79,13 +79,31 @@ impl Talk<'_> {
         drop(command);
         own.set_read_timeout(Some(START))?;
         let mut report = String::new();
-        BufReader::new(&own).read_line(&mut report)?;
+        let mut reports = BufReader::new(own.try_clone()?);
+        reports.read_line(&mut report)?;
+        own.set_read_timeout(None)?;
         let leash = Leash { child, control: Some(own) };
-        if report.starts_with("started ") {
+        if let Some(group) = report.strip_prefix("started ") {
+            let group = group.trim_end().parse().ok().and_then(Pid::from_raw);
+            let talked = stream.try_clone()?;
+            std::thread::Builder::new()
+                .name("plugin-watch".to_owned())
+                .spawn(move || watch(reports, group, &talked))?;
             return Ok(Talker { stream, errors, leash });
         }
         let why = report.trim_end().strip_prefix("failed ").unwrap_or("its supervisor ended");
         Err(io::Error::other(why.to_owned()))
+    }
+}
+
+/// Waits for the end of the supervisor. One that ended before its program leaves that to us, as far as it is known.
+fn watch(reports: impl BufRead, group: Option<Pid>, talked: &UnixStream) {
+    // The number of a group that is gone may be another's.
+    let is_over = reports.lines().map_while(Result::ok).any(|report| !report.is_empty());
+    if let Some(group) = group.filter(|_| !is_over) {
+        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+        // Whoever left the group may hold the other end open.
+        let _ = talked.shutdown(std::net::Shutdown::Both);
     }
 }
 

@@ -107,10 +107,8 @@ async fn dropping_a_reply_hurries_no_other() {
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     let channel = world.channel(0);
     let later = Error::new(bub_kernel::ErrorKind::Temporary, "slow down");
-    *channel.failures.lock().unwrap() = vec![
-        Error::invalid_input("no such chat"),
-        later.with_retry_after(std::time::Duration::from_mins(1)),
-    ];
+    *channel.failures.lock().unwrap() =
+        vec![Error::invalid_input("no such chat"), later.with_retry_after(std::time::Duration::from_mins(1))];
     channel.say("a", "1").await.unwrap().settled().await;
     channel.say("b", "2").await.unwrap().settled().await;
     let begun = tokio::time::Instant::now();

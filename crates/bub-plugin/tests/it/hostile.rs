@@ -434,6 +434,30 @@ async fn what_a_plugin_started_ends_with_it() {
     world.end().await;
 }
 
+// L8: what watches over a plugin may be killed as well.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plugin_ends_with_its_supervisor_and_its_call_fails_at_once() {
+    if is_skipped() {
+        return;
+    }
+    let launcher = Some(Launcher(world::program("probe").into()));
+    let world = World::new("note and hang", &[entry("build_prompt")], launcher);
+    let kill = async {
+        eventually("it was asked", || world.pids().len() == 2).await;
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", world.pids()[0])).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let supervisor = fields.split(' ').nth(1).unwrap();
+        let status = std::process::Command::new("kill").args(["-9", supervisor]).status().unwrap();
+        assert!(status.success());
+    };
+    let (failed, ()) = tokio::join!(world.turn("bad"), kill);
+    assert_eq!(failed.unwrap_err(), "plugin probe: it ended");
+    let pid = world.pids()[0];
+    eventually("it is gone, too", || !is_alive(pid)).await;
+    assert_eq!(world.turn("good").await.unwrap().0, "fine");
+    world.end().await;
+}
+
 // L8
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {

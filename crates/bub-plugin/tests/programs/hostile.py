@@ -37,6 +37,9 @@ def event(call):
 def misbehave(call):
     if HOW == "hang":
         hang()
+    elif HOW == "note and hang":
+        note(os.getpid())
+        hang()
     elif HOW == "exit in a reply":
         write(b'{"jsonrpc": "2.0", "id": 1, "res')
         os._exit(3)
