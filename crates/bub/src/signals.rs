@@ -56,7 +56,9 @@ fn listen_to(signals: &[(SignalKind, u8)]) -> Stop {
 
 fn each(signals: &[(SignalKind, u8)], watch: impl Fn(Signal, u8)) {
     let hangup = (!ignores_hangup()).then_some((SignalKind::hangup(), 129));
-    for (kind, code) in signals.iter().copied().chain(hangup) {
+    // By default it would leave the terminal as it is.
+    let others = [(SignalKind::quit(), 131)].into_iter().chain(hangup);
+    for (kind, code) in signals.iter().copied().chain(others) {
         match signal(kind) {
             Ok(received) => watch(received, code),
             Err(error) => tracing::warn!("cannot listen for signal {kind:?}: {error}"),

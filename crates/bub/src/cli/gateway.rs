@@ -142,7 +142,9 @@ fn raise_file_limit() -> usize {
         files = if raised { wanted } else { files };
     }
     if files < FEW_FILES {
-        tracing::warn!("gateway.few_files limit={files}: messages may fail when many come at once; raise `ulimit -n`");
+        tracing::warn!(
+            "gateway.few_files limit={files}: messages may fail when many come at once; raise `ulimit -n`"
+        );
     }
     // Half of them are for everything else.
     usize::try_from(files / 2 / FILES_OF_A_TURN).unwrap_or(usize::MAX).max(1)

@@ -28,7 +28,7 @@ pub(crate) fn is_ignored(signal: u32) -> bool {
 /// The signals that end a program in order, by name, with their exit codes.
 pub(crate) fn ending_signals() -> Vec<(&'static str, i32)> {
     let hangup = (!is_ignored(1)).then_some(("HUP", 129));
-    std::iter::once(("TERM", 143)).chain(hangup).collect()
+    [("TERM", 143), ("QUIT", 131)].into_iter().chain(hangup).collect()
 }
 
 /// What a program came to.
