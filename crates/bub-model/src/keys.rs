@@ -5,9 +5,10 @@
 //! 1. its entry of `api_key` (`BUB_<PROVIDER>_API_KEY`), 2. its entry of `api_key_command`,
 //! 3. its own variable, 4. a plain `api_key`, 5. a plain `api_key_command`, 6. its login.
 //!
-//! Plain values and a plain `api_base` belong to one provider only, the *main* one: that of the
-//! configured `model`; without a model the one whose keys look like this one, else the provider of
-//! the original's default model. So a key never goes to a fallback of another vendor. When the `.env` of
+//! Each plain value belongs to one provider only: that of the `model` which the same place names, else that of the
+//! model in force; without a model the one whose keys look like this one, else the provider of
+//! the original's default model. So a key never goes to a fallback of another vendor, nor to a model that a stronger
+//! place names for once. When the `.env` of
 //! a workspace chose the model, plain values from elsewhere belong to nobody: a cloned repository must
 //! not decide who gets the user's key.
 
@@ -69,14 +70,17 @@ impl Found {
     }
 }
 
+/// The settings with values that belong to one provider without naming it.
+const PLAIN: [&str; 4] = ["api_key", "api_key_command", "api_base", "client_args"];
+
 /// The keys and addresses in force.
 pub(crate) struct Keys {
     settings: Arc<Settings>,
     key: PerProvider<Secret>,
     command: PerProvider<String>,
     base: PerProvider<String>,
-    /// The provider that plain values belong to.
-    main: Option<String>,
+    /// The providers that plain values belong to, in the order of [`PLAIN`].
+    owners: [Option<String>; 4],
     /// What commands printed, by provider. The lock is held while one runs, so it runs once.
     printed: Mutex<HashMap<String, Secret>>,
 }
@@ -84,19 +88,25 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn new(settings: Arc<Settings>, catalogue: &Catalogue) -> Self {
         let key = settings.get(&core::API_KEY);
-        let main = main_provider(&settings, catalogue, key.any());
+        let owners = owners(&settings, catalogue, key.any());
         let (command, base) = (settings.get(&core::API_KEY_COMMAND), settings.get(&core::API_BASE));
-        Self { settings, key, command, base, main, printed: Mutex::default() }
+        Self { settings, key, command, base, owners, printed: Mutex::default() }
     }
 
-    /// Whether plain values belong to this provider.
-    pub(crate) fn is_main(&self, provider: &Provider) -> bool {
-        self.main.as_ref() == Some(&provider.name)
+    /// Whether the plain value of a setting belongs to this provider.
+    pub(crate) fn owns(&self, provider: &Provider, setting: &str) -> bool {
+        self.owner(setting) == Some(&provider.name)
+    }
+
+    /// The provider that the plain value of a setting belongs to; it may be one that does not exist.
+    pub(crate) fn owner(&self, setting: &str) -> Option<&str> {
+        let mut owners = PLAIN.iter().zip(&self.owners);
+        owners.find(|(known, _)| **known == setting).and_then(|(_, owner)| owner.as_deref())
     }
 
     /// The key of a provider, or how to get it; nothing is run.
     pub(crate) fn find(&self, provider: &Provider) -> Result<Option<Found>, SettingsError> {
-        Ok(self.find_own(provider)?.or_else(|| self.plain().filter(|_| self.is_main(provider))))
+        Ok(self.find_own(provider)?.or_else(|| self.plain(provider)))
     }
 
     /// The same, without plain values.
@@ -109,15 +119,12 @@ impl Keys {
         }
     }
 
-    /// The plain key, or the plain command, whomever it belongs to.
-    pub(crate) fn plain(&self) -> Option<Found> {
-        let command = || self.command.any().map(|line| self.by_command("*", line));
-        self.key.any().map(|key| self.configured("*", key)).or_else(command)
-    }
-
-    /// The provider that plain values belong to.
-    pub(crate) fn main(&self) -> Option<&str> {
-        self.main.as_deref()
+    /// The plain key, or the plain command, if it is the provider's.
+    pub(crate) fn plain(&self, provider: &Provider) -> Option<Found> {
+        let key = self.key.any().filter(|_| self.owns(provider, "api_key"));
+        let command = || self.command.any().filter(|_| self.owns(provider, "api_key_command"));
+        let by_command = || command().map(|line| self.by_command("*", line));
+        key.map(|key| self.configured("*", key)).or_else(by_command)
     }
 
     /// The key itself. A command is run at most once for each provider, until it is [forgotten](Self::forget).
@@ -174,7 +181,7 @@ impl Keys {
     /// must not decide where keys go.
     pub(crate) fn custom_base(&self, provider: &Provider) -> Result<Option<BaseUrl>, AccessError> {
         let set = own(&self.base, provider)
-            .or_else(|| self.base.any().filter(|_| self.is_main(provider)).map(|base| ("*", base)));
+            .or_else(|| self.base.any().filter(|_| self.owns(provider, "api_base")).map(|base| ("*", base)));
         let bad = |origin: String| AccessError::BadBase { provider: provider.name.clone(), origin };
         if let Some((name, text)) = set {
             let base = BaseUrl::parse(text).ok_or_else(|| bad(self.origin("api_base", name).to_string()))?;
@@ -263,7 +270,8 @@ fn sendable(provider: &Provider, key: &Secret, source: &KeySource) -> Result<(),
     Ok(())
 }
 
-fn main_provider(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> Option<String> {
+/// Whose the plain values are: of each, the provider of the model that its own place names, else that of the model in force.
+fn owners(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> [Option<String>; 4] {
     let is_from_workspace = |path: &str| matches!(settings.origin(path), Some(Origin::DotEnv { .. }));
     if is_from_workspace("model") && !is_from_workspace("api_key.*") && !is_from_workspace("api_key") {
         if key.is_some() {
@@ -271,11 +279,16 @@ fn main_provider(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret
                 "the plain `api_key` is not used: the workspace's .env chose the model, and it may not choose who gets the key"
             );
         }
-        return None;
+        return Default::default();
     }
-    let provider = match settings.get(&core::MODEL) {
-        Some(model) => catalogue.get(model.parse::<ModelId>().ok()?.provider()),
-        None => catalogue.owner_of(key.map(Secret::expose)),
-    };
-    provider.map(|provider| provider.name.clone())
+    PLAIN.map(|setting| {
+        let place = settings.origin(&format!("{setting}.*")).or_else(|| settings.origin(setting));
+        let there = place.and_then(|place| settings.text_in(&core::MODEL, &place));
+        let Some(model) = there.or_else(|| settings.get(&core::MODEL)) else {
+            return catalogue.owner_of(key.map(Secret::expose)).map(|provider| provider.name.clone());
+        };
+        let model = model.parse::<ModelId>().ok()?;
+        let known = catalogue.get(model.provider()).map(|provider| provider.name.clone());
+        Some(known.unwrap_or_else(|| model.provider().to_owned()))
+    })
 }

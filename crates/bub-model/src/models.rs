@@ -230,20 +230,17 @@ impl Models {
 
     /// Where the plain key is that a provider would be called with; `None` when it has one of its own, or gets none.
     pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
-        let provider = self.catalogue.get(provider).filter(|provider| self.keys.is_main(provider))?;
+        let provider = self.catalogue.get(provider)?;
         match self.keys.find_own(provider) {
-            Ok(None) => self.keys.plain().map(|found| found.source().clone()),
+            Ok(None) => self.keys.plain(provider).map(|found| found.source().clone()),
             _ => None,
         }
     }
 
-    /// The provider that a plain key belongs to: that of the configured model, else the one it looks like.
+    /// The provider that a plain key belongs to: that of the configured model, else the one it looks like. It may be about
+    /// to be declared.
     pub fn plain_key_owner(&self) -> Option<String> {
-        let named = self.settings.get(&core::MODEL).and_then(|model| model.parse::<ModelId>().ok());
-        let Some(named) = named else { return self.keys.main().map(str::to_owned) };
-        // It may be about to be declared.
-        let known = self.catalogue.get(named.provider()).map(|provider| provider.name.clone());
-        Some(known.unwrap_or_else(|| named.provider().to_owned()))
+        self.keys.owner("api_key").map(str::to_owned)
     }
 
     fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
@@ -267,7 +264,7 @@ impl Models {
             return Err(self.no_key(provider));
         }
         let mut headers = own_headers(provider);
-        if self.keys.is_main(provider) {
+        if self.keys.owns(provider, "client_args") {
             headers.splice(..0, self.client_args.headers.iter().cloned());
         }
         let (key, source) = key.unzip();

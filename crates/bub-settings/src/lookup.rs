@@ -1,11 +1,14 @@
 //! Settings by path, for templates, `bub config` and `bub doctor`.
 
+use std::mem::discriminant;
+
 use serde_json::{Map, Value};
 
-use crate::declare::Setting;
+use crate::declare::{Declared as _, Key, Setting};
 use crate::node::{Atom, Data, Node, Scalar};
 use crate::secret::Secret;
 use crate::settings::{Settings, Slot};
+use crate::sources::Layer;
 use crate::{LookupError, Origin, show, suggest};
 
 /// What a path leads to.
@@ -60,6 +63,26 @@ impl Settings {
         let (slot, rest) = self.slot_for(path)?;
         let Some(node) = &slot.value else { return Some(Origin::Default) };
         node.descend(rest).map(|node| node.origin.clone())
+    }
+
+    /// What one place says about a text, whatever stronger places say: the config file, the `.env`, the environment or
+    /// the flags, whichever this origin is of.
+    pub fn text_in(&self, key: &Key<Option<String>>, place: &Origin) -> Option<String> {
+        let setting = key.setting();
+        let fits = |text: &&str| !text.is_empty() && setting.fits(text);
+        if let Origin::Config { .. } = place {
+            return match &self.sources.in_config(setting)?.data {
+                Data::Scalar(scalar) if scalar.atom != Atom::Null => {
+                    Some(scalar.text.trim()).filter(fits).map(str::to_owned)
+                }
+                _ => None,
+            };
+        }
+        let is_there =
+            |layer: &Layer<'_>| !layer.distrusted && discriminant(&layer.origin) == discriminant(place);
+        let layers = self.sources.texts(setting);
+        let texts = layers.iter().filter(|layer| is_there(layer)).filter_map(|layer| layer.text);
+        texts.map(str::trim).rfind(fits).map(str::to_owned)
     }
 
     /// Every declared setting, in the order of declaration.

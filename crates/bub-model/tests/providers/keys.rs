@@ -73,6 +73,34 @@ async fn a_plain_key_and_base_never_go_to_another_provider() {
     );
 }
 
+// A model that a stronger place names, or somebody chooses for a session, does not take over what the file's model has.
+#[tokio::test]
+async fn a_plain_value_belongs_to_the_model_of_its_own_place() {
+    let file = "model: openai:gpt-5\napi_key: plain-key-1\napi_base: https://proxy.example/v1\nclient_args: {headers: {x-team: blue}}\n";
+    let given = Given::new().config(file).env("BUB_MODEL", "groq:z");
+    let error = given.endpoint("groq:z").await.unwrap_err().to_string();
+    assert!(error.starts_with("no API key for `groq`"), "{error}");
+    let own = given.env("GROQ_API_KEY", "groq-key");
+    let groq = own.endpoint("groq:z").await.unwrap();
+    assert_eq!((groq.base_url.as_str(), header(&groq, "x-team")), ("https://api.groq.com/openai/v1", None));
+    let openai = own.endpoint("openai:other").await.unwrap();
+    assert_eq!(
+        (key(&openai).unwrap().as_str(), openai.base_url.as_str(), header(&openai, "x-team").is_some()),
+        ("plain-key-1", "https://proxy.example/v1", true)
+    );
+    let command = Given::new().config("model: openai:gpt-5\napi_key_command: printf printed\n");
+    let command = command.env("PATH", "/usr/bin:/bin").env("BUB_MODEL", "groq:z");
+    assert_eq!(key_for(&command, "groq:z").await, None);
+    assert_eq!(key_for(&command, "openai:x").await.unwrap(), "printed");
+    // A key beside the model, and one whose place names none, belong to the model in force.
+    let beside = Given::new().config(file).env("BUB_MODEL", "groq:z").env("BUB_API_KEY", "plain-key-2");
+    assert_eq!(key_for(&beside, "groq:z").await.unwrap(), "plain-key-2");
+    let alone = Given::new().config("api_key: plain-key-1\n").env("BUB_MODEL", "groq:z");
+    assert_eq!(key_for(&alone, "groq:z").await.unwrap(), "plain-key-1");
+    let apart = Given::new().config("model: groq:z\n").env("BUB_API_KEY", "plain-key-2");
+    assert_eq!(key_for(&apart, "groq:z").await.unwrap(), "plain-key-2");
+}
+
 // Without a model the original would send it to its default provider; a key that says whose it is goes there.
 #[tokio::test]
 async fn a_plain_key_without_a_model_belongs_to_whom_it_looks_like() {
@@ -177,11 +205,11 @@ async fn a_missing_key_names_the_variable_and_the_way_out() {
 
 #[tokio::test]
 async fn a_key_that_cannot_be_sent_is_refused_without_being_shown() {
-    let given = Given::new().config("api_key: {groq: \"two words\"}\n");
+    let given = Given::new().env("GROQ_API_KEY", "two words");
     let error = given.endpoint("groq:x").await.unwrap_err();
     assert_eq!(
         given.shorten(error),
-        "the key of `groq` from user/.bub/config.yml:1 has spaces, line breaks or other characters no key has"
+        "the key of `groq` from environment variable GROQ_API_KEY has spaces, line breaks or other characters no key has"
     );
 }
 
