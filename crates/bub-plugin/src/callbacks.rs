@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use bub_kernel::{CancellationToken, Envelope, Error, Result, State};
+use bub_kernel::{CancellationToken, Envelope, Error, Result, State, hooks::HookSpec};
 use bub_tape::{Entry, Kind, Query, Tape, TapeName, codec};
-use serde_json::{Value, json};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
 
 use crate::{
     channel,
@@ -100,6 +101,7 @@ pub(crate) fn spawn(peer: &Arc<Peer>, id: Value, method: String, params: Value, 
 }
 
 async fn answer(context: &Context, method: &str, params: Value) -> Result<Value> {
+    let params = if params.is_null() { json!({}) } else { params };
     match method {
         "tape/query" => query(context, &params).await,
         "tape/append" => append(context, &params).await,
@@ -126,17 +128,46 @@ pub(crate) fn answer_blocking(plugin: &External, method: &str, params: &Value) -
 fn ask(plugin: &External, params: &Value) -> Result<Value> {
     let asker = plugin.host.framework.get().and_then(|framework| framework.service::<crate::Asker>());
     let asker = asker.ok_or_else(|| Error::config("there is nobody to ask here"))?;
-    let text = |name: &str| params.get(name).and_then(Value::as_str).map(str::to_owned);
-    let question = crate::Question {
-        text: text("question").ok_or_else(|| Error::invalid_input("`question` is missing"))?,
-        default: text("default"),
-        is_secret: params.get("secret").and_then(Value::as_bool).unwrap_or(false),
-    };
+    let asked: Asking = given(params)?;
+    let is_secret = asked.secret.unwrap_or_default();
+    let question = crate::Question { text: asked.question, default: asked.default, is_secret };
     (asker.0)(&question).map(|answer| json!({"answer": answer}))
 }
 
-fn tape(context: &Context, params: &Value) -> Result<Tape> {
-    let named = params.get("session_id").and_then(Value::as_str).or(context.session_id.as_deref());
+/// The parameters of `ui/ask`.
+#[derive(Deserialize)]
+struct Asking {
+    question: String,
+    default: Option<String>,
+    secret: Option<bool>,
+}
+
+/// The parameters of `tape/query`.
+#[derive(Deserialize)]
+struct Looking {
+    session_id: Option<String>,
+    text: Option<String>,
+    kinds: Option<Vec<String>>,
+    last_anchor: Option<bool>,
+    newest_first: Option<bool>,
+    limit: Option<u64>,
+}
+
+/// The parameters of `tape/append`.
+#[derive(Deserialize)]
+struct Adding {
+    session_id: Option<String>,
+    name: String,
+    data: Option<Value>,
+}
+
+/// Parameters, read: one of another type would otherwise be as if it were not there.
+fn given<T: DeserializeOwned>(params: &Value) -> Result<T> {
+    crate::reading::read(params).map_err(Error::invalid_input)
+}
+
+fn tape(context: &Context, session_id: Option<&str>) -> Result<Tape> {
+    let named = session_id.or(context.session_id.as_deref());
     let session =
         named.ok_or_else(|| Error::invalid_input("outside of a turn `session_id` has to be given"))?;
     let framework = context.plugin.framework()?;
@@ -145,19 +176,20 @@ fn tape(context: &Context, params: &Value) -> Result<Tape> {
 }
 
 async fn query(context: &Context, params: &Value) -> Result<Value> {
-    let tape = tape(context, params)?;
-    let limit = params.get("limit").and_then(Value::as_u64).unwrap_or(100).min(MOST_ENTRIES);
+    let looking: Looking = given(params)?;
+    let tape = tape(context, looking.session_id.as_deref())?;
+    let limit = looking.limit.unwrap_or(100).min(MOST_ENTRIES);
     let mut query = Query::new().limit(usize::try_from(limit).unwrap_or_default());
-    if let Some(text) = params.get("text").and_then(Value::as_str) {
+    if let Some(text) = looking.text {
         query = query.text(text);
     }
-    if let Some(kinds) = params.get("kinds").and_then(Value::as_array) {
-        query = query.kinds(kinds.iter().filter_map(Value::as_str).map(Kind::from));
+    if let Some(kinds) = looking.kinds {
+        query = query.kinds(kinds.iter().map(|kind| Kind::from(kind.as_str())));
     }
-    if params.get("last_anchor").and_then(Value::as_bool).unwrap_or(false) {
+    if looking.last_anchor == Some(true) {
         query = query.last_anchor();
     }
-    if params.get("newest_first").and_then(Value::as_bool).unwrap_or(false) {
+    if looking.newest_first == Some(true) {
         query = query.newest_first();
     }
     let entries = tape.query_all(query).await?;
@@ -168,18 +200,45 @@ async fn query(context: &Context, params: &Value) -> Result<Value> {
 
 /// Events only: a plugin adds to history what it did, and cannot put words into anybody's mouth.
 async fn append(context: &Context, params: &Value) -> Result<Value> {
-    let name = params.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| Error::invalid_input("`name` of the event is missing"))?;
-    let entry = Entry::event(name, params.get("data").cloned()).with_meta("plugin", context.plugin.name());
-    let tape = tape(context, params)?;
-    if let Some(named) = params.get("session_id").and_then(Value::as_str)
-        && context.session_id.as_deref() != Some(named)
+    let adding: Adding = given(params)?;
+    if adding.name.is_empty() {
+        return Err(Error::invalid_input("`name` of the event is empty"));
+    }
+    let tape = tape(context, adding.session_id.as_deref())?;
+    let entry = Entry::event(&adding.name, adding.data).with_meta("plugin", context.plugin.name());
+    if let Some(named) = adding.session_id
+        && context.session_id.as_ref() != Some(&named)
         && tape.info().await?.entries == 0
     {
         return Err(Error::not_found(format!("there is no session `{named}`")));
     }
     let id = tape.append(entry).await?;
     Ok(json!({"id": id.get()}))
+}
+
+/// The arguments that `next/call` replaces for the chain below.
+pub(crate) fn replaced(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
+    // There is one state in a turn, and one tape.
+    let known: Vec<_> =
+        spec.args.iter().map(|known| known.name).filter(|name| !matches!(*name, "state" | "tape")).collect();
+    let args = match params.get("args") {
+        None | Some(Value::Null) => return Ok(Map::new()),
+        Some(Value::Object(args)) => args,
+        Some(_) => return Err(Error::invalid_input("`args` has to be an object")),
+    };
+    match args.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(Error::invalid_input(format!(
+            "{} has no argument `{name}` that can be replaced; there are: {}",
+            spec.name,
+            known.join(", ")
+        ))),
+        None => Ok(args.clone()),
+    }
+}
+
+/// What is wrong with an argument that replaces another.
+pub(crate) fn wrong_argument(error: &Error) -> Error {
+    Error::invalid_input(format!("`args`: {}", error.message().trim_start_matches("it returned ")))
 }
 
 async fn send(context: &Context, params: &Value) -> Result<Value> {

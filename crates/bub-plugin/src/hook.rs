@@ -131,8 +131,10 @@ impl Hook {
                     // What the chain below takes is not this plugin's time.
                     left = left.map(|left| left.saturating_sub(asked.elapsed()));
                     if method == "next/call" {
-                        let replaced = params.get("args").and_then(Value::as_object).cloned();
-                        let below = P::below(call, replaced.unwrap_or_default()).await;
+                        let below = match callbacks::replaced(&P::SPEC, &params) {
+                            Ok(replaced) => P::below(call, replaced).await,
+                            Err(error) => Err(error),
+                        };
                         peer.respond(&id, below.map(wrapped));
                     } else {
                         let context = Context::of(&self.plugin, P::state(call.args));

@@ -359,7 +359,11 @@ impl Peer {
     }
 
     fn take_request(self: &Arc<Self>, id: Value, method: String, params: Value, desk: &dyn Desk) {
-        let credits = params.get("credits").and_then(Value::as_u64).unwrap_or_default();
+        let credits = params.get("credits").filter(|credits| !credits.is_null());
+        let Some(credits) = credits.map_or(Some(0), Value::as_u64) else {
+            let wrong = Error::invalid_input("`credits` has to be a whole number, 0 or more");
+            return self.respond(&id, Err(wrong));
+        };
         let credits = usize::try_from(credits).unwrap_or_default().min(Semaphore::MAX_PERMITS >> 1);
         let work = Work { cancel: CancellationToken::new(), credits: Arc::new(Semaphore::new(credits)) };
         {

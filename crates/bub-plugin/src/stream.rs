@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use bub_kernel::{
     BoxFuture, CancellationToken, Error, ModelStream, Prompt, Result, State, StreamEvent,
     hooks::{
-        AsyncHook, Call, Chained, HookReturn, args,
+        AsyncHook, Call, Chained, HookPoint as _, HookReturn, args,
         point::{RunModel, RunModelStream},
     },
 };
@@ -131,9 +131,9 @@ impl Turn {
             let streams = params.get("credits").is_some_and(|credits| !credits.is_null());
             let room = if streams { Arc::clone(&work.credits) } else { Arc::new(Semaphore::new(1)) };
             lock(&turn.below).push(Arc::clone(&room));
-            let replaced = params.get("args").and_then(Value::as_object);
+            let replaced = callbacks::replaced(&RunModelStream::SPEC, &params);
             let answering = async {
-                match turn.args(replaced) {
+                match replaced.and_then(|replaced| turn.args(&replaced)) {
                     Ok(args) if streams => {
                         answer(&peer, &id, turn.stream_below(&args).await, &work, Map::new).await;
                     }
@@ -152,10 +152,11 @@ impl Turn {
         });
     }
 
-    fn args(&self, replaced: Option<&Map<String, Value>>) -> Result<(Prompt, String)> {
-        let given = |name: &str| replaced.and_then(|replaced| replaced.get(name)).cloned();
-        let prompt = given("prompt").map(<Prompt as Outcome>::read).transpose()?;
-        let session_id = given("session_id").map(<String as Outcome>::read).transpose()?;
+    fn args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, String)> {
+        let given = |name: &str| replaced.get(name).cloned();
+        let wrong = |error| callbacks::wrong_argument(&error);
+        let prompt = given("prompt").map(<Prompt as Outcome>::read).transpose().map_err(wrong)?;
+        let session_id = given("session_id").map(<String as Outcome>::read).transpose().map_err(wrong)?;
         let session_id = session_id.unwrap_or_else(|| self.session_id.clone());
         Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
     }

@@ -11,6 +11,7 @@ use bub_tape::Tape;
 use serde_json::{Map, Value, json};
 
 use crate::{
+    callbacks::wrong_argument,
     codec::{Argument, Outcome},
     hook::Hook,
     serve::Served,
@@ -162,7 +163,7 @@ macro_rules! wire {
                 let is_kept = |name: &str| !replaced.contains_key(name);
                 let mut given = Self::write(call.args, &is_kept);
                 given.append(&mut replaced);
-                let owned = Self::read(given, Some(call.args))?;
+                let owned = Self::read(given, Some(call.args)).map_err(|error| wrong_argument(&error))?;
                 call.next().with(Self::of(&owned)).call().await
             })
         }

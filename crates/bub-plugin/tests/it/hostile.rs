@@ -287,6 +287,43 @@ async fn without_credits_the_model_below_answers_as_a_whole() {
     world.end().await;
 }
 
+// A parameter of another type is not as if it were not there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
+    if is_skipped() {
+        return;
+    }
+    let check = async |(method, params, expected): (&str, &str, &str)| {
+        for hook in ["run_model", "run_model_stream"] {
+            let how = format!(r#"ask {{"method": "{method}", "params": {{"call": ID, {params}}}}}"#);
+            let world = World::with(&how, hook);
+            let output = world.turn("bad").await.unwrap().1;
+            assert!(output.starts_with("invalid_input: ") && output.contains(expected), "{how}: {output}");
+            world.end().await;
+        }
+    };
+    let cases = [
+        ("tape/query", r#""kinds": "event""#, "`kinds`: there has to be a list, not the text \"event\""),
+        ("tape/query", r#""kinds": [5]"#, "`kinds`: there has to be text, not the number `5`"),
+        ("tape/query", r#""limit": -1"#, "`limit`: there has to be a whole number, not the number `-1`"),
+        ("tape/query", r#""session_id": 5"#, "`session_id`: there has to be text, not the number `5`"),
+        ("tape/append", r#""name": 5"#, "`name`: there has to be text, not the number `5`"),
+        ("tape/append", r#""data": 5"#, "`name` is missing"),
+        ("next/call", r#""args": ["x"]"#, "`args` has to be an object"),
+        (
+            "next/call",
+            r#""args": {"promt": "x"}"#,
+            "has no argument `promt` that can be replaced; there are: prompt, ",
+        ),
+        ("next/call", r#""args": {"state": {}}"#, "has no argument `state` that can be replaced"),
+        ("next/call", r#""args": {"prompt": 5}"#, "`args`: 5, expected a string or a list of parts"),
+        ("next/call", r#""credits": -1"#, "`credits` has to be a whole number, 0 or more"),
+        ("next/call", r#""credits": "many""#, "`credits` has to be a whole number, 0 or more"),
+        ("next/call", r#""credits": 1.5"#, "`credits` has to be a whole number, 0 or more"),
+    ];
+    a_few_at_a_time(cases.into_iter().map(check)).await;
+}
+
 // L8
 #[tokio::test(flavor = "multi_thread")]
 async fn what_waits_for_a_reader_is_bounded() {

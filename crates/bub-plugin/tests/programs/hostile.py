@@ -93,6 +93,16 @@ def misbehave(call):
     elif HOW == "deaf":
         # It neither reads what it is told nor ends.
         hang()
+    elif HOW.startswith("ask "):
+        # It asks its host, and answers with the error it gets.
+        say(**{"id": 9000, **json.loads(HOW[4:].replace("ID", str(call)))})
+        for line in iter(sys.stdin.buffer.readline, b""):
+            message = json.loads(line)
+            if message.get("id") == 9000:
+                error = message.get("error", {}).get("data", {"kind": "fine", "message": ""})
+                say(id=call, result={"value": error["kind"] + ": " + error["message"]})
+                return False
+            say(id=message["id"], result={})
     elif HOW == "no credits":
         # It wants the answer below as a whole.
         say(id=9000, method="next/call", params={"call": call, "args": {"prompt": "bad luck"}})
