@@ -2,6 +2,7 @@
 //! Where people are asked there is no turn: all but Ctrl-C at a question ends the program at once.
 
 use std::{
+    path::PathBuf,
     process::ExitCode,
     sync::{
         Arc, Mutex, Once, PoisonError,
@@ -115,8 +116,19 @@ async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU
     }
 }
 
+/// What must not outlive the program.
+static TEMPORARY: Mutex<Option<PathBuf>> = Mutex::new(None);
+
+/// A file that goes when a signal ends the program.
+pub(crate) fn remove_at_end(file: Option<PathBuf>) {
+    *TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner) = file;
+}
+
 #[expect(clippy::exit, reason = "nothing that still runs may keep the program from ending")]
 fn exit(code: u8) {
     bub_terminal::tty::restore();
+    if let Some(file) = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        let _ = std::fs::remove_file(file);
+    }
     std::process::exit(i32::from(code));
 }

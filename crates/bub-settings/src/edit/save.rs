@@ -27,6 +27,7 @@ impl ConfigFile {
         if files::read(&target)? != self.before {
             return Err(EditError::Changed { file: self.path.clone() });
         }
+        remove_leftovers(&target, directory);
         write(&target, &self.text, is_secret).and_then(|()| lock.sync_all()).map_err(unwritable)?;
         self.before = Some(self.text.clone());
         Ok(())
@@ -43,6 +44,19 @@ fn real(path: &Path) -> io::Result<PathBuf> {
         }
     }
     Err(io::Error::other("too many links"))
+}
+
+/// Removes what a process that was killed left half written. Nobody else writes while the directory is locked.
+fn remove_leftovers(target: &Path, directory: &Path) {
+    let prefix = format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy());
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix(&prefix));
+        if number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+        {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn write(target: &Path, text: &str, is_secret: bool) -> io::Result<()> {

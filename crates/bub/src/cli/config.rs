@@ -1,16 +1,15 @@
 //! `bub config`: what is in force and why, and changing it without losing anything.
 
+mod edit;
+
 use std::{
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
-    path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use bub_kernel::{CliCommand, CliContext, Error, Result};
 use bub_model::{Catalogue, ModelId};
-use bub_settings::{ConfigFile, EditError, Entry, Environment, Origin, Settings, SettingsError};
+use bub_settings::{ConfigFile, EditError, Entry, Origin, Settings, SettingsError};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Value, json};
 
@@ -86,7 +85,7 @@ async fn run(context: CliContext) -> Result<ExitCode> {
         Some(("get", matches)) => get(&settings, key(matches), matches.get_flag("json")),
         Some(("set", matches)) => set(&settings, key(matches), matches).await,
         Some(("unset", matches)) => unset(&settings, key(matches)),
-        Some(("edit", _)) => edit(&settings).await,
+        Some(("edit", _)) => edit::edit(&settings).await,
         _ => output::print(&format!("{}\n", settings.config_file().display())),
     }
 }
@@ -248,7 +247,9 @@ fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> 
             (Some(_), None) => ask::say(&format!(
                 "note: `{whole}` was for `{before}` and stays there, as `{whole}.{before}`; `{after}` has `{whole}.{after}`\n"
             )),
-            (Some(_), Some(origin)) if is_in_file(revised.origin("model").as_ref()) => {
+            (Some(_), Some(origin))
+                if is_in_file(revised.origin("model").as_ref()) && !is_in_file(Some(&origin)) =>
+            {
                 ask::say(&format!("note: {origin} was for `{before}`; now it is for `{after}`\n"));
             }
             _ => {}
@@ -339,78 +340,26 @@ fn mistake(error: &SettingsError) -> Option<(&str, &str)> {
 /// Writes a file that is right, and says what is in force with it.
 pub(super) fn save(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = checked(settings, file)?;
+    edit::remove_leftovers(settings.home());
     file.save(revised.has_secrets_in_file()).map_err(refused)?;
     Ok(revised)
 }
 
 /// The same, and names a mistake that is left.
-fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
+pub(super) fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Result<Settings> {
     let revised = save(settings, file)?;
+    note_mistakes(settings, &revised, file);
+    Ok(revised)
+}
+
+/// Names what is wrong in the file.
+pub(super) fn note_mistakes(settings: &Settings, revised: &Settings, file: &ConfigFile) {
     let left = settings.revised(file.text()).map(|(_, problems)| problems).unwrap_or_default();
     let left = left.iter().filter(|error| mistake(error).is_some()).map(ToString::to_string);
-    for problem in left.chain(app::check(&revised).err()) {
+    for problem in left.chain(app::check(revised).err()) {
         ask::say(&format!(
             "note: still wrong: {}\n",
             output::one_line(&settings.redactor().redact(&problem))
         ));
     }
-    Ok(revised)
-}
-
-async fn edit(settings: &Arc<Settings>) -> Result<ExitCode> {
-    let mut file = open(settings)?;
-    let copy = Copy::of(&file, settings.home())?;
-    loop {
-        run_editor(settings, &copy.0)?;
-        file.replace(std::fs::read_to_string(&copy.0)?);
-        if !file.is_changed() {
-            return output::print("nothing was changed\n");
-        }
-        let Err(error) = save(settings, &mut file) else { break };
-        let error =
-            settings.redactor().redact(error.message()).replace(&*copy.0.to_string_lossy(), "the file");
-        ask::say(&format!("not saved: {}\n", output::one_line(&error)));
-        if !ask::is_possible() || !ask::confirm("edit again?", true).await? {
-            return Err(Error::config("nothing was saved"));
-        }
-    }
-    output::print(&format!("saved {}\n", settings.config_file().display()))
-}
-
-/// A private copy to edit, gone afterwards.
-struct Copy(PathBuf);
-
-impl Copy {
-    fn of(file: &ConfigFile, home: &Path) -> Result<Self> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
-        let path = home.join(format!(".config-{}.yml", std::process::id()));
-        let mut options = std::fs::OpenOptions::new();
-        let mut copy = options.write(true).create_new(true).mode(0o600).open(&path)?;
-        let copied = Self(path);
-        std::io::Write::write_all(&mut copy, file.text().as_bytes())?;
-        Ok(copied)
-    }
-}
-
-impl Drop for Copy {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
-    let environment = settings.environment();
-    let named = |name| Environment::get(environment, name).filter(|value| !value.is_empty());
-    let editor = named("VISUAL").or_else(|| named("EDITOR")).unwrap_or("vi".as_ref());
-    // An editor may come with arguments (`code --wait`), so a shell reads it, as everywhere.
-    let mut command = std::process::Command::new("/bin/sh");
-    command.arg("-c").arg("exec $BUB_EDITOR \"$1\"").arg("sh").arg(file);
-    command.env_clear().envs(settings.child_environment()).env("BUB_EDITOR", editor);
-    let status =
-        command.status().map_err(|error| Error::unknown(format!("cannot start the editor: {error}")))?;
-    let name = editor.to_string_lossy();
-    status
-        .success()
-        .then_some(())
-        .ok_or_else(|| Error::unknown(format!("`{name}` failed; nothing was saved")))
 }

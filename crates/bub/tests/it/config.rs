@@ -273,29 +273,6 @@ fn changes_at_the_same_time_are_all_made() {
     assert_eq!(config(&sandbox).matches("https://lab.example/v1").count(), 12);
 }
 
-fn edit(sandbox: &Sandbox, script: &str) -> Run {
-    sandbox.write("editor.sh", script);
-    let editor = format!("sh {}", sandbox.workspace().join("../editor.sh").display());
-    with(sandbox, &[("EDITOR", &editor), ("BUB_API_KEY", KEY)], &["config", "edit"])
-}
-
-#[test]
-fn an_editor_works_on_a_copy_that_is_checked() {
-    let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "model: a:b\n");
-    assert_eq!(edit(&sandbox, "test -z \"$BUB_API_KEY\" && echo 'max_steps: 4' >> \"$1\"").code, Some(0));
-    assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
-    let run = edit(&sandbox, "echo 'max_steps: many' > \"$1\"");
-    assert_eq!(run.code, Some(2), "{run:?}");
-    assert!(run.stderr.contains("not saved: ") && run.stderr.contains("`max_steps` is `many`"), "{run:?}");
-    assert_eq!(edit(&sandbox, "exit 3").code, Some(1));
-    assert_eq!(edit(&sandbox, "true").ok(), "nothing was changed\n");
-    assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
-    let left: Vec<_> =
-        std::fs::read_dir(sandbox.home()).unwrap().map(|file| file.unwrap().file_name()).collect();
-    assert_eq!(left, ["config.yml"]);
-}
-
 // W-35
 #[test]
 fn at_a_terminal_a_value_is_asked_for_without_showing_it() {

@@ -19,6 +19,7 @@ mod chat;
 mod clock;
 mod commands;
 mod config;
+mod config_edit;
 mod configuration;
 mod docs;
 mod doctor;
