@@ -44,6 +44,12 @@ pub(crate) fn config(
     let text = read(&own);
     let usual = user_home.map(|user| user.join(".bub/config.yml")).filter(|usual| *usual != own);
     match (text, usual) {
+        // Whoever made the link does not mean another file.
+        (Ok(None), _) if own.is_symlink() => {
+            let source = io::Error::other("it is a link to a file that does not exist");
+            let error = SettingsError::Unreadable { file: own.clone(), source };
+            (own, Err(error))
+        }
         (Ok(None), Some(usual)) => match read(&usual) {
             Ok(None) => (own, Ok(None)),
             text => (usual, text),

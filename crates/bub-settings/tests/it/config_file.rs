@@ -79,3 +79,13 @@ fn the_file_cannot_move_the_home() {
         ["user/.bub/config.yml:2: `home` ignored, only the variable BUB_HOME sets it"]
     );
 }
+
+#[test]
+fn a_link_to_nothing_is_no_reason_to_read_another_file() {
+    let given = Given::new().config("model: a:b\n").file("other/x", "");
+    std::os::unix::fs::symlink("nowhere.yml", given.path("other/config.yml")).unwrap();
+    let home = given.path("other");
+    let given = given.env("BUB_HOME", home);
+    assert_eq!(given.error(), "other/config.yml: cannot be read: it is a link to a file that does not exist");
+    assert_eq!(given.loader().load_lenient().0.config_file(), given.path("other/config.yml"));
+}

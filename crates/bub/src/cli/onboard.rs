@@ -96,9 +96,10 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
     }
     let path = onboarding.settings.config_file().to_owned();
     if !onboarding.file.is_changed() {
+        config::note_mistakes(&onboarding.settings, &*onboarding.revised()?, &onboarding.file);
         return output::print(&format!("Nothing to change in {}\n", path.display()));
     }
-    let revised = config::save(&onboarding.settings, &mut onboarding.file)?;
+    let revised = config::save_repaired(&onboarding.settings, &mut onboarding.file)?;
     if asks {
         ask::say("\n");
     }

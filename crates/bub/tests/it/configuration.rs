@@ -94,3 +94,18 @@ fn a_wrong_provider_names_its_place() {
     }
     sandbox.bub(["--help"]).ok();
 }
+
+#[test]
+fn onboarding_says_what_is_still_wrong_in_the_file() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "max_steps: many\n");
+    for said in ["Saved config to", "Nothing to change in"] {
+        let model = if said.starts_with("Saved") { &["--model", "llamacpp:x"][..] } else { &[] };
+        let run = sandbox.bub(["onboard", "--yes", "--no-test"].iter().chain(model));
+        assert!(
+            run.stderr.contains("note: still wrong: ") && run.stderr.contains("`max_steps` is `many`"),
+            "{run:?}"
+        );
+        assert!(run.ok().contains(said));
+    }
+}
