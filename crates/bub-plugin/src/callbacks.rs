@@ -128,9 +128,8 @@ pub(crate) fn answer_blocking(plugin: &External, method: &str, params: &Value) -
 fn ask(plugin: &External, params: &Value) -> Result<Value> {
     let asker = plugin.host.framework.get().and_then(|framework| framework.service::<crate::Asker>());
     let asker = asker.ok_or_else(|| Error::config("there is nobody to ask here"))?;
-    let asked: Asking = given(params)?;
-    let is_secret = asked.secret.unwrap_or_default();
-    let question = crate::Question { text: asked.question, default: asked.default, is_secret };
+    let Asking { question, default, secret } = given(params)?;
+    let question = crate::Question { text: question, default, is_secret: secret.unwrap_or_default() };
     (asker.0)(&question).map(|answer| json!({"answer": answer}))
 }
 

@@ -1,6 +1,6 @@
 //! What a plugin says about itself: asked for once, when it is added, so that nothing has to be started to know it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bub_kernel::{
     Error, Result,
@@ -93,6 +93,26 @@ pub struct ToolEntry {
 }
 
 impl ToolEntry {
+    /// The name as the model sees it.
+    pub fn model_name(&self) -> String {
+        self.name.replace('.', "_")
+    }
+
+    /// What is wrong with the schema of its arguments: a provider that refuses it refuses every turn.
+    fn wrong_schema(&self) -> Option<&'static str> {
+        let Some(schema) = self.input_schema.as_object() else { return Some("no `inputSchema`") };
+        let is_schema = |schema: &Value| schema.is_object() || schema.is_boolean();
+        let properties = schema.get("properties");
+        if schema.get("type").and_then(Value::as_str) != Some("object") {
+            return Some("an `inputSchema` whose `type` is not \"object\"");
+        }
+        let is_fine = |properties: &Value| {
+            properties.as_object().is_some_and(|properties| properties.values().all(is_schema))
+        };
+        let is_wrong = properties.is_some_and(|properties| !is_fine(properties));
+        is_wrong.then_some("an `inputSchema` whose `properties` are no map of schemas")
+    }
+
     pub(crate) fn is_read_only(&self) -> bool {
         self.annotations.get("readOnlyHint").and_then(Value::as_bool).unwrap_or(false)
     }
@@ -178,8 +198,17 @@ impl Descriptor {
             if !is_name(&tool.name) {
                 return Err(Error::config(format!("`{}` is no name for a tool", tool.name)));
             }
-            if !tool.input_schema.is_object() {
-                return Err(Error::config(format!("the tool `{}` has no `inputSchema`", tool.name)));
+            if let Some(why) = tool.wrong_schema() {
+                return Err(Error::config(format!("the tool `{}` has {why}", tool.name)));
+            }
+        }
+        let mut seen: HashMap<String, &str> = HashMap::new();
+        for tool in &self.tools {
+            if let Some(other) =
+                seen.insert(tool.model_name(), &tool.name).filter(|other| *other != tool.name)
+            {
+                let name = &tool.name;
+                return Err(Error::config(format!("the tools `{other}` and `{name}` are one to the model")));
             }
         }
         let names = self.channels.iter().map(|channel| ("channel", &channel.name));

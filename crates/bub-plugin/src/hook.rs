@@ -131,7 +131,7 @@ impl Hook {
                     // What the chain below takes is not this plugin's time.
                     left = left.map(|left| left.saturating_sub(asked.elapsed()));
                     if method == "next/call" {
-                        let below = match callbacks::replaced(&P::SPEC, &params) {
+                        let below = match callbacks::replaced(P::SPEC, &params) {
                             Ok(replaced) => P::below(call, replaced).await,
                             Err(error) => Err(error),
                         };

@@ -131,7 +131,7 @@ impl Turn {
             let streams = params.get("credits").is_some_and(|credits| !credits.is_null());
             let room = if streams { Arc::clone(&work.credits) } else { Arc::new(Semaphore::new(1)) };
             lock(&turn.below).push(Arc::clone(&room));
-            let replaced = callbacks::replaced(&RunModelStream::SPEC, &params);
+            let replaced = callbacks::replaced(RunModelStream::SPEC, &params);
             let answering = async {
                 match replaced.and_then(|replaced| turn.args(&replaced)) {
                     Ok(args) if streams => {

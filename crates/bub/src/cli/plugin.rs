@@ -86,7 +86,7 @@ async fn run(context: CliContext) -> Result<ExitCode> {
         "show" => show(&context, matches),
         "enable" => switch(&context, matches, true),
         "disable" => switch(&context, matches, false),
-        "new" => new::run(matches),
+        "new" => new::run(&context, matches),
         _ => list(&context, matches),
     }
 }
@@ -326,9 +326,9 @@ fn shown(path: &Path) -> String {
 
 /// The tools of a plugin that take the place of built-in ones.
 fn replaced_tools(descriptor: &Descriptor, stock: &Framework) -> Vec<String> {
-    let is_builtin = |name: &str| stock.tools().iter().any(|known| known.spec().name == name);
-    let names = descriptor.tools.iter().map(|own| own.name.clone());
-    names.filter(|name| is_builtin(name)).collect()
+    let builtin: Vec<_> = stock.tools().iter().map(|known| known.spec().model_name()).collect();
+    let replaced = descriptor.tools.iter().filter(|own| builtin.contains(&own.model_name()));
+    replaced.map(|own| own.name.clone()).collect()
 }
 
 /// What it implements and provides.

@@ -211,6 +211,8 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
         (r#"{"name":"a","args":[{"name":"b","flag":true,"default":"x"}]}"#, "`b` is a flag"),
         (r#"{"name":"a","args":[{"name":"b","required":true,"default":"x"}]}"#, "required and has a default"),
     ];
+    let tools =
+        |schema: &str| format!(r#"{{"protocol":1,"tools":[{{"name":"a.b","inputSchema":{schema}}}]}}"#);
     let checks = commands.map(|(entry, why)| ("p", "", command(entry), why));
     let nothing = || r#"{"protocol":1}"#.to_owned();
     for (name, manifest, descriptor, why) in checks.into_iter().chain([
@@ -219,6 +221,16 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             "",
             r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
             "there is a channel `webhook` already",
+        ),
+        ("p", "", tools("{}"), "the tool `a.b` has an `inputSchema` whose `type` is not \"object\""),
+        ("p", "", tools(r#"{"type":"array"}"#), "the tool `a.b` has an `inputSchema` whose `type` is not"),
+        ("p", "", tools(r#"{"type":"object","properties":[]}"#), "`properties` are no map of schemas"),
+        ("p", "", tools(r#"{"type":"object","properties":{"x":5}}"#), "`properties` are no map of schemas"),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"object"}},{"name":"a_b","inputSchema":{"type":"object"}"#),
+            "the tools `a.b` and `a_b` are one to the model",
         ),
         ("webhook", "settings: [{name: token}]\n", nothing(), "a section of this name exists already"),
         ("model", "", nothing(), "a setting of this name exists already"),
@@ -283,8 +295,7 @@ fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
 fn settings_and_replaced_tools_of_a_plugin_are_shown() {
     let sandbox = Sandbox::new();
     let settings = "settings: [{name: units}, {name: key, secret: true}]\n";
-    let tool =
-        r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{}},{"name":"other","inputSchema":{}}]}"#;
+    let tool = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"other","inputSchema":{"type":"object"}}]}"#;
     saying(&sandbox, "weather", settings, tool).ok();
     let shown = sandbox.bub(["plugin", "show", "weather"]).ok();
     assert!(shown.contains("settings it reads: weather.units, weather.key (secret)\n"), "{shown}");
@@ -528,7 +539,18 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
         sandbox.write("workspace/env/bub-plugin.yml", &format!("name: env\ncommand: [cat]\nenv: [{name}]\n"));
         refused("env", "is no name of an environment variable");
     }
-    assert!(sandbox.bub(["plugin", "new", "builtin"]).stderr.contains("is taken"));
+    // What `add` would refuse is not begun.
+    for (name, why) in [
+        ("builtin", "is taken"),
+        ("gateway", "a section of this name exists already"),
+        ("webhook", "a section of this name exists already"),
+        ("model", "a setting of this name exists already"),
+    ] {
+        let run = sandbox.bub(["plugin", "new", name]);
+        assert_eq!(run.code, Some(2), "{name}: {run:?}");
+        assert!(run.stderr.contains(why), "{name}: {}", run.stderr);
+        assert!(!sandbox.workspace().join(name).exists(), "{name}");
+    }
 
     let guard = r#"{"protocol":1,"hooks":["system_prompt"]}"#;
     saying(&sandbox, "p", "", guard).ok();

@@ -258,10 +258,9 @@ fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
 #[test]
 fn adding_without_a_question_says_which_tools_are_replaced() {
     let sandbox = Sandbox::new();
-    let tools =
-        r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{}},{"name":"own","inputSchema":{}}]}"#;
+    let tools = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"fs_read","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}}]}"#;
     let added = saying(&sandbox, "p", "", tools).ok();
-    assert!(added.contains("with its own bash in place of the built-in;"), "{added}");
+    assert!(added.contains("with its own bash, fs_read in place of the built-in;"), "{added}");
 }
 
 // Design §3: a guard that is left out denies, also one whose name is taken.

@@ -7,7 +7,8 @@ use std::{
     process::ExitCode,
 };
 
-use bub_kernel::{Error, Result};
+use bub_kernel::{CliContext, Error, Result};
+use bub_plugin::Manifest;
 use clap::{Arg, ArgMatches, Command, builder::ValueParser};
 
 use crate::cli::output;
@@ -68,7 +69,7 @@ pub(super) fn command() -> Command {
         )
 }
 
-pub(super) fn run(matches: &ArgMatches) -> Result<ExitCode> {
+pub(super) fn run(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     let name = super::given(matches, "name");
     let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
     if name == "builtin" {
@@ -79,6 +80,10 @@ pub(super) fn run(matches: &ArgMatches) -> Result<ExitCode> {
             "`{name}` is no name for a plugin: lower-case letters, digits, - and _, a letter first"
         )));
     }
+    // What `add` would refuse is not begun.
+    let manifest = Manifest { name: name.to_owned(), ..Manifest::default() };
+    let settings = crate::cli::settings(&context.framework)?;
+    settings.fits(&manifest.section()).map_err(|error| Error::invalid_input(error.to_string()))?;
     let directory = matches.get_one::<PathBuf>("dir").cloned().unwrap_or_else(|| PathBuf::from(name));
     if directory.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(Error::invalid_input(format!("{} is not empty", directory.display())));
