@@ -9,7 +9,8 @@ mod report;
 
 use std::{ops::AddAssign, ops::Range, sync::Arc};
 
-use bub_model::{ModelId, Price};
+use bub_model::{Catalogue, ModelId, Price};
+use bub_settings::Settings;
 use bub_tape::{Entry, Kind, Sieve, Span, TapeName, TapeStore};
 use futures_util::{Stream, TryStreamExt as _};
 use jiff::Timestamp;
@@ -18,6 +19,12 @@ use serde_json::Value;
 
 pub(crate) use self::cap::DailyCap;
 pub use self::report::{By, Row, report};
+
+/// Why the caps of the day let none of these models be called now, as a turn would say it.
+pub async fn refusal(settings: &Settings, models: &[ModelId], catalogue: &Catalogue) -> Option<String> {
+    let checked = cap::DailyCap::new(settings).check(models, catalogue, None).await;
+    checked.err().map(|error| error.message().to_owned())
+}
 
 /// Tokens of one call, or of many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

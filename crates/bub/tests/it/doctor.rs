@@ -267,3 +267,18 @@ fn at_a_terminal_the_report_is_readable() {
          1 thing is broken"
     );
 }
+
+#[test]
+fn what_no_turn_and_no_gateway_would_run_with_is_broken() {
+    for (config, found) in [
+        ("usage: {daily_cost: 1}\n", "the price of lab:x is not known"),
+        ("usage: {daily_tokens: 0}\n", "0 of 0 tokens (`usage.daily_tokens`)"),
+        ("enabled_channels: telegram\n", "no channel of `enabled_channels` (telegram) is set up"),
+    ] {
+        let sandbox = Sandbox::new();
+        sandbox.write("home/config.yml", &format!("model: lab:x\nproviders: {{lab: {{base_url: 'https://lab.example/v1', needs_key: false}}}}\n{config}"));
+        let run = sandbox.bub(["doctor", "--offline"]);
+        assert_eq!(run.code, Some(1), "{config}: {run:?}");
+        assert!(run.stdout.contains(found), "{run:?}");
+    }
+}

@@ -16,6 +16,15 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     }
     let chosen = bub_channels::choose(&names, &all);
     let mut findings = Vec::new();
+    let is_named =
+        names.iter().any(|name| !matches!(name.trim(), "" | "all") && !name.trim().starts_with('!'));
+    if chosen.is_empty() && is_named {
+        let text = format!(
+            "no channel of `enabled_channels` ({}) is set up, so the gateway does not start",
+            names.join(", ")
+        );
+        findings.push(Finding::broken(text, "set it up with `bub onboard`, or correct `enabled_channels`"));
+    }
     for channel in &chosen {
         let name = channel.name();
         let audience = channel.audience().map_or(String::new(), |audience| format!("; {audience}"));

@@ -6,6 +6,7 @@ use bub_model::Models;
 
 use super::{super::probe, Finding, Patient};
 
+const CAP: &str = "no turn runs until then; see `usage.daily_tokens` and `usage.daily_cost`";
 const CHOOSE: &str = "`bub onboard` sets one up; `bub models` lists what there is";
 
 pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
@@ -29,6 +30,11 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
         },
     };
     let mut findings = vec![chosen];
+    let model = report.choice.as_ref().ok().and_then(|choice| choice.model.clone());
+    if let Some(model) = model {
+        let refusal = bub_agent::usage::refusal(settings, &[model], models.catalogue()).await;
+        findings.extend(refusal.map(|refusal| Finding::broken(refusal, CAP)));
+    }
     let fallbacks = report.fallbacks.iter().filter_map(|(model, problem)| Some((model, problem.as_ref()?)));
     findings.extend(fallbacks.map(|(model, problem)| {
         Finding::doubtful(
