@@ -184,7 +184,7 @@ fn providers(setting: &Setting, map: Map, origin: Origin) -> Result<Node, Settin
         let text = scalar.text.trim();
         let null = scalar.atom == Atom::Null || text.is_empty();
         if !null && !setting.fits(text) {
-            return Err(invalid(setting, value.origin, text));
+            return Err(of_entry(&provider, invalid(setting, value.origin, text)));
         }
         let value = if null { Node::null(value.origin) } else { Node::text(text, value.origin) };
         clean.insert(provider_key(&provider), value);
@@ -259,6 +259,14 @@ pub(crate) fn invalid(setting: &Setting, origin: Origin, text: &str) -> Settings
         format!("`{text}`")
     };
     mismatch(setting, origin, found)
+}
+
+/// The same, with the name of the entry.
+fn of_entry(provider: &str, mut error: SettingsError) -> SettingsError {
+    if let SettingsError::Invalid { key, .. } = &mut error {
+        *key = format!("{key}.{provider}");
+    }
+    error
 }
 
 /// Whether a text has a password or a key in it, or what may well be one.

@@ -31,7 +31,7 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
         ("model: foo", ":1: `model` is `foo`, expected a model, as `provider:model`, or null"),
         (
             "api_base:\n  lab: https://lab.example\n  other: ftp://other.example",
-            ":3: `api_base` is `ftp://other.example`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
+            ":3: `api_base.other` is `ftp://other.example`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
         ),
         (
             "telegram:\n  proxy: junk",
