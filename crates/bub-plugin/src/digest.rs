@@ -43,9 +43,10 @@ pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Re
     } else {
         files.push(pinned.to_owned());
     }
-    let named = command.iter().map(|part| directory.join(part.as_ref()));
-    for file in named.filter(|file| file.is_file()) {
-        if !files.contains(&file) {
+    for (at, part) in command.iter().enumerate() {
+        let file = directory.join(part.as_ref());
+        let is_system = at == 0 && command.len() > 1 && is_program_of_the_system(&file, pinned);
+        if file.is_file() && !is_system && !files.contains(&file) {
             files.push(file);
         }
     }
@@ -67,6 +68,14 @@ pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Re
         let _ = write!(digest, "{byte:02x}");
     }
     Ok(Pin { digest, left_out })
+}
+
+/// Whether it is a compiled program outside of the plugin, such as an interpreter: those change with the system.
+fn is_program_of_the_system(file: &Path, pinned: &Path) -> bool {
+    let (Ok(program), Ok(pinned)) = (file.canonicalize(), pinned.canonicalize()) else { return false };
+    let mut begin = [0; 2];
+    let is_read = File::open(&program).and_then(|mut file| file.read_exact(&mut begin)).is_ok();
+    is_read && begin != *b"#!" && !program.starts_with(pinned)
 }
 
 fn is_executable(file: &Path) -> bool {

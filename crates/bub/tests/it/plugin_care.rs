@@ -69,6 +69,15 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
         "{}",
         added.stderr
     );
+    // An interpreter is the system's: an update of it changes no plugin.
+    let interpreter = sandbox.workspace().join("sh");
+    std::fs::copy("/bin/sh", &interpreter).unwrap();
+    let manifest = format!("name: p\ncommand: [{}, plugin.sh]\n", interpreter.display());
+    sandbox.write("workspace/p/bub-plugin.yml", &manifest);
+    sandbox.bub(["plugin", "add", "p", "--yes"]).ok();
+    let updated = [std::fs::read(&interpreter).unwrap(), b"x".to_vec()].concat();
+    std::fs::write(&interpreter, updated).unwrap();
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
     // Links to directories: those whose files are pinned, and others.
     let link = |target: &str| {
         let link = directory.join("lib");
