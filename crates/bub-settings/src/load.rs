@@ -92,7 +92,8 @@ impl Loader {
         let user_home = self.environment.user_home().map(Path::to_owned);
         let mut sources =
             Sources { environment: self.environment, dotenv: None, config: None, flags: self.flags };
-        if let Some((directory, trust)) = self.workspace {
+        // A workspace that is none is told of by whoever needs it.
+        if let Some((directory, trust)) = self.workspace.filter(|(directory, _)| directory.is_dir()) {
             match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
                 Ok(file) => sources.dotenv = file,
                 Err(error) => warnings.push(Warning::DotEnvFile { problem: error.to_string() }),
