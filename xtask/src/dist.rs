@@ -1,10 +1,15 @@
-//! `cargo xtask dist`: the static binary for Linux.
+//! `cargo xtask dist`: the static binary for Linux, and the container images made of it.
+
+use std::process::Command;
 
 use crate::{Outcome, build, root, said};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
-pub(crate) fn run() -> Outcome<()> {
+/// The images of `Containerfile`: their names, and the stages that they are.
+const IMAGES: [(&str, Option<&str>); 2] = [("bub", None), ("bub:bare", Some("bare"))];
+
+pub(crate) fn run(with_images: bool) -> Outcome<()> {
     let installed = said("rustc", &["--print", "target-libdir", "--target", TARGET]);
     if !std::path::Path::new(&installed).exists() {
         return Err(format!("the target is missing: rustup target add {TARGET}").into());
@@ -28,6 +33,25 @@ pub(crate) fn run() -> Outcome<()> {
         return Err(format!("{shown} is not static:\n{linked}").into());
     }
     println!("{shown}: {size} bytes, {packed} compressed by gzip; {}", linked.trim());
-    println!("a container: docker build -f Containerfile target/dist");
+    if with_images { images() } else { Ok(()) }
+}
+
+fn images() -> Outcome<()> {
+    let builder = ["docker", "podman"].into_iter().find(|program| !said(program, &["--version"]).is_empty());
+    let builder = builder.ok_or("images are built by docker or podman, and neither is here")?;
+    for (name, stage) in IMAGES {
+        let mut build = Command::new(builder);
+        build.args(["build", "--tag", name, "--file", "Containerfile"]).current_dir(root());
+        if let Some(stage) = stage {
+            build.args(["--target", stage]);
+        }
+        if !build.arg("target/dist").status()?.success() {
+            return Err(
+                format!("{builder} could not build the image {name}; what it said stands above").into()
+            );
+        }
+        let size = said(builder, &["image", "inspect", "--format", "{{.Size}}", name]);
+        println!("image {name}: {size} bytes, with its base");
+    }
     Ok(())
 }

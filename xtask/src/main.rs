@@ -17,7 +17,7 @@ mod report;
 
 const USAGE: &str = "\
 usage: cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [--write-docs]
-       cargo xtask dist
+       cargo xtask dist [--images]
 
 bench   runs every benchmark of the workspace; prints tables and writes target/bench.json
           --quick       few samples, small sizes
@@ -25,7 +25,8 @@ bench   runs every benchmark of the workspace; prints tables and writes target/b
           --bub PATH    the program to measure, instead of building it in release
           --json PATH   where the figures go
           --write-docs  replaces the figures in docs/performance.md
-dist    builds the static binary for Linux into target/dist and says what it weighs";
+dist    builds the static binary for Linux into target/dist and says what it weighs
+          --images      the images of Containerfile too, by docker or podman";
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -34,7 +35,8 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["bench", options @ ..] => bench::Options::parse(options).and_then(|options| bench::run(&options)),
-        ["dist"] => dist::run(),
+        ["dist"] => dist::run(false),
+        ["dist", "--images"] => dist::run(true),
         _ => Err(USAGE.into()),
     };
     match outcome {
