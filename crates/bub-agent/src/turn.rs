@@ -83,7 +83,7 @@ impl Turn {
     pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
         let first_step = match self.tape.resumed() {
             Some(Resumed::Answered(text)) => return self.say_again(text.clone()).await,
-            Some(Resumed::GivenUp) => return self.give_up().await,
+            Some(Resumed::GivenUp) => return Err(self.fail(given_up()).await),
             Some(Resumed::AfterSteps(steps)) => *steps + 1,
             Some(Resumed::Command(_)) | None => 1,
         };
@@ -188,16 +188,6 @@ impl Turn {
         Ok(())
     }
 
-    /// The message has ended the process too often.
-    async fn give_up(&self) -> Result<()> {
-        let text = "This message could not be handled: bub stopped unexpectedly each time it was tried. It will not \
-                    be tried again; what was done is on the session's tape.";
-        let mut chat = self.tape.chat();
-        chat.text = Some(text.to_owned());
-        self.tape.record(chat, Vec::new()).await?;
-        self.say_again(text.to_owned()).await
-    }
-
     fn loop_start(&self, prompt: &Prompt) -> Entry {
         let model = self.models.first().map(ToString::to_string);
         let data = json!({
@@ -208,6 +198,13 @@ impl Turn {
         });
         self.tape.owned(Entry::event("loop.start", Some(data)))
     }
+}
+
+/// The message has ended the process too often.
+fn given_up() -> Error {
+    let text = "This message could not be handled: bub stopped unexpectedly each time it was tried. It will not be tried \
+                again; what was done is on the session's tape.";
+    Error::new(ErrorKind::Unknown, text)
 }
 
 fn shortened(text: &str) -> String {

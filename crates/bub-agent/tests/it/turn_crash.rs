@@ -173,9 +173,14 @@ async fn a_message_that_ends_the_process_too_often_is_given_up() {
     let tape = tape_of(&world, "s");
     let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
-    let result = world.turn(delivered("go", 4)).await.unwrap();
-    assert!(result.model_output.contains("will not be tried again"), "{}", result.model_output);
+    let error = world.turn(delivered("go", 4)).await.unwrap_err();
+    assert!(error.message().contains("will not be tried again"), "{error}");
     let entries = entries(&world, "s").await;
+    let recorded = entries.iter().rfind(|entry| entry.kind == bub_tape::Kind::Error).unwrap();
+    assert!(
+        recorded.payload["message"].as_str().unwrap().contains("will not be tried again"),
+        "{recorded:?}"
+    );
     assert!(events(&entries, "turn.redelivered")[0]["outcome"].as_str().unwrap().starts_with("dropped"));
     assert_eq!(server.requests().len(), 0);
     running.close().await.unwrap();
