@@ -76,6 +76,12 @@ impl Current {
         Self { spoken: AtomicU32::new(has_spoken.into()), ..self }
     }
 
+    /// The same, when whoever wrote the message is told at once how it ended: nobody comes for its replies.
+    pub(crate) fn not_claimed(self) -> Self {
+        let route = self.route.filter(|route| route != CLAIM);
+        Self { route, ..self }
+    }
+
     /// Runs a turn as the current one.
     pub(crate) async fn run<T>(self: &Arc<Self>, turn: impl Future<Output = T>) -> T {
         CURRENT.scope(Arc::clone(self), turn).await

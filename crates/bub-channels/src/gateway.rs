@@ -342,7 +342,7 @@ impl Core {
         if let Err(refusal) = self.journal.append(Record::Mark).await {
             return refusal;
         }
-        let turn = Arc::new(Current::new(self.journal.next_id(), message, Vec::new()));
+        let turn = Arc::new(Current::new(self.journal.next_id(), message, Vec::new()).not_claimed());
         turn.run(self.framework.hooks().notify_error("resolve_session", &error, Some(message))).await;
         let is_told = router::excuse(self, &message.chat_session(), &turn, FAILED).await;
         error.with_detail(TOLD, is_told)

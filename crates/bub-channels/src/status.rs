@@ -119,10 +119,11 @@ fn status(core: &Core) -> Value {
         .into_iter()
         .map(|(session, unfinished, running)| json!({"id": session, "unfinished": unfinished, "running": running}))
         .collect();
-    let (unfinished, outgoing, stuck) = {
+    let (unfinished, outgoing, unclaimed, given_up) = {
         let live = core.journal.live();
-        let stuck = live.outgoing().filter(|outgoing| outgoing.is_stuck).count();
-        (live.inbounds().count(), live.outgoing().count(), stuck)
+        let stuck = live.outgoing().filter(|outgoing| outgoing.is_stuck);
+        let (unclaimed, given_up): (Vec<_>, Vec<_>) = stuck.partition(|outgoing| outgoing.reply.is_claimed);
+        (live.inbounds().count(), live.outgoing().count(), unclaimed.len(), given_up.len())
     };
     let owners = core.framework.service::<Settings>().map(|settings| settings.get(&settings::OWNERS));
     json!({
@@ -136,7 +137,8 @@ fn status(core: &Core) -> Value {
         "busy_sessions": busy,
         "sessions": sessions,
         "undelivered": outgoing,
-        "given_up": stuck,
+        "given_up": given_up,
+        "unclaimed": unclaimed,
         "journal_backlog": core.journal.backlog(),
     })
 }

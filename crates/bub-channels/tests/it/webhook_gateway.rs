@@ -46,6 +46,10 @@ impl Default for Pace {
 
 #[hooks(crate = bub_kernel)]
 impl Model {
+    fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
+        if message.content() == "nowhere" { Err(Error::unknown("it has no session")) } else { Ok(None) }
+    }
+
     async fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
         if prompt.text() == "wait" {
             self.pace.asked.add_permits(1);
@@ -123,15 +127,13 @@ impl Running {
         while self.post(json!({"content": "hello", "chat_id": "probe"})).await.status == 429 {}
     }
 
+    async fn ask(&self, what: &str) -> Value {
+        bub_channels::status::ask(&self.directory, &json!({"do": what})).await.unwrap().unwrap()
+    }
+
     /// Waits until so many replies are not delivered.
     async fn undelivered(&self, count: usize) {
-        let outbox = json!({"do": "outbox"});
-        loop {
-            let found = bub_channels::status::ask(&self.directory, &outbox).await.unwrap().unwrap();
-            if found["replies"].as_array().unwrap().len() == count {
-                break;
-            }
-        }
+        while self.ask("outbox").await["replies"].as_array().unwrap().len() != count {}
     }
 
     async fn stop(self) {
@@ -170,6 +172,8 @@ async fn a_reply_whose_client_has_gone_waits_for_its_key() {
         running.is_free().await;
         running.pace.go_on.add_permits(1);
         running.undelivered(1).await;
+        while running.ask("status").await["unclaimed"] != 1 {}
+        assert_eq!(running.ask("status").await["given_up"], 0);
         running.stop().await;
 
         // Nobody asks in this life.
@@ -183,6 +187,25 @@ async fn a_reply_whose_client_has_gone_waits_for_its_key() {
         running.undelivered(0).await;
         running.stop().await;
     }
+}
+
+// H-144: the refusal is the answer; nothing waits for somebody to come back with the key.
+#[tokio::test]
+async fn a_message_without_a_session_is_refused_and_leaves_no_reply() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let answer = running.post(json!({"content": "nowhere", "idempotency_key": "k"})).await;
+    assert_eq!(answer.status, 500, "{answer:?}");
+    let is_open = |reply: &Value| reply["state"] == "waiting" || reply["state"] == "being tried";
+    let left = loop {
+        let found = running.ask("outbox").await;
+        let replies = found["replies"].as_array().unwrap();
+        if !replies.iter().any(is_open) {
+            break replies.clone();
+        }
+    };
+    assert!(left.is_empty(), "{left:?}");
+    running.stop().await;
 }
 
 // S-54

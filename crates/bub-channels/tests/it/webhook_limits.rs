@@ -67,6 +67,8 @@ async fn paths_methods_and_tokens_are_checked() {
     client.write("GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     let health = client.finish().await;
     assert_eq!((health.status, health.json()), (200, json!({"status": "ok"})));
+    let head = house.request("HEAD", "/healthz", "", "").await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""), "load balancers ask so");
     assert_eq!(house.accepted.load(std::sync::atomic::Ordering::SeqCst), 0);
 }
 

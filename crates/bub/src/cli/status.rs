@@ -68,9 +68,10 @@ fn report(name: &str, status: &Value) -> String {
     );
     let _ = writeln!(
         text,
-        "replies: {} undelivered, {} of them given up; see `bub outbox list`",
+        "replies: {} undelivered, {} of them given up and {} unclaimed; see `bub outbox list`",
         count(status, "undelivered"),
         count(status, "given_up"),
+        count(status, "unclaimed"),
     );
     if let Some(process) = status.get("process") {
         let (memory, files) = (count(process, "memory_mb"), count(process, "files"));
