@@ -39,6 +39,13 @@ impl Options {
                 _ => return Err(format!("unknown option {word}\n{}", crate::USAGE).into()),
             }
         }
+        if options.writes_docs && (options.is_quick || !options.only.is_empty()) {
+            return Err(
+                "--write-docs replaces all figures: it needs a whole run, without --quick and --only".into(),
+            );
+        }
+        // The programs run elsewhere.
+        options.bub = options.bub.map(|path| existing(&path)).transpose()?;
         Ok(options)
     }
 
@@ -50,6 +57,24 @@ impl Options {
         };
         self.only.is_empty() || self.only.iter().any(is_meant)
     }
+}
+
+/// The whole path of a program that is there.
+fn existing(path: &str) -> Outcome<String> {
+    let whole = Path::new(path).canonicalize().map_err(|error| format!("--bub {path}: {error}"))?;
+    Ok(whole.to_string_lossy().into_owned())
+}
+
+/// Where the figures go, found out before they are measured.
+fn writable(path: &Path) -> Outcome<()> {
+    let open = || -> std::io::Result<()> {
+        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::File::options().create(true).append(true).open(path)?;
+        Ok(())
+    };
+    open().map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
 }
 
 /// A benchmark's source.
@@ -65,6 +90,8 @@ pub(crate) fn run(options: &Options) -> Outcome<()> {
     if benches.is_empty() {
         return Err("there is no such benchmark".into());
     }
+    let path = options.json.clone().unwrap_or_else(|| root().join("target/bench.json"));
+    writable(&path)?;
     let programs = programs(&benches, options.bub.is_none())?;
     let machine = machine();
     let baselines = baseline::measure()?;
@@ -78,7 +105,6 @@ pub(crate) fn run(options: &Options) -> Outcome<()> {
     }
     let text = report::tables(&machine, options.is_quick, &baselines, &figures);
     println!("{text}");
-    let path = options.json.clone().unwrap_or_else(|| root().join("target/bench.json"));
     let with_ratio = |figure: &Figure| {
         let mut value = figure.json();
         if let Some((name, ratio)) = report::ratio(figure, &baselines) {
@@ -94,7 +120,6 @@ pub(crate) fn run(options: &Options) -> Outcome<()> {
             baselines.iter().map(|one| (one.name.to_owned(), json!(one.nanos))).collect::<Value>(),
         "figures": figures.iter().map(with_ratio).collect::<Vec<_>>(),
     });
-    std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
     std::fs::write(&path, serde_json::to_string_pretty(&all)?)?;
     eprintln!("figures: {}", path.display());
     if options.writes_docs { report::write_docs(&text) } else { Ok(()) }
@@ -184,4 +209,24 @@ fn machine() -> Vec<(&'static str, String)> {
         ("commit", said("git", &["rev-parse", "--short", "HEAD"]) + changed),
         ("load before", load.split(' ').next().unwrap_or_default().to_owned()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    #[test]
+    fn the_docs_are_only_written_by_a_whole_run() {
+        assert!(Options::parse(&["--write-docs"]).is_ok());
+        for words in [["--quick", "--write-docs", "--quick"], ["--write-docs", "--only", "view"]] {
+            let refused = Options::parse(&words).err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(refused.contains("needs a whole run"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_place_for_the_figures_that_cannot_be_written_is_named() {
+        let refused = super::writable("/proc/none/x.json".as_ref()).err().map(|error| error.to_string());
+        assert!(refused.unwrap_or_default().starts_with("/proc/none/x.json cannot be written"));
+    }
 }

@@ -1,21 +1,26 @@
 //! The built program on a home of its own, measured from outside: for budgets and benches. Linux, because it asks `/proc`.
 
 use std::{
-    ffi::OsString,
-    fs,
-    io::{Error, Read, Result, Write},
+    fs::{self, File},
+    io::{Error, ErrorKind, Read, Result, Seek, SeekFrom, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixDatagram,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
     time::{Duration, Instant},
 };
 
 use bub_tape::{Durability, Entry, EntryId, FileStore, TapeName, codec};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use wait4::Wait4;
 
-use crate::model::{ModelServer, Reply};
+use crate::{
+    model::{ModelServer, Reply},
+    pty::Pty,
+};
 
 const TOKEN: &str = "correct-horse-battery";
 /// Longer than anything on a busy computer takes.
@@ -23,9 +28,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A program, its home, and a model server that it is configured for.
 pub struct Program {
-    path: OsString,
+    path: PathBuf,
     home: TempDir,
     model: ModelServer,
+    patience: Duration,
 }
 
 /// What a finished process had of the computer.
@@ -41,10 +47,21 @@ pub struct Used {
 
 impl Program {
     /// A program on an empty home. Its model answers every question with one sentence.
-    pub fn new(path: impl Into<OsString>) -> Result<Self> {
+    pub fn new(path: impl AsRef<Path>) -> Result<Self> {
+        let path = path.as_ref();
+        // Its commands run in another directory.
+        let path = path
+            .canonicalize()
+            .map_err(|error| Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let model = ModelServer::start();
         model.forget_requests().otherwise(Reply::text("All is well."));
-        Ok(Self { path: path.into(), home: tempfile::tempdir()?, model })
+        Ok(Self { path, home: tempfile::tempdir()?, model, patience: PATIENCE })
+    }
+
+    /// How long a command may take to end, a prompt to be shown, a gateway to be ready.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// The directory that is `HOME` and the workspace.
@@ -74,15 +91,43 @@ impl Program {
 
     /// Runs a command to its end, which has to be a good one.
     pub fn run(&self, args: &[&str]) -> Result<Used> {
-        let mut command = self.command(args);
+        let (mut command, mut said) = (self.command(args), tempfile::tempfile()?);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.try_clone()?);
         let started = Instant::now();
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let mut child = command.spawn()?;
+        let (ended, end) = channel::<()>();
+        let (id, patience) = (i32::try_from(child.id()).ok().and_then(Pid::from_raw), self.patience);
+        let watch = thread::spawn(move || {
+            let is_late = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+            if let (true, Some(id)) = (is_late, id) {
+                let _ = kill_process(id, Signal::KILL);
+            }
+            is_late
+        });
         let end = child.wait4()?;
         let wall = started.elapsed();
-        if !end.status.success() {
-            return Err(Error::other(format!("bub {} failed", args.join(" "))));
+        drop(ended);
+        let is_late = watch.join().unwrap_or(false);
+        let what = args.join(" ");
+        match (is_late, end.status.success()) {
+            (true, _) => {
+                Err(Error::other(format!("`{what}` did not end within {patience:?}{}", tail(&mut said))))
+            }
+            (_, false) => Err(Error::other(format!("`{what}`: {}{}", end.status, tail(&mut said)))),
+            _ => Ok(Used { wall, cpu: end.rusage.utime + end.rusage.stime, peak: end.rusage.maxrss }),
         }
-        Ok(Used { wall, cpu: end.rusage.utime + end.rusage.stime, peak: end.rusage.maxrss })
+    }
+
+    /// From the start of `bub chat` to its prompt, in a terminal.
+    pub fn first_prompt(&self) -> Result<Duration> {
+        let started = Instant::now();
+        let mut chat = Pty::try_spawn(self.command(&["chat"]), 24, 100)?;
+        let shown = chat.try_expect(" > ", self.patience);
+        let taken = started.elapsed();
+        shown.map_err(|error| Error::other(format!("`chat` gave no prompt: {error}")))?;
+        chat.try_send("\x04")?;
+        chat.try_end(self.patience).map_err(|error| Error::other(format!("`chat` and Ctrl-D: {error}")))?;
+        Ok(taken)
     }
 
     /// The least of each figure over several runs: what others do on the computer, and how many pages of the file the
@@ -124,29 +169,39 @@ impl Program {
         let notified = self.directory().join("notify.sock");
         let _ = fs::remove_file(&notified);
         let socket = UnixDatagram::bind(&notified)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        let mut command = self.command(&["gateway"]);
+        socket.set_read_timeout(Some(Duration::from_millis(50)))?;
+        let (mut command, mut said) = (self.command(&["gateway"]), tempfile::tempfile()?);
         command
             .env("NOTIFY_SOCKET", &notified)
             .env("BUB_WEBHOOK_TOKEN", TOKEN)
             .env("BUB_WEBHOOK_LISTEN", address.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null());
+            .stderr(said.try_clone()?);
         let started = Instant::now();
-        let child = command.spawn()?;
-        let mut gateway = RunningGateway { child, address, ready: Duration::ZERO };
-        let mut said = [0; 64];
-        let count = socket.recv(&mut said)?;
-        if said.get(..count) != Some(b"READY=1") {
-            return Err(Error::other("the gateway does not say that it is ready"));
-        }
-        // Channels start beside each other, and beside that.
-        while TcpStream::connect(address).is_err() && started.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        let mut gateway = RunningGateway { child: command.spawn()?, address, ready: Duration::ZERO };
+        let ready = gateway.wait_until_ready(&socket, started, self.patience);
+        ready.map_err(|error| Error::other(format!("`gateway` {error}{}", tail(&mut said))))?;
         gateway.ready = started.elapsed();
         Ok(gateway)
+    }
+}
+
+fn ended(what: &str, status: ExitStatus) -> String {
+    format!("ended ({status}) and did not {what}")
+}
+
+/// The last lines of what a program said.
+fn tail(said: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let length = said.metadata().map_or(0, |found| found.len());
+    let _ = said.seek(SeekFrom::Start(length.saturating_sub(2000)));
+    let _ = said.read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.trim().lines().collect();
+    match lines.get(lines.len().saturating_sub(8)..) {
+        Some(last @ [_, ..]) => format!("; the last it said:\n    {}", last.join("\n    ")),
+        _ => "; it said nothing".to_owned(),
     }
 }
 
@@ -159,6 +214,35 @@ pub struct RunningGateway {
 }
 
 impl RunningGateway {
+    /// Waits for its word, and for its port: channels start beside each other, and beside that.
+    fn wait_until_ready(
+        &mut self,
+        socket: &UnixDatagram,
+        started: Instant,
+        patience: Duration,
+    ) -> std::result::Result<(), String> {
+        let mut said = [0; 64];
+        let mut still_waits_for = |what: &str| match self.child.try_wait() {
+            Ok(Some(status)) => Err(ended(what, status)),
+            _ if started.elapsed() > patience => Err(format!("did not {what} within {patience:?}")),
+            _ => Ok(()),
+        };
+        loop {
+            match socket.recv(&mut said) {
+                Ok(count) if said.get(..count) == Some(b"READY=1") => break,
+                Ok(_) => return Err("said something else than READY=1 to NOTIFY_SOCKET".to_owned()),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error) => return Err(format!("could not be listened to: {error}")),
+            }
+            still_waits_for("say READY=1 to NOTIFY_SOCKET")?;
+        }
+        while TcpStream::connect(self.address).is_err() {
+            still_waits_for("take connections")?;
+            thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
+    }
+
     /// Sends a message and waits for the answer.
     pub fn ask(&self, chat: &str, content: &str) -> Result<()> {
         let body = serde_json::json!({"content": content, "chat_id": chat}).to_string();
@@ -182,7 +266,7 @@ impl RunningGateway {
         chat: impl Fn(usize) -> String + Sync,
     ) -> Result<()> {
         const CLIENTS: usize = 4;
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let one = |client| {
                 let (mut own, chat) = (numbers.clone().skip(client).step_by(CLIENTS), &chat);
                 scope.spawn(move || own.try_for_each(|number| self.ask(&chat(number), "How is it?")))

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{Read, Write},
+    io::{self, Read, Write},
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt},
     process::{Child, Command},
     sync::mpsc::{Receiver, RecvTimeoutError, channel},
@@ -46,22 +46,27 @@ impl Pty {
     }
 
     /// The same with another size.
-    pub fn spawn_sized(mut command: Command, rows: u16, columns: u16) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
-        grantpt(&master).unwrap();
-        unlockpt(&master).unwrap();
+    pub fn spawn_sized(command: Command, rows: u16, columns: u16) -> Self {
+        Self::try_spawn(command, rows, columns).unwrap()
+    }
+
+    /// The same, where a program that cannot be started is no surprise.
+    pub fn try_spawn(mut command: Command, rows: u16, columns: u16) -> io::Result<Self> {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+        grantpt(&master)?;
+        unlockpt(&master)?;
         let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&master, size).unwrap();
-        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
-        let flags = i32::try_from(OFlags::NOCTTY.bits()).unwrap();
-        let slave = OpenOptions::new().read(true).write(true).custom_flags(flags).open(name).unwrap();
-        let end = || OwnedFd::from(slave.try_clone().unwrap());
-        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        tcsetwinsize(&master, size)?;
+        let name = ptsname(&master, Vec::new())?.into_string().map_err(io::Error::other)?;
+        let flags = i32::try_from(OFlags::NOCTTY.bits()).map_err(io::Error::other)?;
+        let slave = OpenOptions::new().read(true).write(true).custom_flags(flags).open(name)?;
+        let end = || slave.try_clone().map(OwnedFd::from);
+        let child = command.stdin(end()?).stdout(end()?).stderr(end()?).spawn()?;
         // Or the end of the program would not be the end of its output.
         drop((command, slave));
         let master = File::from(master);
         let (sender, output) = channel();
-        let mut reader = master.try_clone().unwrap();
+        let mut reader = master.try_clone()?;
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = reader.read(&mut bytes) {
@@ -70,28 +75,41 @@ impl Pty {
                 }
             }
         });
-        Self { child, master, output, shown: String::new(), seen: 0 }
+        Ok(Self { child, master, output, shown: String::new(), seen: 0 })
     }
 
     /// Types.
     pub fn send(&mut self, keys: &str) {
-        self.master.write_all(keys.as_bytes()).unwrap();
+        self.try_send(keys).unwrap();
+    }
+
+    /// Types, where a program that is gone is no surprise.
+    pub fn try_send(&mut self, keys: &str) -> io::Result<()> {
+        self.master.write_all(keys.as_bytes())
     }
 
     /// Waits until this is shown, and gives what came since the last time, it included.
     pub fn expect(&mut self, text: &str) -> String {
-        let deadline = Instant::now() + PATIENCE;
+        self.try_expect(text, PATIENCE).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same within a time; else what happened instead.
+    pub fn try_expect(&mut self, text: &str, patience: Duration) -> Result<String, String> {
+        let deadline = Instant::now() + patience;
         loop {
             if let Some(at) = self.shown[self.seen..].find(text) {
                 let end = self.seen + at + text.len();
                 let part = self.shown[self.seen..end].to_owned();
                 self.seen = end;
-                return part;
+                return Ok(part);
             }
-            let is_open = self.read(deadline);
-            let open = if is_open { "" } else { " before the program ended" };
-            let found = self.shown[self.seen..].contains(text);
-            assert!(is_open || found, "{text:?} was not shown{open}:\n{}", self.shown);
+            if !self.read(deadline)? {
+                let end = self.child.wait().map_or_else(|error| error.to_string(), |end| end.to_string());
+                return Err(format!(
+                    "{text:?} was not shown before the program ended ({end}):\n{}",
+                    self.shown
+                ));
+            }
         }
     }
 
@@ -102,9 +120,14 @@ impl Pty {
 
     /// Waits for the end: exit code.
     pub fn end(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
-        while self.read(deadline) {}
-        self.child.wait().unwrap().code()
+        self.try_end(PATIENCE).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// The same within a time.
+    pub fn try_end(&mut self, patience: Duration) -> Result<Option<i32>, String> {
+        let deadline = Instant::now() + patience;
+        while self.read(deadline)? {}
+        self.child.wait().map(|end| end.code()).map_err(|error| error.to_string())
     }
 
     /// Whether the terminal shows what is typed, as the program left it.
@@ -118,14 +141,17 @@ impl Pty {
     }
 
     /// Reads more; says whether there can be any.
-    fn read(&mut self, deadline: Instant) -> bool {
-        match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+    fn read(&mut self, deadline: Instant) -> Result<bool, String> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.output.recv_timeout(left) {
+            // One that talks for ever is not waited for any longer than one that is silent.
+            Ok(_) if left.is_zero() => Err(format!("it goes on and on:\n{}", self.shown)),
             Ok(bytes) => {
                 self.shown.push_str(&String::from_utf8_lossy(&bytes));
-                true
+                Ok(true)
             }
-            Err(RecvTimeoutError::Disconnected) => false,
-            Err(RecvTimeoutError::Timeout) => panic!("nothing happens:\n{}", self.shown),
+            Err(RecvTimeoutError::Disconnected) => Ok(false),
+            Err(RecvTimeoutError::Timeout) => Err(format!("nothing happens:\n{}", self.shown)),
         }
     }
 }

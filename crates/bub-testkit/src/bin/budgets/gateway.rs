@@ -22,44 +22,49 @@ pub(crate) fn start(budgets: &mut Budgets, program: &Program, place: &str) -> Ou
     // The limit is for an empty home; with very many tapes it is that of every start.
     let limit = Duration::from_millis(if place.is_empty() { 30 } else { 100 });
     let mut memory = u64::MAX;
-    let ready = least(limit, STARTS, || {
-        let gateway = program.gateway()?;
-        // What the start leaves to do at once is done.
-        thread::sleep(Duration::from_millis(100));
-        memory = memory.min(gateway.memory()?);
-        Ok(gateway.ready)
-    })?;
+    let what = format!("bub gateway: ready{place}");
     let hint = "what stands before READY=1: bub/src/cli/gateway.rs, Gateway::open; `strace -f -r`";
-    budgets.time(&format!("bub gateway: ready{place}"), ready, limit, hint)?;
-    let hint = "what is built before the first message needs it (HTTP clients, trust stores, threads)";
-    budgets.size(&format!("bub gateway: idle memory{place}"), memory, 12 * MB, hint)
+    budgets.attempt(&what, hint, |budgets| {
+        let ready = least(limit, STARTS, || {
+            let gateway = program.gateway()?;
+            // What the start leaves to do at once is done.
+            thread::sleep(Duration::from_millis(100));
+            memory = memory.min(gateway.memory()?);
+            Ok(gateway.ready)
+        })?;
+        budgets.time(&what, ready, limit, hint)?;
+        let hint = "what is built before the first message needs it (HTTP clients, trust stores, threads)";
+        budgets.size(&format!("bub gateway: idle memory{place}"), memory, 12 * MB, hint)
+    })
 }
 
 pub(crate) fn sessions_and_turns(budgets: &mut Budgets, program: &Program) -> Outcome<()> {
-    let gateway = program.gateway()?;
-    let memory = || -> Outcome<u64> {
-        thread::sleep(Duration::from_millis(500));
-        Ok(gateway.memory()?)
-    };
-    let chat = |number: usize| format!("chat{}", number / TURNS_OF_A_SESSION);
-    gateway.flood(0..WARM, chat)?;
-    let (before, mut turn) = (memory()?, Duration::MAX);
-    for begin in (WARM..TURNS).step_by(PART) {
-        let busy = gateway.cpu()?;
-        gateway.flood(begin..begin + PART, chat)?;
-        turn = turn.min(gateway.cpu()?.saturating_sub(busy) / u32::try_from(PART)?);
-    }
-    let after = memory()?;
     let hint = "`perf record -g` of a gateway under load; benches `turn` (bub-agent) and `load` (bub)";
-    budgets.time("bub gateway: processor time of a turn", turn, Duration::from_millis(3), hint)?;
-    let hint =
-        "something is kept for each turn: maps and lists without a limit; heaptrack of a gateway under load";
-    let growth = after.saturating_sub(before);
-    budgets.size(&format!("bub gateway: growth from turn {WARM} to {TURNS}"), growth, 2 * MB, hint)?;
+    budgets.attempt("bub gateway: sessions and turns", hint, |budgets| {
+        let gateway = program.gateway()?;
+        let memory = || -> Outcome<u64> {
+            thread::sleep(Duration::from_millis(500));
+            Ok(gateway.memory()?)
+        };
+        let chat = |number: usize| format!("chat{}", number / TURNS_OF_A_SESSION);
+        gateway.flood(0..WARM, chat)?;
+        let (before, mut turn) = (memory()?, Duration::MAX);
+        for begin in (WARM..TURNS).step_by(PART) {
+            let busy = gateway.cpu()?;
+            gateway.flood(begin..begin + PART, chat)?;
+            turn = turn.min(gateway.cpu()?.saturating_sub(busy) / u32::try_from(PART)?);
+        }
+        let after = memory()?;
+        budgets.time("bub gateway: processor time of a turn", turn, Duration::from_millis(3), hint)?;
+        let hint =
+            "something is kept for each turn: maps and lists without a limit; heaptrack of a gateway under load";
+        let growth = after.saturating_sub(before);
+        budgets.size(&format!("bub gateway: growth from turn {WARM} to {TURNS}"), growth, 2 * MB, hint)?;
 
-    gateway.flood(0..SESSIONS, |number| format!("idle{number}"))?;
-    let each = memory()?.saturating_sub(after) / SESSIONS as u64;
-    let hint =
-        "what a lane, a tape or a lease keeps after its turn: bub-channels/src/lane.rs, caches of bub-tape";
-    budgets.size("bub gateway: memory of an idle session", each, 1_000, hint)
+        gateway.flood(0..SESSIONS, |number| format!("idle{number}"))?;
+        let each = memory()?.saturating_sub(after) / SESSIONS as u64;
+        let hint =
+            "what a lane, a tape or a lease keeps after its turn: bub-channels/src/lane.rs, caches of bub-tape";
+        budgets.size("bub gateway: memory of an idle session", each, 1_000, hint)
+    })
 }
