@@ -57,7 +57,8 @@ fn check_all(budgets: &mut Budgets, path: &Path) -> Outcome<()> {
         budgets.attempt(&what, hint, |budgets| short_command(budgets, &program, command, hint))?;
     }
     let hint = "bub/src/cli/chat/: what stands before the first prompt";
-    first_prompt(budgets, &program, "", RUNS, Duration::from_millis(30), hint)?;
+    let limit = Duration::from_millis(30);
+    budgets.least("bub chat: first prompt", (RUNS, limit), hint, || Ok(program.first_prompt()?))?;
     doctor(budgets, &program, "bub doctor --offline")?;
     gateway::start(budgets, &program, "")?;
     gateway::sessions_and_turns(budgets, &program)?;
@@ -92,39 +93,19 @@ fn many_tapes(budgets: &mut Budgets, program: &Program) -> Outcome<()> {
     let hint =
         "something lists or reads all tapes at the start: `strace -c -f`, bub-tape's index and registry";
     let place = format!(" on a home with {TAPES} tapes");
-    first_prompt(budgets, program, &place, 10, limit, hint)?;
-    let what = format!("bub run, to its end,{place}");
-    budgets.attempt(&what, hint, |budgets| {
-        let answered = least(limit, 10, || Ok(program.run(&["run", "How is it?"])?.wall))?;
-        budgets.time(&what, answered, limit, hint)
-    })?;
+    let prompt = format!("bub chat: first prompt{place}");
+    budgets.least(&prompt, (10, limit), hint, || Ok(program.first_prompt()?))?;
+    let run = format!("bub run, to its end,{place}");
+    budgets.least(&run, (10, limit), hint, || Ok(program.run(&["run", "How is it?"])?.wall))?;
     gateway::start(budgets, program, &place)?;
     doctor(budgets, program, &format!("bub doctor --offline{place}"))
 }
 
-fn first_prompt(
-    budgets: &mut Budgets,
-    program: &Program,
-    place: &str,
-    runs: u32,
-    limit: Duration,
-    hint: &str,
-) -> Outcome<()> {
-    let what = format!("bub chat: first prompt{place}");
-    budgets.attempt(&what, hint, |budgets| {
-        let prompt = least(limit, runs, || Ok(program.first_prompt()?))?;
-        budgets.time(&what, prompt, limit, hint)
-    })
-}
-
 fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> Outcome<()> {
-    let limit = Duration::from_millis(200);
     let hint =
         "bub/src/cli/doctor/: each check has to end in a moment; `bub doctor --offline` under `strace -f -r`";
-    budgets.attempt(what, hint, |budgets| {
-        let wall = least(limit, 10, || Ok(program.run(&["doctor", "--offline"])?.wall))?;
-        budgets.time(what, wall, limit, hint)
-    })
+    let limit = Duration::from_millis(200);
+    budgets.least(what, (10, limit), hint, || Ok(program.run(&["doctor", "--offline"])?.wall))
 }
 
 /// The least of so many runs, and of more for as long as it is over the limit: a busy machine gets another chance, a slow
@@ -162,6 +143,17 @@ impl Budgets {
             writeln!(std::io::stdout(), "NOT MEASURED: {what}: {error}\n    look at: {hint}")?;
         }
         Ok(())
+    }
+
+    /// Takes the least of so many times.
+    fn least(
+        &mut self,
+        what: &str,
+        (runs, limit): (u32, Duration),
+        hint: &str,
+        one: impl FnMut() -> Outcome<Duration>,
+    ) -> Outcome<()> {
+        self.attempt(what, hint, |budgets| budgets.time(what, least(limit, runs, one)?, limit, hint))
     }
 
     pub(crate) fn time(&mut self, what: &str, taken: Duration, limit: Duration, hint: &str) -> Outcome<()> {
