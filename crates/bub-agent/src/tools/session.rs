@@ -20,13 +20,19 @@ const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh",
 /// What stands for the configured model.
 const CONFIGURED: &str = "default";
 
-/// Starts the tape anew. With archive=true the old content is kept in a file of its own.
+/// Starts the tape anew: everything before leaves your sight.
 #[tool(crate = bub_kernel, name = "tape.reset")]
-pub(crate) async fn tape_reset(context: &ToolContext, #[default(false)] archive: bool) -> Result<String> {
+pub(crate) async fn tape_reset(
+    context: &ToolContext,
+    /// Whether the old content is kept in a file of its own.
+    archive: Option<bool>,
+) -> Result<String> {
+    // A person who leaves it out wants it gone, as in the original; what a model forgets, people may want back.
     if let Some(requests) = context.state.slot::<StepRequests>() {
-        requests.add(StepRequest::Reset { archive });
-        return Ok("the tape will be reset when this step ends".to_owned());
+        requests.add(StepRequest::Reset { archive: archive.unwrap_or(true) });
+        return Ok("the tape is reset with the end of this step".to_owned());
     }
+    let archive = archive.unwrap_or(false);
     let report = tape(context)?.reset(archive).await.map_err(tape_error)?;
     Ok(report
         .archived

@@ -58,7 +58,11 @@ impl Turn {
             match request {
                 StepRequest::HandOff { name, summary } => {
                     let mut carry: Vec<EntryId> = self.tape.asked().into_iter().collect();
-                    carry.extend(self.response_with_others().await?);
+                    // What came of the calls that it made beside the handoff is news to the model.
+                    let response = self.last_response().await?;
+                    if response.first().is_some_and(|calls| calls_in(calls) > 1) {
+                        carry.extend(response.iter().map(|entry| entry.id));
+                    }
                     let state = json!({"summary": summary, "carry": carry});
                     for entry in handoff_entries(&name, Some(state), self.meta()) {
                         self.tape.note(entry);
@@ -70,40 +74,42 @@ impl Turn {
         Ok(any)
     }
 
-    /// The calls of the last response and their results, when it made others beside the handoff: what came of those is
-    /// news to the model.
-    async fn response_with_others(&self) -> Result<Vec<EntryId>> {
+    /// The calls of the last response, and their results.
+    async fn last_response(&self) -> Result<Vec<Entry>> {
         self.tape.append(Vec::new()).await?;
         let tape = self.tape.tape();
-        let mut ids = Vec::new();
+        let mut found = Vec::new();
         let mut newest = tape.store().read(tape.name(), Span::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
-            match entry.kind {
-                Kind::ToolResult => ids.push(entry.id),
-                Kind::ToolCall => {
-                    let calls = entry.payload.get("calls").and_then(Value::as_array).map_or(0, Vec::len);
-                    ids.push(entry.id);
-                    ids.reverse();
-                    return Ok(if calls > 1 { ids } else { Vec::new() });
-                }
-                _ => {}
+            let is_first = entry.kind == Kind::ToolCall;
+            if is_first || entry.kind == Kind::ToolResult {
+                found.push(entry);
+            }
+            if is_first {
+                break;
             }
         }
-        Ok(Vec::new())
+        found.reverse();
+        Ok(found)
     }
 
-    /// Empties the tape. The message that the turn answers is the first on it.
+    /// Empties the tape. The first on the new one are the message that the turn answers, and the response that asked for
+    /// this: a model that sees only the message asks for it again.
     async fn start_anew(&self, archive: bool, prompt: &Prompt) -> Result<()> {
         let tape = self.tape.tape();
         let asked = match self.tape.asked() {
             Some(id) => tape.store().fetch(tape.name(), &[id]).await.map_err(tape_error)?.pop(),
             None => None,
         };
-        self.tape.append(Vec::new()).await?;
+        let response = self.last_response().await?;
         tape.reset(archive).await.map_err(tape_error)?;
         self.tape.look_again();
-        let question = asked.unwrap_or_else(|| self.tape.user_message(prompt));
-        self.tape.ask_again(Entry { id: EntryId::default(), ..question }).await
+        let anew = |entry: Entry| Entry { id: EntryId::default(), ..entry };
+        self.tape.ask_again(anew(asked.unwrap_or_else(|| self.tape.user_message(prompt)))).await?;
+        for entry in response {
+            self.tape.note(anew(entry));
+        }
+        Ok(())
     }
 
     fn meta(&self) -> Map<String, Value> {
@@ -111,4 +117,8 @@ impl Turn {
         meta.insert("run_id".to_owned(), self.tape.run_id().into());
         meta
     }
+}
+
+fn calls_in(entry: &Entry) -> usize {
+    entry.payload.get("calls").and_then(Value::as_array).map_or(0, Vec::len)
 }

@@ -115,12 +115,13 @@ async fn a_handoff_alone_leaves_only_the_summary_and_the_question() {
     running.close().await.unwrap();
 }
 
-// H-116: a reset that the model asks for empties the tape at the end of its step; the question is the first on the new one.
+// H-116: a reset that the model asks for empties the tape at the end of its step. The question is the first on the new one,
+// and the call itself stays, or the model would make it again. The old content is kept unless the model says otherwise.
 #[tokio::test]
-async fn a_reset_by_the_model_keeps_the_question() {
+async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
     let server = ModelServer::start();
     server.script(Reply::text("old"));
-    let reset = Reply::new().call("a", "tape_reset", r#"{"archive": true}"#);
+    let reset = Reply::new().call("a", "tape_reset", "{}");
     server.script(reset.call("b", "bash", r#"{"cmd": "touch after-reset"}"#));
     server.script(Reply::text("fresh"));
     let world = World::asking(&server.url());
@@ -129,7 +130,14 @@ async fn a_reset_by_the_model_keeps_the_question() {
     world.own_turn(ChannelMessage::new("s", "lab", "start over")).await.unwrap();
     let text = json!(shown(&server)).to_string();
     assert!(text.contains("start over") && !text.contains("before"), "{text}");
+    let is_called = |message: &Value| message["tool_calls"][0]["function"]["name"] == "tape_reset";
+    let messages = shown(&server);
+    assert_eq!(messages.iter().filter(|message| is_called(message)).count(), 1, "{text}");
+    assert_eq!(messages.iter().filter(|message| message["role"] == "tool").count(), 2, "{text}");
     assert!(!world.dir.path().join("workspace/after-reset").exists(), "nothing would be left to tell of it");
+    let tapes = std::fs::read_dir(world.dir.path().join("home/tapes")).unwrap();
+    let names: Vec<String> = tapes.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(names.iter().any(|name| name.contains(".bak")), "{names:?}");
     running.close().await.unwrap();
 }
 
