@@ -53,6 +53,8 @@ type Group = Arc<Mutex<Pid>>;
 
 /// Runs the supervisor; `args` are those after [`SUBCOMMAND`]: the shell and the command, or [`TALK`] and a program.
 pub fn supervise(args: &[OsString]) -> ExitCode {
+    // Whoever started bub may have left files open.
+    close_fds::set_fds_cloexec(3, &[]);
     match (args, control()) {
         ([talk, program, arguments @ ..], Ok(control)) if talk == TALK => {
             let input = io::stdout().as_fd().try_clone_to_owned();

@@ -53,6 +53,23 @@ fn no_command_survives_the_program() {
     }
 }
 
+// L7: what whoever started bub left open is no business of a command.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_command_gets_no_file_that_bub_was_started_with() {
+    let sandbox = Sandbox::new();
+    sandbox.write("workspace/private", "not for commands");
+    let run = sandbox
+        .command(Path::new("/bin/sh"))
+        .args(["-c", r#"exec 7<private; exec "$@""#, "sh"])
+        .arg(bub())
+        .args(["run", ",cat <&7 2>&1; echo over"])
+        .output()
+        .unwrap();
+    let said = crate::sandbox::Run::of(run).ok();
+    assert!(said.contains("over") && !said.contains("not for commands"), "{said}");
+}
+
 // L7
 #[cfg(target_os = "linux")]
 #[test]
