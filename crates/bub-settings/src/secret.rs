@@ -65,7 +65,9 @@ pub fn is_sensitive_name(name: &str) -> bool {
     }
     words.iter().any(|word| {
         matches!(*word, "key" | "token" | "secret" | "password" | "passwd" | "credential" | "credentials")
-            || matches!(*word, "authorization" | "cookie")
+            || matches!(*word, "authorization" | "cookie" | "passphrase")
+            // `MYSQL_PWD` is a password, `PWD` a directory.
+            || (*word == "pwd" && words.len() > 1)
             || word.ends_with("token")
             || word.ends_with("secret")
             || word.ends_with("password")
@@ -86,9 +88,15 @@ mod tests {
 
     #[test]
     fn sensitive_names_are_told_from_ordinary_ones() {
-        for name in
-            ["api_key", "BUB_DISCORD_TOKEN", "Authorization", "x-api-key", "accessToken", "DB_PASSWORD"]
-        {
+        for name in [
+            "api_key",
+            "BUB_DISCORD_TOKEN",
+            "Authorization",
+            "x-api-key",
+            "accessToken",
+            "DB_PASSWORD",
+            "MYSQL_PWD",
+        ] {
             assert!(is_sensitive_name(name), "{name}");
         }
         for name in [
@@ -96,6 +104,8 @@ mod tests {
             "model",
             "keyboard",
             "monkey",
+            "PWD",
+            "OLDPWD",
             "timeout",
             "tokens_per_minute",
             "auth",
