@@ -50,11 +50,11 @@ use std::{
     collections::HashSet,
     io,
     path::PathBuf,
-    sync::{Arc, Weak},
+    sync::{Arc, LazyLock, Weak},
 };
 
 use futures_util::StreamExt as _;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use self::{
     batch::{Batch, Pending},
@@ -119,7 +119,7 @@ impl FileStore {
     fn list_now(shared: &Shared, listing: &Listing) -> Result<Vec<TapeName>> {
         let directory = match listing {
             Listing::Forks(_) | Listing::AllForks => shared.layout.forks(),
-            Listing::Sessions | Listing::Sidecars(_) | Listing::AllSidecars => {
+            Listing::Sessions | Listing::SessionsSince(_) | Listing::Sidecars(_) | Listing::AllSidecars => {
                 shared.layout.root().to_path_buf()
             }
         };
@@ -128,6 +128,10 @@ impl FileStore {
         let stems = names.iter().filter_map(|name| name.strip_suffix(".jsonl"));
         let mut tapes: Vec<_> = stems.filter_map(|stem| TapeName::new(stem).ok()).collect();
         tapes.retain(|tape| listing.includes(tape));
+        if let Listing::SessionsSince(since) = listing {
+            let modified = |tape: &TapeName| shared.fs.stat(&shared.layout.tape(tape)).ok()?.modified;
+            tapes.retain(|tape| modified(tape).is_none_or(|modified| modified >= *since));
+        }
         tapes.sort();
         Ok(tapes)
     }
@@ -261,14 +265,32 @@ impl TapeStore for FileStore {
     }
 }
 
-/// Runs file work away from the async threads, or right here when there are none.
+/// So much file work is done at one time: more threads only cost memory, a disk has no use for them.
+static HANDS: LazyLock<Semaphore> = LazyLock::new(|| {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    Semaphore::new((4 * cores).clamp(8, 64))
+});
+
+/// Runs file work away from the async threads, or right here when there are none. Work that was begun is done, whether or
+/// not anybody waits for it.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    match tokio::runtime::Handle::try_current() {
-        Ok(runtime) => runtime.spawn_blocking(work).await.unwrap_or_else(|_| Err(interrupted())),
-        Err(_) => work(),
-    }
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return work() };
+    let with = |hand: Option<SemaphorePermit<'static>>| {
+        move || {
+            let done = work();
+            drop(hand);
+            done
+        }
+    };
+    let done = if let Ok(hand) = HANDS.try_acquire() {
+        runtime.spawn_blocking(with(Some(hand))).await
+    } else {
+        let queued = async move { tokio::task::spawn_blocking(with(HANDS.acquire().await.ok())).await };
+        runtime.spawn(queued).await.unwrap_or_else(Err)
+    };
+    done.unwrap_or_else(|_| Err(interrupted()))
 }
 
 fn interrupted() -> TapeError {

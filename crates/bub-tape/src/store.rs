@@ -6,7 +6,13 @@
 
 mod answers;
 
-use std::{fmt, ops::Bound, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    ops::Bound,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use futures_core::Stream;
 use serde::{Deserialize, Serialize};
@@ -112,6 +118,8 @@ pub enum AnchorSearch {
 pub enum Listing {
     /// Session tapes: names with exactly one `__`.
     Sessions,
+    /// Those of them that may have changed since then: a store that cannot tell lists all.
+    SessionsSince(SystemTime),
     /// The sidecars of a tape.
     Sidecars(TapeName),
     /// The sidecars of all tapes.

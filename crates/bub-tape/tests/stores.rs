@@ -1,7 +1,7 @@
 //! Every store keeps the promises of the contract.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
 
-use bub_tape::{Durability, Entry, FileStore, MemoryStore, Span, TapeName, TapeStore, conformance};
+use bub_tape::{Durability, Entry, FileStore, Listing, MemoryStore, Span, TapeName, TapeStore, conformance};
 use futures_util::TryStreamExt as _;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -19,6 +19,51 @@ async fn the_file_store_conforms_with_either_durability() {
             FileStore::new(root.path().join(number.get().to_string()), durability)
         })
         .await;
+    }
+}
+
+// L5: what happened lately is found without opening every tape.
+#[tokio::test]
+async fn tapes_that_have_not_changed_since_are_not_listed() {
+    let root = tempfile::tempdir().unwrap();
+    let store = FileStore::new(root.path(), Durability::Os);
+    let [old, new] = ["old", "new"].map(|session| TapeName::for_session("/srv/demo", session));
+    let hour = std::time::Duration::from_hours(1);
+    let since = std::time::SystemTime::now() - hour;
+    for tape in [&old, &new] {
+        store.append(tape, vec![Entry::message("user", "hi")]).await.unwrap();
+    }
+    let file = std::fs::File::options().append(true).open(store.path(&old)).unwrap();
+    file.set_modified(since - hour).unwrap();
+    assert_eq!(store.list(Listing::SessionsSince(since)).await.unwrap(), [new]);
+    store.append(&old, vec![Entry::message("user", "again")]).await.unwrap();
+    assert_eq!(store.list(Listing::SessionsSince(since)).await.unwrap().len(), 2);
+}
+
+// L1: few do the work of many, and what was begun is done, also when nobody waits for it any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn appends_of_a_crowd_are_made_though_those_who_asked_have_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let store = std::sync::Arc::new(FileStore::new(root.path(), Durability::Always));
+    let names: Vec<TapeName> =
+        (0..300).map(|number| TapeName::for_session("/srv/demo", &number.to_string())).collect();
+    let asked: Vec<_> = names
+        .iter()
+        .cloned()
+        .map(|tape| {
+            let store = std::sync::Arc::clone(&store);
+            let mut append =
+                Box::pin(async move { store.append(&tape, vec![Entry::message("user", "hi")]).await });
+            // Begun, and then nobody waits for it.
+            let is_over = futures_util::FutureExt::now_or_never(append.as_mut()).is_some();
+            (!is_over).then_some(append)
+        })
+        .collect();
+    drop(asked);
+    for tape in &names {
+        while store.summary(tape).await.unwrap().entries == 0 {
+            tokio::task::yield_now().await;
+        }
     }
 }
 

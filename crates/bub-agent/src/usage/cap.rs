@@ -192,12 +192,7 @@ fn append(path: &Path, text: &str) -> io::Result<()> {
 async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -> Result<()> {
     let mut text = String::from("\n");
     if let Some(store) = store {
-        for tape in store.list(Listing::Sessions).await.map_err(tape_error)? {
-            let last = store.summary(&tape).await.map_err(tape_error)?.last_date.unwrap_or_default();
-            let last = bub_tape::Entry::event("", None).with_date(last).timestamp();
-            if last.is_some_and(|last| last < start) {
-                continue;
-            }
+        for tape in store.list(Listing::SessionsSince(start.into())).await.map_err(tape_error)? {
             let mut calls = pin!(calls(store, &tape, Span::ALL.newest_first()));
             while let Some(call) = calls.try_next().await.map_err(tape_error)? {
                 if call.at < start {

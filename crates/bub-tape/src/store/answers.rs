@@ -8,7 +8,7 @@ impl Listing {
     /// Whether a tape of that name belongs to the listing.
     pub fn includes(&self, name: &TapeName) -> bool {
         match self {
-            Self::Sessions => name.is_session(),
+            Self::Sessions | Self::SessionsSince(_) => name.is_session(),
             Self::AllForks => name.is_fork(),
             Self::AllSidecars => name.as_sidecar().is_some(),
             Self::Sidecars(tape) => name.as_sidecar().is_some_and(|(owner, _)| owner == tape.as_str()),
