@@ -34,10 +34,15 @@ impl Settings {
         }
         unknown.into_iter().filter_map(|warning| {
             let Warning::Unknown { origin, name, suggestion } = warning else { return None };
-            let meant = suggestion.as_deref().is_some_and(|meant| meant == "policy" || meant == "owners");
+            let lower = name.to_lowercase();
+            let begins = |(start, meant)| lower.starts_with(start).then_some(meant);
+            let meant = [("polic", "policy"), ("owner", "owners")].into_iter().find_map(begins);
+            // Below `policy` there is nothing else to mean.
+            let guess = meant.filter(|_| !name.contains('.')).map(str::to_owned);
+            let suggestion = suggestion.or(guess);
+            let is_close = meant.is_some() || matches!(suggestion.as_deref(), Some("policy" | "owners"));
             let suggestion = suggestion.map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
-            (meant || name.starts_with("policy.") || name.starts_with("owners."))
-                .then_some(SettingsError::Unknown { origin, name, suggestion })
+            is_close.then_some(SettingsError::Unknown { origin, name, suggestion })
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use bub_kernel::{Role, Sender};
+use bub_kernel::{Role, Sender, ToolSpec};
 use bub_settings::Origin;
 use serde_json::{Map, Value};
 
@@ -107,6 +107,35 @@ impl Rule {
         let climbs = text.contains("..") && !pattern.contains("..");
         let is_shell = matches!(name, "cmd" | "command");
         !climbs && glob::matches(pattern, &text, |c| !is_shell || is_harmless_in_shell(c))
+    }
+
+    /// Why it is about no call of any of these tools: most likely something is misspelled.
+    pub fn never_fits(&self, tools: &[&ToolSpec]) -> Option<String> {
+        let named = |pattern: &str| {
+            tools
+                .iter()
+                .filter(move |spec| glob::matches(pattern, &plain(&spec.name), |_| true))
+                .collect::<Vec<_>>()
+        };
+        let patterns: Vec<&str> = match &self.tools {
+            Some(patterns) => patterns.iter().map(String::as_str).collect(),
+            None => vec!["*"],
+        };
+        if let Some(pattern) = patterns.iter().find(|pattern| named(pattern).is_empty()) {
+            return Some(format!("there is no tool `{pattern}`"));
+        }
+        let about: Vec<_> = patterns.into_iter().flat_map(named).collect();
+        let has =
+            |name: &str| about.iter().any(|spec| spec.parameters().iter().any(|(known, _)| *known == name));
+        let (name, _) = self.arguments.iter().find(|(name, _)| !has(name))?;
+        let known = match about.as_slice() {
+            [spec] => {
+                let there: Vec<&str> = spec.parameters().into_iter().map(|(name, _)| name).collect();
+                format!("; `{}` has {}", spec.name, there.join(", "))
+            }
+            _ => String::new(),
+        };
+        Some(format!("no tool that it is about has an argument `{name}`{known}"))
     }
 
     /// The rule in one line.

@@ -171,6 +171,8 @@ fn mistyped_policies_and_owners_are_errors() {
         ("policy.rules: []\n", "there is no setting `policy.rules`, did you mean `policy: {rules: …}`?"),
         ("policy: {rulez: []}\n", "there is no setting `policy.rulez`, did you mean `policy.rules`?"),
         ("policy: {anything: []}\n", "there is no setting `policy.anything`"),
+        ("policies: {rules: []}\n", "there is no setting `policies`, did you mean `policy`?"),
+        ("owner_ids: [a:b]\n", "there is no setting `owner_ids`, did you mean `owners`?"),
     ] {
         let error = Given::new().config(config).error();
         assert!(error.ends_with(expected) && error.contains("config.yml:1"), "{error}");

@@ -4,7 +4,7 @@ use std::{fmt::Write, path::Path, process::ExitCode, sync::Arc};
 
 use bub_agent::{
     command,
-    policy::{Action, Policy},
+    policy::{Action, Policy, Rule},
     tools::resolve_path,
 };
 use bub_kernel::{CliCommand, CliContext, Error, Framework, Result, Role, Sender, Tool, ToolSpec};
@@ -53,7 +53,7 @@ pub(super) fn command() -> CliCommand {
         let policy = Policy::new(&settings);
         match context.matches.subcommand() {
             Some(("explain", matches)) => explain_call(&context.framework, &policy, matches),
-            _ => output::print_text(&rules(&policy, &settings)),
+            _ => output::print_text(&rules(&context.framework, &policy, &settings)),
         }
     })
 }
@@ -121,10 +121,23 @@ fn tool<'a>(framework: &'a Framework, matches: &ArgMatches) -> Result<&'a Arc<dy
     found.ok_or_else(|| Error::invalid_input(format!("there is no tool `{name}`")))
 }
 
-fn rules(policy: &Policy, settings: &Settings) -> String {
+/// The rules that are about no call of any tool, each with the reason.
+pub(super) fn idle<'a>(
+    framework: &Framework,
+    policy: &'a Policy,
+) -> impl Iterator<Item = (&'a Rule, String)> {
+    let tools: Vec<&ToolSpec> = framework.tools().iter().map(|tool| tool.spec()).collect();
+    policy.rules().iter().filter_map(move |rule| Some((rule, rule.never_fits(&tools)?)))
+}
+
+fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String {
     let mut text = String::new();
+    let idle: Vec<_> = idle(framework, policy).collect();
     for rule in policy.rules() {
         let _ = writeln!(text, "{}. {} ({})", rule.number, rule.summary(), rule.origin);
+        if let Some((_, reason)) = idle.iter().find(|(idle, _)| idle.number == rule.number) {
+            let _ = writeln!(text, "   it never fits: {reason}");
+        }
     }
     for (role, what) in Policy::defaults() {
         let _ = writeln!(text, "{}: {what} (default)", role.name());

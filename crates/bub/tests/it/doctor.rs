@@ -34,6 +34,29 @@ fn findings(run: &Run, check: &str) -> Vec<String> {
         .collect()
 }
 
+// L7: a rule with a name that nothing has protects nobody.
+#[test]
+fn rules_of_the_policy_that_never_fit_are_found() {
+    let sandbox = Sandbox::new();
+    let rules = [
+        ("tools: [bsh]", Some("there is no tool `bsh`")),
+        ("tools: [bash], arguments: {command: '*rm*'}", Some("has an argument `command`; `bash` has cmd, ")),
+        ("tools: ['fs.*'], arguments: {file: x}", Some("no tool that it is about has an argument `file`")),
+        ("tools: [fs_read, 'tape*'], arguments: {path: x}", None),
+        ("channels: [nowhere]", None),
+    ];
+    let lines = rules.map(|(rule, _)| format!("    - {{{rule}, action: deny}}\n"));
+    sandbox.write("home/config.yml", &format!("policy:\n  rules:\n{}", lines.concat()));
+    let found = findings(&doctor(&sandbox, &[], &["--offline", "--json"]), "config");
+    let listed = sandbox.bub(["policy", "list"]).ok();
+    let expected: Vec<_> = rules.iter().filter_map(|(_, reason)| *reason).collect();
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with("doubtful: ") && found.contains(expected), "{found}");
+        assert!(listed.contains(expected), "{listed}");
+    }
+}
+
 #[test]
 fn an_empty_home_is_not_broken_and_the_report_takes_a_moment() {
     let sandbox = Sandbox::new();

@@ -1,8 +1,12 @@
 //! The settings: what is wrong with their sources, and which are in force.
 
+use bub_agent::policy::Policy;
 use bub_settings::{Origin, Settings, Warning};
 
-use super::{super::config::plain, Finding, Patient};
+use super::{
+    super::{config::plain, policy},
+    Finding, Patient,
+};
 use crate::{
     app::{self, Problems},
     logging,
@@ -24,6 +28,11 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     findings.extend(settings.warnings().iter().map(|warning| {
         let fix = if matches!(warning, Warning::DotEnvFile { .. }) { ASIDE } else { EDIT };
         Finding::doubtful(warning.to_string(), fix)
+    }));
+    let policy = Policy::new(settings);
+    findings.extend(policy::idle(patient.framework, &policy).map(|(rule, reason)| {
+        let text = format!("rule {} of the policy never fits: {reason} ({})", rule.number, rule.origin);
+        Finding::doubtful(text, "correct it there; `bub policy explain` shows what happens to a call")
     }));
     if findings.is_empty() {
         let file = settings.config_file();
