@@ -34,15 +34,10 @@ impl Settings {
         }
         unknown.into_iter().filter_map(|warning| {
             let Warning::Unknown { origin, name, suggestion } = warning else { return None };
-            let lower = name.to_lowercase();
-            let begins = |(start, meant)| lower.starts_with(start).then_some(meant);
-            let meant = [("polic", "policy"), ("owner", "owners")].into_iter().find_map(begins);
-            // Below `policy` there is nothing else to mean.
-            let guess = meant.filter(|_| !name.contains('.')).map(str::to_owned);
-            let suggestion = suggestion.or(guess);
-            let is_close = meant.is_some() || matches!(suggestion.as_deref(), Some("policy" | "owners"));
+            let meant = suggestion.as_deref().is_some_and(|meant| meant == "policy" || meant == "owners");
             let suggestion = suggestion.map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
-            is_close.then_some(SettingsError::Unknown { origin, name, suggestion })
+            (meant || name.starts_with("policy.") || name.starts_with("owners."))
+                .then_some(SettingsError::Unknown { origin, name, suggestion })
         })
     }
 
@@ -69,7 +64,7 @@ impl Settings {
             Some((section, name)) if self.keys().any(|known| known == key) => {
                 Some(format!("{section}: {{{name}: …}}"))
             }
-            _ => suggest::closest(key, roots.chain(sections)).map(str::to_owned),
+            _ => suggest::closest(key, roots.chain(sections)).or_else(|| restriction(key)).map(str::to_owned),
         };
         // A map of another name is most likely the section of a plugin that is not loaded.
         if suggestion.is_some() || !is_map {
@@ -107,4 +102,12 @@ impl Settings {
             warnings.push(Warning::Unknown { origin: origin(), name: name.to_owned(), suggestion });
         }
     }
+}
+
+/// What a name means that begins like one that restricts people: a mistake there must not go unnoticed.
+fn restriction(name: &str) -> Option<&'static str> {
+    let lower = name.to_lowercase();
+    [("polic", "policy"), ("owner", "owners")]
+        .into_iter()
+        .find_map(|(start, meant)| lower.starts_with(start).then_some(meant))
 }
