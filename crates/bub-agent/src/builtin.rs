@@ -4,8 +4,8 @@ use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Framework,
-    FrameworkRef, ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, Role, ScopeGuard,
-    State, StatePatch, SteeringInbox, hooks,
+    FrameworkRef, LastWord, ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, Role,
+    ScopeGuard, State, StatePatch, SteeringInbox, hooks,
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
@@ -205,6 +205,9 @@ impl Builtin {
         let session_id = message.session_id().unwrap_or("unknown".into());
         let text = format!("An error occurred at stage '{stage}': {}", shown(error, message.sender().role));
         let mut notice = reply(message, &session_id, &self.redactor.redact(&text), "error");
+        if stage == "turn" {
+            notice.put_slot(Arc::new(LastWord));
+        }
         // Also where the answers of the model are not sent by themselves.
         notice.set("output_channel", message.channel().unwrap_or_default().into_owned());
         let framework = self.framework()?;

@@ -25,7 +25,13 @@ use bub_tape::{
 use serde_json::{Value, json};
 
 pub(crate) use self::resume::Resumed;
-use crate::{prompt, steering};
+use crate::{
+    prompt,
+    steering::{self, Steered},
+};
+
+/// The name in an entry's `meta` of the message that was delivered, for the next delivery of it.
+const INBOUND_ID: &str = "inbound_id";
 
 /// How long a turn waits for another one of its session: less than a hook may take, so that the
 /// error says who holds it.
@@ -160,7 +166,7 @@ impl TurnTape {
         turn.lease = Mutex::new(Some(lease));
         turn.takes_commands = true;
         turn.delivery = message.slot::<Delivery>().map(|delivery| (*delivery).clone());
-        turn.look_back().await?;
+        turn.look_back(framework, session_id).await?;
         Ok(turn)
     }
 
@@ -245,12 +251,12 @@ impl TurnTape {
 
     /// Records the question, and before it what waited to be said, unless that has been done. Commands are no
     /// messages: the model never sees them, and they are recorded as events.
-    pub(crate) async fn ask(&self, prompt: &Prompt, waiting: Vec<Prompt>) -> Result<()> {
+    pub(crate) async fn ask(&self, prompt: &Prompt, waiting: Vec<Steered>) -> Result<()> {
         if self.asked().is_some() || prompt.is_empty() || self.is_command(prompt) {
             return Ok(());
         }
         let mut batch = self.session.bootstrap_entries(&*self.summary().await?);
-        batch.extend(waiting.iter().map(|prompt| self.user_message(prompt)));
+        batch.extend(waiting.iter().map(|said| self.steered_message(said)));
         batch.push(self.of_question(self.user_message(prompt)));
         let id = self.append(batch).await?;
         lock(&self.progress).asked = Some(id);
@@ -262,7 +268,7 @@ impl TurnTape {
     /// goes on from there.
     pub(crate) async fn ask_instead(&self, prompt: &Prompt) -> Result<()> {
         let Some(asked) = self.asked() else { return self.ask(prompt, Vec::new()).await };
-        if !matches!(self.resumed, None | Some(Resumed::AfterSteps(_))) {
+        if !matches!(self.resumed, None | Some(Resumed::AfterSteps { .. })) {
             return Ok(());
         }
         let is_over = {
@@ -316,7 +322,7 @@ impl TurnTape {
         let entry = self.owned(entry);
         // A turn that asks something is for that, whatever commands are run in it.
         match self.delivery.as_ref().filter(|_| self.asked().is_none()) {
-            Some(delivery) => entry.with_meta("inbound_id", delivery.inbound_id.as_str()),
+            Some(delivery) => entry.with_meta(INBOUND_ID, delivery.inbound_id.as_str()),
             None => entry,
         }
     }
@@ -324,7 +330,7 @@ impl TurnTape {
     /// The message that this turn is for, which another delivery of it looks for.
     fn of_question(&self, entry: Entry) -> Entry {
         match &self.delivery {
-            Some(delivery) => entry.with_meta("inbound_id", delivery.inbound_id.as_str()),
+            Some(delivery) => entry.with_meta(INBOUND_ID, delivery.inbound_id.as_str()),
             None => entry,
         }
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxFuture, Envelope, Framework, Prompt, Result, State, SteeringHandle, SteeringInbox,
+    BoxFuture, Delivery, Envelope, Framework, Prompt, Result, State, SteeringHandle, SteeringInbox,
     hooks::{
         HookPoint,
         point::{RunModel, RunModelStream},
@@ -50,12 +50,20 @@ impl SteeringInbox for MemoryInbox {
     }
 }
 
+/// What somebody said to a turn that runs already.
+#[derive(Debug)]
+pub(crate) struct Steered {
+    pub(crate) prompt: Prompt,
+    /// Names the message, when it was delivered durably.
+    pub(crate) inbound_id: Option<String>,
+}
+
 /// Takes what waits for the session: what is said to the model as prompts, and the commands, which are not.
 pub(crate) async fn take(
     framework: &Framework,
     session_id: &str,
     state: &State,
-) -> Result<(Vec<Prompt>, Vec<Envelope>)> {
+) -> Result<(Vec<Steered>, Vec<Envelope>)> {
     let Some(inbox) = state.slot::<SteeringHandle>() else { return Ok(<_>::default()) };
     if inbox.0.count(session_id) == 0 {
         return Ok(<_>::default());
@@ -67,7 +75,27 @@ pub(crate) async fn take(
         .iter()
         .map(|message| Box::pin(framework.build_prompt(message, session_id, state)) as _)
         .collect();
-    Ok((try_join_all(built).await?, commands))
+    let prompts = try_join_all(built).await?;
+    let steered = prompts.into_iter().zip(&messages);
+    let steered = steered.map(|(prompt, message)| Steered { prompt, inbound_id: inbound_id(message) });
+    Ok((steered.collect(), commands))
+}
+
+fn inbound_id(message: &Envelope) -> Option<String> {
+    message.slot::<Delivery>().map(|delivery| delivery.inbound_id.clone())
+}
+
+/// A turn that goes on after a crash has heard what stands on its tape: that is not said to it again, and settled with
+/// it. The rest waits on.
+pub(crate) async fn drop_heard(framework: &Framework, session_id: &str, heard: &[String]) -> Result<()> {
+    let Some(inbox) = framework.steering_inbox().filter(|_| !heard.is_empty()) else { return Ok(()) };
+    for message in inbox.drain(session_id).await? {
+        let is_heard = inbound_id(&message).is_some_and(|id| heard.contains(&id));
+        if !is_heard && !inbox.enqueue(session_id, message).await? {
+            tracing::error!("steering.overflow session={session_id}: a message is lost");
+        }
+    }
+    Ok(())
 }
 
 /// Whether something waits for the session.
@@ -81,7 +109,7 @@ pub(crate) async fn before_the_turn(
     framework: &Framework,
     prompt: &Prompt,
     state: &State,
-) -> Result<Vec<Prompt>> {
+) -> Result<Vec<Steered>> {
     let hooks = framework.hooks();
     let is_ours =
         RunModel::implementations(hooks).is_empty() && RunModelStream::implementations(hooks).len() == 1;

@@ -81,17 +81,21 @@ struct Memory {
 impl Turn {
     /// Runs the turn to its end.
     pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
-        let first_step = match self.tape.resumed() {
+        let (steps, said) = match self.tape.resumed() {
             Some(Resumed::Answered(text)) => return self.say_again(text.clone()).await,
             Some(Resumed::GivenUp) => return Err(self.fail(given_up()).await),
-            Some(Resumed::AfterSteps(steps)) => *steps + 1,
-            Some(Resumed::Command(_)) | None => 1,
+            Some(Resumed::AfterSteps { steps, said }) => (*steps, said.as_str()),
+            Some(Resumed::Command(_)) | None => (0, ""),
         };
         self.tape.note(self.loop_start(&prompt));
         self.state.put_slot(Arc::new(StepRequests::default()));
         let most = self.agent.settings().get(&core::MAX_STEPS);
-        let (mut prompt, mut number, mut memory) = (prompt, first_step, Memory::default());
-        if first_step == 1 {
+        let (mut prompt, mut number, mut memory) = (prompt, steps + 1, Memory::default());
+        if !said.is_empty() {
+            self.events.send(StreamEvent::Text(said.to_owned())).await;
+            memory.has_spoken = true;
+        }
+        if steps == 0 {
             self.tape.begin_step(number, &shortened(&prompt.text()));
         } else {
             self.advance(&mut prompt, number).await?;
@@ -137,7 +141,7 @@ impl Turn {
             self.run_steered(&command).await;
         }
         let text = self.framework.continue_prompt(prompt, self.tape.tape(), &self.state).await?;
-        let mut messages: Vec<Entry> = waiting.iter().map(|prompt| self.tape.user_message(prompt)).collect();
+        let mut messages: Vec<Entry> = waiting.iter().map(|said| self.tape.steered_message(said)).collect();
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             *prompt = Prompt::Text(text);
             messages.push(self.tape.user_message(prompt));

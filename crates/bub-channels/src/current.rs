@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use bub_kernel::{ChannelMessage, Envelope};
+use bub_kernel::{ChannelMessage, Envelope, LastWord};
 use serde_json::Value;
 
 use crate::journal::lock;
@@ -114,7 +114,10 @@ impl Current {
 
     /// A word of the runtime's own about a failure, for whoever wrote the message.
     pub(crate) fn excuse(&self, session: &str, text: &str) -> Envelope {
-        ChannelMessage::new(session, &self.origin, text).chat_id(&self.chat).kind("error").into()
+        let message = ChannelMessage::new(session, &self.origin, text).chat_id(&self.chat).kind("error");
+        let mut message = Envelope::from(message);
+        message.put_slot(Arc::new(LastWord));
+        message
     }
 
     pub(crate) fn note_excused(&self, is_error: bool) {

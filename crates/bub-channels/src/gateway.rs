@@ -383,7 +383,7 @@ impl Core {
         };
         let mut items: HashMap<String, (String, Item)> = HashMap::new();
         let mut order = Vec::with_capacity(inbounds.len());
-        let mut groups = Vec::new();
+        let (mut groups, mut steered) = (Vec::new(), Vec::new());
         let mut kept: BTreeMap<String, usize> = BTreeMap::new();
         for inbound in inbounds {
             let accepted = &inbound.accepted;
@@ -403,6 +403,7 @@ impl Core {
             if !inbound.with.is_empty() {
                 groups.push((accepted.id.clone(), inbound.with.clone()));
             }
+            steered.extend(inbound.into.map(|into| (accepted.id.clone(), into)));
             items.insert(accepted.id.clone(), (accepted.session.clone(), item));
         }
         for (channel, messages) in kept {
@@ -419,6 +420,15 @@ impl Core {
             if let Some(mut merged) = lane::merge(&mut batch) {
                 merged.attempt = attempt;
                 items.insert(id, (session, merged));
+            }
+        }
+        // What was given to a turn goes with it again: only that knows whether it has heard it.
+        for (id, into) in steered.into_iter().filter(|(id, into)| id != into) {
+            if items.contains_key(&into)
+                && let Some((_, item)) = items.remove(&id)
+                && let Some((_, turn)) = items.get_mut(&into)
+            {
+                turn.steered.push(item);
             }
         }
         for id in order {

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{Admission, CancellationToken, Decision, Delivery, Envelope, Role, Sender, TurnSnapshot};
+use bub_kernel::{Admission, CancellationToken, Decision, Envelope, Role, Sender, TurnSnapshot};
 use futures_util::FutureExt as _;
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, oneshot},
@@ -83,6 +83,8 @@ pub(crate) struct Item {
     pub(crate) has_waited: bool,
     /// What was merged into it, oldest first.
     pub(crate) merged: Vec<Item>,
+    /// What its turn was given in an earlier process, until it begins.
+    pub(crate) steered: Vec<Item>,
     pub(crate) permit: Option<OwnedSemaphorePermit>,
     pub(crate) seat: Option<Seat>,
 }
@@ -127,6 +129,7 @@ impl Item {
             is_recovered: false,
             has_waited: false,
             merged: Vec::new(),
+            steered: Vec::new(),
             permit: None,
             seat: None,
         }
@@ -137,12 +140,13 @@ impl Item {
     }
 
     fn ids(&self) -> Vec<String> {
-        self.merged.iter().map(|item| &item.id).chain([&self.id]).cloned().collect()
+        let others = self.merged.iter().chain(&self.steered).flat_map(Self::ids);
+        others.chain([self.id.clone()]).collect()
     }
 
     /// Tells whoever waits what became of it.
     fn settle(self, outcome: Outcome) {
-        for item in self.merged {
+        for item in self.merged.into_iter().chain(self.steered) {
             let joined = match &outcome {
                 Outcome::Done { .. } => Outcome::Joined { inbound_id: self.id.clone() },
                 other => other.clone(),
@@ -302,7 +306,7 @@ impl Lane {
                     item.has_waited = true;
                     Lanes::push(&self.core, &session, item);
                 }
-                None => return self.start(item),
+                None => return self.start(item).await,
             }
         }
     }
@@ -406,7 +410,7 @@ impl Lane {
             Some(Decision::Drop) => {
                 self.drop_item(item, reason.as_deref().unwrap_or("it was not admitted"));
             }
-            Some(Decision::Process) => self.start(item),
+            Some(Decision::Process) => self.start(item).await,
             Some(Decision::Steer) if self.can_steer(&item) => {
                 if let Some(reason) = reason {
                     note_reason(&mut item.envelope, reason);
@@ -437,35 +441,16 @@ impl Lane {
         None
     }
 
-    /// Only what the same person says may reach a turn that runs with that person's rights.
+    /// Only what the same person says may reach a turn that runs with that person's rights, and nothing that may be on
+    /// the tape already.
     fn can_steer(&self, item: &Item) -> bool {
         let by = item.envelope.sender();
         let is_same = |turn: &Running| {
             (&by.channel, &by.id, by.role) == (&turn.sender.channel, &turn.sender.id, turn.sender.role)
         };
         let is_known = !by.id.is_empty() || by.role == Role::Guest;
-        is_known && !item.is_command() && !self.running.is_empty() && self.running.values().all(is_same)
-    }
-
-    /// Gives a message to the running turn, or back when that does not take it.
-    async fn steer(&mut self, item: Item) -> Option<Item> {
-        let Some(into) = self.running.values().next().map(|turn| turn.item.id.clone()) else {
-            return Some(item);
-        };
-        let mut message = item.envelope.clone();
-        message.put_slot(Arc::new(Delivery { inbound_id: item.id.clone(), attempt: 1 }));
-        match self.core.framework.steer_message(&self.session, message).await {
-            Ok(true) => {
-                self.core.journal.post(Record::Steered { id: item.id.clone(), into });
-                self.steered.push(item);
-                None
-            }
-            Ok(false) => Some(item),
-            Err(error) => {
-                tracing::warn!("lane.steer_failed session={} error={error}", self.session);
-                Some(item)
-            }
-        }
+        let is_new = item.attempt == 0 && !item.is_command();
+        is_known && is_new && !self.running.is_empty() && self.running.values().all(is_same)
     }
 
     /// Cancels what runs and drops what waits, except one turn.
@@ -494,8 +479,9 @@ impl Lane {
         item.settle(Outcome::Dropped { reason: reason.to_owned() });
     }
 
-    fn start(&mut self, mut item: Item) {
+    async fn start(&mut self, mut item: Item) {
         item.attempt += 1;
+        self.steer_again(&mut item).await;
         let cancel = self.core.halt.child_token();
         let sender = item.envelope.sender();
         let turn = turn::Turn {
@@ -545,7 +531,7 @@ impl Lane {
         }
         if self.running.is_empty() {
             for item in self.taken().await {
-                done.push(item.id.clone());
+                done.extend(item.ids());
                 if !ended.is_left {
                     item.settle(Outcome::Joined { inbound_id: into.clone() });
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use bub_kernel::{BoxFuture, Channel, ChannelRouter, Envelope, Result};
+use bub_kernel::{BoxFuture, Channel, ChannelRouter, Envelope, LastWord, Result};
 
 use crate::{
     current::{CLAIM, Current, ROUTE, fingerprint},
@@ -84,6 +84,7 @@ pub(crate) async fn dispatch(
         print,
         by_tool,
         is_claimed: message.str_field(ROUTE) == Some(CLAIM),
+        is_last: message.slot::<LastWord>().is_some(),
         message: raw(&message)?,
     };
     let parcel = Parcel { reply: Arc::new(reply.clone()), message: Some(message), attempt: 0 };

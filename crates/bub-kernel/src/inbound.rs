@@ -1,4 +1,4 @@
-//! Which delivery of which message a turn is for.
+//! Which delivery of which message a turn is for, and that it is over.
 
 /// The slot by which whoever delivers messages durably names the one a turn is for.
 ///
@@ -11,3 +11,7 @@ pub struct Delivery {
     /// Counted from 1.
     pub attempt: u32,
 }
+
+/// The slot on the notice that a turn failed: with it the message is finished, and is not tried again.
+#[derive(Clone, Copy, Debug)]
+pub struct LastWord;

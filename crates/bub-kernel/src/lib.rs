@@ -69,7 +69,7 @@ pub use envelope::Envelope;
 pub use error::{BoxError, Error, ErrorKind, Origin, Result};
 pub use fields::{Fields, Name};
 pub use framework::{Framework, FrameworkBuilder, FrameworkRef};
-pub use inbound::Delivery;
+pub use inbound::{Delivery, LastWord};
 pub use lifespan::{Lifespan, LifespanScope};
 pub use llm::{LlmDecision, LlmRequest, LlmResult, ModelOption, ModelOptions};
 pub use media::{MediaFetcher, MediaItem, MediaKind, audio_format, audio_mime};

@@ -1,11 +1,15 @@
 //! What an earlier delivery of the same message left on the tape.
 
-use bub_kernel::{Error, ErrorKind, Result};
+use bub_kernel::{Error, ErrorKind, Framework, Result};
 use bub_tape::{Entry, Kind, REPLACES, Span, now_iso};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
-use super::{TurnTape, lock, tape_error};
+use super::{INBOUND_ID, TurnTape, lock, tape_error};
+use crate::steering::{self, Steered};
+
+/// In the `meta` of a message that was said to the turn of another.
+const STEERED: &str = "steered";
 
 /// So often a message may take the process down with it.
 const MOST_ATTEMPTS: u32 = 3;
@@ -15,8 +19,12 @@ const MOST_ATTEMPTS: u32 = 3;
 pub(crate) enum Resumed {
     /// Everything was said: only the delivery is missing.
     Answered(String),
-    /// The model had been asked this often.
-    AfterSteps(u64),
+    AfterSteps {
+        /// The model had been asked this often.
+        steps: u64,
+        /// The answers that it had given, before somebody said more: nobody has got them.
+        said: String,
+    },
     /// It has gone wrong too often.
     GivenUp,
     /// A command that had begun, and is not run again: what is said instead.
@@ -24,21 +32,34 @@ pub(crate) enum Resumed {
 }
 
 impl TurnTape {
+    /// What was said to this turn, which another delivery of the same message looks for.
+    pub(crate) fn steered_message(&self, said: &Steered) -> Entry {
+        let entry = self.user_message(&said.prompt).with_meta(STEERED, true);
+        match &said.inbound_id {
+            Some(id) => entry.with_meta(INBOUND_ID, id.as_str()),
+            None => entry,
+        }
+    }
+
     /// Finds the question of an earlier delivery, and how far its turn got. The search goes back from the end of the
     /// tape, and only after a crash.
-    pub(super) async fn look_back(&mut self) -> Result<()> {
+    pub(super) async fn look_back(&mut self, framework: &Framework, session_id: &str) -> Result<()> {
         let Some(delivery) = self.delivery.clone().filter(|delivery| delivery.attempt > 1) else {
             return Ok(());
         };
         let mut found = None;
-        let mut since = Vec::new();
+        let (mut since, mut heard) = (Vec::new(), Vec::new());
         let mut newest = self.tape.store().read(self.tape.name(), Span::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
-            if entry.meta.get("inbound_id").and_then(Value::as_str) == Some(delivery.inbound_id.as_str()) {
-                found = Some(entry);
-                break;
+            match &found {
+                None if inbound_id(&entry) == Some(delivery.inbound_id.as_str()) => found = Some(entry),
+                None => since.push(entry),
+                // What waited for the turn stands before its question.
+                Some(question) if run_id(&entry).is_none() || run_id(&entry) == run_id(question) => {
+                    heard.extend(inbound_id(&entry).map(str::to_owned));
+                }
+                Some(_) => break,
             }
-            since.push(entry);
         }
         drop(newest);
         // It died before the question was recorded: this turn is the first.
@@ -46,22 +67,32 @@ impl TurnTape {
         if question.kind == Kind::Event {
             return self.look_at_command(&question).await;
         }
+        if question.meta.contains_key(STEERED) {
+            // It was part of a turn that is over, whose end its person knows: only that is not written down.
+            self.append(vec![self.redelivered("heard by an earlier turn")]).await?;
+            lock(&self.progress).asked = Some(question.id);
+            self.resumed = Some(Resumed::Answered(String::new()));
+            return Ok(());
+        }
         since.reverse();
-        if let Some(run_id) = question.meta.get("run_id").and_then(Value::as_str) {
+        // In any turn: where turns overlap, they share the inbox.
+        heard.extend(since.iter().filter_map(inbound_id).map(str::to_owned));
+        steering::drop_heard(framework, session_id, &heard).await?;
+        if let Some(run_id) = run_id(&question) {
             run_id.clone_into(&mut self.run_id);
         }
         lock(&self.progress).asked = Some(question.id);
         lock(&self.progress).was_replaced = question.meta.contains_key(REPLACES);
-        let own: Vec<Entry> = since
-            .into_iter()
-            .filter(|entry| entry.meta.get("run_id") == question.meta.get("run_id"))
-            .collect();
+        let own: Vec<Entry> = since.into_iter().filter(|entry| run_id(entry) == run_id(&question)).collect();
         let (resumed, outcome) = match answer(&own) {
             Some(text) => (Resumed::Answered(text), "answered"),
             None if delivery.attempt > MOST_ATTEMPTS => {
                 (Resumed::GivenUp, "dropped: it ended the process too often")
             }
-            None => (Resumed::AfterSteps(steps(&own)), "resumed"),
+            None => {
+                let said = answered_before(&own);
+                (Resumed::AfterSteps { steps: steps(&own), said }, "resumed")
+            }
         };
         self.append(vec![self.redelivered(outcome)]).await?;
         self.resumed = Some(resumed);
@@ -100,22 +131,48 @@ impl TurnTape {
     }
 }
 
+fn inbound_id(entry: &Entry) -> Option<&str> {
+    entry.meta.get(INBOUND_ID)?.as_str()
+}
+
+fn run_id(entry: &Entry) -> Option<&str> {
+    entry.meta.get("run_id")?.as_str()
+}
+
+/// The entries of a turn up to the last thing that somebody said to it, and those since.
+fn since_heard(entries: &[Entry]) -> (&[Entry], &[Entry]) {
+    let heard = entries.iter().rposition(|entry| inbound_id(entry).is_some());
+    entries.split_at(heard.map_or(0, |at| at + 1))
+}
+
 /// What the turn said, if it came to its end.
 fn answer(entries: &[Entry]) -> Option<String> {
-    let is_end = |entry: &Entry| {
-        entry.name() == Some("loop.step")
-            && entry.data().and_then(|data| data.get("status")).and_then(Value::as_str) == Some("ok")
-    };
-    (entries.iter().any(is_end) || lacks_its_end(entries)).then(|| {
-        let said = entries.iter().filter_map(|entry| match entry.kind {
-            Kind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
-            Kind::Message if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") => {
-                entry.payload.get("content").and_then(Value::as_str)
-            }
-            _ => None,
-        });
-        said.collect::<Vec<_>>().join("\n\n")
-    })
+    let (_, last) = since_heard(entries);
+    (last.iter().any(is_end) || lacks_its_end(last)).then(|| said(entries))
+}
+
+/// What the turn had answered when somebody said more.
+fn answered_before(entries: &[Entry]) -> String {
+    let (before, _) = since_heard(entries);
+    let end = before.iter().rposition(is_end).map_or(0, |at| at + 1);
+    said(before.split_at(end).0)
+}
+
+/// The model has nothing more to ask.
+fn is_end(entry: &Entry) -> bool {
+    entry.name() == Some("loop.step")
+        && entry.data().and_then(|data| data.get("status")).and_then(Value::as_str) == Some("ok")
+}
+
+fn said(entries: &[Entry]) -> String {
+    let said = entries.iter().filter_map(|entry| match entry.kind {
+        Kind::ToolCall => entry.payload.get("content").and_then(Value::as_str),
+        Kind::Message if entry.payload.get("role").and_then(Value::as_str) == Some("assistant") => {
+            entry.payload.get("content").and_then(Value::as_str)
+        }
+        _ => None,
+    });
+    said.collect::<Vec<_>>().join("\n\n")
 }
 
 /// After a loss of power the answer may be there without the entries behind it, among them that it was the last step.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bub_agent::Agent;
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Lifespan, LifespanScope, Prompt, Result, State,
-    StatePatch, hooks,
+    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, LastWord, Lifespan, LifespanScope, Prompt, Result,
+    State, StatePatch, hooks,
     hooks::{args, point},
 };
 use serde_json::json;
@@ -152,7 +152,7 @@ async fn dispatch_goes_to_the_bound_router() {
     assert_eq!(outbox.0.lock().unwrap()[0].content(), "out");
 }
 
-// S-24: the failure is visible where the message came from, and a secret in it is not.
+// S-24: the failure is visible where the message came from, and a secret in it is not; only that of the turn is its last word.
 #[tokio::test]
 async fn a_failure_is_told_on_the_inbound_channel() {
     struct Failing;
@@ -168,8 +168,11 @@ async fn a_failure_is_told_on_the_inbound_channel() {
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
     world.turn(owned(ChannelMessage::new("s", "lab", "hi").chat_id("7"))).await.unwrap_err();
+    let message = ChannelMessage::new("s", "lab", "hi").into();
+    world.framework.hooks().notify_error("run_model", &Error::unknown("half"), Some(&message)).await;
     let sent = outbox.0.lock().unwrap();
-    let [notice] = sent.as_slice() else { panic!("{sent:?}") };
+    let [notice, on_the_way] = sent.as_slice() else { panic!("{sent:?}") };
+    assert!(notice.slot::<LastWord>().is_some() && on_the_way.slot::<LastWord>().is_none());
     assert_eq!(notice.content(), "An error occurred at stage 'turn': [config] key *** is refused");
     assert_eq!((notice.kind(), notice.chat_id().unwrap().as_ref()), ("error", "7"));
 }

@@ -84,6 +84,157 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     running.close().await.unwrap();
 }
 
+/// Puts something that was said to the turn into its inbox, as a delivery of its own.
+async fn steer(world: &World, inbound_id: &str) {
+    let mut message = owned(ChannelMessage::new("s", "lab", format!("said as {inbound_id}")));
+    message.put_slot(Arc::new(Delivery { inbound_id: inbound_id.to_owned(), attempt: 2 }));
+    assert!(world.framework.steer_message("s", message).await.unwrap());
+}
+
+/// What the tape of the turn holds when its process dies, and what becomes of it.
+struct Heard {
+    entries: fn() -> Vec<Entry>,
+    attempt: u32,
+    /// What the turn says, or a part of its error.
+    says: Result<&'static str, &'static str>,
+    /// The steered messages that wait on.
+    wait: usize,
+    requests: usize,
+}
+
+fn of_run(entry: Entry) -> Entry {
+    entry.with_meta("run_id", "run-1")
+}
+
+fn question() -> Entry {
+    of_run(Entry::message("user", "go")).with_meta("inbound_id", "in-7")
+}
+
+fn heard() -> Entry {
+    let said = Entry::message("user", "said as in-8").with_meta("steered", true);
+    of_run(said).with_meta("inbound_id", "in-8")
+}
+
+fn open_call() -> Entry {
+    let function = json!({"name": "bash", "arguments": "{\"cmd\": \"touch ran-again\"}"});
+    of_run(Entry::tool_call(vec![json!({"id": "a", "type": "function", "function": function})]))
+}
+
+/// An answer that ends its step.
+fn answered(text: &str) -> [Entry; 2] {
+    [
+        of_run(Entry::message("assistant", text)),
+        of_run(Entry::event("loop.step", Some(json!({"status": "ok"})))),
+    ]
+}
+
+// L4, design §5: what was said to a killed turn and is on its tape is not said again, and settled with it (it is not in the inbox
+// any more); what is not on the tape is said now, or left for a turn of its own.
+#[tokio::test]
+async fn a_killed_turn_has_heard_what_is_on_its_tape() {
+    let cases = [
+        // In the middle of a call that a steered message led to, after the question itself was answered.
+        Heard {
+            entries: || [vec![question()], answered("first").into(), vec![heard(), open_call()]].concat(),
+            attempt: 2,
+            says: Ok("first\n\ndone"),
+            wait: 0,
+            requests: 1,
+        },
+        // The model was asked again, and had not answered.
+        Heard {
+            entries: || [vec![question()], answered("first").into(), vec![heard()]].concat(),
+            attempt: 2,
+            says: Ok("first\n\ndone\n\nand done"),
+            wait: 0,
+            requests: 2,
+        },
+        // It waited when the turn began, and stands before the question.
+        Heard {
+            entries: || vec![heard(), question(), open_call()],
+            attempt: 2,
+            says: Ok("done"),
+            wait: 0,
+            requests: 1,
+        },
+        // All is answered, only the delivery is missing.
+        Heard {
+            entries: || {
+                let parts = [vec![question()], answered("first").into(), vec![heard()]];
+                [parts.concat(), answered("second").into()].concat()
+            },
+            attempt: 2,
+            says: Ok("first\n\nsecond"),
+            wait: 1,
+            requests: 0,
+        },
+        Heard {
+            entries: || vec![question(), heard(), open_call()],
+            attempt: 4,
+            says: Err("will not be tried again"),
+            wait: 1,
+            requests: 0,
+        },
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let server = ModelServer::start();
+        server.script(Reply::text("done"));
+        server.script(Reply::text("and done"));
+        let world = World::asking(&server.url());
+        let running = world.framework.running().await.unwrap();
+        let tape = tape_of(&world, "s");
+        tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
+        let earlier = Entry::message("user", "earlier").with_meta("run_id", "run-0");
+        tape.append(earlier.with_meta("inbound_id", "in-9")).await.unwrap();
+        tape.append_all((case.entries)()).await.unwrap();
+        for id in ["in-8", "in-10"] {
+            steer(&world, id).await;
+        }
+        match (world.turn(delivered("go", case.attempt)).await, case.says) {
+            (Ok(result), Ok(says)) => assert_eq!(result.model_output, says, "{number}"),
+            (Err(error), Err(says)) => assert!(error.message().contains(says), "{number}: {error}"),
+            (outcome, _) => panic!("{number}: {outcome:?}"),
+        }
+        let entries = entries(&world, "s").await;
+        let recorded = |id: &str| {
+            let of_message = entries.iter().filter(|entry| entry.meta.get("inbound_id") == Some(&json!(id)));
+            of_message.filter(|entry| entry.meta.contains_key("steered") == (id != "in-7")).count()
+        };
+        assert_eq!(
+            (recorded("in-7"), recorded("in-8"), recorded("in-10")),
+            (1, 1, 1 - case.wait),
+            "{number}"
+        );
+        let left = world.framework.steering_inbox().unwrap().drain("s").await.unwrap();
+        let left: Vec<_> = left.iter().map(|message| message.content().into_owned()).collect();
+        assert_eq!(left, vec!["said as in-10"; case.wait], "{number}");
+        assert_eq!(server.requests().len(), case.requests, "{number}");
+        assert!(!world.dir.path().join("workspace/ran-again").exists());
+        running.close().await.unwrap();
+    }
+}
+
+// L4: a steered message whose turn is over ended with it, also when that could not be written down.
+#[tokio::test]
+async fn a_steered_message_ended_with_its_turn() {
+    let server = ModelServer::start();
+    server.script(Reply::text("done"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let tape = tape_of(&world, "s");
+    tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
+    tape.append_all(vec![question(), heard(), open_call()]).await.unwrap();
+    let mut message = owned(ChannelMessage::new("s", "lab", "said as in-8"));
+    message.put_slot(Arc::new(Delivery { inbound_id: "in-8".to_owned(), attempt: 2 }));
+    assert_eq!(world.turn(message).await.unwrap().model_output, "");
+    assert_eq!(server.requests().len(), 0);
+    let entries = entries(&world, "s").await;
+    let is_heard = |entry: &&Entry| entry.meta.get("inbound_id") == Some(&json!("in-8"));
+    assert_eq!(entries.iter().filter(is_heard).count(), 1);
+    assert!(!world.dir.path().join("workspace/ran-again").exists());
+    running.close().await.unwrap();
+}
+
 // A turn that was answered, but not delivered, is delivered without asking the model again.
 #[tokio::test]
 async fn an_answer_that_was_not_delivered_is_said_again() {

@@ -14,8 +14,10 @@ const KEY_AGE: u64 = 24 * 60 * 60 * 1000;
 #[derive(Clone, Debug)]
 pub(crate) struct Inbound {
     pub(crate) accepted: Arc<Accepted>,
-    /// How often a turn for it began.
+    /// How often a turn began that may have its message on the tape.
     pub(crate) attempt: u32,
+    /// The message whose turn it was given to.
+    pub(crate) into: Option<String>,
     /// What is merged with it.
     pub(crate) with: Vec<String>,
     pub(crate) prints: Vec<u64>,
@@ -56,26 +58,41 @@ impl Live {
                 }
                 let place = self.place(&accepted.id);
                 let accepted = Arc::new(accepted);
-                let fresh =
-                    Inbound { accepted, attempt: 0, with: Vec::new(), prints: Vec::new(), has_spoken: false };
+                let fresh = Inbound {
+                    accepted,
+                    attempt: 0,
+                    into: None,
+                    with: Vec::new(),
+                    prints: Vec::new(),
+                    has_spoken: false,
+                };
                 self.inbounds.insert(place, fresh);
             }
             Record::Started { id, attempt, with } => {
                 if let Some(found) = self.inbound_mut(&id) {
-                    (found.attempt, found.with) = (attempt, with);
+                    (found.attempt, found.into, found.with) = (attempt, None, with);
+                }
+            }
+            Record::Steered { id, into, with } => {
+                if let Some(found) = self.inbound_mut(&id) {
+                    (found.attempt, found.into, found.with) = (found.attempt.max(1), Some(into), with);
                 }
             }
             Record::Done { ids } | Record::Dropped { ids, .. } => {
                 for id in ids {
-                    if let Some(place) = self.order.remove(&id) {
-                        self.inbounds.remove(&place);
-                    }
+                    self.finish(&id);
                 }
             }
             Record::Reply(reply) => {
                 if let Some(found) = reply.inbound.as_deref().and_then(|id| self.inbound_mut(id)) {
                     found.prints.push(reply.print);
                     found.has_spoken |= reply.by_tool;
+                }
+                if let Some(id) = reply.inbound.as_deref().filter(|_| reply.is_last) {
+                    let merged = self.finish(id).map(|inbound| inbound.with).unwrap_or_default();
+                    for id in merged {
+                        self.finish(&id);
+                    }
                 }
                 let place = self.place(&reply.id);
                 *self.waiting.entry(reply.channel.clone()).or_default() += 1;
@@ -113,7 +130,7 @@ impl Live {
                 }
             }
             Record::Key { key, id, at } => self.remember(key, id, at),
-            Record::Steered { .. } | Record::Mark => {}
+            Record::Mark => {}
         }
     }
 
@@ -148,6 +165,9 @@ impl Live {
             if inbound.attempt > 0 {
                 let (attempt, with) = (inbound.attempt, inbound.with.clone());
                 records.push(Record::Started { id: id.clone(), attempt, with });
+            }
+            if let Some(into) = inbound.into.clone() {
+                records.push(Record::Steered { id: id.clone(), into, with: inbound.with.clone() });
             }
             if !inbound.prints.is_empty() {
                 let (prints, has_spoken) = (inbound.prints.clone(), inbound.has_spoken);
@@ -208,6 +228,10 @@ impl Live {
 
     fn inbound_mut(&mut self, id: &str) -> Option<&mut Inbound> {
         self.inbounds.get_mut(self.order.get(id)?)
+    }
+
+    fn finish(&mut self, id: &str) -> Option<Inbound> {
+        self.inbounds.remove(&self.order.remove(id)?)
     }
 
     fn outgoing_mut(&mut self, id: &str) -> Option<&mut Outgoing> {

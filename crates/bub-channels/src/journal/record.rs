@@ -15,9 +15,12 @@ pub(crate) enum Record {
         attempt: u32,
         with: Vec<String>,
     },
+    /// The turn of another message may take it, with what was merged with it; written before it can.
     Steered {
         id: String,
         into: String,
+        #[serde(default)]
+        with: Vec<String>,
     },
     Done {
         ids: Vec<String>,
@@ -91,6 +94,9 @@ pub(crate) struct Reply {
     /// Whoever wrote the message comes for it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) is_claimed: bool,
+    /// With it the message is finished: one fact, because it must not be tried again once its person was told so.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_last: bool,
     pub(crate) message: Box<RawValue>,
 }
 

@@ -1,10 +1,48 @@
 //! What has not begun: in the steering inbox of the turn that runs, or in the queue behind it.
 
+use std::sync::Arc;
+
 use bub_kernel::{Delivery, Envelope};
 
 use super::{Item, Lane};
+use crate::journal::Record;
 
 impl Lane {
+    /// Gives a message to the running turn, or back when that does not take it.
+    pub(super) async fn steer(&mut self, item: Item) -> Option<Item> {
+        let Some(into) = self.running.values().next().map(|turn| turn.item.id.clone()) else {
+            return Some(item);
+        };
+        let with = item.merged.iter().map(|item| item.id.clone()).collect();
+        // First, because the turn may have it on its tape right after, and the next process has to know.
+        let noted = self.core.journal.append(Record::Steered { id: item.id.clone(), into, with }).await;
+        if noted.is_err() { Some(item) } else { self.offer(item).await }
+    }
+
+    /// Gives a turn that goes on after a restart what it was given before; it knows what of that it has heard.
+    pub(super) async fn steer_again(&mut self, turn: &mut Item) {
+        for item in std::mem::take(&mut turn.steered) {
+            let refused = self.offer(item).await;
+            self.pending.extend(refused);
+        }
+    }
+
+    async fn offer(&mut self, item: Item) -> Option<Item> {
+        let mut message = item.envelope.clone();
+        message.put_slot(Arc::new(Delivery { inbound_id: item.id.clone(), attempt: item.attempt + 1 }));
+        match self.core.framework.steer_message(&self.session, message).await {
+            Ok(true) => {
+                self.steered.push(item);
+                None
+            }
+            Ok(false) => Some(item),
+            Err(error) => {
+                tracing::warn!("lane.steer_failed session={} error={error}", self.session);
+                Some(item)
+            }
+        }
+    }
+
     /// The steered messages that the turn took. Those it left become turns of their own, before all others.
     pub(super) async fn taken(&mut self) -> Vec<Item> {
         if self.steered.is_empty() {

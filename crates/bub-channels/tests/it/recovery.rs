@@ -168,6 +168,108 @@ fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
     }
 }
 
+// L1, docs/reliability.md: whoever was told of a failure is told once: the message is not tried again, also when nothing could be
+// written after the notice.
+#[test]
+fn a_message_whose_failure_was_told_is_not_tried_again() {
+    for (records, is_killed) in (0..5).flat_map(|records| [(records, false), (records, true)]) {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        let told = life(async {
+            let lab = Fake { debounce: true, ..Fake::new("lab") };
+            let world = World::with(on(&faults, dir.path(), Durability::Os), Echo::new(vec![lab])).await;
+            for text in ["fail", "and wait"] {
+                world.channel(0).say("a", text).await.unwrap();
+            }
+            world.echo.wait_asked(1).await;
+            faults.full_from(faults.steps() + 1 + records);
+            world.echo.permits.add_permits(1);
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            let told = world.channel(0).contents();
+            assert!(told.iter().all(|text| text.contains("is not answered")), "{told:?}");
+            if is_killed {
+                faults.crash_at(faults.steps() + 1);
+            } else {
+                world.stop().await;
+            }
+            told
+        });
+        faults.heal();
+        assert_eq!(
+            told.len(),
+            usize::from(records > 0),
+            "{records}: the notice is written before it is sent"
+        );
+        life(async {
+            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            assert_eq!(world.recovered.messages, if records > 0 { 0 } else { 2 }, "{records}, {is_killed}");
+        });
+    }
+}
+
+// L4: what steered a turn when the process died is given to that turn again before it goes on, in order, with what was
+// merged; what it does not take has turns of its own.
+#[test]
+fn what_steered_a_killed_turn_is_given_to_it_again() {
+    for takes in [true, false] {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        let lab = || {
+            let lab = Fake { debounce: true, ..Fake::new("lab") };
+            *lab.admission.lock().unwrap() = Some(bub_kernel::Admission::new(bub_kernel::Decision::Steer));
+            vec![lab]
+        };
+        life(async {
+            let world = World::with(on(&faults, dir.path(), Durability::Os), Echo::new(lab())).await;
+            world.channel(0).say("a", "wait").await.unwrap();
+            world.echo.wait_asked(1).await;
+            for texts in [&["one", "two"][..], &["three"]] {
+                for text in texts {
+                    world.channel(0).say("a", text).await.unwrap();
+                }
+                world.echo.inbox.arrived.notified().await;
+            }
+            faults.crash_at(faults.steps() + 1);
+            world.channel(0).say("a", "unheard").await.unwrap_err();
+        });
+        for life_number in [2, 3] {
+            life(async {
+                let echo = Echo::new(lab());
+                echo.take_steering.store(takes, std::sync::atomic::Ordering::SeqCst);
+                let world = World::with(options(dir.path()), echo).await;
+                // The third life finds what the second wrote anew.
+                assert_eq!(world.recovered.messages, 4, "life {life_number}");
+                assert_eq!(world.echo.wait_asked(1).await, ["wait"]);
+                assert_eq!(world.framework.steering_inbox().unwrap().count("lab:a"), 2);
+                if life_number == 2 {
+                    return;
+                }
+                world.echo.permits.add_permits(1);
+                if takes {
+                    world.channel(0).wait_sent(1).await;
+                } else {
+                    world.channel(0).wait_sent(3).await;
+                    let attempts: Vec<_> = world
+                        .echo
+                        .deliveries
+                        .lock()
+                        .unwrap()
+                        .iter()
+                        .map(|delivery| delivery.attempt)
+                        .collect();
+                    assert_eq!(attempts, [3, 2, 2], "each may be on the tape");
+                }
+                let one = if takes { "echo: wait + one\ntwo + three" } else { "echo: wait" };
+                assert_eq!(world.channel(0).contents()[0], one);
+                assert!(takes || world.channel(0).contents()[2] == "echo: three");
+                world.stop().await;
+            });
+        }
+        life(async {
+            let world = World::open(dir.path(), lab()).await;
+            assert_eq!(world.recovered.messages, 0, "each is settled: takes {takes}");
+        });
+    }
+}
+
 async fn is_told(world: &World) {
     let sent = world.channel(0).wait_sent(1).await;
     assert!(sent[0].content.contains("is not answered"), "{sent:?}");

@@ -207,6 +207,47 @@ fn a_command_that_was_killed_is_not_run_again() {
     chat.until(|screen| screen.contains("\ntwo\n"));
 }
 
+// L4, design §5: what was said to a turn that runs is part of it, also when the process dies in a tool call that it led to: it is not
+// said again, its tool does not run again, and it is settled with the turn. What the turn had not heard is answered as well.
+#[test]
+fn a_line_that_steered_a_killed_turn_is_not_said_again() {
+    for signal in ["KILL", "TERM", "HUP"] {
+        let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
+        server.script(Reply::deltas(["The first", " answer."]).paced(&pace));
+        server.script(Reply::new().call("c1", "bash", r#"{"cmd": "echo ran >> side.txt; sleep 25"}"#));
+        server.otherwise(Reply::text("On it goes."));
+        let mut chat = Start::new(&sandbox).model(&server).go();
+        chat.is_idle();
+        chat.send("a question\r");
+        pace.allow(1);
+        chat.sees("Generating");
+        chat.send("steered once\r");
+        chat.sees("(steering) steered once");
+        pace.release();
+        let side = sandbox.workspace().join("side.txt");
+        chat.until(|_| side.exists());
+        chat.send("steered late\r");
+        chat.sees("(steering) steered late");
+        chat.signal(signal);
+        chat.ends();
+        let mut chat = Start::new(&sandbox).model(&server).go();
+        let screen = chat.sees("On it goes.");
+        assert!(screen.contains("The first answer."), "{screen}");
+        chat.is_idle();
+        chat.send("\x04");
+        chat.ends();
+        let screen = Start::new(&sandbox).model(&server).go().is_idle();
+        assert!(!screen.contains("of an earlier chat"), "{signal}: all is settled\n{screen}");
+        assert_eq!(std::fs::read_to_string(&side).unwrap(), "ran\n", "{signal}");
+        let requests = server.requests();
+        let last = String::from_utf8_lossy(&requests.last().unwrap().body).into_owned();
+        for line in ["a question", "steered once", "steered late"] {
+            assert_eq!(last.matches(line).count(), 1, "{signal}: {line}: {last}");
+        }
+        assert!(last.contains("interrupted"), "{signal}: {last}");
+    }
+}
+
 #[test]
 fn what_waits_behind_new_belongs_to_the_new_session() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
