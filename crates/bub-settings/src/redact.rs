@@ -1,7 +1,7 @@
 //! The one place where secrets are taken out of text.
 //!
 //! Logs and errors go through a [`Redactor`]. It knows every secret that settings have read, in
-//! the spellings in which it may turn up (URL-encoded, base64, escaped), and masks common token
+//! the spellings in which it may turn up (URL-encoded, base64, hexadecimal, escaped), and masks common token
 //! formats even when nobody registered them.
 
 use std::borrow::Cow;
@@ -45,6 +45,8 @@ pub struct Redactor {
 #[derive(Default)]
 struct State {
     patterns: BTreeSet<Vec<u8>>,
+    /// Parts of long ones, which may stand on lines of their own.
+    pieces: BTreeSet<Vec<u8>>,
     /// Built on first use and again after a registration: a start that logs nothing pays nothing.
     matcher: Option<Arc<Matcher>>,
 }
@@ -71,6 +73,7 @@ impl Redactor {
                 state.matcher = None;
             }
         }
+        state.pieces.extend(forms::pieces(text));
     }
 
     /// The text without secrets; borrowed when there are none in it.
@@ -102,8 +105,8 @@ impl Redactor {
         let known = self.state.read().unwrap_or_else(PoisonError::into_inner).matcher.clone();
         known.unwrap_or_else(|| {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            let State { patterns, matcher } = &mut *state;
-            matcher.get_or_insert_with(|| Arc::new(Matcher::new(patterns))).clone()
+            let State { patterns, pieces, matcher } = &mut *state;
+            matcher.get_or_insert_with(|| Arc::new(Matcher::new(patterns, pieces))).clone()
         })
     }
 }

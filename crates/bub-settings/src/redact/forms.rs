@@ -6,7 +6,22 @@ use std::fmt::Write as _;
 /// A base64 core shorter than this says too little to be looked for.
 const SHORTEST_BASE64: usize = 8;
 
-/// The secret as it is and as URLs, JSON, debug output and base64 spell it.
+/// Programs that encode break their lines: of a long form each piece of this length is looked for as well.
+const PIECE: usize = 24;
+/// A piece begins every so often, and so much may be seen of a line at its ends.
+const STRIDE: usize = 8;
+/// The pieces of longer forms would cost more than they are worth.
+const LONGEST_IN_PIECES: usize = 2_048;
+
+/// The parts of an encoded secret that may stand on a line of their own.
+pub(super) fn pieces(secret: &str) -> BTreeSet<Vec<u8>> {
+    let encoded = base64_forms(secret.as_bytes()).chain(hex_forms(secret.as_bytes()));
+    let long = encoded.filter(|form| (2 * PIECE..=LONGEST_IN_PIECES).contains(&form.len()));
+    long.flat_map(|form| form.windows(PIECE).step_by(STRIDE).map(<[u8]>::to_vec).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The secret as it is and as URLs, JSON, debug output, base64 and hexadecimal dumps spell it.
 pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
     let mut texts = BTreeSet::from([secret.to_owned(), secret.trim().to_owned()]);
     // Log lines end at a newline, so each line of a longer secret (a PEM key) stands for itself.
@@ -16,6 +31,8 @@ pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
         forms.extend(url_forms(text).map(String::into_bytes));
         forms.extend(escaped_forms(text).map(String::into_bytes));
         forms.extend(base64_forms(text.as_bytes()));
+        forms.extend(hex_forms(text.as_bytes()));
+        forms.extend(spelled_bytes(text.as_bytes()));
     }
     forms.extend(texts.into_iter().map(String::into_bytes));
     forms
@@ -23,8 +40,8 @@ pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
 
 /// Percent-encoding differs in what it leaves alone and in the case of its digits.
 fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
-    let sets: [(&[u8], bool); 4] =
-        [(b"-_.~", false), (b"-_.~!*'()", false), (b"-_.*", true), (b"-_.~/:@", false)];
+    let sets: [(&[u8], bool); 5] =
+        [(b"-_.~", false), (b"-_.~!*'()", false), (b"-_.*", true), (b"-_.~/:@", false), (b"", false)];
     sets.into_iter().flat_map(move |(keep, plus)| {
         let upper = percent(text, keep, plus);
         [lower_escapes(&upper), upper]
@@ -92,6 +109,26 @@ fn ascii_json(json: &str) -> String {
         }
     }
     ascii
+}
+
+/// Its bytes as pairs of digits.
+fn hex_forms(secret: &[u8]) -> [Vec<u8>; 2] {
+    [byte_by_byte(secret, |byte| format!("{byte:02x}")), byte_by_byte(secret, |byte| format!("{byte:02X}"))]
+}
+
+/// The same with something between them, as dumps, URLs and shells have it.
+fn spelled_bytes(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let marks = [("", " "), ("", ":"), ("%", ""), ("\\x", ""), ("\\u00", "")];
+    marks.into_iter().flat_map(|(before, behind)| {
+        let lower = |byte: u8| format!("{before}{byte:02x}{behind}");
+        let upper = |byte: u8| format!("{before}{byte:02X}{behind}");
+        let forms = [byte_by_byte(secret, lower), byte_by_byte(secret, upper)];
+        forms.map(|form| form.strip_suffix(behind.as_bytes()).map(<[u8]>::to_vec).unwrap_or(form))
+    })
+}
+
+fn byte_by_byte(secret: &[u8], spell: impl Fn(u8) -> String) -> Vec<u8> {
+    secret.iter().flat_map(|byte| spell(*byte).into_bytes()).collect()
 }
 
 /// Base64 of the secret wherever it begins in the encoded data: `user:secret` in a basic

@@ -9,16 +9,18 @@ use super::shapes::{SHAPES, telegram};
 
 /// Everything that is looked for at one moment.
 pub(super) struct Matcher {
-    /// The prefixes of [`SHAPES`], then the secrets. `None` if it could not be built.
+    /// The prefixes of [`SHAPES`], then the secrets and their pieces. `None` if it could not be built.
     automaton: Option<AhoCorasick>,
+    /// The whole ones.
     secrets: Vec<Vec<u8>>,
 }
 
 impl Matcher {
-    pub(super) fn new(secrets: &BTreeSet<Vec<u8>>) -> Self {
+    pub(super) fn new(secrets: &BTreeSet<Vec<u8>>, pieces: &BTreeSet<Vec<u8>>) -> Self {
         let secrets: Vec<Vec<u8>> = secrets.iter().cloned().collect();
         let prefixes = SHAPES.iter().map(|shape| shape.prefix.as_bytes());
-        let automaton = AhoCorasick::new(prefixes.chain(secrets.iter().map(Vec::as_slice))).ok();
+        let looked_for = prefixes.chain(secrets.iter().chain(pieces).map(Vec::as_slice));
+        let automaton = AhoCorasick::new(looked_for).ok();
         Self { automaton, secrets }
     }
 
