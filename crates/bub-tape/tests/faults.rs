@@ -7,7 +7,7 @@ use bub_tape::{
     Durability, Entry, EntryId, ErrorKind, FileStore, MergeBack, Reset, Sidecar, Span, Tape, TapeError,
     TapeName, TapeStore, recover_all,
 };
-use bub_testkit::Faults;
+use bub_testkit::{Faults, Left};
 use futures_util::TryStreamExt as _;
 use serde_json::json;
 
@@ -85,6 +85,68 @@ async fn a_crash_at_any_step_of_an_append_loses_nothing_acknowledged() {
         assert!(after.starts_with(&seen), "step {step}: what was seen is gone");
     })
     .await;
+}
+
+/// Appends until the power goes at a step, and leaves so much of what was not synced; what was acknowledged, and whether
+/// it went.
+async fn append_until_cut(root: &Path, texts: &[&str], step: u64, left: Left) -> (Vec<String>, bool) {
+    let faults = Faults::new();
+    faults.remember_durable(root).unwrap();
+    faults.crash_at(step);
+    let store = FileStore::with_fs(root, Durability::Always, faults.fs());
+    let mut acknowledged = Vec::new();
+    for text in texts {
+        if store.append(&name(), vec![Entry::message("user", *text); 2]).await.is_err() {
+            break;
+        }
+        acknowledged.extend([(*text).to_owned(), (*text).to_owned()]);
+    }
+    drop(store);
+    faults.cut_power(root, left).unwrap();
+    (acknowledged, faults.crashed())
+}
+
+// L1: with `always`, the power may go at any step, and again in the recovery, and leave anything of what was not synced,
+// also the length without the content: what was acknowledged is there, and nothing is damaged.
+#[tokio::test]
+async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
+    // Longer than what a disk writes at once; then shorter, so that less stands where more was meant to.
+    let long = ["a", "b"].map(|letter| letter.repeat(700));
+    for first in Left::ALL {
+        let (mut step, mut again) = (1, 1);
+        loop {
+            let then = Left::ALL[usize::try_from(step + again).unwrap() % Left::ALL.len()];
+            let place = format!("{first:?} at step {step}, {then:?} at step {again} of the recovery");
+            let root = tempfile::tempdir().unwrap();
+            let texts = long.each_ref().map(String::as_str);
+            let (mut expected, was_cut) = append_until_cut(root.path(), &texts, step, first).await;
+            let found = messages(root.path()).await;
+            assert!(found.starts_with(&expected), "{place}: {expected:?} became {found:?}");
+            // Only the beginning of a batch may have come through, and only where nothing says that it was one.
+            assert!(found.len().is_multiple_of(2) || first == Left::Half, "{place}: half a batch");
+            expected = found;
+            let (more, was_cut_again) = append_until_cut(root.path(), &["c", "d"], again, then).await;
+            expected.extend(more);
+            let faults = Faults::new();
+            faults.remember_durable(root.path()).unwrap();
+            let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
+            store.append(&name(), vec![numbered(9)]).await.unwrap();
+            let found = messages(root.path()).await;
+            let is_kept = expected.iter().all(|text| {
+                let count = |texts: &[String]| texts.iter().filter(|found| *found == text).count();
+                count(&found) >= count(&expected)
+            });
+            assert!(is_kept && found.last().unwrap() == "9 你好", "{place}: {expected:?} became {found:?}");
+            assert_eq!(store.verify(&name()).await.unwrap().damage, [], "{place}");
+            match (was_cut, was_cut_again) {
+                // In the recovery some steps, others each time.
+                (_, true) => again += 3,
+                (true, false) => (step, again) = (step + 1, 1 + step % 3),
+                (false, false) => break,
+            }
+        }
+        assert!(step > 8, "{first:?}: only {step} steps");
+    }
 }
 
 // W-12, H-60: reset writes the new tape before the old one loses its name.
@@ -296,7 +358,8 @@ async fn after_a_failed_fsync_nothing_is_acknowledged_until_the_tape_is_rewritte
     }
     let before = faults.syncs();
     let ids = store.append(&name(), vec![numbered(3)]).await.unwrap().ids;
-    assert_eq!((ids, faults.syncs() - before), (vec![EntryId::new(2)], 2));
+    // The rewrite, the tape and its record, and the batch.
+    assert_eq!((ids, faults.syncs() - before), (vec![EntryId::new(2)], 4));
     assert_eq!(messages(root.path()).await, ["0 你好", "3 你好"]);
 }
 
@@ -313,7 +376,7 @@ async fn a_failed_fsync_is_remembered_by_the_next_process() {
     let faults = Faults::new();
     let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
     store.append(&name(), vec![numbered(2)]).await.unwrap();
-    assert_eq!(faults.syncs(), 2, "the rewrite and the batch");
+    assert_eq!(faults.syncs(), 4, "the rewrite, the tape and its record, and the batch");
     assert_eq!(messages(root.path()).await, ["0 你好", "2 你好"]);
 }
 

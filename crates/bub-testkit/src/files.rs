@@ -13,6 +13,7 @@ use std::{
 use bub_tape::fs::{FileStat, Fs, FsFile, OpenMode, RealFs};
 
 use self::power::Durable;
+pub use self::power::Left;
 
 mod power;
 
@@ -38,6 +39,10 @@ struct Plan {
     full_from: Option<u64>,
     /// From that step on no fsync works.
     unsynced_from: Option<u64>,
+    /// The first fsync from that step on fails.
+    one_sync_from: Option<u64>,
+    /// That write stores something else and says that it worked.
+    garbled_at: Option<u64>,
     delay: Duration,
     durable: Option<Durable>,
 }
@@ -45,6 +50,8 @@ struct Plan {
 /// What an operation shall do.
 enum Verdict {
     Proceed,
+    /// Write something else, and say that it worked.
+    Garble,
     /// Do half of it, if it has halves, then die.
     Die,
 }
@@ -116,6 +123,16 @@ impl Faults {
         self.plan().unsynced_from = Some(step);
     }
 
+    /// The first fsync of a file from that step on fails with an input/output error.
+    pub fn fail_sync_after(&self, step: u64) {
+        self.plan().one_sync_from = Some(step);
+    }
+
+    /// The write at that step stores something else and says that it worked.
+    pub fn garble_at(&self, step: u64) {
+        self.plan().garbled_at = Some(step);
+    }
+
     /// Every changing operation takes so long.
     pub fn slow(&self, delay: Duration) {
         self.plan().delay = delay;
@@ -133,16 +150,17 @@ impl Faults {
         };
     }
 
-    /// Remembers from now on what was made durable, for [`Faults::cut_power`]. Ask for it before the first file is made.
-    pub fn remember_durable(&self) {
-        self.plan().durable = Some(Durable::default());
+    /// Remembers from now on what is made durable, for [`Faults::cut_power`]. What is below the directory already is.
+    pub fn remember_durable(&self, below: &Path) -> io::Result<()> {
+        let durable = Durable::of(below)?;
+        self.plan().durable = Some(durable);
+        Ok(())
     }
 
-    /// Leaves of the files below a directory only what was made durable: content by an fsync of the file, names by one of
-    /// the directory. With `torn`, half of what was added to a file since its last fsync is there as well. Directories
-    /// themselves stay. Nothing may use the files any more.
-    pub fn cut_power(&self, below: &Path, torn: bool) -> io::Result<()> {
-        self.plan().durable.take().map_or(Ok(()), |durable| durable.restore(below, torn))
+    /// Leaves of the files below a directory what was made durable (content by an fsync of the file, names by one of the
+    /// directory), and of the rest what [`Left`] says. Directories themselves stay. Nothing may use the files any more.
+    pub fn cut_power(&self, below: &Path, left: Left) -> io::Result<()> {
+        self.plan().durable.take().map_or(Ok(()), |durable| durable.restore(below, left))
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -173,6 +191,9 @@ impl Faults {
             plan.crashed = true;
             return Ok(Verdict::Die);
         }
+        if plan.garbled_at == step {
+            return Ok(Verdict::Garble);
+        }
         match plan.fail_at {
             Some((at, error)) if Some(at) == step => Err(error.into()),
             _ => Ok(Verdict::Proceed),
@@ -182,7 +203,7 @@ impl Faults {
     /// Does something that has no halves.
     fn whole<T>(&self, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         match self.step()? {
-            Verdict::Proceed => operation(),
+            Verdict::Proceed | Verdict::Garble => operation(),
             Verdict::Die => Err(io::Error::other("the process is gone")),
         }
     }
@@ -205,6 +226,10 @@ impl Faults {
     fn sync_verdict(&self) -> io::Result<()> {
         let mut plan = self.plan();
         plan.syncs += 1;
+        if plan.one_sync_from.is_some_and(|from| plan.steps >= from) {
+            plan.one_sync_from = None;
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         if plan.failing_syncs == 0 && plan.unsynced_from.is_none_or(|from| plan.steps < from) {
             return Ok(());
         }
@@ -262,10 +287,10 @@ impl Fs for FaultFs {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        self.faults.whole(|| RealFs.sync_dir(path))?;
+        self.faults.whole(|| Ok(()))?;
         match &mut self.faults.plan().durable {
             Some(durable) => durable.names_synced(path),
-            None => Ok(()),
+            None => RealFs.sync_dir(path),
         }
     }
 }
@@ -290,6 +315,7 @@ impl FsFile for FaultFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         match self.faults.step()? {
             Verdict::Proceed => {}
+            Verdict::Garble => return self.inner.write_at(&vec![b'#'; bytes.len()], offset),
             Verdict::Die => {
                 self.write_part(bytes, offset, bytes.len() / 2)?;
                 return Err(io::Error::other("the process is gone"));
@@ -315,10 +341,10 @@ impl FsFile for FaultFile {
 
     fn sync(&self) -> io::Result<()> {
         self.faults.whole(|| self.faults.sync_verdict())?;
-        self.inner.sync()?;
+        // Where it is remembered what is durable, there is no need to wait for the disk.
         match &mut self.faults.plan().durable {
             Some(durable) => durable.content_synced(&*self.inner),
-            None => Ok(()),
+            None => self.inner.sync(),
         }
     }
 

@@ -15,4 +15,4 @@ pub mod program;
 pub mod pty;
 pub mod telegram;
 
-pub use files::{FaultFs, Faults};
+pub use files::{FaultFs, Faults, Left};

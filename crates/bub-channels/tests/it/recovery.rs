@@ -5,7 +5,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 use bub_channels::Options;
 use bub_kernel::{Role, Sender};
 use bub_tape::Durability;
-use bub_testkit::Faults;
+use bub_testkit::{Faults, Left};
 
 use crate::world::{Echo, Fake, World, options};
 
@@ -89,9 +89,9 @@ fn a_crash_at_any_step_loses_nothing() {
 // L1: with durability `always` the loss of power loses nothing that was accepted, whatever is left of what was not synced.
 #[test]
 fn a_loss_of_power_loses_nothing_that_was_accepted() {
-    for torn in [false, true] {
+    for left in Left::ALL {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
-        faults.remember_durable();
+        faults.remember_durable(dir.path()).unwrap();
         life(async {
             let echo = Echo::new(vec![Fake::new("lab")]);
             let world = World::with(on(&faults, dir.path(), Durability::Always), echo).await;
@@ -101,9 +101,36 @@ fn a_loss_of_power_loses_nothing_that_was_accepted() {
             faults.crash_at(faults.steps() + 1);
             world.channel(0).say("d", "unheard").await.unwrap_err();
         });
-        faults.cut_power(dir.path(), torn).unwrap();
+        faults.cut_power(dir.path(), left).unwrap();
         let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
-        assert_eq!(world.recovered.messages, 3, "torn: {torn}");
+        assert_eq!(world.recovered.messages, 3, "{left:?}");
+    }
+}
+
+// The same when the power goes at any step of the start that recovers it: the new file is durable before the old one goes.
+#[test]
+fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
+    let fakes = || Echo::new(vec![Fake::new("lab")]);
+    for (left, step) in Left::ALL.into_iter().flat_map(|left| (1..=8).map(move |step| (left, step))) {
+        let dir = tempfile::tempdir().unwrap();
+        life(async {
+            let world = World::with(options(dir.path()), fakes()).await;
+            for chat in ["a", "b", "c"] {
+                world.channel(0).say(chat, "wait").await.unwrap();
+            }
+        });
+        let faults = Faults::new();
+        faults.remember_durable(dir.path()).unwrap();
+        faults.crash_at(step);
+        life(async {
+            let world = World::try_with(on(&faults, dir.path(), Durability::Always), fakes(), &["all"]).await;
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            drop(world);
+        });
+        assert!(faults.crashed(), "step {step}");
+        faults.cut_power(dir.path(), left).unwrap();
+        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
+        assert_eq!(world.recovered.messages, 3, "{left:?} at step {step}");
     }
 }
 

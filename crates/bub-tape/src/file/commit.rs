@@ -67,7 +67,7 @@ impl Core {
         if self.shared.durability == Durability::Always {
             if let Err(error) = ground.open.file.sync() {
                 self.suspect = true;
-                self.take_back(held, ground, Record { phase: Phase::Suspect, ..intent });
+                self.take_back(held, ground, intent);
                 return Err(self.not_durable(error));
             }
             done.synced = done.end;
@@ -80,7 +80,8 @@ impl Core {
         if ground.open.file.set_len(intent.end).is_err() {
             return;
         }
-        let phase = if intent.phase == Phase::Suspect { Phase::Suspect } else { Phase::Idle };
+        // With `always`, also that the intent is given up has to reach the disk before anything else is acknowledged.
+        let phase = if self.shared.durability == Durability::Always { Phase::Suspect } else { Phase::Idle };
         let before = Record { sequence: intent.sequence, phase, ..ground.record };
         if let Err(error) = self.note(held, before) {
             tracing::debug!(tape = %self.tape, %error, "tape.intent_left");

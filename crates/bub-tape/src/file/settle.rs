@@ -47,7 +47,18 @@ impl Core {
             settled.synced = settled.end;
             self.suspect = false;
         }
+        let was_open = ours.is_some_and(|record| record.phase != Phase::Idle);
+        if self.shared.durability == Durability::Os || !was_open {
+            return Ok(Ground { open, record: self.note(held, settled)?, reports });
+        }
+        // A loss of power must not bring the intent back: what is acknowledged from now on would pass for its remains. The
+        // tape goes first, because the record vouches for it.
+        if let Err(error) = open.file.sync() {
+            self.suspect = true;
+            return Err(self.not_durable(error));
+        }
         let record = self.note(held, settled)?;
+        held.0.sync().map_err(|error| self.error("sync the lock record of", error))?;
         Ok(Ground { open, record, reports })
     }
 

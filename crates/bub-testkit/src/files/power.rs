@@ -1,4 +1,4 @@
-//! What is left of files when the power goes: the strictest reading of what an fsync promises.
+//! What is left of files when the power goes: what an fsync promises, and of the rest whatever a disk may leave.
 
 use std::{
     collections::HashMap,
@@ -11,6 +11,29 @@ use std::{
 
 use bub_tape::fs::FsFile;
 
+/// What lies in one of these is written whole or not at all.
+const SECTOR: usize = 512;
+/// What a block may have held before: the end of something, and lines.
+const STALE: &[u8] = b"le\xff\0 stale\n{\"id\": 1, \"sta";
+
+/// What a loss of power leaves of what was not synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    /// Nothing, neither content nor names.
+    Nothing,
+    /// Half of what was added to a file.
+    Half,
+    /// Names and lengths, which the disk had first, and what lies in one sector; the rest of the content is zeros.
+    Zeros,
+    /// The same, and the rest is what was in those blocks before.
+    Garbage,
+}
+
+impl Left {
+    /// Each of them.
+    pub const ALL: [Self; 4] = [Self::Nothing, Self::Half, Self::Zeros, Self::Garbage];
+}
+
 /// The content of a file as of its last fsync. Shared, because a file can lose its name and keep its content.
 type Content = Arc<Mutex<Vec<u8>>>;
 
@@ -22,6 +45,27 @@ pub(super) struct Durable {
 }
 
 impl Durable {
+    /// Everything below a directory, as it is.
+    pub(super) fn of(directory: &Path) -> io::Result<Self> {
+        let mut durable = Self::default();
+        durable.take(directory)?;
+        Ok(durable)
+    }
+
+    fn take(&mut self, directory: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                self.take(&entry.path())?;
+            } else if kind.is_file() {
+                let content = Arc::new(Mutex::new(fs::read(entry.path())?));
+                self.files.insert(entry.metadata()?.ino(), content);
+            }
+        }
+        self.names_synced(directory)
+    }
+
     /// A file was made, maybe with the number of one that is gone.
     pub(super) fn made(&mut self, inode: u64) {
         self.files.insert(inode, Content::default());
@@ -48,13 +92,44 @@ impl Durable {
         Ok(())
     }
 
-    pub(super) fn restore(&self, directory: &Path, torn: bool) -> io::Result<()> {
+    pub(super) fn restore(&self, directory: &Path, how: Left) -> io::Result<()> {
+        match how {
+            Left::Nothing => self.keep_synced(directory, false),
+            Left::Half => self.keep_synced(directory, true),
+            Left::Zeros => self.keep_lengths(directory, b"\0"),
+            Left::Garbage => self.keep_lengths(directory, STALE),
+        }
+    }
+
+    /// Names and lengths stay; content that was not synced becomes something else, unless a sector holds it.
+    fn keep_lengths(&self, directory: &Path, filling: &[u8]) -> io::Result<()> {
+        for entry in fs::read_dir(directory)? {
+            let (path, found) = { entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))? };
+            if found.is_dir() {
+                self.keep_lengths(&path, filling)?;
+            }
+            let Some(synced) = self.files.get(&found.ino()).filter(|_| found.is_file()) else { continue };
+            let synced = synced.lock().unwrap_or_else(PoisonError::into_inner).len();
+            let mut bytes = fs::read(&path)?;
+            let last = bytes.len().saturating_sub(1);
+            let Some(added) = bytes.get_mut(synced..).filter(|_| synced / SECTOR != last / SECTOR) else {
+                continue;
+            };
+            for (byte, other) in added.iter_mut().zip(filling.iter().cycle()) {
+                *byte = *other;
+            }
+            fs::write(&path, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn keep_synced(&self, directory: &Path, torn: bool) -> io::Result<()> {
         let mut left = self.names.get(directory).cloned().unwrap_or_default();
         for entry in fs::read_dir(directory)? {
             let (path, name) = { entry.map(|entry| (entry.path(), entry.file_name()))? };
             let found = fs::symlink_metadata(&path)?;
             if found.is_dir() {
-                self.restore(&path, torn)?;
+                self.keep_synced(&path, torn)?;
                 continue;
             }
             let Some(content) = left.get(&name) else {
