@@ -103,13 +103,10 @@ fn answer(messages: &[Value]) -> Vec<ModelEvent> {
     let number = |message: &Value| -> Option<u64> {
         message["content"].as_str()?.rsplit_once("message ")?.1.trim().parse().ok()
     };
-    let number = messages.iter().rev().find_map(number).unwrap();
-    if messages
-        .iter()
-        .rev()
-        .take_while(|message| message["role"] != "assistant")
-        .any(|message| message["role"] == "tool")
-    {
+    // Since the question: another before it may have been cut off.
+    let asked = messages.iter().rposition(|message| number(message).is_some()).unwrap();
+    let (number, since) = (number(&messages[asked]).unwrap(), &messages[asked..]);
+    if since.iter().any(|message| message["role"] == "tool") {
         return vec![ModelEvent::Text(format!("noted {number}")), ModelEvent::Finish(FinishReason::Stop)];
     }
     let call = ToolCallDelta {

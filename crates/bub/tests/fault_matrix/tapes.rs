@@ -1,0 +1,75 @@
+//! What the tapes say in the end about each message.
+
+use std::{collections::HashMap, path::Path};
+
+use bub_tape::{Durability, Entry, EntryId, FileStore, Kind, Listing, Span, TapeStore as _};
+use futures_util::TryStreamExt as _;
+use serde_json::Value;
+
+/// What was recorded of one message.
+#[derive(Debug, Default)]
+struct Recorded {
+    questions: usize,
+    calls: usize,
+    results: usize,
+    /// Calls whose results were never known.
+    interrupted: usize,
+    answers: usize,
+}
+
+/// All tapes of a home.
+#[derive(Debug, Default)]
+pub(crate) struct Tapes {
+    pub(crate) damaged: u64,
+    messages: HashMap<u64, Recorded>,
+}
+
+impl Tapes {
+    pub(crate) async fn read(root: &Path) -> Self {
+        let store = FileStore::new(root.join("home/tapes"), Durability::Os);
+        let mut tapes = Self::default();
+        for name in store.list(Listing::Sessions).await.unwrap() {
+            let verdict = store.verify(&name).await.unwrap();
+            tapes.damaged += u64::from(!verdict.damage.is_empty());
+            let entries: Vec<Entry> = store.read(&name, Span::ALL).try_collect().await.unwrap();
+            tapes.add(&entries, &verdict.interrupted);
+        }
+        tapes
+    }
+
+    fn add(&mut self, entries: &[Entry], interrupted: &[EntryId]) {
+        let mut runs: HashMap<String, u64> = HashMap::new();
+        for entry in entries {
+            let run = entry.meta.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+            let content = entry.payload.get("content").and_then(Value::as_str).unwrap_or_default();
+            let role = entry.payload.get("role").and_then(Value::as_str);
+            let number = content.rsplit_once("message ").and_then(|(_, number)| number.trim().parse().ok());
+            let is_question = role == Some("user") && number.is_some();
+            runs.extend(number.filter(|_| is_question).map(|number| (run.clone(), number)));
+            let Some(number) = runs.get(&run) else { continue };
+            let recorded = self.messages.entry(*number).or_default();
+            match (entry.kind.clone(), role) {
+                (Kind::Message, _) if is_question => recorded.questions += 1,
+                (Kind::Message, Some("assistant")) => recorded.answers += 1,
+                (Kind::ToolCall, _) => {
+                    recorded.calls += 1;
+                    recorded.interrupted += usize::from(interrupted.contains(&entry.id));
+                }
+                (Kind::ToolResult, _) => recorded.results += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Everything of an answered message is there once; of one that ended with an error, at most.
+    pub(crate) fn check(&self, number: u64, is_answered: bool, ran: usize) -> Result<(), String> {
+        let nothing = Recorded::default();
+        let found = self.messages.get(&number).unwrap_or(&nothing);
+        let Recorded { questions, calls, results, interrupted, answers } = found;
+        let counts = [*questions, *calls, results + interrupted, *answers];
+        let is_right = if is_answered { counts == [1; 4] } else { counts.iter().all(|count| *count <= 1) };
+        // A call whose result is known was made; one that was made is on the tape.
+        let fits = *results <= ran && ran <= *calls;
+        if is_right && fits { Ok(()) } else { Err(format!("{found:?}, the tool ran {ran} times")) }
+    }
+}
