@@ -12,6 +12,7 @@ mod admission;
 mod channels;
 mod contract;
 mod debounce;
+mod journal;
 mod lanes;
 mod outbox;
 mod recovery;

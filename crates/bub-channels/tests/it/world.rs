@@ -90,12 +90,17 @@ impl Fake {
     }
 
     pub(crate) async fn wait_sent(&self, count: usize) -> Vec<Sent> {
-        self.sent.subscribe().wait_for(|sent| sent.len() >= count).await.unwrap().clone()
+        in_time(self.sent.subscribe().wait_for(|sent| sent.len() >= count)).await.unwrap().clone()
     }
 
     pub(crate) fn contents(&self) -> Vec<String> {
         self.sent.borrow().iter().map(|sent| sent.content.clone()).collect()
     }
+}
+
+/// What never comes is a failure, not a wait: where the clock stands still, a day is over at once.
+async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_hours(24), waiting).await.unwrap()
 }
 
 pub(crate) struct FakeHandle(pub(crate) Arc<Fake>);
@@ -216,7 +221,7 @@ impl Echo {
     }
 
     pub(crate) async fn wait_asked(&self, count: usize) -> Vec<String> {
-        self.asked.subscribe().wait_for(|asked| asked.len() >= count).await.unwrap().clone()
+        in_time(self.asked.subscribe().wait_for(|asked| asked.len() >= count)).await.unwrap().clone()
     }
 }
 
