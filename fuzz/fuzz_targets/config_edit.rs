@@ -1,35 +1,7 @@
-//! A config file with any text, a change of any key: the file means the old one with this change, or it was refused and
-//! is what it was. The input is a path of keys, a value, and the file, each up to a line break; the file has the rest.
+//! Tries any bytes on `checks/config_edit.rs`.
 #![no_main]
 
-use std::path::Path;
+#[path = "../checks/config_edit.rs"]
+mod config_edit;
 
-use bub_settings::{ConfigFile, parse_yaml};
-use libfuzzer_sys::fuzz_target;
-use serde_json::Value;
-
-fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
-    path.iter().try_fold(value, |value, key| value.get(key))
-}
-
-fuzz_target!(|input: &[u8]| {
-    let text = String::from_utf8_lossy(input);
-    let mut parts = text.splitn(3, '\n');
-    let (Some(path), Some(value), Some(before)) = (parts.next(), parts.next(), parts.next()) else { return };
-    let path: Vec<&str> = path.split('.').collect();
-    let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
-    // There is no such file: it begins empty.
-    let Ok(mut file) = ConfigFile::open(Path::new("/nonexistent/config.yml")) else { return };
-    file.replace(before.to_owned());
-    match file.set(&path, &value) {
-        Ok(()) => {
-            let after = parse_yaml(file.text()).expect("what was written can be read");
-            assert_eq!(at(&after, &path), Some(&value), "{}", file.text());
-            if file.unset(&path).is_ok() {
-                let after = file.value().expect("what was written can be read").into();
-                assert_eq!(at(&after, &path), None, "{}", file.text());
-            }
-        }
-        Err(_) => assert_eq!(file.text(), before, "refused, and changed all the same"),
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| config_edit::check(input));

@@ -1,36 +1,7 @@
-//! Any text, cut anywhere, gives the same lines: harmless ones that fit. The first bytes say where to cut and how wide.
+//! Tries any bytes on `checks/markdown.rs`.
 #![no_main]
 
-use bub_terminal::{
-    Line, Style,
-    harmless::is_harmful,
-    markdown::{Look, Markdown},
-};
-use libfuzzer_sys::fuzz_target;
+#[path = "../checks/markdown.rs"]
+mod markdown;
 
-fuzz_target!(|input: &[u8]| {
-    let [size, width, text @ ..] = input else { return };
-    let (size, width) = (usize::from(*size).max(1), usize::from(*width % 64) + 10);
-    let text = String::from_utf8_lossy(text);
-    let mut whole = Markdown::new(width, Look::Styled);
-    let mut expected = whole.push(&text);
-    expected.extend(whole.finish());
-
-    let mut pieces = Markdown::new(width, Look::Styled);
-    let mut lines: Vec<Line> = Vec::new();
-    let mut rest = text.as_ref();
-    while !rest.is_empty() {
-        let (piece, after) = rest.split_at(rest.ceil_char_boundary(size.min(rest.len())));
-        lines.extend(pieces.push(piece));
-        assert!(pieces.preview(8).iter().all(|line| line.columns() <= width));
-        rest = after;
-    }
-    lines.extend(pieces.finish());
-    assert_eq!(lines, expected);
-    for line in &lines {
-        // Code and its language are not broken.
-        let broken = line.spans.iter().any(|span| span.style != Style::CYAN && span.style != Style::DIM);
-        assert!(!broken || line.columns() <= width, "{line:?}");
-        assert!(!line.text().chars().any(is_harmful), "{line:?}");
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| markdown::check(input));

@@ -1,31 +1,7 @@
-//! Any bytes and any JSON as a message: it is read, and the content is a command or one JSON object.
+//! Tries any bytes on `checks/telegram_inbound.rs`.
 #![no_main]
 
-use bub_channels::telegram::inbound::{Me, Reading, read};
-use libfuzzer_sys::fuzz_target;
-use serde_json::{Value, json};
+#[path = "../checks/telegram_inbound.rs"]
+mod telegram_inbound;
 
-fuzz_target!(|input: &[u8]| {
-    let message = serde_json::from_slice(input).unwrap_or_else(|_| {
-        // Not JSON: a text with entities at places that the first bytes choose.
-        let entities: Vec<Value> = input
-            .chunks_exact(3)
-            .take(4)
-            .map(|bytes| {
-                let kinds = ["url", "text_link", "mention", "text_mention", "bot_command", "email"];
-                json!({"type": kinds[usize::from(bytes[0]) % kinds.len()], "offset": bytes[1], "length": bytes[2], "url": "u"})
-            })
-            .collect();
-        json!({"text": String::from_utf8_lossy(input), "entities": entities, "chat": {"id": 1, "type": "group"}})
-    });
-    let me = Me { id: 1, username: "b_bot".to_owned() };
-    for is_edit in [false, true] {
-        if let Reading::Said(said) = read(&message, is_edit, &me) {
-            let content = said.content();
-            assert!(
-                said.is_command
-                    || serde_json::from_str::<Value>(&content).is_ok_and(|content| content.is_object())
-            );
-        }
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| telegram_inbound::check(input));

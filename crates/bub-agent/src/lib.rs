@@ -39,6 +39,8 @@ pub use builtin::Builtin;
 pub use offline::NO_MODEL;
 pub use record::wait_for_session;
 pub use sessions::SWITCH;
+#[doc(hidden)]
+pub use skills::read_skill;
 pub use skills::{LoadedSkills, Problem as SkillProblem, Skill, Skills, Source as SkillSource};
 
 /// Bits nobody can guess.

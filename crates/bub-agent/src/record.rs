@@ -499,7 +499,7 @@ impl TurnTape {
     }
 
     /// No secret goes onto a tape, however it got into the text.
-    fn redact(&self, value: &mut Value) {
+    pub(crate) fn redact(&self, value: &mut Value) {
         match value {
             Value::String(text) => {
                 if let Cow::Owned(clean) = self.redactor.redact(text) {

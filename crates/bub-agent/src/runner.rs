@@ -8,7 +8,7 @@
 
 mod command;
 
-use std::{sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolCall, ToolContext, ToolDecision,
@@ -63,6 +63,7 @@ impl<'a> Runner<'a> {
             Ok(value) => self.put_aside(name, value).await,
             Err(error) => {
                 let mut shown = error.to_value();
+                self.tape.redact(&mut shown);
                 if let Some(message) = shown.get_mut("message") {
                     *message = self.put_aside(name, message.take()).await;
                 }
@@ -164,19 +165,24 @@ impl<'a> Runner<'a> {
     }
 
     /// The result as it is shown: without secrets, and of a size that fits.
-    async fn put_aside(&self, tool: &str, value: Value) -> Value {
+    async fn put_aside(&self, tool: &str, mut value: Value) -> Value {
         let settings = self.agent.settings();
+        // Before it becomes JSON, in which a quote would no longer look like that of a secret.
+        self.tape.redact(&mut value);
         let text = match value {
             Value::String(text) => text,
             other => {
                 let text = other.to_string();
-                if spill::fits(settings, &text) {
-                    return other;
+                match (settings.redactor().redact(&text), spill::fits(settings, &text)) {
+                    (Cow::Borrowed(_), true) => return other,
+                    // In a name, or as a number, after which it may be no JSON any more.
+                    (Cow::Owned(clean), true) => {
+                        return serde_json::from_str(&clean).unwrap_or_else(|_| clean.into());
+                    }
+                    (clean, false) => clean.into_owned(),
                 }
-                text
             }
         };
-        let text = settings.redactor().redact(&text).into_owned();
         spill::put_aside(self.tape, settings, tool, text).await.into()
     }
 }

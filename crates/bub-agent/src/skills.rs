@@ -26,6 +26,8 @@ use serde_json::Value;
 
 use self::{frontmatter::Frontmatter, scan::Scan, template::Template};
 
+#[doc(hidden)]
+pub use frontmatter::read_skill;
 pub use loaded::LoadedSkills;
 pub(crate) use prompt::is_allowed;
 

@@ -24,6 +24,8 @@ use reqwest::{
 use serde_json::{Map, Value};
 use tokio::sync::OnceCell;
 
+#[doc(hidden)]
+pub use self::page::text_of;
 use self::resolve::{Guard, System};
 pub use self::{markdown::from_html, resolve::Lookup};
 

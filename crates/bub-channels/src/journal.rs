@@ -23,6 +23,8 @@ use tokio::sync::{Notify, oneshot};
 
 pub use self::segment::Recovered;
 use self::segment::Segment;
+#[doc(hidden)]
+pub use self::segment::relive;
 pub(crate) use self::{
     live::Live,
     record::{Accepted, Record, Reply, StoredSender, now, raw},

@@ -34,6 +34,8 @@ pub mod webhook;
 pub use enable::{check_names, choose};
 pub use gateway::{Gateway, Remote};
 pub use journal::Recovered;
+#[doc(hidden)]
+pub use journal::relive;
 pub use options::{House, NoHouse, Options, directory};
 pub use plugin::{Channels, NAMES, check_settings};
 pub use ticket::{Outcome, ReplyTo, Ticket};

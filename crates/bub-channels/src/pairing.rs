@@ -6,7 +6,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{ErrorKind as IoKind, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -166,7 +166,7 @@ impl Pairings {
         let failed =
             |error: std::io::Error| Error::unknown(format!("cannot write {}: {error}", self.0.display()));
         if let Some(home) = self.0.parent() {
-            std::fs::create_dir_all(home).map_err(failed)?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(failed)?;
         }
         let private = |path: &Path| -> std::io::Result<File> {
             OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)

@@ -27,6 +27,8 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 pub use self::options::WebhookOptions;
+#[doc(hidden)]
+pub use self::submission::read_body;
 use self::{
     callback::Callbacks,
     exchange::{Exchange, Exchanges, Outbound},

@@ -21,6 +21,8 @@ use tokio::sync::Mutex;
 
 use self::auth_file::AuthFile;
 pub use self::auth_file::Tokens;
+#[doc(hidden)]
+pub use self::auth_file::read_login;
 pub(crate) use self::jwt::account_id;
 pub use self::login::{LoggedIn, Login, LoginError};
 use crate::base_url::BaseUrl;

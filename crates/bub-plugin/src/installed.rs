@@ -3,7 +3,7 @@
 use std::{
     fs::{File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -120,8 +120,10 @@ impl Installed {
 
     /// Changes the list of a home, while nobody else does.
     pub fn change<T>(home: &Path, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        std::fs::create_dir_all(home)?;
-        let lock = File::create(home.join(".plugins.lock"))?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+        let mut options = OpenOptions::new();
+        let lock =
+            options.write(true).create(true).truncate(false).mode(0o600).open(home.join(".plugins.lock"))?;
         lock.lock()?;
         let mut installed = Self::load(home)?;
         let outcome = change(&mut installed)?;

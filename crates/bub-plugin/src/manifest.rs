@@ -95,10 +95,14 @@ impl Manifest {
             return Err(wrong(format!("it is longer than {MOST_BYTES} bytes")));
         }
         let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-        let value = bub_settings::parse_yaml(&text).map_err(|error| wrong(error.to_string()))?;
-        let manifest: Self = crate::reading::read(&value).map_err(wrong)?;
-        manifest.check(file)?;
-        Ok(manifest)
+        Self::parse(&text).map_err(wrong)
+    }
+
+    /// Reads what a file says; the error is one line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let value = bub_settings::parse_yaml(text).map_err(|error| error.to_string())?;
+        let manifest: Self = crate::reading::read(&value)?;
+        manifest.problem().map_or(Ok(manifest), Err)
     }
 
     fn check(&self, file: &Path) -> Result<()> {

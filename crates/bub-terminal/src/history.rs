@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
     fs::{File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -67,7 +67,7 @@ impl History {
             let _ = writeln!(record, "+{part}");
         }
         if let Some(directory) = self.file.parent() {
-            std::fs::create_dir_all(directory)?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
         // One write: another chat may be adding at the same time.
         OpenOptions::new()

@@ -262,15 +262,3 @@ impl Failure {
         Self { text: text.into(), has_lines: false, code: USAGE }
     }
 }
-
-#[cfg(all(test, target_os = "linux"))]
-mod tests {
-    use rustix::process::{DumpableBehavior, dumpable_behavior};
-
-    // L7: not asked of another process, because root reads everything.
-    #[test]
-    fn memory_and_environment_are_private() {
-        super::keep_memory_private();
-        assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
-    }
-}

@@ -34,6 +34,12 @@ pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
     Ok(Frontmatter { description: description.to_owned(), asks: variables(fields.get("metadata"))? })
 }
 
+/// What a file says: description, variables, body. For those who try any bytes.
+#[doc(hidden)]
+pub fn read_skill(text: &str, name: &str) -> Result<(String, Vec<String>, String), String> {
+    read(text, name).map(|found| (found.description, found.asks, body(text)))
+}
+
 /// The text after the frontmatter.
 pub(super) fn body(text: &str) -> String {
     let text = unix_lines(text);

@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     pin::pin,
 };
@@ -204,7 +204,7 @@ async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -
     }
     let write = || {
         let directory = path.parent().unwrap_or(path);
-        fs::create_dir_all(directory)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         let own = directory.join(format!(".{:016x}", crate::random()));
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
         let made = file.write_all(text.as_bytes()).and_then(|()| match fs::hard_link(&own, path) {

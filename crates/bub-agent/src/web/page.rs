@@ -32,13 +32,10 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
     }
     let limit = if status.is_success() { LIMIT } else { ERROR_LIMIT };
     let (bytes, was_cut) = body(response, url, limit).await?;
-    if looks_binary(&bytes) && !kind.is_wide() {
+    let Some((mut text, lost)) = kind.text_of(&bytes, url) else {
         let size = size.or(u64::try_from(bytes.len()).ok().filter(|_| !was_cut));
         return Err(not_text(url, "binary data", size));
-    }
-    let (text, lost) = decode(&bytes, kind.charset.as_deref());
-    let is_html = kind.is_html() || (kind.essence.is_empty() && looks_like_html(&text));
-    let mut text = if is_html { markdown::from_html(&text, url) } else { text };
+    };
     if !status.is_success() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let short: String = words.chars().take(ERROR_CHARS).collect();
@@ -58,6 +55,12 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
         text.push_str("\n\n[cut: the page is longer than the 2 MB that are read]");
     }
     Ok(text)
+}
+
+/// The text of a page with this header and these bytes. For those who try any bytes.
+#[doc(hidden)]
+pub fn text_of(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> {
+    ContentType::parse(content_type).text_of(bytes, url).map(|(text, _)| text)
 }
 
 /// The unpacked bytes up to a limit, and whether there are more.
@@ -123,6 +126,16 @@ impl ContentType {
 
     fn is_wide(&self) -> bool {
         self.charset.as_deref().is_some_and(|charset| charset.starts_with("utf-16"))
+    }
+
+    /// What the bytes say, and the name of the encoding if characters are lost; `None` when they are no text.
+    fn text_of(&self, bytes: &[u8], url: &Url) -> Option<(String, Option<String>)> {
+        if looks_binary(bytes) && !self.is_wide() {
+            return None;
+        }
+        let (text, lost) = decode(bytes, self.charset.as_deref());
+        let is_html = self.is_html() || (self.essence.is_empty() && looks_like_html(&text));
+        Some((if is_html { markdown::from_html(&text, url) } else { text }, lost))
     }
 }
 

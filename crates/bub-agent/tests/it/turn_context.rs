@@ -1,6 +1,8 @@
 //! Handoffs, the window, and what is put aside.
 
-use bub_kernel::ChannelMessage;
+use std::path::Path;
+
+use bub_kernel::{ChannelMessage, ToolCall, ToolDecision, hooks};
 use bub_tape::{Entry, Kind};
 use bub_testkit::model::{ModelServer, Reply, Usage};
 use serde_json::{Value, json};
@@ -294,4 +296,68 @@ async fn a_threshold_of_zero_puts_nothing_aside() {
     world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
     let tool = shown(&server).into_iter().find(|m| m["role"] == "tool").unwrap();
     assert!(tool["content"].as_str().unwrap().ends_with("12000"));
+}
+
+/// Every file below a directory that has this text in it.
+fn files_with(directory: &Path, text: &str) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let found = entries.flat_map(|path| {
+        if path.is_dir() {
+            return files_with(&path, text);
+        }
+        let bytes = std::fs::read(&path).unwrap_or_default();
+        if String::from_utf8_lossy(&bytes).contains(text) { vec![path] } else { Vec::new() }
+    });
+    found.collect()
+}
+
+// L7: whatever a tool gives back, a secret in it reaches neither the disk nor the model.
+#[tokio::test]
+async fn no_result_of_a_tool_carries_a_secret() {
+    /// With a quote: it looks different in JSON.
+    const QUOTED: &str = "top\"secret\"token";
+    const SECRET: &str = "correct-horse-battery";
+
+    struct Leaking;
+
+    #[hooks(crate = bub_kernel)]
+    impl Leaking {
+        fn before_tool_call(&self, call: &ToolCall) -> Option<ToolDecision> {
+            let filler = "x".repeat(90_000);
+            let object = json!({"a": [SECRET, {"b": QUOTED}], SECRET: 1});
+            Some(match call.arguments["cmd"].as_str()? {
+                "long text" => ToolDecision::Replace(format!("{SECRET}{filler}{SECRET} {QUOTED}").into()),
+                "object" => ToolDecision::Replace(object),
+                "long object" => ToolDecision::Replace(json!([object, filler, object])),
+                _ => ToolDecision::Deny(Some(format!("{filler}{SECRET}{QUOTED}"))),
+            })
+        }
+    }
+
+    let server = ModelServer::start();
+    let mut calls = Reply::new();
+    for command in ["long text", "object", "long object", "failure"] {
+        calls = calls.call(command, "bash", &json!({"cmd": command}).to_string());
+    }
+    server.script(calls);
+    server.script(Reply::text("done"));
+    let quoted = ("BUB_WEBHOOK_TOKEN", QUOTED);
+    let world = World::asking_so(&server.url(), &[quoted], |builder| builder.plugin("leaking", Leaking));
+    let running = world.framework.running().await.unwrap();
+    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    running.close().await.unwrap();
+
+    let results: Vec<_> = shown(&server).into_iter().filter(|message| message["role"] == "tool").collect();
+    assert_eq!(results.len(), 4);
+    for number in [0, 2] {
+        let result = results[number]["content"].as_str().unwrap();
+        assert!(result.starts_with("[tool output spilled:") && result.contains("***"), "{result}");
+    }
+    let home = world.dir.path().join("home");
+    assert!(!files_with(&home, &"x".repeat(1000)).is_empty(), "it was put aside");
+    for secret in [SECRET, QUOTED, "top\\\"secret"] {
+        assert_eq!(files_with(&home, secret), Vec::<std::path::PathBuf>::new(), "{secret}");
+        let request = server.requests().last().unwrap().json().to_string();
+        assert!(!request.contains(secret), "{request}");
+    }
 }

@@ -146,6 +146,34 @@ async fn other_processes_count_and_the_ledger_is_derived() {
 }
 
 #[tokio::test]
+async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
+    let home = tempfile::TempDir::new().unwrap();
+    let usage = home.path().join("usage");
+    let (aside, server) = (usage.join("aside"), ModelServer::start());
+    let (place, kept) = (usage.clone(), aside.clone());
+    // While the model is called, a directory takes the place of the ledger.
+    server.answer_with(move |_| {
+        let ledger = std::fs::read_dir(&place).unwrap().next().unwrap().unwrap().path();
+        std::fs::rename(&ledger, &kept).unwrap();
+        std::fs::create_dir(ledger).unwrap();
+        Reply::text("ok").usage(Usage { input: 900, output: 100, ..Usage::default() })
+    });
+    let world = world(&server, &[(TOKENS, "2000"), ("BUB_HOME", home.path().to_str().unwrap())]);
+    let running = world.framework.running().await.unwrap();
+    for _ in 0..2 {
+        ask(&world, "s").await.unwrap();
+        let mut found = std::fs::read_dir(&usage).unwrap().map(|entry| entry.unwrap().path());
+        let ledger = found.find(|path| path.is_dir()).unwrap();
+        std::fs::remove_dir(&ledger).unwrap();
+        std::fs::rename(&aside, &ledger).unwrap();
+        assert!(!std::fs::read_to_string(ledger).unwrap().contains("900"), "it was written");
+    }
+    let error = ask(&world, "s").await.unwrap_err();
+    assert!(error.message().contains("2000 of 2000"), "{error}");
+    running.close().await.unwrap();
+}
+
+#[tokio::test]
 async fn without_a_cap_nothing_is_written() {
     let server = server();
     let world = world(&server, &[]);

@@ -108,6 +108,12 @@ impl Submission {
     }
 }
 
+/// The message in a body. For those who try any bytes.
+#[doc(hidden)]
+pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Envelope> {
+    Submission::read(body, &HeaderMap::new(), options).ok().map(|submission| submission.message)
+}
+
 /// The fields of a body.
 struct Posted(Map<String, Value>);
 

@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::exchange::Granted;
 use super::{LoginProblem, jwt};
+use crate::fetch::Answer;
 
 /// How long a token lives when nobody says.
 const LIFETIME: i64 = 3600;
@@ -191,7 +192,7 @@ fn tokens(document: &Map<String, Value>, now: i64) -> Option<Tokens> {
     let tokens = document.get("tokens")?.as_object()?;
     let text = |name: &str| tokens.get(name)?.as_str().filter(|text| !text.is_empty());
     let access_token = text("access_token")?;
-    let refreshed = || document.get("last_refresh").and_then(time).map(|time| time + LIFETIME);
+    let refreshed = || document.get("last_refresh").and_then(time).map(|time| time.saturating_add(LIFETIME));
     let expires_at = tokens.get("expires_at").and_then(time).or_else(|| jwt::expiry(access_token));
     let account = text("account_id").map(str::to_owned);
     Some(Tokens {
@@ -200,6 +201,18 @@ fn tokens(document: &Map<String, Value>, now: i64) -> Option<Tokens> {
         expires_at: expires_at.or_else(refreshed).unwrap_or(now + LIFETIME),
         account_id: account.or_else(|| jwt::account_id(access_token)),
     })
+}
+
+/// The tokens in such a file, or in the one that is made of such an answer. For those who try any bytes.
+#[doc(hidden)]
+pub fn read_login(status: Option<u16>, body: &[u8], now: i64) -> Result<Option<Tokens>, String> {
+    let Some(status) = status else {
+        return Ok(serde_json::from_slice(body).ok().and_then(|document| tokens(&document, now)));
+    };
+    let answer = Answer { status, body: body.to_vec() };
+    let granted = super::exchange::granted(&answer).map_err(|problem| problem.text)?;
+    let kept = Value::Object(merged(Map::new(), &granted, now));
+    Ok(tokens(&Map::from_iter([("tokens".to_owned(), kept)]), now))
 }
 
 fn merged(mut tokens: Map<String, Value>, granted: &Granted, now: i64) -> Map<String, Value> {
@@ -211,7 +224,8 @@ fn merged(mut tokens: Map<String, Value>, granted: &Granted, now: i64) -> Map<St
             tokens.insert(name.into(), json!(token.expose()));
         }
     }
-    let lifetime = granted.expires_in.map(|seconds| now + seconds);
+    // Any number may come from there.
+    let lifetime = granted.expires_in.map(|seconds| now.saturating_add(seconds));
     let expires_at = lifetime.or_else(|| jwt::expiry(access_token)).unwrap_or(now + LIFETIME);
     tokens.insert("expires_at".into(), json!(date(expires_at)));
     if let Some(account) = granted.account_id() {
@@ -230,6 +244,7 @@ fn time(value: &Value) -> Option<i64> {
 
 /// As the original writes dates: whole seconds, `Z`.
 fn date(seconds: i64) -> String {
+    let seconds = seconds.clamp(0, Timestamp::MAX.as_second());
     Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
 }
 

@@ -7,7 +7,7 @@ use form_urlencoded::Serializer;
 use serde::Deserialize;
 
 use super::{LoginProblem, jwt};
-use crate::fetch::{Ask, Fetch};
+use crate::fetch::{Answer, Ask, Fetch};
 
 /// The name under which the Codex command line, and with it bub, is registered.
 pub(super) const CLIENT_ID: &str = "app_EMoamEEZ73f0CkXaXp7hrann";
@@ -59,7 +59,11 @@ pub(super) async fn send(fetch: &dyn Fetch, url: &str, grant: Grant<'_>) -> Resu
     let form = form(&grant);
     let ask = Ask { url, form: Some(&form), timeout: TIMEOUT };
     let silent = |error| LoginProblem::temporary(format!("the token endpoint does not answer: {error}"));
-    let answer = fetch.fetch(ask).await.map_err(silent)?;
+    granted(&fetch.fetch(ask).await.map_err(silent)?)
+}
+
+/// What an answer gives.
+pub(super) fn granted(answer: &Answer) -> Result<Granted, LoginProblem> {
     if !(200..300).contains(&answer.status) {
         let text = refusal(answer.status, &answer.body);
         let is_temporary = answer.status >= 500 || matches!(answer.status, 408 | 429);

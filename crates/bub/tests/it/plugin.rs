@@ -31,7 +31,7 @@ while IFS= read -r line; do
 done
 "#;
 
-fn loud(sandbox: &Sandbox, extra: &str) {
+pub(crate) fn loud(sandbox: &Sandbox, extra: &str) {
     let directory = sandbox.workspace().join("loud");
     std::fs::create_dir_all(&directory).unwrap();
     std::fs::write(

@@ -1,0 +1,9 @@
+//! A journal of any lines: what of it is live goes into the next file, and from that into the one after it unchanged.
+
+use bub_channels::relive;
+
+pub(crate) fn check(input: &[u8]) {
+    let next = relive(input);
+    let after = relive(&next);
+    assert_eq!(String::from_utf8_lossy(&after), String::from_utf8_lossy(&next));
+}

@@ -1,0 +1,183 @@
+//! Queries, searches and views of tapes made of any lines.
+//!
+//! The input is a query of a few lines (text, start, end, flags), then the tape. The answer must be the same whether
+//! lines are ruled out before they are decoded or not.
+
+use std::sync::Arc;
+
+use bub_tape::{
+    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Kind, Lease,
+    Listing, MemoryStore, Order, Position, Query, Reset, ResetOutcome, Result, Search, Sieve, Span, Summary,
+    Tape, TapeName, TapeStore, ViewOptions, Wait, codec,
+};
+use futures_util::{FutureExt as _, stream};
+
+/// A tape of raw lines; whether it shows them to sieves is a choice.
+#[derive(Debug)]
+struct Lines {
+    all: Vec<(u64, Vec<u8>)>,
+    sifting: bool,
+    rest: MemoryStore,
+}
+
+impl Lines {
+    /// Lines and where they begin. Keys that occur twice are left out: which of them counts is nobody's promise.
+    fn new(bytes: &[u8], sifting: bool) -> Self {
+        let mut at = 0;
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n').map(|line| {
+            at += line.len();
+            ((at - line.len()) as u64, line.to_vec())
+        });
+        let once = |line: &[u8], key: &[u8]| line.windows(key.len()).filter(|part| *part == key).count() <= 1;
+        let lines = lines.filter(|(_, line)| once(line, b"kind") && once(line, b"date")).collect();
+        Self { all: lines, sifting, rest: MemoryStore::new() }
+    }
+
+    fn inside(&self, span: Span) -> impl Iterator<Item = &[u8]> {
+        let inside = self.all.iter().filter(move |(at, _)| span.contains(Position::new(*at)));
+        inside.map(|(_, line)| line.as_slice())
+    }
+
+    fn ordered<T>(mut items: Vec<T>, span: Span) -> Vec<T> {
+        if span.order == Order::NewestFirst {
+            items.reverse();
+        }
+        items
+    }
+}
+
+impl TapeStore for Lines {
+    fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
+        self.rest.list(listing)
+    }
+
+    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+        self.rest.append(tape, batch)
+    }
+
+    fn read<'a>(&'a self, _: &'a TapeName, span: Span) -> EntryStream<'a> {
+        let entries = self.inside(span).filter_map(codec::decode).map(Ok).collect();
+        Box::pin(stream::iter(Self::ordered(entries, span)))
+    }
+
+    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+        if !self.sifting {
+            return self.read(tape, span);
+        }
+        let block = self.inside(span).collect::<Vec<_>>().concat();
+        let mut kept = Vec::new();
+        sieve.sift(&block, &mut kept);
+        assert!(kept.windows(2).all(|pair| pair[0].end <= pair[1].start), "lines in order, each once");
+        let entries = kept.into_iter().filter_map(|line| codec::decode(&block[line])).map(Ok).collect();
+        Box::pin(stream::iter(Self::ordered(entries, span)))
+    }
+
+    fn fetch<'a>(&'a self, _: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+        let entries = self.inside(Span::ALL).filter_map(codec::decode);
+        let found = entries.filter(|entry| ids.contains(&entry.id)).collect();
+        Box::pin(std::future::ready(Ok(found)))
+    }
+
+    fn anchors<'a>(
+        &'a self,
+        _: &'a TapeName,
+        search: AnchorSearch,
+    ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
+        let entries = self.all.iter().filter_map(|(at, line)| Some((*at, codec::decode(line)?)));
+        let anchors = entries.filter(|(_, entry)| entry.kind == Kind::Anchor);
+        let marks: Vec<AnchorMark> = anchors
+            .map(|(at, entry)| AnchorMark {
+                id: entry.id,
+                name: entry.name().unwrap_or_default().to_owned(),
+                position: Position::new(at),
+            })
+            .collect();
+        Box::pin(std::future::ready(Ok(search.pick(&marks))))
+    }
+
+    fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
+        self.rest.summary(tape)
+    }
+
+    fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>> {
+        self.rest.archive(tape, stamp)
+    }
+
+    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+        self.rest.reset(tape, reset)
+    }
+
+    fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>> {
+        self.rest.discard(tape)
+    }
+
+    fn lease<'a>(&'a self, tape: &'a TapeName, wait: Wait) -> BoxFuture<'a, Result<Lease>> {
+        self.rest.lease(tape, wait)
+    }
+
+    fn blobs(&self) -> Arc<dyn BlobStore> {
+        self.rest.blobs()
+    }
+}
+
+fn query(head: &[&str]) -> Query {
+    let [text, start, end, flags] = head else { return Query::new() };
+    let mut query = match flags.as_bytes().first() {
+        Some(b'l') => Query::new().last_anchor(),
+        Some(b'a') => Query::new().after_anchor(*text),
+        Some(b'b') => Query::new().between_anchors(*start, *end),
+        _ => Query::new(),
+    };
+    if flags.contains('t') {
+        query = query.text(*text);
+    }
+    if flags.contains('s') {
+        query = query.since(*start);
+    }
+    if flags.contains('e') {
+        query = query.until(*end);
+    }
+    if flags.contains('k') {
+        query = query.kinds([Kind::Message, Kind::ToolResult]);
+    }
+    if flags.contains('n') {
+        query = query.newest_first();
+    }
+    if flags.contains('2') {
+        query = query.limit(2);
+    }
+    query
+}
+
+pub(crate) fn check(bytes: &[u8]) {
+    let mut parts = bytes.splitn(5, |byte| *byte == b'\n');
+    let head: Vec<String> =
+        parts.by_ref().take(4).map(|part| String::from_utf8_lossy(part).into_owned()).collect();
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    let tape = parts.next().unwrap_or_default();
+    let query = query(&head);
+    let search = Search {
+        text: head.first().copied().unwrap_or_default().to_owned(),
+        within: query.clone(),
+        limit: 3,
+        fuzzy: true,
+    };
+    let options = ViewOptions::new().opened_by_user();
+    let answers: Vec<_> = [false, true]
+        .into_iter()
+        .map(|sifting| {
+            let tape = Tape::new(Arc::new(Lines::new(tape, sifting)), TapeName::new("fuzz__tape").unwrap());
+            let answer = async {
+                let entries = tape.query_all(query.clone()).await.map_err(|error| error.to_string());
+                let found = tape.search(&search).await.map_err(|error| error.to_string());
+                let view = tape.view(&options).await.map_err(|error| error.to_string());
+                (entries, found, view)
+            };
+            // Nothing in here waits for anything.
+            answer.now_or_never().unwrap()
+        })
+        .collect();
+    assert_eq!(answers[0].0, answers[1].0, "query");
+    assert_eq!(answers[0].1, answers[1].1, "search");
+    assert_eq!(answers[0].2, answers[1].2, "view");
+}

@@ -1,0 +1,19 @@
+//! Any text gives messages that a strict reader of the platform's HTML accepts, within the limit, whose text is the
+//! plain one.
+
+use bub_channels::telegram::html::{LIMIT, render};
+
+#[path = "../../crates/bub-channels/tests/telegram_text/checker.rs"]
+#[allow(dead_code, reason = "its own test")]
+mod checker;
+
+pub(crate) fn check(input: &[u8]) {
+    // Each `\u{1}` stands for a long word, each `\u{2}` for many lines, so that short inputs are cut as well.
+    let text = String::from_utf8_lossy(input);
+    let text = text.replace('\u{1}', &"x".repeat(3000)).replace('\u{2}', &"line\n".repeat(700));
+    for part in render(&text) {
+        assert_eq!(checker::text_of(&part.html).as_ref(), Ok(&part.plain));
+        assert!(part.html.encode_utf16().count() <= LIMIT);
+        assert!(!part.plain.trim().is_empty());
+    }
+}
