@@ -128,6 +128,7 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
     tokio::time::sleep(Duration::from_mins(1)).await;
     world.stop().await;
     let found = outbox(dir.path()).await;
+    assert_eq!(found.len(), cases.len());
     for ((chat, hours, attempts, is_given_up), found) in cases.into_iter().zip(found) {
         let state = if is_given_up { "given up" } else { "being tried" };
         assert_eq!((found.0.as_str(), found.1.as_str()), (chat, state), "{hours} hours, {attempts} attempts");
