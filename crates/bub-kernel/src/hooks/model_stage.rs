@@ -76,7 +76,7 @@ impl Chained for RunModel {
 }
 
 /// No answer is this long; a stream that goes on has lost its way, and memory is not endless.
-const MOST_TEXT: usize = 64 * 1024 * 1024;
+const MOST_TEXT: usize = 8 * 1024 * 1024;
 
 impl HookSet {
     /// Reads a stream to its end and keeps the text; errors on the way are reported.

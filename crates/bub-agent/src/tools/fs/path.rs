@@ -43,11 +43,8 @@ pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<P
     if place.starts_with(real(workspace)?) {
         return Ok(place);
     }
-    Err(Error::invalid_input(format!(
-        "{} is outside the workspace {}, and only files in it may be touched",
-        path.display(),
-        workspace.display()
-    )))
+    // Without any path: people who may not know them are told, too.
+    Err(Error::invalid_input("the path is outside the workspace, and only files in it may be touched"))
 }
 
 /// Follows every link by hand, as the system would, because the system gives no answer where the last part is
