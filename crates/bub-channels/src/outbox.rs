@@ -215,7 +215,9 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
         }
         core.journal.post(Record::Attempt { id: id.clone(), attempt: parcel.attempt, error: text.clone() });
         let is_unclaimed = error.details().contains_key(UNCLAIMED);
-        if is_final(&error) || is_old(&parcel.reply) || parcel.attempt >= MOST_ATTEMPTS {
+        // However old it is, it is tried: the computer may have been switched off for a weekend.
+        let is_too_old = channel.is_some() && is_old(&parcel.reply);
+        if is_final(&error) || is_too_old || parcel.attempt >= MOST_ATTEMPTS {
             if !is_unclaimed {
                 tracing::error!("outbox.undeliverable reply={id}; see `bub outbox list`");
             }
