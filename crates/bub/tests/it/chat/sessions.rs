@@ -3,7 +3,7 @@
 use bub_testkit::model::{ModelServer, Pace, Reply, Usage};
 
 use super::terminal::Start;
-use crate::sandbox::{Sandbox, bub};
+use crate::sandbox::{Sandbox, bub, ending_signals};
 
 #[test]
 fn new_and_resume_lead_the_chat_to_another_session() {
@@ -211,7 +211,8 @@ fn a_command_that_was_killed_is_not_run_again() {
 // said again, its tool does not run again, and it is settled with the turn. What the turn had not heard is answered as well.
 #[test]
 fn a_line_that_steered_a_killed_turn_is_not_said_again() {
-    for signal in ["KILL", "TERM", "HUP"] {
+    let in_order = ending_signals().into_iter().map(|(name, _)| name);
+    for signal in in_order.chain(["KILL"]) {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         server.script(Reply::deltas(["The first", " answer."]).paced(&pace));
         server.script(Reply::new().call("c1", "bash", r#"{"cmd": "echo ran >> side.txt; sleep 25"}"#));
