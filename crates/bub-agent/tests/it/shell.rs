@@ -393,11 +393,11 @@ async fn a_command_inherits_no_files() {
     let listing = "ls /proc/$$/fd";
     let usual = std::process::Command::new("bash").args(["-c", listing]).output().unwrap().stdout;
     let usual = String::from_utf8(usual).unwrap();
-    // What whoever runs the tests left open, every child has that nobody supervises; 255 is what bash keeps for itself.
+    // What whoever runs the tests left open, every child has that nobody supervises.
     assert_eq!(World::direct().run(listing).await.output, usual);
-    let own: Vec<&str> = usual.lines().filter(|fd| matches!(*fd, "0" | "1" | "2" | "255")).collect();
+    // The next free one is for the directory that `ls` reads; 255 is what bash may keep for itself.
     let supervised = World::supervised().run(listing).await.output;
-    assert_eq!(supervised.lines().collect::<Vec<_>>(), own);
+    assert!(supervised.lines().all(|fd| matches!(fd, "0" | "1" | "2" | "3" | "255")), "{supervised}");
 }
 
 // L7, W-38
