@@ -24,7 +24,9 @@ struct Greeter {
 
 impl Greeter {
     fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context.service().ok_or_else(|| Error::config("no settings"))?;
+        let settings = context
+            .service()
+            .ok_or_else(|| Error::config("no settings"))?;
         Ok(Self { settings })
     }
 }
@@ -40,7 +42,11 @@ impl Greeter {
         if current_config.pointer("/greeter/word").is_some() {
             return Ok(None);
         }
-        write!(std::io::stderr(), "word to greet with [{}]: ", self.settings.get(&WORD))?;
+        write!(
+            std::io::stderr(),
+            "word to greet with [{}]: ",
+            self.settings.get(&WORD)
+        )?;
         let mut line = String::new();
         std::io::stdin().read_line(&mut line)?;
         let word = line.trim();
@@ -48,14 +54,22 @@ impl Greeter {
     }
 
     fn register_cli_commands(&self, app: &CliApp) {
-        let name = Arg::new("name").long("name").default_value("world").help("Whom to greet");
+        let name = Arg::new("name")
+            .long("name")
+            .default_value("world")
+            .help("Whom to greet");
         let command = Command::new("greet").about("Greet somebody").arg(name);
         let word = self.settings.get(&WORD);
         app.add(CliCommand::new(command, move |context| {
-            let name = context.matches.get_one::<String>("name").cloned().unwrap_or_default();
+            let name = context
+                .matches
+                .get_one::<String>("name")
+                .cloned()
+                .unwrap_or_default();
             let line = format!("{word}, {name}!");
             async move {
-                writeln!(std::io::stdout(), "{line}").map_err(|error| Error::unknown(error.to_string()))?;
+                writeln!(std::io::stdout(), "{line}")
+                    .map_err(|error| Error::unknown(error.to_string()))?;
                 Ok(ExitCode::SUCCESS)
             }
         }));
@@ -63,5 +77,8 @@ impl Greeter {
 }
 
 fn main() -> ExitCode {
-    App::new().settings(Section::new("greeter", KEYS)).plugin_with("greeter", Greeter::new).main()
+    App::new()
+        .settings(Section::new("greeter", KEYS))
+        .plugin_with("greeter", Greeter::new)
+        .main()
 }

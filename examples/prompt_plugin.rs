@@ -31,5 +31,8 @@ impl ShowPrompt {
 }
 
 fn main() -> ExitCode {
-    App::new().plugin("show-prompt", ShowPrompt).plugin("brief", Brief).main()
+    App::new()
+        .plugin("show-prompt", ShowPrompt)
+        .plugin("brief", Brief)
+        .main()
 }

@@ -16,7 +16,10 @@ struct Greeter;
 impl Greeter {
     async fn run_model(&self, prompt: &Prompt) -> Option<String> {
         // No opinion on anything but a greeting: then the plugins below are asked.
-        prompt.text().ends_with("hello").then(|| "Hello from a plugin!".to_owned())
+        prompt
+            .text()
+            .ends_with("hello")
+            .then(|| "Hello from a plugin!".to_owned())
     }
 }
 

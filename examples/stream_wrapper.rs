@@ -26,7 +26,10 @@ struct Loud;
 
 #[hooks]
 impl Loud {
-    async fn run_model_stream(&self, next: Next<'_, point::RunModelStream>) -> Result<Option<ModelStream>> {
+    async fn run_model_stream(
+        &self,
+        next: Next<'_, point::RunModelStream>,
+    ) -> Result<Option<ModelStream>> {
         let below = next.call().await?;
         Ok(below.map(|stream| {
             stream.map_events(|event| match event {
@@ -38,5 +41,8 @@ impl Loud {
 }
 
 fn main() -> ExitCode {
-    App::new().plugin("words", Words).plugin("loud", Loud).main()
+    App::new()
+        .plugin("words", Words)
+        .plugin("loud", Loud)
+        .main()
 }

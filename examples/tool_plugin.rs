@@ -23,7 +23,9 @@ async fn count_words(
     containing: Option<String>,
 ) -> Result<u64> {
     let containing = containing.unwrap_or_default();
-    let long = text.split_whitespace().filter(|word| word.chars().count() as u64 >= at_least);
+    let long = text
+        .split_whitespace()
+        .filter(|word| word.chars().count() as u64 >= at_least);
     Ok(long.filter(|word| word.contains(&containing)).count() as u64)
 }
 
@@ -35,7 +37,9 @@ struct Words {
 impl Words {
     /// Shows what a model is told about the tool and makes one call, so that this example needs no model.
     async fn run_model(&self, state: &State) -> Result<Option<String>> {
-        let Some(framework) = self.framework.get() else { return Ok(None) };
+        let Some(framework) = self.framework.get() else {
+            return Ok(None);
+        };
         let tool = tools::find("words_count", framework.tools())?;
         let context = ToolContext {
             run_id: "example".to_owned(),
@@ -43,7 +47,9 @@ impl Words {
             state: state.clone(),
             cancel: CancellationToken::new(),
         };
-        let arguments = Fields::new().with("text", "one two three").with("at_least", "5");
+        let arguments = Fields::new()
+            .with("text", "one two three")
+            .with("at_least", "5");
         let result = tool.call(arguments.into(), context).await?;
         let block = tools::block(std::slice::from_ref(tool));
         Ok(Some(format!("{block}\nwords_count says {result}.")))
@@ -53,7 +59,9 @@ impl Words {
 fn main() -> ExitCode {
     let words = |context: &PluginContext<'_>| {
         context.add_tool(count_words());
-        Ok::<_, Error>(Words { framework: context.framework.clone() })
+        Ok::<_, Error>(Words {
+            framework: context.framework.clone(),
+        })
     };
     App::new().plugin_with("words", words).main()
 }

@@ -13,11 +13,15 @@ fn at<'a>(value: &'a Value, path: &[&str]) -> Option<&'a Value> {
 pub(crate) fn check(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let mut parts = text.splitn(3, '\n');
-    let (Some(path), Some(value), Some(before)) = (parts.next(), parts.next(), parts.next()) else { return };
+    let (Some(path), Some(value), Some(before)) = (parts.next(), parts.next(), parts.next()) else {
+        return;
+    };
     let path: Vec<&str> = path.split('.').collect();
     let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
     // There is no such file: it begins empty.
-    let Ok(mut file) = ConfigFile::open(Path::new("/nonexistent/config.yml")) else { return };
+    let Ok(mut file) = ConfigFile::open(Path::new("/nonexistent/config.yml")) else {
+        return;
+    };
     file.replace(before.to_owned());
     match file.set(&path, &value) {
         Ok(()) => {

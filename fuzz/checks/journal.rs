@@ -5,5 +5,8 @@ use bub_channels::relive;
 pub(crate) fn check(input: &[u8]) {
     let next = relive(input);
     let after = relive(&next);
-    assert_eq!(String::from_utf8_lossy(&after), String::from_utf8_lossy(&next));
+    assert_eq!(
+        String::from_utf8_lossy(&after),
+        String::from_utf8_lossy(&next)
+    );
 }

@@ -7,7 +7,9 @@ use bub_terminal::{
 };
 
 pub(crate) fn check(input: &[u8]) {
-    let [size, width, text @ ..] = input else { return };
+    let [size, width, text @ ..] = input else {
+        return;
+    };
     let (size, width) = (usize::from(*size).max(1), usize::from(*width % 64) + 10);
     let text = String::from_utf8_lossy(text);
     let mut whole = Markdown::new(width, Look::Styled);
@@ -27,7 +29,10 @@ pub(crate) fn check(input: &[u8]) {
     assert_eq!(lines, expected);
     for line in &lines {
         // Code and its language are not broken.
-        let broken = line.spans.iter().any(|span| span.style != Style::CYAN && span.style != Style::DIM);
+        let broken = line
+            .spans
+            .iter()
+            .any(|span| span.style != Style::CYAN && span.style != Style::DIM);
         assert!(!broken || line.columns() <= width, "{line:?}");
         assert!(!line.text().chars().any(is_harmful), "{line:?}");
     }

@@ -8,10 +8,18 @@ pub(crate) fn check(input: &[u8]) {
         Ok(manifest) => manifest,
         Err(why) => return assert!(!why.is_empty()),
     };
-    let is_plain =
-        |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let is_plain = |name: &String| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    };
     let settings = manifest.settings.iter().map(|setting| &setting.name);
-    assert!(settings.chain(&manifest.env).chain([&manifest.name]).all(is_plain), "{manifest:?}");
+    assert!(
+        settings
+            .chain(&manifest.env)
+            .chain([&manifest.name])
+            .all(is_plain),
+        "{manifest:?}"
+    );
     assert!(!manifest.command.is_empty());
     let _ = manifest.section();
     let json = serde_json::to_string(&manifest).expect("it can be written down");

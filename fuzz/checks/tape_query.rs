@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Kind, Lease,
-    Listing, MemoryStore, Order, Position, Query, Reset, ResetOutcome, Result, Search, Sieve, Span, Summary,
-    Tape, TapeName, TapeStore, ViewOptions, Wait, codec,
+    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Kind,
+    Lease, Listing, MemoryStore, Order, Position, Query, Reset, ResetOutcome, Result, Search,
+    Sieve, Span, Summary, Tape, TapeName, TapeStore, ViewOptions, Wait, codec,
 };
 use futures_util::{FutureExt as _, stream};
 
@@ -28,13 +28,24 @@ impl Lines {
             at += line.len();
             ((at - line.len()) as u64, line.to_vec())
         });
-        let once = |line: &[u8], key: &[u8]| line.windows(key.len()).filter(|part| *part == key).count() <= 1;
-        let lines = lines.filter(|(_, line)| once(line, b"kind") && once(line, b"date")).collect();
-        Self { all: lines, sifting, rest: MemoryStore::new() }
+        let once = |line: &[u8], key: &[u8]| {
+            line.windows(key.len()).filter(|part| *part == key).count() <= 1
+        };
+        let lines = lines
+            .filter(|(_, line)| once(line, b"kind") && once(line, b"date"))
+            .collect();
+        Self {
+            all: lines,
+            sifting,
+            rest: MemoryStore::new(),
+        }
     }
 
     fn inside(&self, span: Span) -> impl Iterator<Item = &[u8]> {
-        let inside = self.all.iter().filter(move |(at, _)| span.contains(Position::new(*at)));
+        let inside = self
+            .all
+            .iter()
+            .filter(move |(at, _)| span.contains(Position::new(*at)));
         inside.map(|(_, line)| line.as_slice())
     }
 
@@ -51,28 +62,52 @@ impl TapeStore for Lines {
         self.rest.list(listing)
     }
 
-    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+    fn append<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        batch: Vec<Entry>,
+    ) -> BoxFuture<'a, Result<Appended>> {
         self.rest.append(tape, batch)
     }
 
     fn read<'a>(&'a self, _: &'a TapeName, span: Span) -> EntryStream<'a> {
-        let entries = self.inside(span).filter_map(codec::decode).map(Ok).collect();
+        let entries = self
+            .inside(span)
+            .filter_map(codec::decode)
+            .map(Ok)
+            .collect();
         Box::pin(stream::iter(Self::ordered(entries, span)))
     }
 
-    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+    fn sift<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        span: Span,
+        sieve: Arc<dyn Sieve>,
+    ) -> EntryStream<'a> {
         if !self.sifting {
             return self.read(tape, span);
         }
         let block = self.inside(span).collect::<Vec<_>>().concat();
         let mut kept = Vec::new();
         sieve.sift(&block, &mut kept);
-        assert!(kept.windows(2).all(|pair| pair[0].end <= pair[1].start), "lines in order, each once");
-        let entries = kept.into_iter().filter_map(|line| codec::decode(&block[line])).map(Ok).collect();
+        assert!(
+            kept.windows(2).all(|pair| pair[0].end <= pair[1].start),
+            "lines in order, each once"
+        );
+        let entries = kept
+            .into_iter()
+            .filter_map(|line| codec::decode(&block[line]))
+            .map(Ok)
+            .collect();
         Box::pin(stream::iter(Self::ordered(entries, span)))
     }
 
-    fn fetch<'a>(&'a self, _: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+    fn fetch<'a>(
+        &'a self,
+        _: &'a TapeName,
+        ids: &'a [EntryId],
+    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
         let entries = self.inside(Span::ALL).filter_map(codec::decode);
         let found = entries.filter(|entry| ids.contains(&entry.id)).collect();
         Box::pin(std::future::ready(Ok(found)))
@@ -83,7 +118,10 @@ impl TapeStore for Lines {
         _: &'a TapeName,
         search: AnchorSearch,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
-        let entries = self.all.iter().filter_map(|(at, line)| Some((*at, codec::decode(line)?)));
+        let entries = self
+            .all
+            .iter()
+            .filter_map(|(at, line)| Some((*at, codec::decode(line)?)));
         let anchors = entries.filter(|(_, entry)| entry.kind == Kind::Anchor);
         let marks: Vec<AnchorMark> = anchors
             .map(|(at, entry)| AnchorMark {
@@ -103,7 +141,11 @@ impl TapeStore for Lines {
         self.rest.archive(tape, stamp)
     }
 
-    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+    fn reset<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        reset: Reset,
+    ) -> BoxFuture<'a, Result<ResetOutcome>> {
         self.rest.reset(tape, reset)
     }
 
@@ -121,7 +163,9 @@ impl TapeStore for Lines {
 }
 
 fn query(head: &[&str]) -> Query {
-    let [text, start, end, flags] = head else { return Query::new() };
+    let [text, start, end, flags] = head else {
+        return Query::new();
+    };
     let mut query = match flags.as_bytes().first() {
         Some(b'l') => Query::new().last_anchor(),
         Some(b'a') => Query::new().after_anchor(*text),
@@ -151,8 +195,11 @@ fn query(head: &[&str]) -> Query {
 
 pub(crate) fn check(bytes: &[u8]) {
     let mut parts = bytes.splitn(5, |byte| *byte == b'\n');
-    let head: Vec<String> =
-        parts.by_ref().take(4).map(|part| String::from_utf8_lossy(part).into_owned()).collect();
+    let head: Vec<String> = parts
+        .by_ref()
+        .take(4)
+        .map(|part| String::from_utf8_lossy(part).into_owned())
+        .collect();
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
     let tape = parts.next().unwrap_or_default();
     let query = query(&head);
@@ -166,10 +213,19 @@ pub(crate) fn check(bytes: &[u8]) {
     let answers: Vec<_> = [false, true]
         .into_iter()
         .map(|sifting| {
-            let tape = Tape::new(Arc::new(Lines::new(tape, sifting)), TapeName::new("fuzz__tape").unwrap());
+            let tape = Tape::new(
+                Arc::new(Lines::new(tape, sifting)),
+                TapeName::new("fuzz__tape").unwrap(),
+            );
             let answer = async {
-                let entries = tape.query_all(query.clone()).await.map_err(|error| error.to_string());
-                let found = tape.search(&search).await.map_err(|error| error.to_string());
+                let entries = tape
+                    .query_all(query.clone())
+                    .await
+                    .map_err(|error| error.to_string());
+                let found = tape
+                    .search(&search)
+                    .await
+                    .map_err(|error| error.to_string());
                 let view = tape.view(&options).await.map_err(|error| error.to_string());
                 (entries, found, view)
             };

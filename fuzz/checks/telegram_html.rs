@@ -10,7 +10,9 @@ mod checker;
 pub(crate) fn check(input: &[u8]) {
     // Each `\u{1}` stands for a long word, each `\u{2}` for many lines, so that short inputs are cut as well.
     let text = String::from_utf8_lossy(input);
-    let text = text.replace('\u{1}', &"x".repeat(3000)).replace('\u{2}', &"line\n".repeat(700));
+    let text = text
+        .replace('\u{1}', &"x".repeat(3000))
+        .replace('\u{2}', &"line\n".repeat(700));
     for part in render(&text) {
         assert_eq!(checker::text_of(&part.html).as_ref(), Ok(&part.plain));
         assert!(part.html.encode_utf16().count() <= LIMIT);

@@ -16,13 +16,17 @@ pub(crate) fn check(input: &[u8]) {
             .collect();
         json!({"text": String::from_utf8_lossy(input), "entities": entities, "chat": {"id": 1, "type": "group"}})
     });
-    let me = Me { id: 1, username: "b_bot".to_owned() };
+    let me = Me {
+        id: 1,
+        username: "b_bot".to_owned(),
+    };
     for is_edit in [false, true] {
         if let Reading::Said(said) = read(&message, is_edit, &me) {
             let content = said.content();
             assert!(
                 said.is_command
-                    || serde_json::from_str::<Value>(&content).is_ok_and(|content| content.is_object())
+                    || serde_json::from_str::<Value>(&content)
+                        .is_ok_and(|content| content.is_object())
             );
         }
     }

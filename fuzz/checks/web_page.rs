@@ -15,11 +15,24 @@ const HEADERS: [&str; 8] = [
 
 /// The first byte picks the header.
 pub(crate) fn check(input: &[u8]) {
-    let Some((first, page)) = input.split_first() else { return };
+    let Some((first, page)) = input.split_first() else {
+        return;
+    };
     let base = "https://example.org/a/b?c#d".parse().expect("an address");
     let header = HEADERS[usize::from(*first) % HEADERS.len()];
-    let Some(text) = text_of(header, page, &base) else { return };
+    let Some(text) = text_of(header, page, &base) else {
+        return;
+    };
     // The longest that a few bytes become is a line break in deep lists, or a link to an address of this length.
-    assert!(text.len() <= 100 * page.len() + 100, "{} bytes became {}", page.len(), text.len());
-    assert_eq!(text_of(header, page, &base), Some(text), "the same every time");
+    assert!(
+        text.len() <= 100 * page.len() + 100,
+        "{} bytes became {}",
+        page.len(),
+        text.len()
+    );
+    assert_eq!(
+        text_of(header, page, &base),
+        Some(text),
+        "the same every time"
+    );
 }

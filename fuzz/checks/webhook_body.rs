@@ -4,16 +4,26 @@ use bub_channels::webhook::{NAME, WebhookOptions, read_body};
 use bub_kernel::{Role, Sender};
 
 pub(crate) fn check(input: &[u8]) {
-    let Some(message) = read_body(input, &WebhookOptions::default()) else { return };
+    let Some(message) = read_body(input, &WebhookOptions::default()) else {
+        return;
+    };
     assert!(!message.content().trim().is_empty());
     assert!(
-        message.session_id().is_some_and(|id| id.starts_with(&format!("{NAME}:"))),
+        message
+            .session_id()
+            .is_some_and(|id| id.starts_with(&format!("{NAME}:"))),
         "a session of another channel"
     );
     let sender = message.slot::<Sender>().expect("who sent it");
     assert_eq!((sender.role, sender.channel.as_str()), (Role::Member, NAME));
-    let context =
-        message.field("context").and_then(|context| context.as_object()).cloned().unwrap_or_default();
-    assert!(!context.keys().any(|key| key.starts_with('_')), "{context:?}");
+    let context = message
+        .field("context")
+        .and_then(|context| context.as_object())
+        .cloned()
+        .unwrap_or_default();
+    assert!(
+        !context.keys().any(|key| key.starts_with('_')),
+        "{context:?}"
+    );
     serde_json::to_string(&message).expect("it can be written down");
 }

@@ -8,7 +8,10 @@ fn stream<'a>(
     wire: Wire,
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<ModelEvent>, Result<(), ModelError>) {
-    let mut decoder = wire.decoder(&Quirks { replay_reasoning: true, ..Quirks::default() });
+    let mut decoder = wire.decoder(&Quirks {
+        replay_reasoning: true,
+        ..Quirks::default()
+    });
     let mut events = Vec::new();
     for chunk in chunks {
         if let Err(error) = decoder.push(chunk, &mut events) {
@@ -28,12 +31,17 @@ fn check_calls(completion: &Completion) {
 }
 
 pub(crate) fn check(input: &[u8]) {
-    let Some((first, bytes)) = input.split_first() else { return };
+    let Some((first, bytes)) = input.split_first() else {
+        return;
+    };
     let wire = Wire::ALL[usize::from(first % 4)];
     let (events, end) = stream(wire, [bytes]);
     let cut = stream(wire, bytes.chunks(usize::from(first / 4) + 1));
     assert_eq!((&events, &end), (&cut.0, &cut.1));
-    let ends = events.iter().filter(|event| matches!(event, ModelEvent::Finish(_))).count();
+    let ends = events
+        .iter()
+        .filter(|event| matches!(event, ModelEvent::Finish(_)))
+        .count();
     assert_eq!(ends, usize::from(end.is_ok()));
     if end.is_ok() {
         let mut accumulator = Accumulator::new();

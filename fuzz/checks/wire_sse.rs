@@ -21,7 +21,9 @@ fn events<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Event>, 
 }
 
 pub(crate) fn check(input: &[u8]) {
-    let Some((size, bytes)) = input.split_first() else { return };
+    let Some((size, bytes)) = input.split_first() else {
+        return;
+    };
     let chunks = bytes.chunks(usize::from(*size).max(1));
     // Where a limit is noticed depends on the chunks; that it is noticed may, too, for a last line.
     if let (Ok(cut), Ok(whole)) = (events(chunks), events([bytes])) {

@@ -31,15 +31,31 @@ pub(crate) fn name_for(bench: &str, figure: &str) -> &'static str {
 
 pub(crate) fn measure() -> Outcome<Vec<Baseline>> {
     Ok(vec![
-        Baseline { name: "loop", about: "a thousand steps of arithmetic", nanos: arithmetic() },
+        Baseline {
+            name: "loop",
+            about: "a thousand steps of arithmetic",
+            nanos: arithmetic(),
+        },
         Baseline {
             name: "fsync",
             about: "append 300 bytes to a file and sync it",
             nanos: append_and_sync()?,
         },
-        Baseline { name: "pipe", about: "a line to `cat` and back", nanos: pipe()? },
-        Baseline { name: "tcp", about: "a line to another thread and back, over loopback", nanos: tcp()? },
-        Baseline { name: "process", about: "start `true` and wait for it", nanos: process()? },
+        Baseline {
+            name: "pipe",
+            about: "a line to `cat` and back",
+            nanos: pipe()?,
+        },
+        Baseline {
+            name: "tcp",
+            about: "a line to another thread and back, over loopback",
+            nanos: tcp()?,
+        },
+        Baseline {
+            name: "process",
+            about: "start `true` and wait for it",
+            nanos: process()?,
+        },
     ])
 }
 
@@ -80,8 +96,14 @@ fn append_and_sync() -> Outcome<f64> {
 }
 
 fn pipe() -> Outcome<f64> {
-    let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let (mut to, from) = (cat.stdin.take().ok_or("no input")?, cat.stdout.take().ok_or("no output")?);
+    let mut cat = Command::new("cat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let (mut to, from) = (
+        cat.stdin.take().ok_or("no input")?,
+        cat.stdout.take().ok_or("no output")?,
+    );
     let mut from = BufReader::new(from);
     let mut line = String::new();
     let found = best(5_000, || {

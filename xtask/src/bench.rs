@@ -29,7 +29,12 @@ impl Options {
         let mut options = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
-            let mut value = || words.next().map(ToString::to_string).ok_or(format!("{word} needs a value"));
+            let mut value = || {
+                words
+                    .next()
+                    .map(ToString::to_string)
+                    .ok_or(format!("{word} needs a value"))
+            };
             match *word {
                 "--quick" => options.is_quick = true,
                 "--write-docs" => options.writes_docs = true,
@@ -61,17 +66,25 @@ impl Options {
 
 /// The whole path of a program that is there.
 fn existing(path: &str) -> Outcome<String> {
-    let whole = Path::new(path).canonicalize().map_err(|error| format!("--bub {path}: {error}"))?;
+    let whole = Path::new(path)
+        .canonicalize()
+        .map_err(|error| format!("--bub {path}: {error}"))?;
     Ok(whole.to_string_lossy().into_owned())
 }
 
 /// Where the figures go, found out before they are measured.
 fn writable(path: &Path) -> Outcome<()> {
     let open = || -> std::io::Result<()> {
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        if let Some(parent) = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
             std::fs::create_dir_all(parent)?;
         }
-        std::fs::File::options().create(true).append(true).open(path)?;
+        std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path)?;
         Ok(())
     };
     open().map_err(|error| format!("{} cannot be written: {error}", path.display()).into())
@@ -86,11 +99,17 @@ struct Bench {
 }
 
 pub(crate) fn run(options: &Options) -> Outcome<()> {
-    let benches: Vec<Bench> = all()?.into_iter().filter(|bench| options.wants(bench)).collect();
+    let benches: Vec<Bench> = all()?
+        .into_iter()
+        .filter(|bench| options.wants(bench))
+        .collect();
     if benches.is_empty() {
         return Err("there is no such benchmark".into());
     }
-    let path = options.json.clone().unwrap_or_else(|| root().join("target/bench.json"));
+    let path = options
+        .json
+        .clone()
+        .unwrap_or_else(|| root().join("target/bench.json"));
     writable(&path)?;
     let programs = programs(&benches, options.bub.is_none())?;
     let machine = machine();
@@ -122,7 +141,11 @@ pub(crate) fn run(options: &Options) -> Outcome<()> {
     });
     std::fs::write(&path, serde_json::to_string_pretty(&all)?)?;
     eprintln!("figures: {}", path.display());
-    if options.writes_docs { report::write_docs(&text) } else { Ok(()) }
+    if options.writes_docs {
+        report::write_docs(&text)
+    } else {
+        Ok(())
+    }
 }
 
 /// Every `crates/*/benches/*.rs`, in order.
@@ -130,12 +153,22 @@ fn all() -> Outcome<Vec<Bench>> {
     let mut found = Vec::new();
     for package in std::fs::read_dir(root().join("crates"))? {
         let package = package?;
-        let Ok(sources) = std::fs::read_dir(package.path().join("benches")) else { continue };
+        let Ok(sources) = std::fs::read_dir(package.path().join("benches")) else {
+            continue;
+        };
         for source in sources {
             let path = source?.path();
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let name = path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let is_divan = std::fs::read_to_string(&path)?.contains("divan::main()");
-            found.push(Bench { package: package.file_name().to_string_lossy().into_owned(), name, is_divan });
+            found.push(Bench {
+                package: package.file_name().to_string_lossy().into_owned(),
+                name,
+                is_divan,
+            });
         }
     }
     found.sort_by(|one, other| (&one.package, &one.name).cmp(&(&other.package, &other.name)));
@@ -153,7 +186,14 @@ fn programs(benches: &[Bench], builds_bub: bool) -> Outcome<Vec<Value>> {
     }
     let mut programs = build(&args)?;
     if builds_bub && benches.iter().any(|bench| bench.name == "growth") {
-        programs.extend(build(&["build", "--release", "--package", "bub", "--bin", "bub"])?);
+        programs.extend(build(&[
+            "build",
+            "--release",
+            "--package",
+            "bub",
+            "--bin",
+            "bub",
+        ])?);
     }
     Ok(programs)
 }
@@ -172,10 +212,13 @@ fn program<'a>(programs: &'a [Value], package: &str, kind: &str, name: &str) -> 
 fn measure(bench: &Bench, programs: &[Value], options: &Options) -> Outcome<Vec<Figure>> {
     let name = format!("{}/{}", bench.package, bench.name);
     eprintln!("{name} …");
-    let executable =
-        program(programs, &bench.package, "bench", &bench.name).ok_or(format!("{name} was not built"))?;
+    let executable = program(programs, &bench.package, "bench", &bench.name)
+        .ok_or(format!("{name} was not built"))?;
     let mut command = Command::new(executable);
-    command.arg("--bench").current_dir(root().join("crates").join(&bench.package)).stderr(Stdio::inherit());
+    command
+        .arg("--bench")
+        .current_dir(root().join("crates").join(&bench.package))
+        .stderr(Stdio::inherit());
     match (bench.is_divan, options.is_quick) {
         (true, true) => command.args(["--sample-count", "10", "--max-time", "0.5"]),
         (true, false) => command.args(["--max-time", "10"]),
@@ -184,30 +227,55 @@ fn measure(bench: &Bench, programs: &[Value], options: &Options) -> Outcome<Vec<
     };
     if bench.name == "growth" {
         let built = program(programs, "bub", "bin", "bub");
-        let bub = options.bub.as_deref().or(built).ok_or("bub was not built")?;
+        let bub = options
+            .bub
+            .as_deref()
+            .or(built)
+            .ok_or("bub was not built")?;
         command.arg(format!("--bub={bub}"));
     }
     let output = command.output()?;
     if !output.status.success() {
         return Err(format!("{name} failed").into());
     }
-    Ok(divan::parse(&name, &String::from_utf8_lossy(&output.stdout)))
+    Ok(divan::parse(
+        &name,
+        &String::from_utf8_lossy(&output.stdout),
+    ))
 }
 
 /// What the figures were measured on.
 fn machine() -> Vec<(&'static str, String)> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let (cpus, load) = (read("/proc/cpuinfo"), read("/proc/loadavg"));
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let model = cpus
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let changed = if said("git", &["status", "--porcelain"]).is_empty() { "" } else { ", with changes" };
+    let changed = if said("git", &["status", "--porcelain"]).is_empty() {
+        ""
+    } else {
+        ", with changes"
+    };
     vec![
         ("cores", cores.to_string()),
-        ("cpu", model.map_or("unknown", |(_, model)| model).to_owned()),
-        ("kernel", read("/proc/sys/kernel/osrelease").trim().to_owned()),
+        (
+            "cpu",
+            model.map_or("unknown", |(_, model)| model).to_owned(),
+        ),
+        (
+            "kernel",
+            read("/proc/sys/kernel/osrelease").trim().to_owned(),
+        ),
         ("rustc", said("rustc", &["--version"])),
-        ("commit", said("git", &["rev-parse", "--short", "HEAD"]) + changed),
-        ("load before", load.split(' ').next().unwrap_or_default().to_owned()),
+        (
+            "commit",
+            said("git", &["rev-parse", "--short", "HEAD"]) + changed,
+        ),
+        (
+            "load before",
+            load.split(' ').next().unwrap_or_default().to_owned(),
+        ),
     ]
 }
 
@@ -218,15 +286,27 @@ mod tests {
     #[test]
     fn the_docs_are_only_written_by_a_whole_run() {
         assert!(Options::parse(&["--write-docs"]).is_ok());
-        for words in [["--quick", "--write-docs", "--quick"], ["--write-docs", "--only", "view"]] {
-            let refused = Options::parse(&words).err().map(|error| error.to_string()).unwrap_or_default();
+        for words in [
+            ["--quick", "--write-docs", "--quick"],
+            ["--write-docs", "--only", "view"],
+        ] {
+            let refused = Options::parse(&words)
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
             assert!(refused.contains("needs a whole run"), "{refused}");
         }
     }
 
     #[test]
     fn a_place_for_the_figures_that_cannot_be_written_is_named() {
-        let refused = super::writable("/proc/none/x.json".as_ref()).err().map(|error| error.to_string());
-        assert!(refused.unwrap_or_default().starts_with("/proc/none/x.json cannot be written"));
+        let refused = super::writable("/proc/none/x.json".as_ref())
+            .err()
+            .map(|error| error.to_string());
+        assert!(
+            refused
+                .unwrap_or_default()
+                .starts_with("/proc/none/x.json cannot be written")
+        );
     }
 }

@@ -17,10 +17,21 @@ pub(crate) fn run(with_images: bool) -> Outcome<()> {
     if said("musl-gcc", &["--version"]).is_empty() {
         return Err("a C compiler for it is missing: the package musl-tools has musl-gcc".into());
     }
-    let built =
-        build(&["build", "--release", "--locked", "--package", "bub", "--bin", "bub", "--target", TARGET])?;
-    let program =
-        built.last().and_then(|program| program["executable"].as_str()).ok_or("nothing was built")?;
+    let built = build(&[
+        "build",
+        "--release",
+        "--locked",
+        "--package",
+        "bub",
+        "--bin",
+        "bub",
+        "--target",
+        TARGET,
+    ])?;
+    let program = built
+        .last()
+        .and_then(|program| program["executable"].as_str())
+        .ok_or("nothing was built")?;
     let directory = root().join("target/dist");
     std::fs::create_dir_all(&directory)?;
     let path = directory.join("bub");
@@ -32,25 +43,36 @@ pub(crate) fn run(with_images: bool) -> Outcome<()> {
     if !linked.contains("statically linked") && !linked.contains("not a dynamic executable") {
         return Err(format!("{shown} is not static:\n{linked}").into());
     }
-    println!("{shown}: {size} bytes, {packed} compressed by gzip; {}", linked.trim());
+    println!(
+        "{shown}: {size} bytes, {packed} compressed by gzip; {}",
+        linked.trim()
+    );
     if with_images { images() } else { Ok(()) }
 }
 
 fn images() -> Outcome<()> {
-    let builder = ["docker", "podman"].into_iter().find(|program| !said(program, &["--version"]).is_empty());
+    let builder = ["docker", "podman"]
+        .into_iter()
+        .find(|program| !said(program, &["--version"]).is_empty());
     let builder = builder.ok_or("images are built by docker or podman, and neither is here")?;
     for (name, stage) in IMAGES {
         let mut build = Command::new(builder);
-        build.args(["build", "--tag", name, "--file", "Containerfile"]).current_dir(root());
+        build
+            .args(["build", "--tag", name, "--file", "Containerfile"])
+            .current_dir(root());
         if let Some(stage) = stage {
             build.args(["--target", stage]);
         }
         if !build.arg("target/dist").status()?.success() {
-            return Err(
-                format!("{builder} could not build the image {name}; what it said stands above").into()
-            );
+            return Err(format!(
+                "{builder} could not build the image {name}; what it said stands above"
+            )
+            .into());
         }
-        let size = said(builder, &["image", "inspect", "--format", "{{.Size}}", name]);
+        let size = said(
+            builder,
+            &["image", "inspect", "--format", "{{.Size}}", name],
+        );
         println!("image {name}: {size} bytes, with its base");
     }
     Ok(())

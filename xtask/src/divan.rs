@@ -65,7 +65,13 @@ fn scaled(unit: &str, base: &str) -> Option<f64> {
 }
 
 pub(crate) fn parse(bench: &str, output: &str) -> Vec<Figure> {
-    let mut reader = Reader { bench, figures: Vec::new(), column: None, path: Vec::new(), section: "" };
+    let mut reader = Reader {
+        bench,
+        figures: Vec::new(),
+        column: None,
+        path: Vec::new(),
+        section: "",
+    };
     output.lines().for_each(|line| reader.line(line));
     reader.figures
 }
@@ -85,7 +91,8 @@ impl Reader<'_> {
     fn line(&mut self, line: &str) {
         if let Some(figure) = line.strip_prefix("figure ") {
             let mut words = figure.split(' ');
-            if let (Some(name), Some(value), Some(unit)) = (words.next(), words.next(), words.next())
+            if let (Some(name), Some(value), Some(unit)) =
+                (words.next(), words.next(), words.next())
                 && let Ok(value) = value.parse()
             {
                 self.add(name.to_owned(), value, unit);
@@ -121,7 +128,9 @@ impl Reader<'_> {
             _ if cell.ends_with(':') => "other",
             _ => self.section,
         };
-        let (Some(figure), Some((value, unit))) = (self.figures.last_mut(), quantity(cell)) else { return };
+        let (Some(figure), Some((value, unit))) = (self.figures.last_mut(), quantity(cell)) else {
+            return;
+        };
         if let Some(scale) = scaled(unit, "item/s") {
             figure.per_item = Some(1e9 / (value * scale));
         } else if self.section == "count" && unit.is_empty() {
@@ -135,7 +144,13 @@ impl Reader<'_> {
 
     fn add(&mut self, name: String, value: f64, unit: &str) {
         let (bench, unit) = (self.bench.to_owned(), unit.to_owned());
-        self.figures.push(Figure { bench, name, value, unit, ..Figure::default() });
+        self.figures.push(Figure {
+            bench,
+            name,
+            value,
+            unit,
+            ..Figure::default()
+        });
     }
 }
 
@@ -164,12 +179,23 @@ figure open/1000 42.125 µs
     fn tables_and_lines_are_read() {
         let figures = parse("bub-model/decode", OUTPUT);
         let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
-        assert_eq!(names, ["long_stream/100", "long_stream/code line", "sse_only", "open/1000"]);
+        assert_eq!(
+            names,
+            [
+                "long_stream/100",
+                "long_stream/code line",
+                "sse_only",
+                "open/1000"
+            ]
+        );
         let first = &figures[0];
         assert_eq!(first.nanos(), Some(149_700.0));
         assert_eq!(first.size(), Some(("long_stream", 100)));
         assert_eq!(first.per_item.map(f64::round), Some(1497.0));
-        assert_eq!((first.allocations, first.peak), (Some(624.0), Some(13_490.0)));
+        assert_eq!(
+            (first.allocations, first.peak),
+            (Some(624.0), Some(13_490.0))
+        );
         assert_eq!(figures[1].size(), None);
         assert_eq!(figures[3].nanos(), Some(42_125.0));
     }

@@ -1,6 +1,10 @@
 //! Chores of this repository: `cargo xtask bench` and `cargo xtask dist`.
 #![allow(clippy::indexing_slicing, reason = "JSON that is not there is null")]
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a tool for a terminal")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a tool for a terminal"
+)]
 
 use std::{
     path::PathBuf,
@@ -34,7 +38,9 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
-        ["bench", options @ ..] => bench::Options::parse(options).and_then(|options| bench::run(&options)),
+        ["bench", options @ ..] => {
+            bench::Options::parse(options).and_then(|options| bench::run(&options))
+        }
         ["dist"] => dist::run(false),
         ["dist", "--images"] => dist::run(true),
         _ => Err(USAGE.into()),
@@ -68,12 +74,21 @@ pub(crate) fn build(args: &[&str]) -> Outcome<Vec<Value>> {
         return Err(format!("cargo {} failed", args.join(" ")).into());
     }
     let lines = String::from_utf8(output.stdout)?;
-    let messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(messages.filter(|message| message.get("executable").is_some_and(Value::is_string)).collect())
+    let messages = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    Ok(messages
+        .filter(|message| message.get("executable").is_some_and(Value::is_string))
+        .collect())
 }
 
 /// What a program prints, or nothing.
 pub(crate) fn said(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).current_dir(root()).output();
-    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
+    let output = Command::new(program)
+        .args(args)
+        .current_dir(root())
+        .output();
+    output
+        .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        .unwrap_or_default()
 }

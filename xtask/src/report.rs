@@ -18,14 +18,23 @@ pub(crate) fn tables(
     baselines: &[Baseline],
     figures: &[Figure],
 ) -> String {
-    let facts: Vec<String> = machine.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+    let facts: Vec<String> = machine
+        .iter()
+        .map(|(key, value)| format!("{key}: {value}"))
+        .collect();
     let mut text = format!("Measured on: {}.", facts.join("; "));
     if is_quick {
         text += " A short run (`--quick`): the figures are rough.";
     }
     text += "\n\n| baseline | what | at best |\n|---|---|---|\n";
     for one in baselines {
-        let _ = writeln!(text, "| `{}` | {} | {} |", one.name, one.about, nanos(one.nanos));
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} |",
+            one.name,
+            one.about,
+            nanos(one.nanos)
+        );
     }
     let (grown, single) = partition(figures);
     text += "\n### Figures\n";
@@ -38,7 +47,8 @@ pub(crate) fn tables(
                 "\n| {bench} | at best | of an item | allocations | at most allocated | times the baseline |\n|---|---|---|---|---|---|\n"
             );
         }
-        let ratio = ratio(figure, baselines).map(|(name, ratio)| format!("{} × {name}", short(ratio)));
+        let ratio =
+            ratio(figure, baselines).map(|(name, ratio)| format!("{} × {name}", short(ratio)));
         let cells = [
             Some(value(figure)),
             figure.per_item.map(nanos),
@@ -47,7 +57,12 @@ pub(crate) fn tables(
             ratio,
         ];
         let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
-        let _ = writeln!(text, "| {} | {} |", figure.name.replace('|', "\\|"), cells.join(" | "));
+        let _ = writeln!(
+            text,
+            "| {} | {} |",
+            figure.name.replace('|', "\\|"),
+            cells.join(" | ")
+        );
     }
     text += "\n### Growth\n\nWhere items are counted, the time is that of one item.\n";
     let mut shown = BTreeSet::new();
@@ -88,7 +103,8 @@ pub(crate) fn ratio(figure: &Figure, baselines: &[Baseline]) -> Option<(&'static
 /// Figures that were measured at three sizes or more, and the others.
 fn partition(figures: &[Figure]) -> (Vec<&Figure>, Vec<&Figure>) {
     let all: Vec<&Figure> = figures.iter().collect();
-    all.iter().partition(|figure| sizes_of(&all, figure).len() >= 3)
+    all.iter()
+        .partition(|figure| sizes_of(&all, figure).len() >= 3)
 }
 
 fn series<'a>(figures: &'a [&Figure], like: &'a Figure) -> impl Iterator<Item = (u64, &'a Figure)> {
@@ -163,8 +179,12 @@ fn thousands(number: u64) -> String {
 pub(crate) fn write_docs(tables: &str) -> Outcome<()> {
     let path = root().join("docs/performance.md");
     let page = std::fs::read_to_string(&path)?;
-    let (before, rest) = page.split_once(BEGIN).ok_or("docs/performance.md has no marker for figures")?;
-    let (_, after) = rest.split_once(END).ok_or("docs/performance.md has no marker for their end")?;
+    let (before, rest) = page
+        .split_once(BEGIN)
+        .ok_or("docs/performance.md has no marker for figures")?;
+    let (_, after) = rest
+        .split_once(END)
+        .ok_or("docs/performance.md has no marker for their end")?;
     std::fs::write(&path, format!("{before}{BEGIN}\n{tables}\n{END}{after}"))?;
     eprintln!("written: {}", path.display());
     Ok(())

@@ -1,5 +1,8 @@
 //! What it costs to run `true`, from call to result.
-#![allow(clippy::expect_used, reason = "a bench that cannot start has nothing to measure")]
+#![allow(
+    clippy::expect_used,
+    reason = "a bench that cannot start has nothing to measure"
+)]
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
 
@@ -33,18 +36,33 @@ fn direct(bencher: Bencher<'_, '_>) {
 /// What any program pays for the same.
 #[divan::bench]
 fn standard_library() {
-    std::process::Command::new("bash").args(["-c", "true"]).output().expect("bash");
+    std::process::Command::new("bash")
+        .args(["-c", "true"])
+        .output()
+        .expect("bash");
 }
 
 fn run(bencher: Bencher<'_, '_>, launcher: Option<Launcher>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let home = std::env::temp_dir().join("bub-bench-no-such-home");
-    let settings =
-        Loader::new(Environment::from_pairs([("BUB_HOME", home.into_os_string())])).load().expect("defaults");
+    let settings = Loader::new(Environment::from_pairs([(
+        "BUB_HOME",
+        home.into_os_string(),
+    )]))
+    .load()
+    .expect("defaults");
     let shells = Shells::new(Arc::new(settings), launcher);
-    let request = Request { command: "true".to_owned(), ..Request::default() };
+    let request = Request {
+        command: "true".to_owned(),
+        ..Request::default()
+    };
     bencher.bench_local(|| {
         let cancel = CancellationToken::new();
-        runtime.block_on(shells.run(request.clone(), Duration::from_secs(5), &cancel)).expect("an outcome")
+        runtime
+            .block_on(shells.run(request.clone(), Duration::from_secs(5), &cancel))
+            .expect("an outcome")
     });
 }

@@ -1,10 +1,15 @@
 //! The cost of a whole turn with the builtin plugin.
-#![allow(clippy::expect_used, reason = "a bench that cannot start has nothing to measure")]
+#![allow(
+    clippy::expect_used,
+    reason = "a bench that cannot start has nothing to measure"
+)]
 
 use std::sync::Arc;
 
 use bub_agent::{Answering, Builtin};
-use bub_kernel::{ChannelMessage, Envelope, Framework, Prompt, Running, Sender, TurnOptions, hooks};
+use bub_kernel::{
+    ChannelMessage, Envelope, Framework, Prompt, Running, Sender, TurnOptions, hooks,
+};
 use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
 use bub_settings::{Environment, Loader};
 use bub_tape::{Entry, Tape, TapeName};
@@ -30,19 +35,29 @@ impl Echo {
 /// An echo turn without a running scope: every builtin stage, no tape.
 #[divan::bench]
 fn echo_turn_with_builtin(bencher: Bencher<'_, '_>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
     let home = std::env::temp_dir().join("bub-bench-no-such-home");
-    let settings =
-        Loader::new(Environment::from_pairs([("BUB_HOME", home.into_os_string())])).load().expect("defaults");
+    let settings = Loader::new(Environment::from_pairs([(
+        "BUB_HOME",
+        home.into_os_string(),
+    )]))
+    .load()
+    .expect("defaults");
     let framework = Framework::builder()
         .service(Arc::new(settings))
         .plugin_with("builtin", Builtin::new)
         .plugin("echo", Echo)
         .build();
     let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
-    bencher.with_inputs(|| message.clone()).bench_values(|message| {
-        runtime.block_on(framework.process_inbound(message, TurnOptions::default())).expect("a turn")
-    });
+    bencher
+        .with_inputs(|| message.clone())
+        .bench_values(|message| {
+            runtime
+                .block_on(framework.process_inbound(message, TurnOptions::default()))
+                .expect("a turn")
+        });
 }
 
 /// A framework on a fresh home whose model asks for `calls` tools, one after the other, and then answers.
@@ -55,7 +70,10 @@ struct House {
 
 impl House {
     fn new(durability: &str, calls: usize) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let home = tempfile::tempdir().expect("a home");
         let workspace = home.path().join("workspace");
         std::fs::create_dir(&workspace).expect("a workspace");
@@ -65,9 +83,15 @@ impl House {
             ("BUB_MODEL", "llamacpp:test".into()),
             ("BUB_TAPE_DURABILITY", durability.into()),
         ];
-        let settings = Loader::new(Environment::from_pairs(variables)).load().expect("settings");
+        let settings = Loader::new(Environment::from_pairs(variables))
+            .load()
+            .expect("settings");
         let answering = Answering(Box::new(move |_, request| {
-            let done = request.messages.iter().rev().take_while(|message| !is_question(message));
+            let done = request
+                .messages
+                .iter()
+                .rev()
+                .take_while(|message| !is_question(message));
             let done = done.filter(|message| message["role"] == "tool").count();
             if done < calls { call(done) } else { answer() }
         }));
@@ -78,38 +102,64 @@ impl House {
             .plugin_with("builtin", Builtin::new)
             .build();
         let running = runtime.block_on(framework.running()).expect("a scope");
-        Self { framework, runtime, _running: running, _home: home }
+        Self {
+            framework,
+            runtime,
+            _running: running,
+            _home: home,
+        }
     }
 
     fn tape(&self) -> Tape {
         let store = self.framework.tape_store().expect("a store");
-        Tape::new(store, TapeName::for_session(self.framework.workspace_text(), "s"))
+        Tape::new(
+            store,
+            TapeName::for_session(self.framework.workspace_text(), "s"),
+        )
     }
 
     fn turns(&self, bencher: Bencher<'_, '_>) {
         let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
         let message = message.with_sender(Sender::terminal());
-        bencher.counter(ItemsCount::new(1u32)).with_inputs(|| message.clone()).bench_values(|message| {
-            self.runtime.block_on(async {
-                let turn = self.framework.process_inbound(message, TurnOptions::default()).await;
-                // A session hands off now and then: what is measured is a turn, not a view of a thousand.
-                let turn = turn.expect("a turn");
-                let tape = self.tape();
-                if tape.summary().await.expect("a summary").entries_since_last_anchor > 60 {
-                    tape.handoff("bench", None).await.expect("an anchor");
-                }
-                turn
-            })
-        });
+        bencher
+            .counter(ItemsCount::new(1u32))
+            .with_inputs(|| message.clone())
+            .bench_values(|message| {
+                self.runtime.block_on(async {
+                    let turn = self
+                        .framework
+                        .process_inbound(message, TurnOptions::default())
+                        .await;
+                    // A session hands off now and then: what is measured is a turn, not a view of a thousand.
+                    let turn = turn.expect("a turn");
+                    let tape = self.tape();
+                    if tape
+                        .summary()
+                        .await
+                        .expect("a summary")
+                        .entries_since_last_anchor
+                        > 60
+                    {
+                        tape.handoff("bench", None).await.expect("an anchor");
+                    }
+                    turn
+                })
+            });
     }
 }
 
 fn is_question(message: &serde_json::Value) -> bool {
-    message["role"] == "user" && message["content"].as_str().is_some_and(|text| text.ends_with("\nhi"))
+    message["role"] == "user"
+        && message["content"]
+            .as_str()
+            .is_some_and(|text| text.ends_with("\nhi"))
 }
 
 fn answer() -> Vec<ModelEvent> {
-    vec![ModelEvent::Text("Hello!".to_owned()), ModelEvent::Finish(FinishReason::Stop)]
+    vec![
+        ModelEvent::Text("Hello!".to_owned()),
+        ModelEvent::Finish(FinishReason::Stop),
+    ]
 }
 
 fn call(number: usize) -> Vec<ModelEvent> {
@@ -119,7 +169,10 @@ fn call(number: usize) -> Vec<ModelEvent> {
         name: Some("tape_info".to_owned()),
         arguments: "{}".to_owned(),
     };
-    vec![ModelEvent::ToolCall(call), ModelEvent::Finish(FinishReason::ToolCalls)]
+    vec![
+        ModelEvent::ToolCall(call),
+        ModelEvent::Finish(FinishReason::ToolCalls),
+    ]
 }
 
 /// A whole turn of the agent: session, state, prompt, view, model, record, render. On a file tape.
@@ -141,10 +194,14 @@ fn agent_turn_on_a_million_entries(bencher: Bencher<'_, '_>) {
     house.runtime.block_on(async {
         let tape = house.tape();
         for _ in 0..1000 {
-            let batch = (0..1000).map(|number| Entry::message("user", format!("message {number}"))).collect();
+            let batch = (0..1000)
+                .map(|number| Entry::message("user", format!("message {number}")))
+                .collect();
             tape.append_all(batch).await.expect("entries");
         }
-        tape.handoff("session/start", None).await.expect("an anchor");
+        tape.handoff("session/start", None)
+            .await
+            .expect("an anchor");
     });
     house.turns(bencher);
 }

@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use bub_kernel::{
-    CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result, State,
-    StreamEvent, Tool,
+    CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result,
+    State, StreamEvent, Tool,
 };
 use bub_model::{CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelId, Models};
 use bub_settings::{Settings, core};
@@ -57,7 +57,9 @@ impl Agent {
     ) -> Self {
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
-        let models = models.map(Arc::new).map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
+        let models = models
+            .map(Arc::new)
+            .map_err(|error| Error::from(error).with_kind(ErrorKind::Config));
         let cap = DailyCap::new(&settings);
         Self {
             framework,
@@ -72,7 +74,11 @@ impl Agent {
     }
 
     /// Answers the prompt of a turn: a command at once, anything else by the loop.
-    pub(crate) async fn run_stream(self: &Arc<Self>, prompt: &Prompt, state: &State) -> Result<ModelStream> {
+    pub(crate) async fn run_stream(
+        self: &Arc<Self>,
+        prompt: &Prompt,
+        state: &State,
+    ) -> Result<ModelStream> {
         let framework = self.framework()?;
         if prompt.is_empty() {
             let text = "error: empty prompt";
@@ -84,12 +90,19 @@ impl Agent {
             tape
         } else {
             // Somebody asks outside of a turn.
-            let tape = TurnTape::in_memory(&framework, self.settings.redactor(), &session_id, None)?;
+            let tape =
+                TurnTape::in_memory(&framework, self.settings.redactor(), &session_id, None)?;
             tape.ask(prompt, Vec::new()).await?;
             Arc::new(tape)
         };
         let toolbox = self.toolbox(&framework, state)?;
-        let errand = Errand { framework, state: state.clone(), tape, session_id, toolbox };
+        let errand = Errand {
+            framework,
+            state: state.clone(),
+            tape,
+            session_id,
+            toolbox,
+        };
         if prompt::is_command(prompt) {
             return Ok(stream_command(Arc::clone(self), errand, prompt.text()));
         }
@@ -98,7 +111,11 @@ impl Agent {
     }
 
     /// Answers a prompt by the loop.
-    pub(crate) async fn run_errand(self: &Arc<Self>, errand: Errand, prompt: Prompt) -> Result<ModelStream> {
+    pub(crate) async fn run_errand(
+        self: &Arc<Self>,
+        errand: Errand,
+        prompt: Prompt,
+    ) -> Result<ModelStream> {
         let models = self.candidates(&errand.state).await?;
         if models.is_empty() {
             return Ok(offline::guide(&errand.state));
@@ -125,11 +142,16 @@ impl Agent {
 
     /// The tools that a model may use in a turn. All of them together are the same for every turn.
     fn toolbox(&self, framework: &Framework, state: &State) -> Result<Arc<Toolbox>> {
-        let all = self.all_tools.get_or_init(|| Arc::new(Toolbox::of(for_models(framework))));
+        let all = self
+            .all_tools
+            .get_or_init(|| Arc::new(Toolbox::of(for_models(framework))));
         match state.get("allowed_tools") {
             Some(Value::Array(names)) => {
                 let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
-                Ok(Arc::new(Toolbox::of(crate::tools::resolve(&names, all.tools())?)))
+                Ok(Arc::new(Toolbox::of(crate::tools::resolve(
+                    &names,
+                    all.tools(),
+                )?)))
             }
             _ => Ok(Arc::clone(all)),
         }
@@ -146,7 +168,10 @@ impl Agent {
         if let Some(model) = state.get_str("model").filter(|model| !model.is_empty()) {
             let own = self.resolve(&model)?;
             // The fallbacks are those of the configured model.
-            let configured = self.settings.get(&core::MODEL).and_then(|text| models.resolve(&text).ok());
+            let configured = self
+                .settings
+                .get(&core::MODEL)
+                .and_then(|text| models.resolve(&text).ok());
             if configured.as_ref() != Some(&own) {
                 return Ok(vec![own]);
             }
@@ -162,9 +187,16 @@ impl Agent {
         options: CallOptions,
     ) -> Result<bub_model::ModelStream> {
         if let (Some(answering), Some(model)) = (&self.answering, models.first()) {
-            return Ok(bub_model::ModelStream::answered(model.clone(), (answering.0)(model, &request)));
+            return Ok(bub_model::ModelStream::answered(
+                model.clone(),
+                (answering.0)(model, &request),
+            ));
         }
-        Ok(self.client.stream_first(Candidates::new(self.models.clone()?, models), request, options))
+        Ok(self.client.stream_first(
+            Candidates::new(self.models.clone()?, models),
+            request,
+            options,
+        ))
     }
 
     /// The model that a text names.
@@ -174,7 +206,12 @@ impl Agent {
 
     /// The window of a model in tokens, where it is known.
     pub(crate) fn window(&self, model: &ModelId) -> Option<u64> {
-        self.models.as_ref().ok()?.catalogue().get(model.provider())?.context_window(model.model())
+        self.models
+            .as_ref()
+            .ok()?
+            .catalogue()
+            .get(model.provider())?
+            .context_window(model.model())
     }
 
     /// Whether the cap of the day allows a call of one of these models.
@@ -183,7 +220,9 @@ impl Agent {
             return Ok(());
         }
         let store = self.framework()?.tape_store();
-        self.cap.check(models, self.models.clone()?.catalogue(), store.as_deref()).await
+        self.cap
+            .check(models, self.models.clone()?.catalogue(), store.as_deref())
+            .await
     }
 
     /// The cap of the day.
@@ -203,7 +242,9 @@ impl Agent {
 
     /// The framework the agent belongs to.
     pub(crate) fn framework(&self) -> Result<Framework> {
-        self.framework.get().ok_or_else(|| Error::unknown("the framework is gone"))
+        self.framework
+            .get()
+            .ok_or_else(|| Error::unknown("the framework is gone"))
     }
 }
 
@@ -214,7 +255,12 @@ impl std::fmt::Debug for Agent {
 }
 
 fn for_models(framework: &Framework) -> Vec<Arc<dyn Tool>> {
-    framework.tools().iter().filter(|tool| tool.spec().agent_use).cloned().collect()
+    framework
+        .tools()
+        .iter()
+        .filter(|tool| tool.spec().agent_use)
+        .cloned()
+        .collect()
 }
 
 fn access_error(error: bub_model::AccessError) -> Error {

@@ -3,9 +3,9 @@
 use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Framework,
-    FrameworkRef, LastWord, ModelStream, PluginContext, Prompt, Provided, RecorderHandle, Result, Role,
-    ScopeGuard, State, StatePatch, SteeringInbox, hooks,
+    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
+    Framework, FrameworkRef, LastWord, ModelStream, PluginContext, Prompt, Provided,
+    RecorderHandle, Result, Role, ScopeGuard, State, StatePatch, SteeringInbox, hooks,
     hooks::{args, point},
 };
 use bub_settings::{Redactor, Settings, core};
@@ -49,9 +49,9 @@ pub struct Builtin {
 impl Builtin {
     /// Makes the plugin from the settings the program loaded.
     pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context
-            .service::<Settings>()
-            .ok_or_else(|| Error::config("the builtin plugin needs the program's settings as a service"))?;
+        let settings = context.service::<Settings>().ok_or_else(|| {
+            Error::config("the builtin plugin needs the program's settings as a service")
+        })?;
         tools::register(context);
         Ok(Self {
             framework: context.framework.clone(),
@@ -68,7 +68,9 @@ impl Builtin {
             files: Files::new(&settings),
             shells: Arc::new(Shells::new(
                 Arc::clone(&settings),
-                context.service::<Launcher>().map(|launcher| (*launcher).clone()),
+                context
+                    .service::<Launcher>()
+                    .map(|launcher| (*launcher).clone()),
             )),
             web: Arc::new(Web::new(&settings)),
             home: settings.get(&core::HOME),
@@ -81,24 +83,38 @@ impl Builtin {
 
     /// A turn that failed before its model stage has no `save_state`: it is recorded, and its session set free, here.
     async fn record_failure(&self, error: &Error, message: Option<&Envelope>) -> Result<()> {
-        let Some((message, session_id)) = message.and_then(|message| Some((message, message.session_id()?)))
+        let Some((message, session_id)) =
+            message.and_then(|message| Some((message, message.session_id()?)))
         else {
             return Ok(());
         };
         let tape = match self.open_turns.take(&session_id) {
             Some(tape) => tape,
             // Another plugin's `load_state` failed before this one's was asked.
-            None if error.origin().is_some_and(|origin| origin.hook == "load_state") => {
-                Arc::new(TurnTape::open(&self.framework()?, &self.redactor, message, &session_id).await?)
+            None if error
+                .origin()
+                .is_some_and(|origin| origin.hook == "load_state") =>
+            {
+                Arc::new(
+                    TurnTape::open(&self.framework()?, &self.redactor, message, &session_id)
+                        .await?,
+                )
             }
             None => return Ok(()),
         };
         let prompt = Prompt::from(message.content().as_ref());
-        tape.finish(Ending { prompt: &prompt, output: "", error: Some(error) }).await
+        tape.finish(Ending {
+            prompt: &prompt,
+            output: "",
+            error: Some(error),
+        })
+        .await
     }
 
     fn framework(&self) -> Result<Framework> {
-        self.framework.get().ok_or_else(|| Error::unknown("the framework is gone"))
+        self.framework
+            .get()
+            .ok_or_else(|| Error::unknown("the framework is gone"))
     }
 }
 
@@ -119,7 +135,10 @@ impl Builtin {
         self.open_turns.add(session_id, &tape);
         let mut patch = StatePatch::with_capacity(8).with("session_id", session_id);
         let summary = tape.summary().await?;
-        let chosen = [("model", &summary.model), ("reasoning_effort", &summary.reasoning_effort)];
+        let chosen = [
+            ("model", &summary.model),
+            ("reasoning_effort", &summary.reasoning_effort),
+        ];
         for (name, value) in chosen {
             if let Some(value) = value {
                 patch = patch.with(name, value.as_str());
@@ -127,8 +146,15 @@ impl Builtin {
         }
         let sender = message.sender();
         let is_confined = self.policy.confines(&sender);
-        let files = if is_confined { self.files.clone().confined() } else { self.files.clone() };
-        let recorder = Recorder { tape: Arc::clone(&tape), framework };
+        let files = if is_confined {
+            self.files.clone().confined()
+        } else {
+            self.files.clone()
+        };
+        let recorder = Recorder {
+            tape: Arc::clone(&tape),
+            framework,
+        };
         patch = patch
             .with_slot(Arc::new(self.framework.clone()))
             .with_slot(Arc::clone(&self.agent))
@@ -172,7 +198,14 @@ impl Builtin {
         error: Option<&Error>,
     ) -> Result<()> {
         let recorded = match self.open_turns.take(session_id) {
-            Some(tape) => tape.finish(Ending { prompt, output: partial_output, error }).await,
+            Some(tape) => {
+                tape.finish(Ending {
+                    prompt,
+                    output: partial_output,
+                    error,
+                })
+                .await
+            }
             None => Ok(()),
         };
         // The lifespan ends here whether the record could be written or not.
@@ -182,16 +215,27 @@ impl Builtin {
         recorded
     }
 
-    fn render_outbound(&self, message: &Envelope, session_id: &str, model_output: &str) -> Envelope {
+    fn render_outbound(
+        &self,
+        message: &Envelope,
+        session_id: &str,
+        model_output: &str,
+    ) -> Envelope {
         reply(message, session_id, model_output, prompt::kind(message))
     }
 
     async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        let Some(router) = self.framework()?.router() else { return Ok(false) };
+        let Some(router) = self.framework()?.router() else {
+            return Ok(false);
+        };
         // Whoever rendered it: a secret does not leave the house.
         match self.redactor.redact(&message.content()) {
             Cow::Borrowed(_) => router.dispatch(message).await,
-            Cow::Owned(clean) => router.dispatch(&message.clone().with("content", clean)).await,
+            Cow::Owned(clean) => {
+                router
+                    .dispatch(&message.clone().with("content", clean))
+                    .await
+            }
         }
     }
 
@@ -201,15 +245,23 @@ impl Builtin {
             _ => Ok(()),
         };
         // Whoever cancelled a turn knows.
-        let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else { return recorded };
+        let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else {
+            return recorded;
+        };
         let session_id = message.session_id().unwrap_or("unknown".into());
-        let text = format!("An error occurred at stage '{stage}': {}", shown(error, message.sender().role));
+        let text = format!(
+            "An error occurred at stage '{stage}': {}",
+            shown(error, message.sender().role)
+        );
         let mut notice = reply(message, &session_id, &self.redactor.redact(&text), "error");
         if stage == "turn" {
             notice.put_slot(Arc::new(LastWord));
         }
         // Also where the answers of the model are not sent by themselves.
-        notice.set("output_channel", message.channel().unwrap_or_default().into_owned());
+        notice.set(
+            "output_channel",
+            message.channel().unwrap_or_default().into_owned(),
+        );
         let framework = self.framework()?;
         framework
             .hooks()
@@ -236,11 +288,17 @@ impl Builtin {
     }
 
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
-        Provided::with_guard(Arc::new(MemoryInbox::default()), StopShells(Arc::clone(&self.shells)))
+        Provided::with_guard(
+            Arc::new(MemoryInbox::default()),
+            StopShells(Arc::clone(&self.shells)),
+        )
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
-        Provided::new(Arc::new(FileStore::new(self.home.join("tapes"), self.durability)))
+        Provided::new(Arc::new(FileStore::new(
+            self.home.join("tapes"),
+            self.durability,
+        )))
     }
 }
 
@@ -274,7 +332,9 @@ fn shown(error: &Error, role: Role) -> String {
     let text = error.to_string();
     let is_place = |word: &str| {
         let word = word.trim_matches(|letter: char| letter.is_ascii_punctuation() && letter != '/');
-        let is_path = word.strip_prefix('/').is_some_and(|rest| rest.contains('/'));
+        let is_path = word
+            .strip_prefix('/')
+            .is_some_and(|rest| rest.contains('/'));
         let is_port = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
         is_path
             || word.contains("://")

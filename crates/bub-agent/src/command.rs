@@ -34,16 +34,32 @@ pub fn parse(line: &str, tools: &[Arc<dyn Tool>]) -> Result<Command> {
     }
     let mut words = split(line)?.into_iter();
     let name = words.next().unwrap_or_default();
-    match tools.iter().map(|tool| tool.spec()).find(|spec| spec.name == name) {
-        Some(spec) => Ok(Command::Tool { name, arguments: arguments(spec, words)? }),
-        None => Ok(Command::Shell { line: line.to_owned() }),
+    match tools
+        .iter()
+        .map(|tool| tool.spec())
+        .find(|spec| spec.name == name)
+    {
+        Some(spec) => Ok(Command::Tool {
+            name,
+            arguments: arguments(spec, words)?,
+        }),
+        None => Ok(Command::Shell {
+            line: line.to_owned(),
+        }),
     }
 }
 
 /// Words by name, or by the order in which the tool lists its parameters.
-pub fn arguments(spec: &ToolSpec, words: impl Iterator<Item = String>) -> Result<Map<String, Value>> {
+pub fn arguments(
+    spec: &ToolSpec,
+    words: impl Iterator<Item = String>,
+) -> Result<Map<String, Value>> {
     let wrong = |text: String| Err(Error::invalid_input(text));
-    let names: Vec<&str> = spec.parameters().into_iter().map(|(name, _)| name).collect();
+    let names: Vec<&str> = spec
+        .parameters()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
     let mut arguments = Map::new();
     let mut by_name = false;
     for word in words {
@@ -53,7 +69,9 @@ pub fn arguments(spec: &ToolSpec, words: impl Iterator<Item = String>) -> Result
                 (name, value)
             }
             None if by_name => {
-                return wrong(format!("positional argument '{word}' cannot appear after keyword arguments"));
+                return wrong(format!(
+                    "positional argument '{word}' cannot appear after keyword arguments"
+                ));
             }
             None => match names.get(arguments.len()) {
                 Some(name) => (*name, word.as_str()),
@@ -69,7 +87,10 @@ pub fn arguments(spec: &ToolSpec, words: impl Iterator<Item = String>) -> Result
                 }
             },
         };
-        if arguments.insert(name.to_owned(), Value::from(value)).is_some() {
+        if arguments
+            .insert(name.to_owned(), Value::from(value))
+            .is_some()
+        {
             return wrong(format!("argument '{name}' is given twice"));
         }
     }
@@ -108,5 +129,6 @@ fn quoted(quote: char, rest: &mut std::str::Chars<'_>, word: &mut String) -> Res
 }
 
 fn escaped(rest: &mut std::str::Chars<'_>) -> Result<char> {
-    rest.next().ok_or_else(|| Error::invalid_input("No escaped character"))
+    rest.next()
+        .ok_or_else(|| Error::invalid_input("No escaped character"))
 }

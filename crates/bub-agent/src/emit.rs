@@ -60,7 +60,10 @@ where
     F: Future<Output = Result<()>> + Send + 'static,
 {
     let emitter = Emitter::default();
-    ModelStream::new(Events { work: Some(Box::pin(work(emitter.clone()))), emitter })
+    ModelStream::new(Events {
+        work: Some(Box::pin(work(emitter.clone()))),
+        emitter,
+    })
 }
 
 struct Events {
@@ -72,7 +75,9 @@ impl Stream for Events {
     type Item = Result<StreamEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Some(work) = &mut self.work else { return Poll::Ready(None) };
+        let Some(work) = &mut self.work else {
+            return Poll::Ready(None);
+        };
         let polled = work.as_mut().poll(context);
         if let Some(event) = self.emitter.take() {
             return Poll::Ready(Some(Ok(event)));

@@ -57,7 +57,12 @@ pub struct Verdict {
 
 impl Verdict {
     fn default(action: Action, rule: &str) -> Self {
-        Self { action, rule: rule.to_owned(), origin: Origin::Default, reason: None }
+        Self {
+            action,
+            rule: rule.to_owned(),
+            origin: Origin::Default,
+            reason: None,
+        }
     }
 
     /// What the model, or whoever typed the command, is told about a call that is not made.
@@ -67,18 +72,27 @@ impl Verdict {
 }
 
 fn denied(tool: &str, why: &str) -> Error {
-    Error::new(ErrorKind::Tool, format!("Tool '{tool}' denied by policy: {why}"))
+    Error::new(
+        ErrorKind::Tool,
+        format!("Tool '{tool}' denied by policy: {why}"),
+    )
 }
 
 impl Policy {
     /// Reads the rules. Mistakes are kept: such a policy denies everything, and [`Self::problem`] says why.
     pub fn new(settings: &Settings) -> Self {
-        let rules = settings.get(&core::POLICY_RULES).into_iter().enumerate().map(|(index, map)| {
-            let origin = settings.origin(&format!("policy.rules.{index}")).unwrap_or(Origin::Default);
-            let place = origin.to_string();
-            Rule::read(map, index + 1, origin)
-                .map_err(|problem| format!("{place}: rule {}: {problem}", index + 1))
-        });
+        let rules = settings
+            .get(&core::POLICY_RULES)
+            .into_iter()
+            .enumerate()
+            .map(|(index, map)| {
+                let origin = settings
+                    .origin(&format!("policy.rules.{index}"))
+                    .unwrap_or(Origin::Default);
+                let place = origin.to_string();
+                Rule::read(map, index + 1, origin)
+                    .map_err(|problem| format!("{place}: rule {}: {problem}", index + 1))
+            });
         let owners = settings.get(&core::OWNERS);
         let wrong = owners.iter().find(|owner| !is_owner_entry(owner));
         let rules = match wrong {
@@ -125,8 +139,11 @@ impl Policy {
 
     /// The role of somebody in a channel; `allowed` when the channel's own settings let that person in.
     pub fn role(&self, channel: &str, id: &str, allowed: bool) -> Role {
-        let is_owner =
-            |owner: &String| owner.split_once(':').is_some_and(|(of, who)| of == channel && who == id);
+        let is_owner = |owner: &String| {
+            owner
+                .split_once(':')
+                .is_some_and(|(of, who)| of == channel && who == id)
+        };
         match self.owners.iter().any(is_owner) {
             true => Role::Owner,
             false if allowed => Role::Member,
@@ -140,12 +157,23 @@ impl Policy {
     }
 
     /// Decides about a call, with the arguments it is going to be made with.
-    pub fn decide(&self, sender: &Sender, tool: &ToolSpec, arguments: &Map<String, Value>) -> Verdict {
+    pub fn decide(
+        &self,
+        sender: &Sender,
+        tool: &ToolSpec,
+        arguments: &Map<String, Value>,
+    ) -> Verdict {
         // The details name files of this computer; `bub policy` has them.
         let Ok(rules) = &self.rules else {
-            return Verdict::default(Action::Deny, "the policy has a mistake, so nothing is allowed");
+            return Verdict::default(
+                Action::Deny,
+                "the policy has a mistake, so nothing is allowed",
+            );
         };
-        if let Some(rule) = rules.iter().find(|rule| rule.fits(sender, &tool.name, arguments)) {
+        if let Some(rule) = rules
+            .iter()
+            .find(|rule| rule.fits(sender, &tool.name, arguments))
+        {
             return Verdict {
                 action: rule.action,
                 rule: format!("rule {}", rule.number),
@@ -162,8 +190,16 @@ impl Policy {
                 Verdict::default(Action::Allow, "members may end what runs in their session")
             }
             // They see to it themselves that they reach no other chat.
-            Role::Member if tool.name.split_once('.').is_some_and(|(of, _)| of == sender.channel) => {
-                Verdict::default(Action::Allow, "members may use the tools of the channel they write by")
+            Role::Member
+                if tool
+                    .name
+                    .split_once('.')
+                    .is_some_and(|(of, _)| of == sender.channel) =>
+            {
+                Verdict::default(
+                    Action::Allow,
+                    "members may use the tools of the channel they write by",
+                )
             }
             Role::Member => Verdict::default(Action::Deny, "members may use only tools that read"),
             Role::Guest => Verdict::default(Action::Deny, "guests may use no tools"),
@@ -174,9 +210,15 @@ impl Policy {
 /// Whether the `fs` tools of this turn stay inside the workspace.
 pub fn confined(state: &State) -> bool {
     let sender = state.sender();
-    state.slot::<Policy>().map_or(sender.role != Role::Owner, |policy| policy.confines(&sender))
+    state
+        .slot::<Policy>()
+        .map_or(sender.role != Role::Owner, |policy| {
+            policy.confines(&sender)
+        })
 }
 
 fn is_owner_entry(owner: &str) -> bool {
-    owner.split_once(':').is_some_and(|(channel, id)| !channel.trim().is_empty() && !id.trim().is_empty())
+    owner
+        .split_once(':')
+        .is_some_and(|(channel, id)| !channel.trim().is_empty() && !id.trim().is_empty())
 }

@@ -12,13 +12,18 @@ const DOCUMENT_LIMIT: usize = 100_000;
 
 /// Whether a prompt is a command.
 pub(crate) fn is_command(prompt: &Prompt) -> bool {
-    prompt.as_text().is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
+    prompt
+        .as_text()
+        .is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
 }
 
 /// What keeps a turn going from step to step.
 pub(crate) fn go_on(context: Option<&str>) -> String {
     let text = "Go on until everything that was asked for is done; then answer.";
-    context.map_or_else(|| text.to_owned(), |context| format!("{text} [context: {context}]"))
+    context.map_or_else(
+        || text.to_owned(),
+        |context| format!("{text} [context: {context}]"),
+    )
 }
 
 /// Builds the prompt: a command as it was typed; otherwise context, date and content, with media as
@@ -50,7 +55,11 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
 
 /// `command` for a command, otherwise what the message says.
 pub(crate) fn kind(message: &Envelope) -> &str {
-    if message.content().starts_with(COMMAND_PREFIX) { "command" } else { message.kind() }
+    if message.content().starts_with(COMMAND_PREFIX) {
+        "command"
+    } else {
+        message.kind()
+    }
 }
 
 /// The context of a message, with the files that it came with and that cannot be read.
@@ -58,8 +67,10 @@ fn context(message: &Envelope, mut unread: Vec<String>) -> String {
     if unread.is_empty() {
         return message.context_str();
     }
-    let mut context =
-        message.field("context").and_then(|context| context.as_object().cloned()).unwrap_or_default();
+    let mut context = message
+        .field("context")
+        .and_then(|context| context.as_object().cloned())
+        .unwrap_or_default();
     let known = context.get("files_not_read").and_then(Value::as_str);
     unread.splice(0..0, known.map(str::to_owned));
     context.insert("files_not_read".to_owned(), unread.join(", ").into());
@@ -79,7 +90,10 @@ async fn part(item: &MediaItem) -> Result<Option<Value>> {
     if item.kind == MediaKind::Document {
         return document_part(item).await;
     }
-    let url = item.resolve_url().await?.ok_or_else(|| Error::unknown("it cannot be had"))?;
+    let url = item
+        .resolve_url()
+        .await?
+        .ok_or_else(|| Error::unknown("it cannot be had"))?;
     Ok(match item.kind {
         MediaKind::Image => Some(json!({"type": "image_url", "image_url": {"url": url}})),
         MediaKind::Video => Some(json!({"type": "video_url", "video_url": {"url": url}})),
@@ -94,29 +108,50 @@ async fn document_part(item: &MediaItem) -> Result<Option<Value>> {
     if !is_text(&item.mime, name) {
         return Err(Error::invalid_input("it is neither a picture nor text"));
     }
-    let bytes = item.bytes().await?.ok_or_else(|| Error::unknown("it cannot be had"))?;
+    let bytes = item
+        .bytes()
+        .await?
+        .ok_or_else(|| Error::unknown("it cannot be had"))?;
     let text = String::from_utf8(bytes).map_err(|_| Error::unknown("it is no text"))?;
     let (shown, note) = match text.char_indices().nth(DOCUMENT_LIMIT) {
         Some((end, _)) => (text.get(..end).unwrap_or_default(), "\n[cut off here]"),
         None => (text.as_str(), ""),
     };
-    Ok(Some(json!({"type": "text", "text": format!("[Content of {name}]\n{shown}{note}")})))
+    Ok(Some(
+        json!({"type": "text", "text": format!("[Content of {name}]\n{shown}{note}")}),
+    ))
 }
 
 /// Whether a document can be read as it is.
 fn is_text(mime: &str, name: &str) -> bool {
-    const TYPES: [&str; 8] = ["json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-sh", "sql"];
-    const ENDINGS: [&str; 20] = [
-        "c", "cfg", "conf", "cpp", "css", "csv", "go", "h", "ini", "java", "json", "log", "md", "py", "rs",
-        "sh", "toml", "txt", "yaml", "yml",
+    const TYPES: [&str; 8] = [
+        "json",
+        "xml",
+        "yaml",
+        "x-yaml",
+        "toml",
+        "javascript",
+        "x-sh",
+        "sql",
     ];
-    let mime = mime.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    const ENDINGS: [&str; 20] = [
+        "c", "cfg", "conf", "cpp", "css", "csv", "go", "h", "ini", "java", "json", "log", "md",
+        "py", "rs", "sh", "toml", "txt", "yaml", "yml",
+    ];
+    let mime = mime
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     if let Some(of) = mime.strip_prefix("application/")
         && of != "octet-stream"
     {
         return TYPES.contains(&of) || of.ends_with("+json") || of.ends_with("+xml");
     }
-    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    let ending = name
+        .rsplit_once('.')
+        .map(|(_, ending)| ending.to_ascii_lowercase());
     mime.starts_with("text/") || ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
 }
 
@@ -126,5 +161,7 @@ fn audio_part(url: &str) -> Option<Value> {
     if !mime.to_ascii_lowercase().starts_with("audio/") {
         return None;
     }
-    Some(json!({"type": "input_audio", "input_audio": {"data": data, "format": audio_format(mime)}}))
+    Some(
+        json!({"type": "input_audio", "input_audio": {"data": data, "format": audio_format(mime)}}),
+    )
 }

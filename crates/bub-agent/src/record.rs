@@ -14,13 +14,13 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxFuture, Delivery, Envelope, Error, ErrorKind, Framework, Prompt, Result, State, TurnRecorder,
-    hooks::HookNote,
+    BoxFuture, Delivery, Envelope, Error, ErrorKind, Framework, Prompt, Result, State,
+    TurnRecorder, hooks::HookNote,
 };
 use bub_settings::Redactor;
 use bub_tape::{
-    ChatStep, Entry, EntryId, INTERRUPTED, Kind, Lease, MemoryStore, REPLACES, SessionInfo, Summary, Tape,
-    TapeError, TapeName, View, ViewOptions, Wait, now_iso, recover, run_id,
+    ChatStep, Entry, EntryId, INTERRUPTED, Kind, Lease, MemoryStore, REPLACES, SessionInfo,
+    Summary, Tape, TapeError, TapeName, View, ViewOptions, Wait, now_iso, recover, run_id,
 };
 use serde_json::{Value, json};
 
@@ -122,20 +122,35 @@ pub(crate) struct Ending<'a> {
 
 /// The tape of a session.
 pub(crate) fn session_tape(framework: &Framework, session_id: &str) -> Result<Option<Tape>> {
-    let Some(store) = framework.tape_store() else { return Ok(None) };
+    let Some(store) = framework.tape_store() else {
+        return Ok(None);
+    };
     tape_in(framework, store, session_id).map(Some)
 }
 
-fn tape_in(framework: &Framework, store: Arc<dyn bub_tape::TapeStore>, session_id: &str) -> Result<Tape> {
+fn tape_in(
+    framework: &Framework,
+    store: Arc<dyn bub_tape::TapeStore>,
+    session_id: &str,
+) -> Result<Tape> {
     let name = TapeName::for_session(framework.workspace_text(), session_id);
     let context = framework.tape_context()?.unwrap_or_default();
-    Ok(Tape::new(store, name).with_sidecars(framework.tape_sidecars()?).with_context(context))
+    Ok(Tape::new(store, name)
+        .with_sidecars(framework.tape_sidecars()?)
+        .with_context(context))
 }
 
 /// Waits, as long as it takes, until no turn of the session runs, and says so. For callers with one turn to run.
 pub async fn wait_for_session(framework: &Framework, session_id: &str) -> Result<()> {
-    let Some(tape) = session_tape(framework, session_id)? else { return Ok(()) };
-    if let Some(holder) = tape.store().lease_holder(tape.name()).await.map_err(tape_error)? {
+    let Some(tape) = session_tape(framework, session_id)? else {
+        return Ok(());
+    };
+    if let Some(holder) = tape
+        .store()
+        .lease_holder(tape.name())
+        .await
+        .map_err(tape_error)?
+    {
         tracing::warn!("waiting for session {session_id}: a turn of it runs in {holder}");
         drop(tape.lease(Wait::Forever).await.map_err(tape_error)?);
     }
@@ -151,31 +166,54 @@ impl TurnTape {
         message: &Envelope,
         session_id: &str,
     ) -> Result<Self> {
-        let stored =
-            if session_id.starts_with(TEMPORARY) { None } else { session_tape(framework, session_id)? };
+        let stored = if session_id.starts_with(TEMPORARY) {
+            None
+        } else {
+            session_tape(framework, session_id)?
+        };
         let channel = message.channel().map(Cow::into_owned);
         let Some(tape) = stored else {
             let turn = Self::in_memory(framework, redactor, session_id, channel.as_deref())?;
-            return Ok(Self { takes_commands: true, ..turn });
+            return Ok(Self {
+                takes_commands: true,
+                ..turn
+            });
         };
         let lease = tape.lease(Wait::For(PATIENCE)).await.map_err(tape_error)?;
-        for recovered in recover(&**tape.store(), tape.name()).await.map_err(tape_error)? {
+        for recovered in recover(&**tape.store(), tape.name())
+            .await
+            .map_err(tape_error)?
+        {
             tracing::warn!("tape.recovered session={session_id} {recovered:?}");
         }
         let mut turn = Self::new(tape, framework, redactor, session_id, channel.as_deref());
         turn.lease = Mutex::new(Some(lease));
         turn.takes_commands = true;
-        turn.delivery = message.slot::<Delivery>().map(|delivery| (*delivery).clone());
+        turn.delivery = message
+            .slot::<Delivery>()
+            .map(|delivery| (*delivery).clone());
         turn.look_back(framework, session_id).await?;
         Ok(turn)
     }
 
     /// A turn of its own beside the running one. When its session is busy, it does not wait for long.
-    pub(crate) async fn aside(framework: &Framework, redactor: &Redactor, session_id: &str) -> Result<Self> {
-        let stored =
-            if session_id.starts_with(TEMPORARY) { None } else { session_tape(framework, session_id)? };
-        let Some(tape) = stored else { return Self::in_memory(framework, redactor, session_id, None) };
-        let lease = tape.lease(Wait::For(Duration::from_secs(5))).await.map_err(tape_error)?;
+    pub(crate) async fn aside(
+        framework: &Framework,
+        redactor: &Redactor,
+        session_id: &str,
+    ) -> Result<Self> {
+        let stored = if session_id.starts_with(TEMPORARY) {
+            None
+        } else {
+            session_tape(framework, session_id)?
+        };
+        let Some(tape) = stored else {
+            return Self::in_memory(framework, redactor, session_id, None);
+        };
+        let lease = tape
+            .lease(Wait::For(Duration::from_secs(5)))
+            .await
+            .map_err(tape_error)?;
         let mut turn = Self::new(tape, framework, redactor, session_id, None);
         turn.lease = Mutex::new(Some(lease));
         Ok(turn)
@@ -242,7 +280,10 @@ impl TurnTape {
     /// What a model is to see.
     pub(crate) async fn view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
         let asked = self.asked().unwrap_or_default();
-        let mut options = ViewOptions::new().for_model(model).in_turn(asked).opened_by_user();
+        let mut options = ViewOptions::new()
+            .for_model(model)
+            .in_turn(asked)
+            .opened_by_user();
         if let Some(limit) = carry_limit {
             options.carry_limit = limit;
         }
@@ -267,13 +308,18 @@ impl TurnTape {
     /// that is what is asked, and a message that is shown in place of the question. Asked once more after an answer, it
     /// goes on from there.
     pub(crate) async fn ask_instead(&self, prompt: &Prompt) -> Result<()> {
-        let Some(asked) = self.asked() else { return self.ask(prompt, Vec::new()).await };
+        let Some(asked) = self.asked() else {
+            return self.ask(prompt, Vec::new()).await;
+        };
         if !matches!(self.resumed, None | Some(Resumed::AfterSteps { .. })) {
             return Ok(());
         }
         let is_over = {
             let mut progress = lock(&self.progress);
-            if progress.given.is_none_or(|given| given == fingerprint(prompt)) {
+            if progress
+                .given
+                .is_none_or(|given| given == fingerprint(prompt))
+            {
                 return Ok(());
             }
             progress.given = Some(fingerprint(prompt));
@@ -284,7 +330,11 @@ impl TurnTape {
             self.append(vec![question]).await?;
             return Ok(());
         }
-        let id = self.append(vec![self.of_question(question).with_meta(REPLACES, asked.get())]).await?;
+        let id = self
+            .append(vec![
+                self.of_question(question).with_meta(REPLACES, asked.get()),
+            ])
+            .await?;
         lock(&self.progress).asked = Some(id);
         Ok(())
     }
@@ -358,7 +408,10 @@ impl TurnTape {
             self.redact(value);
         }
         // An anchor or a system prompt changes what is known of the tape.
-        if all.iter().any(|entry| matches!(entry.kind, Kind::Anchor | Kind::System)) {
+        if all
+            .iter()
+            .any(|entry| matches!(entry.kind, Kind::Anchor | Kind::System))
+        {
             self.look_again();
         }
         let appended = self.tape.append_all(all).await.map_err(tape_error)?;
@@ -405,9 +458,15 @@ impl TurnTape {
     /// A step of the agent begins.
     pub(crate) fn begin_step(&self, number: u64, prompt: &str) {
         let mut progress = lock(&self.progress);
-        progress.step = Some(OpenStep { number, started: Instant::now(), said: String::new() });
+        progress.step = Some(OpenStep {
+            number,
+            started: Instant::now(),
+            said: String::new(),
+        });
         let data = json!({"step": number, "prompt": prompt});
-        progress.pending.push(self.owned(Entry::event("loop.step.start", Some(data))));
+        progress
+            .pending
+            .push(self.owned(Entry::event("loop.step.start", Some(data))));
     }
 
     /// The step said something.
@@ -449,7 +508,10 @@ impl TurnTape {
 
     /// What the step has said so far.
     pub(crate) fn said_so_far(&self) -> Option<String> {
-        lock(&self.progress).step.as_ref().map(|step| step.said.clone())
+        lock(&self.progress)
+            .step
+            .as_ref()
+            .map(|step| step.said.clone())
     }
 
     /// The step is over: the event that says so, to be recorded with the rest of it.
@@ -489,10 +551,19 @@ impl TurnTape {
         let has_calls = self.close_calls();
         let mut chat = self.chat();
         // The steps before the last one are on the tape already.
-        let said = self.said_so_far().unwrap_or_else(|| ending.output.to_owned());
+        let said = self
+            .said_so_far()
+            .unwrap_or_else(|| ending.output.to_owned());
         chat.text = Some(said).filter(|_| !has_calls);
         chat.error = ending.error.map(error_entry);
-        let last = self.end_step(if ending.error.is_some() { "error" } else { "ok" }, ending.error);
+        let last = self.end_step(
+            if ending.error.is_some() {
+                "error"
+            } else {
+                "ok"
+            },
+            ending.error,
+        );
         self.record(chat, last.into_iter().collect()).await?;
         self.complete();
         Ok(())

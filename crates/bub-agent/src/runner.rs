@@ -11,8 +11,8 @@ mod command;
 use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolCall, ToolContext, ToolDecision,
-    ToolOutcome, ToolSpec, run_tool,
+    CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolCall, ToolContext,
+    ToolDecision, ToolOutcome, ToolSpec, run_tool,
 };
 use bub_tape::Entry;
 use serde_json::{Map, Value};
@@ -82,8 +82,16 @@ impl<'a> Runner<'a> {
         let name = tool.spec().name.clone();
         let started = Instant::now();
         self.state.put_slot(Arc::new(self.tape.tape().clone()));
-        let call = ToolCall { run_id: self.tape.run_id().to_owned(), tool: name.clone(), arguments };
-        let gate = self.framework.hooks().before_tool_call(call, self.state).await;
+        let call = ToolCall {
+            run_id: self.tape.run_id().to_owned(),
+            tool: name.clone(),
+            arguments,
+        };
+        let gate = self
+            .framework
+            .hooks()
+            .before_tool_call(call, self.state)
+            .await;
         self.tape.note_hooks(&gate.notes);
         let mut call = gate.call;
         tracing::info!("tool.call.start name={name}");
@@ -100,8 +108,15 @@ impl<'a> Runner<'a> {
                 Err(error) => Err(error),
             },
         };
-        let outcome = ToolOutcome { result, duration: started.elapsed() };
-        let (outcome, notes) = self.framework.hooks().after_tool_call(&call, outcome, self.state).await;
+        let outcome = ToolOutcome {
+            result,
+            duration: started.elapsed(),
+        };
+        let (outcome, notes) = self
+            .framework
+            .hooks()
+            .after_tool_call(&call, outcome, self.state)
+            .await;
         self.tape.note_hooks(&notes);
         let elapsed = outcome.duration.as_millis();
         match &outcome.result {
@@ -116,7 +131,12 @@ impl<'a> Runner<'a> {
     }
 
     /// Asks the policy about the arguments as they are now, and then calls the tool.
-    async fn call(&self, tool: &Arc<dyn Tool>, call: &ToolCall, call_id: Option<&str>) -> Result<Value> {
+    async fn call(
+        &self,
+        tool: &Arc<dyn Tool>,
+        call: &ToolCall,
+        call_id: Option<&str>,
+    ) -> Result<Value> {
         self.permit(tool.spec(), &call.arguments, call_id).await?;
         let context = ToolContext {
             run_id: call.run_id.clone(),
@@ -124,11 +144,13 @@ impl<'a> Runner<'a> {
             state: self.state.clone(),
             cancel: self.cancel.clone(),
         };
-        run_tool(&**tool, call.arguments.clone(), context).await.map_err(|error| match error.kind() {
-            // The turn goes on: it is the tool that failed.
-            ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
-            _ => error,
-        })
+        run_tool(&**tool, call.arguments.clone(), context)
+            .await
+            .map_err(|error| match error.kind() {
+                // The turn goes on: it is the tool that failed.
+                ErrorKind::Unknown => error.with_kind(ErrorKind::Tool),
+                _ => error,
+            })
     }
 
     /// Asks the policy, and a person when that says so; an error says why the call may not be made.
@@ -138,16 +160,26 @@ impl<'a> Runner<'a> {
         arguments: &Map<String, Value>,
         call_id: Option<&str>,
     ) -> Result<()> {
-        let missing =
-            |what: &str| Error::new(ErrorKind::Tool, format!("there is no {what} in this turn: denied"));
-        let policy = self.state.slot::<Policy>().ok_or_else(|| missing("policy"))?;
+        let missing = |what: &str| {
+            Error::new(
+                ErrorKind::Tool,
+                format!("there is no {what} in this turn: denied"),
+            )
+        };
+        let policy = self
+            .state
+            .slot::<Policy>()
+            .ok_or_else(|| missing("policy"))?;
         let sender = self.state.sender();
         let verdict = policy.decide(&sender, tool, arguments);
         match verdict.action {
             Action::Allow => Ok(()),
             Action::Deny => Err(verdict.denial(&tool.name)),
             Action::Ask => {
-                let approvals = self.state.slot::<Approvals>().ok_or_else(|| missing("way to ask"))?;
+                let approvals = self
+                    .state
+                    .slot::<Approvals>()
+                    .ok_or_else(|| missing("way to ask"))?;
                 let question = Question {
                     tool,
                     arguments,
@@ -156,9 +188,16 @@ impl<'a> Runner<'a> {
                     redactor: self.agent.settings().redactor(),
                 };
                 let hooks = self.framework.hooks();
-                let approval = approvals.ask(hooks, question, self.state, self.cancel).await?;
-                let event = Entry::event("approval", Some(approval.event(call_id.unwrap_or_default())));
-                self.tape.append(vec![self.tape.owned(event.outside_context())]).await?;
+                let approval = approvals
+                    .ask(hooks, question, self.state, self.cancel)
+                    .await?;
+                let event = Entry::event(
+                    "approval",
+                    Some(approval.event(call_id.unwrap_or_default())),
+                );
+                self.tape
+                    .append(vec![self.tape.owned(event.outside_context())])
+                    .await?;
                 approval.spend(&tool.name, arguments)
             }
         }
@@ -173,7 +212,10 @@ impl<'a> Runner<'a> {
             Value::String(text) => text,
             other => {
                 let text = other.to_string();
-                match (settings.redactor().redact(&text), spill::fits(settings, &text)) {
+                match (
+                    settings.redactor().redact(&text),
+                    spill::fits(settings, &text),
+                ) {
                     (Cow::Borrowed(_), true) => return other,
                     // In a name, or as a number, after which it may be no JSON any more.
                     (Cow::Owned(clean), true) => {
@@ -183,7 +225,9 @@ impl<'a> Runner<'a> {
                 }
             }
         };
-        spill::put_aside(self.tape, settings, tool, text).await.into()
+        spill::put_aside(self.tape, settings, tool, text)
+            .await
+            .into()
     }
 }
 

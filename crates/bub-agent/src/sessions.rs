@@ -15,7 +15,9 @@ const MARK: char = '~';
 
 /// The id that all sessions of a chat have in common.
 pub(crate) fn chat_of(session_id: &str) -> &str {
-    session_id.split_once(MARK).map_or(session_id, |(chat, _)| chat)
+    session_id
+        .split_once(MARK)
+        .map_or(session_id, |(chat, _)| chat)
 }
 
 /// An id for one more session of the same chat.
@@ -26,7 +28,10 @@ pub(crate) fn fresh_id(session_id: &str) -> String {
 
 /// The session that is in use in the chat of that id.
 pub(crate) async fn in_use(framework: &Framework, session_id: String) -> Result<String> {
-    let Some(store) = framework.tape_store().filter(|_| !session_id.contains(MARK)) else {
+    let Some(store) = framework
+        .tape_store()
+        .filter(|_| !session_id.contains(MARK))
+    else {
         return Ok(session_id);
     };
     let name = TapeName::for_session(framework.workspace_text(), &session_id);

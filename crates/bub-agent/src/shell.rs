@@ -107,13 +107,20 @@ struct Progress {
 impl Shells {
     /// No commands yet. Without a launcher they run unsupervised: they survive a program that is killed.
     pub fn new(settings: Arc<Settings>, launcher: Option<Launcher>) -> Self {
-        Self { settings, launcher, all: Mutex::default(), room: Arc::new(Semaphore::new(MOST_RUNNING)) }
+        Self {
+            settings,
+            launcher,
+            all: Mutex::default(),
+            room: Arc::new(Semaphore::new(MOST_RUNNING)),
+        }
     }
 
     /// Starts a command and lets it run.
     pub async fn start(&self, request: Request) -> Result<Arc<Shell>> {
         let room = Arc::clone(&self.room).try_acquire_owned().map_err(|_| {
-            failed(format!("{MOST_RUNNING} commands are running already; end one with bash.kill"))
+            failed(format!(
+                "{MOST_RUNNING} commands are running already; end one with bash.kill"
+            ))
         })?;
         let process = self.launch(&request).await?;
         let shell = self.add(request.session, request.live);
@@ -148,43 +155,69 @@ impl Shells {
             shell.stop.cancel();
         }
         let may_go_on = exit.is_some() && !shell.progress.borrow().is_alone;
-        let patience = if may_go_on { SETTLE } else { GRACE + LAST_WAIT + DRAIN };
+        let patience = if may_go_on {
+            SETTLE
+        } else {
+            GRACE + LAST_WAIT + DRAIN
+        };
         let is_over = timeout(patience, shell.over()).await.is_ok();
         abandoned.disarm();
         if is_over {
             self.forget(&shell);
         }
         let left_running = (!is_over).then(|| shell.id.clone());
-        Ok(Outcome { exit, output: shell.lock_output().all(), left_running })
+        Ok(Outcome {
+            exit,
+            output: shell.lock_output().all(),
+            left_running,
+        })
     }
 
     /// The shell of that id, if it belongs to that session.
     pub fn find(&self, session: &str, id: &str) -> Result<Arc<Shell>> {
         let all = self.lock();
-        let own = all.iter().find(|shell| shell.id == id && shell.session == session);
-        own.cloned().ok_or_else(|| Error::not_found(format!("unknown shell id: {id}")))
+        let own = all
+            .iter()
+            .find(|shell| shell.id == id && shell.session == session);
+        own.cloned()
+            .ok_or_else(|| Error::not_found(format!("unknown shell id: {id}")))
     }
 
     /// Ends and forgets every shell of a session.
     pub async fn stop_session(&self, session: &str) {
-        let own: Vec<_> = self.lock().extract_if(.., |shell| shell.session == session).collect();
+        let own: Vec<_> = self
+            .lock()
+            .extract_if(.., |shell| shell.session == session)
+            .collect();
         join_all(own.iter().map(|shell| shell.end())).await;
     }
 
     /// Ends every shell. What does not end within `deadline` is killed with the program.
     pub async fn stop_all(&self, deadline: Duration) {
         let all = std::mem::take(&mut *self.lock());
-        if timeout(deadline, join_all(all.iter().map(|shell| shell.end()))).await.is_err() {
+        if timeout(deadline, join_all(all.iter().map(|shell| shell.end())))
+            .await
+            .is_err()
+        {
             tracing::warn!("some commands did not end within {deadline:?}");
         }
     }
 
     async fn launch(&self, request: &Request) -> Result<Process> {
         if request.command.contains('\0') {
-            return Err(failed("the command contains a NUL byte, which no program can be given".into()));
+            return Err(failed(
+                "the command contains a NUL byte, which no program can be given".into(),
+            ));
         }
-        if let Some(directory) = request.directory.as_deref().filter(|directory| !directory.is_dir()) {
-            return Err(failed(format!("the working directory '{}' does not exist", directory.display())));
+        if let Some(directory) = request
+            .directory
+            .as_deref()
+            .filter(|directory| !directory.is_dir())
+        {
+            return Err(failed(format!(
+                "the working directory '{}' does not exist",
+                directory.display()
+            )));
         }
         let environment = self.environment(&request.granted);
         let shell = find_shell(&environment)
@@ -209,12 +242,22 @@ impl Shells {
     fn environment(&self, granted: &[(String, OsString)]) -> Vec<(OsString, OsString)> {
         let usual = self.settings.child_environment().into_iter();
         let usual = usual.map(|(name, value)| (name.into(), value.to_owned()));
-        usual.chain(granted.iter().map(|(name, value)| (name.into(), value.clone()))).collect()
+        usual
+            .chain(
+                granted
+                    .iter()
+                    .map(|(name, value)| (name.into(), value.clone())),
+            )
+            .collect()
     }
 
     fn add(&self, session: String, live: Option<UnboundedSender<String>>) -> Arc<Shell> {
         let mut all = self.lock();
-        let mut excess = all.iter().filter(|shell| shell.is_over()).count().saturating_sub(MOST_ENDED - 1);
+        let mut excess = all
+            .iter()
+            .filter(|shell| shell.is_over())
+            .count()
+            .saturating_sub(MOST_ENDED - 1);
         all.retain(|shell| {
             let is_evicted = excess > 0 && shell.is_over();
             excess -= usize::from(is_evicted);
@@ -264,7 +307,9 @@ impl Shell {
     pub fn read(&self, offset: usize, limit: Option<usize>) -> (String, usize) {
         let output = self.lock_output();
         let start = offset.min(output.chars());
-        let end = limit.map_or(output.chars(), |limit| start.saturating_add(limit).min(output.chars()));
+        let end = limit.map_or(output.chars(), |limit| {
+            start.saturating_add(limit).min(output.chars())
+        });
         (output.slice(start, end), end)
     }
 
@@ -278,22 +323,37 @@ impl Shell {
     pub async fn exited(&self) -> Exit {
         let mut progress = self.progress.subscribe();
         let ended = progress.wait_for(|progress| progress.exit.is_some()).await;
-        ended.ok().and_then(|progress| progress.exit).unwrap_or(Exit::Signal(0))
+        ended
+            .ok()
+            .and_then(|progress| progress.exit)
+            .unwrap_or(Exit::Signal(0))
     }
 
     /// Waits until none of its processes is left and all their output is there.
     pub async fn over(&self) {
-        let _ = self.progress.subscribe().wait_for(|progress| progress.is_over).await;
+        let _ = self
+            .progress
+            .subscribe()
+            .wait_for(|progress| progress.is_over)
+            .await;
     }
 
     /// Watches the command until it is over.
     async fn attend(self: Arc<Self>, process: Process, _room: OwnedSemaphorePermit) {
-        let Process { mut watch, reins, output } = process;
+        let Process {
+            mut watch,
+            reins,
+            output,
+        } = process;
         let mut reader = tokio::spawn(Arc::clone(&self).collect(output));
         let _reader = AbortOnDrop(reader.abort_handle());
         let watching = async {
             let (exit, is_alone) = watch.exited().await;
-            self.progress.send_replace(Progress { exit: Some(exit), is_alone, is_over: false });
+            self.progress.send_replace(Progress {
+                exit: Some(exit),
+                is_alone,
+                is_over: false,
+            });
             watch.gone().await;
         };
         let stopping = async {
@@ -305,7 +365,8 @@ impl Shell {
         };
         tokio::select! { () = watching => reins.let_go(), () = stopping => {} }
         self.finish_reading(&mut reader).await;
-        self.progress.send_modify(|progress| progress.is_over = true);
+        self.progress
+            .send_modify(|progress| progress.is_over = true);
     }
 
     async fn finish_reading(&self, reader: &mut JoinHandle<()>) {
@@ -318,7 +379,8 @@ impl Shell {
     async fn collect(self: Arc<Self>, mut pipe: Receiver) {
         let mut block = vec![0; 32 * 1024];
         while let Ok(length @ 1..) = pipe.read(&mut block).await {
-            self.lock_output().push(block.get(..length).unwrap_or_default());
+            self.lock_output()
+                .push(block.get(..length).unwrap_or_default());
         }
     }
 
@@ -342,7 +404,10 @@ fn new_id() -> String {
 }
 
 fn cancelled() -> Error {
-    Error::new(ErrorKind::Cancelled, "the command was cancelled and terminated")
+    Error::new(
+        ErrorKind::Cancelled,
+        "the command was cancelled and terminated",
+    )
 }
 
 fn failed(text: String) -> Error {
@@ -351,13 +416,22 @@ fn failed(text: String) -> Error {
 
 /// `bash` before `sh`, wherever in the search path.
 fn find_shell(environment: &[(OsString, OsString)]) -> Option<PathBuf> {
-    let path = environment.iter().rev().find(|(name, _)| name == "PATH").map(|(_, path)| path.as_os_str());
-    let directories: Vec<_> = std::env::split_paths(path.unwrap_or(USUAL_PLACES.as_ref())).collect();
-    let mut candidates =
-        ["bash", "sh"].iter().flat_map(|name| directories.iter().map(move |directory| directory.join(name)));
+    let path = environment
+        .iter()
+        .rev()
+        .find(|(name, _)| name == "PATH")
+        .map(|(_, path)| path.as_os_str());
+    let directories: Vec<_> =
+        std::env::split_paths(path.unwrap_or(USUAL_PLACES.as_ref())).collect();
+    let mut candidates = ["bash", "sh"].iter().flat_map(|name| {
+        directories
+            .iter()
+            .map(move |directory| directory.join(name))
+    });
     candidates.find(|candidate| is_program(candidate))
 }
 
 fn is_program(path: &Path) -> bool {
-    path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    path.metadata()
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }

@@ -80,7 +80,13 @@ enum Text {
 impl Skill {
     fn new(name: &str, source: Source, frontmatter: Frontmatter, text: Text) -> Self {
         let Frontmatter { description, asks } = frontmatter;
-        Self { name: name.to_owned(), description, source, asks, text }
+        Self {
+            name: name.to_owned(),
+            description,
+            source,
+            asks,
+            text,
+        }
     }
 
     /// Its name, which is also that of its directory.
@@ -193,7 +199,11 @@ impl Skills {
                 Source::Global | Source::Builtin => skill.name.clone(),
             };
             let granted: Vec<_> = grants.get(&key).into_iter().flat_map(names).collect();
-            for name in skill.asks.iter().filter(|name| granted.contains(&name.as_str())) {
+            for name in skill
+                .asks
+                .iter()
+                .filter(|name| granted.contains(&name.as_str()))
+            {
                 if !environment.iter().any(|(known, _)| known == name)
                     && let Some(value) = self.settings.granted_variable(name)
                 {
@@ -214,14 +224,30 @@ impl Skills {
             String::new()
         });
         let python = self.python.get_or_init(|| python(&self.settings));
-        let template = Template { settings: &self.settings, source: skill.source, directory, python };
-        let mut warn = |text| self.warn_once(format!("skill {} ({}): {text}", skill.name, skill.location()));
+        let template = Template {
+            settings: &self.settings,
+            source: skill.source,
+            directory,
+            python,
+        };
+        let mut warn = |text| {
+            self.warn_once(format!(
+                "skill {} ({}): {text}",
+                skill.name,
+                skill.location()
+            ))
+        };
         template.render(&frontmatter::body(&text), &mut warn)
     }
 
     fn found(&self, workspace: Option<&Path>) -> Arc<Found> {
         let key = workspace.unwrap_or(Path::new(""));
-        let known = self.found.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
+        let known = self
+            .found
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(key)
+            .cloned();
         if let Some(known) = known.filter(|known| known.scan.is_current()) {
             return known;
         }
@@ -237,7 +263,11 @@ impl Skills {
     fn scan(&self, workspace: Option<&Path>) -> Found {
         let scan = Scan::of(&self.roots(workspace));
         let mut skills: Vec<Arc<Skill>> = Vec::new();
-        for skill in scan.skills.iter().chain(self.bundled.get_or_init(bundled::skills)) {
+        for skill in scan
+            .skills
+            .iter()
+            .chain(self.bundled.get_or_init(bundled::skills))
+        {
             if find(&skills, &skill.name).is_none() {
                 skills.push(Arc::clone(skill));
             }
@@ -247,11 +277,19 @@ impl Skills {
     }
 
     fn roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, Source)> {
-        let global = self.settings.environment().user_home().map(|home| home.join(DIRECTORY));
+        let global = self
+            .settings
+            .environment()
+            .user_home()
+            .map(|home| home.join(DIRECTORY));
         // In the home directory itself, the user's skills are the user's.
         let project = workspace
             .map(|workspace| workspace.join(DIRECTORY))
-            .filter(|project| !global.as_ref().is_some_and(|global| is_same_directory(project, global)));
+            .filter(|project| {
+                !global
+                    .as_ref()
+                    .is_some_and(|global| is_same_directory(project, global))
+            });
         let legacy = workspace.map(|workspace| workspace.join(LEGACY_DIRECTORY));
         if let Some(legacy) = legacy.as_ref().filter(|legacy| legacy.is_dir()) {
             self.warn_once(format!(
@@ -261,7 +299,9 @@ impl Skills {
         }
         let of = |source| move |root: PathBuf| (root, source);
         let project = project.into_iter().chain(legacy).map(of(Source::Project));
-        project.chain(global.into_iter().map(of(Source::Global))).collect()
+        project
+            .chain(global.into_iter().map(of(Source::Global)))
+            .collect()
     }
 
     fn warn_once(&self, text: String) {
@@ -284,25 +324,35 @@ impl fmt::Debug for Skills {
 
 fn find<'a>(skills: &'a [Arc<Skill>], name: &str) -> Option<&'a Arc<Skill>> {
     // The name of a skill has small letters only.
-    skills.iter().find(|skill| skill.name.eq_ignore_ascii_case(name))
+    skills
+        .iter()
+        .find(|skill| skill.name.eq_ignore_ascii_case(name))
 }
 
 /// The names in an entry of `skills.env`: a list, or text with commas.
 fn names(entry: &Value) -> Vec<&str> {
     match entry {
-        Value::Array(items) => items.iter().filter_map(Value::as_str).map(str::trim).collect(),
+        Value::Array(items) => items
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::trim)
+            .collect(),
         Value::String(text) => text.split(',').map(str::trim).collect(),
         _ => Vec::new(),
     }
 }
 
 fn is_same_directory(one: &Path, other: &Path) -> bool {
-    one == other || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+    one == other
+        || matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 /// The Python of the user's path, for skills with scripts.
 fn python(settings: &Settings) -> PathBuf {
     let path = settings.environment().get("PATH").unwrap_or_default();
     let found = std::env::split_paths(path).map(|directory| directory.join("python3"));
-    found.into_iter().find(|file| file.is_absolute() && file.is_file()).unwrap_or_else(|| "python3".into())
+    found
+        .into_iter()
+        .find(|file| file.is_absolute() && file.is_file())
+        .unwrap_or_else(|| "python3".into())
 }

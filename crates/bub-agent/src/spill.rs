@@ -19,12 +19,19 @@ const CHARS_PER_UNIT: u64 = 4;
 
 /// Whether a text is shown as it is.
 pub(crate) fn fits(settings: &Settings, text: &str) -> bool {
-    let threshold = settings.get(&core::SPILL_THRESHOLD).saturating_mul(CHARS_PER_UNIT);
+    let threshold = settings
+        .get(&core::SPILL_THRESHOLD)
+        .saturating_mul(CHARS_PER_UNIT);
     threshold == 0 || (text.len() as u64) < threshold || (text.chars().count() as u64) < threshold
 }
 
 /// Stores a text that is too big and returns what is shown in its place.
-pub(crate) async fn put_aside(turn: &TurnTape, settings: &Settings, tool: &str, text: String) -> String {
+pub(crate) async fn put_aside(
+    turn: &TurnTape,
+    settings: &Settings,
+    tool: &str,
+    text: String,
+) -> String {
     if tool == READER || fits(settings, &text) {
         return text;
     }
@@ -58,7 +65,13 @@ pub(crate) async fn put_aside(turn: &TurnTape, settings: &Settings, tool: &str, 
     }
 }
 
-async fn store(turn: &TurnTape, handle: &str, chunks: &[&str], text: &str, tool: &str) -> Result<()> {
+async fn store(
+    turn: &TurnTape,
+    handle: &str,
+    chunks: &[&str],
+    text: &str,
+    tool: &str,
+) -> Result<()> {
     let sidecar = turn.tape().sidecar(SIDECAR).map_err(tape_error)?;
     let mut batch = Vec::with_capacity(chunks.len() * 2 + 3);
     for (index, chunk) in chunks.iter().enumerate() {
@@ -78,7 +91,9 @@ async fn store(turn: &TurnTape, handle: &str, chunks: &[&str], text: &str, tool:
         "tool": tool,
     });
     batch.push(Entry::anchor(&manifest_anchor(handle), None));
-    batch.push(turn.owned(Entry::event("spill.manifest", Some(data)).with_meta("spill_handle", handle)));
+    batch.push(
+        turn.owned(Entry::event("spill.manifest", Some(data)).with_meta("spill_handle", handle)),
+    );
     sidecar.append_all(batch).await.map_err(tape_error)?;
     Ok(())
 }
@@ -93,20 +108,29 @@ pub(crate) struct Wanted {
 /// Reads a part of what was put aside, as `spill.read` shows it.
 pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &Wanted) -> Result<String> {
     let Ok(sidecar) = tape.sidecar(SIDECAR) else {
-        return Ok("[spilled tool results are unavailable: the tape has no spill sidecar]".to_owned());
+        return Ok(
+            "[spilled tool results are unavailable: the tape has no spill sidecar]".to_owned(),
+        );
     };
     let Some(manifest) = after_anchor(&sidecar, &manifest_anchor(handle)).await? else {
         return Ok(format!("[no spilled tool result for handle '{handle}']"));
     };
     let figure = |name: &str| {
-        let value = manifest.data().and_then(|data| data.get(name)).and_then(Value::as_u64);
+        let value = manifest
+            .data()
+            .and_then(|data| data.get(name))
+            .and_then(Value::as_u64);
         usize::try_from(value.unwrap_or(0)).unwrap_or(usize::MAX)
     };
     let (total, bytes) = (figure("chunks"), figure("bytes"));
     let first = wanted.cursor.min(total);
     let last = first.saturating_add(wanted.count).min(total);
     // Counted from the end, a page is still read forwards.
-    let (start, end) = if wanted.from_end { (total - last, total - first) } else { (first, last) };
+    let (start, end) = if wanted.from_end {
+        (total - last, total - first)
+    } else {
+        (first, last)
+    };
     let mut content = String::new();
     for index in start..end {
         let chunk = after_anchor(&sidecar, &chunk_anchor(handle, index)).await?;
@@ -123,7 +147,11 @@ pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &Wanted) -> Result<S
             }
         }
     }
-    let range = if start < end { format!("{start}-{}", end - 1) } else { "none".to_owned() };
+    let range = if start < end {
+        format!("{start}-{}", end - 1)
+    } else {
+        "none".to_owned()
+    };
     Ok(format!(
         "[spilled tool result: {} bytes, {total} chunks]\nchunks: {range}\nnext_cursor: {last}\ncomplete: \
          {}\ncontent:\n{content}",
@@ -133,9 +161,16 @@ pub(crate) async fn read(tape: &Tape, handle: &str, wanted: &Wanted) -> Result<S
 }
 
 async fn after_anchor(sidecar: &Tape, name: &str) -> Result<Option<Entry>> {
-    let mark = sidecar.marks(AnchorSearch::LatestNamed(name.to_owned())).await.map_err(tape_error)?.pop();
+    let mark = sidecar
+        .marks(AnchorSearch::LatestNamed(name.to_owned()))
+        .await
+        .map_err(tape_error)?
+        .pop();
     match mark {
-        Some(mark) => sidecar.first_of(Span::after(mark.position)).await.map_err(tape_error),
+        Some(mark) => sidecar
+            .first_of(Span::after(mark.position))
+            .await
+            .map_err(tape_error),
         None => Ok(None),
     }
 }
@@ -169,7 +204,10 @@ fn preview(text: &str) -> String {
     let half = PREVIEW_CHARS / 2;
     let head: String = text.chars().take(half).collect();
     let tail: String = text.chars().skip(total - half).collect();
-    format!("{head}\n...[{} chars omitted]...\n{tail}", grouped(total - 2 * half))
+    format!(
+        "{head}\n...[{} chars omitted]...\n{tail}",
+        grouped(total - 2 * half)
+    )
 }
 
 /// A number with commas between its thousands.

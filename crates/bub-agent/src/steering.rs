@@ -30,7 +30,11 @@ impl MemoryInbox {
 }
 
 impl SteeringInbox for MemoryInbox {
-    fn enqueue<'a>(&'a self, session_id: &'a str, message: Envelope) -> BoxFuture<'a, Result<bool>> {
+    fn enqueue<'a>(
+        &'a self,
+        session_id: &'a str,
+        message: Envelope,
+    ) -> BoxFuture<'a, Result<bool>> {
         let mut sessions = self.lock();
         let waiting = sessions.entry(session_id.to_owned()).or_default();
         let fits = waiting.len() < MOST;
@@ -64,7 +68,9 @@ pub(crate) async fn take(
     session_id: &str,
     state: &State,
 ) -> Result<(Vec<Steered>, Vec<Envelope>)> {
-    let Some(inbox) = state.slot::<SteeringHandle>() else { return Ok(<_>::default()) };
+    let Some(inbox) = state.slot::<SteeringHandle>() else {
+        return Ok(<_>::default());
+    };
     if inbox.0.count(session_id) == 0 {
         return Ok(<_>::default());
     }
@@ -77,18 +83,29 @@ pub(crate) async fn take(
         .collect();
     let prompts = try_join_all(built).await?;
     let steered = prompts.into_iter().zip(&messages);
-    let steered = steered.map(|(prompt, message)| Steered { prompt, inbound_id: inbound_id(message) });
+    let steered = steered.map(|(prompt, message)| Steered {
+        prompt,
+        inbound_id: inbound_id(message),
+    });
     Ok((steered.collect(), commands))
 }
 
 fn inbound_id(message: &Envelope) -> Option<String> {
-    message.slot::<Delivery>().map(|delivery| delivery.inbound_id.clone())
+    message
+        .slot::<Delivery>()
+        .map(|delivery| delivery.inbound_id.clone())
 }
 
 /// A turn that goes on after a crash has heard what stands on its tape: that is not said to it again, and settled with
 /// it. The rest waits on.
-pub(crate) async fn drop_heard(framework: &Framework, session_id: &str, heard: &[String]) -> Result<()> {
-    let Some(inbox) = framework.steering_inbox().filter(|_| !heard.is_empty()) else { return Ok(()) };
+pub(crate) async fn drop_heard(
+    framework: &Framework,
+    session_id: &str,
+    heard: &[String],
+) -> Result<()> {
+    let Some(inbox) = framework.steering_inbox().filter(|_| !heard.is_empty()) else {
+        return Ok(());
+    };
     for message in inbox.drain(session_id).await? {
         let is_heard = inbound_id(&message).is_some_and(|id| heard.contains(&id));
         if !is_heard && !inbox.enqueue(session_id, message).await? {
@@ -100,7 +117,9 @@ pub(crate) async fn drop_heard(framework: &Framework, session_id: &str, heard: &
 
 /// Whether something waits for the session.
 pub(crate) fn waits(session_id: &str, state: &State) -> bool {
-    state.slot::<SteeringHandle>().is_some_and(|inbox| inbox.0.count(session_id) > 0)
+    state
+        .slot::<SteeringHandle>()
+        .is_some_and(|inbox| inbox.0.count(session_id) > 0)
 }
 
 /// What waited before the turn began belongs before its question. A plugin that runs the model itself is to find
@@ -111,9 +130,11 @@ pub(crate) async fn before_the_turn(
     state: &State,
 ) -> Result<Vec<Steered>> {
     let hooks = framework.hooks();
-    let is_ours =
-        RunModel::implementations(hooks).is_empty() && RunModelStream::implementations(hooks).len() == 1;
-    let session_id = state.get_str("session_id").filter(|_| is_ours && !prompt::is_command(prompt));
+    let is_ours = RunModel::implementations(hooks).is_empty()
+        && RunModelStream::implementations(hooks).len() == 1;
+    let session_id = state
+        .get_str("session_id")
+        .filter(|_| is_ours && !prompt::is_command(prompt));
     match session_id {
         Some(session_id) => {
             let (waiting, commands) = take(framework, &session_id, state).await?;

@@ -40,13 +40,20 @@ const LONGEST_NAME: usize = 120;
 /// The fragment for a turn: the instructions, the workspace's notes and those of the session. A file that is missing or
 /// cannot be read is left out.
 pub(crate) fn build(state: &State, home: &Path) -> String {
-    let text =
-        |name| state.with(name, |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned));
-    let workspace = text("_runtime_workspace").and_then(|workspace| workspace_file(Path::new(&workspace)));
+    let text = |name| {
+        state.with(name, |value: Option<&Value>| {
+            value.and_then(Value::as_str).map(str::to_owned)
+        })
+    };
+    let workspace =
+        text("_runtime_workspace").and_then(|workspace| workspace_file(Path::new(&workspace)));
     let session = text("session_id").and_then(|session| session_file(home, &session));
     let mut fragment = INSTRUCTIONS.to_owned();
-    for notes in
-        workspace.into_iter().chain(session).map(|file| notes(&file)).filter(|notes| !notes.is_empty())
+    for notes in workspace
+        .into_iter()
+        .chain(session)
+        .map(|file| notes(&file))
+        .filter(|notes| !notes.is_empty())
     {
         fragment.push_str("\n\n");
         fragment.push_str(&notes);
@@ -59,17 +66,29 @@ pub(crate) fn build(state: &State, home: &Path) -> String {
 fn workspace_file(workspace: &Path) -> Option<PathBuf> {
     static WARNED: Once = Once::new();
     let found = workspace.join(NOTES).canonicalize().ok()?;
-    if workspace.canonicalize().is_ok_and(|workspace| found.starts_with(workspace)) {
+    if workspace
+        .canonicalize()
+        .is_ok_and(|workspace| found.starts_with(workspace))
+    {
         return Some(found);
     }
     let file = workspace.join(NOTES);
-    WARNED.call_once(|| tracing::warn!("{} leads out of the workspace: it is not read", file.display()));
+    WARNED.call_once(|| {
+        tracing::warn!(
+            "{} leads out of the workspace: it is not read",
+            file.display()
+        )
+    });
     None
 }
 
 /// The file with the instructions for one session, whether it is there or not.
 pub(crate) fn session_file(home: &Path, session_id: &str) -> Option<PathBuf> {
-    (!session_id.is_empty()).then(|| home.join("sessions").join(directory_name(session_id)).join(NOTES))
+    (!session_id.is_empty()).then(|| {
+        home.join("sessions")
+            .join(directory_name(session_id))
+            .join(NOTES)
+    })
 }
 
 /// A session id as the name of a directory: no two ids share one, also where case does not count, and none leads

@@ -31,7 +31,13 @@ impl Toolbox {
         let definitions: Vec<Value> = tools.iter().map(|tool| definition(&**tool)).collect();
         let block = tools::block(&tools);
         let tokens = estimate(definitions.iter());
-        Self { tools, names, definitions: Arc::new(definitions), block, tokens }
+        Self {
+            tools,
+            names,
+            definitions: Arc::new(definitions),
+            block,
+            tokens,
+        }
     }
 
     /// The tools themselves.
@@ -59,7 +65,11 @@ impl Toolbox {
         if names == self.names {
             return Arc::clone(&self.definitions);
         }
-        let wanted = self.names.iter().zip(self.definitions.iter()).filter(|(name, _)| names.contains(name));
+        let wanted = self
+            .names
+            .iter()
+            .zip(self.definitions.iter())
+            .filter(|(name, _)| names.contains(name));
         Arc::new(wanted.map(|(_, definition)| definition.clone()).collect())
     }
 

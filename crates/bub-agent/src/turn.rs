@@ -120,7 +120,10 @@ impl Turn {
                         self.events.send(event).await;
                     }
                 }
-                Err(Failure { error, is_overflow: true }) if overflows == 0 => {
+                Err(Failure {
+                    error,
+                    is_overflow: true,
+                }) if overflows == 0 => {
                     overflows += 1;
                     self.hand_off_overflow(&error).await?;
                     self.tape.begin_step(number, &shortened(&prompt.text()));
@@ -136,12 +139,19 @@ impl Turn {
         if ContinuePrompt::implementations(self.framework.hooks()).len() > 1 {
             self.tape.append(Vec::new()).await?;
         }
-        let (waiting, commands) = steering::take(&self.framework, &self.session_id, &self.state).await?;
+        let (waiting, commands) =
+            steering::take(&self.framework, &self.session_id, &self.state).await?;
         for command in commands {
             self.run_steered(&command).await;
         }
-        let text = self.framework.continue_prompt(prompt, self.tape.tape(), &self.state).await?;
-        let mut messages: Vec<Entry> = waiting.iter().map(|said| self.tape.steered_message(said)).collect();
+        let text = self
+            .framework
+            .continue_prompt(prompt, self.tape.tape(), &self.state)
+            .await?;
+        let mut messages: Vec<Entry> = waiting
+            .iter()
+            .map(|said| self.tape.steered_message(said))
+            .collect();
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             *prompt = Prompt::Text(text);
             messages.push(self.tape.user_message(prompt));
@@ -167,7 +177,9 @@ impl Turn {
         let line = command.content();
         let output = run_command(&self.agent, &errand, &line).await;
         let output = output.unwrap_or_else(|error| error.message().to_owned());
-        self.events.send(StreamEvent::Text(format!("\n\n{line}\n{output}"))).await;
+        self.events
+            .send(StreamEvent::Text(format!("\n\n{line}\n{output}")))
+            .await;
     }
 
     /// Records the end of the turn by an error.
@@ -187,7 +199,9 @@ impl Turn {
     /// The answer is on the tape; whoever waits for it has not got it.
     async fn say_again(&self, text: String) -> Result<()> {
         self.events.send(StreamEvent::Text(text.clone())).await;
-        self.events.send(StreamEvent::Final(json!({"ok": true, "text": text}))).await;
+        self.events
+            .send(StreamEvent::Final(json!({"ok": true, "text": text})))
+            .await;
         self.tape.complete();
         Ok(())
     }

@@ -21,8 +21,14 @@ pub(crate) use self::cap::DailyCap;
 pub use self::report::{By, Row, report};
 
 /// Why the caps of the day let none of these models be called now, as a turn would say it.
-pub async fn refusal(settings: &Settings, models: &[ModelId], catalogue: &Catalogue) -> Option<String> {
-    let checked = cap::DailyCap::new(settings).check(models, catalogue, None).await;
+pub async fn refusal(
+    settings: &Settings,
+    models: &[ModelId],
+    catalogue: &Catalogue,
+) -> Option<String> {
+    let checked = cap::DailyCap::new(settings)
+        .check(models, catalogue, None)
+        .await;
     checked.err().map(|error| error.message().to_owned())
 }
 
@@ -45,12 +51,20 @@ impl Tokens {
         let number = |path: &str| usage.pointer(path).and_then(Value::as_u64);
         let output = number("/completion_tokens").unwrap_or(0);
         // Some record no more than the sum.
-        let input =
-            number("/prompt_tokens").or_else(|| Some(number("/total_tokens")?.saturating_sub(output)))?;
-        let cached = number("/prompt_tokens_details/cached_tokens").unwrap_or(0).min(input);
-        let cache_write =
-            number("/prompt_tokens_details/cache_write_tokens").unwrap_or(0).min(input - cached);
-        Some(Self { input, cached, cache_write, output })
+        let input = number("/prompt_tokens")
+            .or_else(|| Some(number("/total_tokens")?.saturating_sub(output)))?;
+        let cached = number("/prompt_tokens_details/cached_tokens")
+            .unwrap_or(0)
+            .min(input);
+        let cache_write = number("/prompt_tokens_details/cache_write_tokens")
+            .unwrap_or(0)
+            .min(input - cached);
+        Some(Self {
+            input,
+            cached,
+            cache_write,
+            output,
+        })
     }
 
     /// Input and output.
@@ -59,7 +73,10 @@ impl Tokens {
     }
 
     /// What they cost in US dollars.
-    #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "token counts are far below 2^52"
+    )]
     pub fn cost(&self, price: Price) -> f64 {
         let plain = self.input - self.cached - self.cache_write;
         let parts = [
@@ -68,7 +85,11 @@ impl Tokens {
             (self.cache_write, price.cache_write),
             (self.output, price.output),
         ];
-        parts.into_iter().map(|(tokens, price)| tokens as f64 * price).sum::<f64>() / 1e6
+        parts
+            .into_iter()
+            .map(|(tokens, price)| tokens as f64 * price)
+            .sum::<f64>()
+            / 1e6
     }
 }
 
@@ -96,8 +117,16 @@ impl Call {
             return None;
         }
         let data = entry.data()?;
-        let model = data.get("model").and_then(Value::as_str).unwrap_or("unknown").to_owned();
-        Some(Self { at: entry.timestamp()?, model, tokens: Tokens::from_usage(data.get("usage")?)? })
+        let model = data
+            .get("model")
+            .and_then(Value::as_str)
+            .unwrap_or("unknown")
+            .to_owned();
+        Some(Self {
+            at: entry.timestamp()?,
+            model,
+            tokens: Tokens::from_usage(data.get("usage")?)?,
+        })
     }
 
     fn model_id(&self) -> Option<ModelId> {
@@ -111,7 +140,9 @@ fn calls<'a>(
     tape: &'a TapeName,
     span: Span,
 ) -> impl Stream<Item = bub_tape::Result<Call>> + 'a {
-    store.sift(tape, span, Arc::new(Runs)).try_filter_map(|entry| std::future::ready(Ok(Call::read(&entry))))
+    store
+        .sift(tape, span, Arc::new(Runs))
+        .try_filter_map(|entry| std::future::ready(Ok(Call::read(&entry))))
 }
 
 /// Keeps the lines that can be records of calls.
@@ -124,7 +155,8 @@ impl Sieve for Runs {
         while let Some(rest) = lines.get(start..).filter(|rest| !rest.is_empty()) {
             let length = memchr::memchr(b'\n', rest).map_or(rest.len(), |newline| newline + 1);
             let line = rest.get(..length).unwrap_or(rest);
-            if memmem::find(line, b"\"usage\"").is_some() && memmem::find(line, b"run\"").is_some() {
+            if memmem::find(line, b"\"usage\"").is_some() && memmem::find(line, b"run\"").is_some()
+            {
                 keep.push(start..start + length);
             }
             start += length;

@@ -70,7 +70,12 @@ impl Web {
         }
         let allowed = address::Allowed::new(&settings.get(&core::WEB_ALLOW_PRIVATE));
         let guard = Arc::new(Guard::new(allowed, options.proxies.hosts(), lookup));
-        Self { options, guard, client: OnceCell::new(), redactor: settings.redactor().clone() }
+        Self {
+            options,
+            guard,
+            client: OnceCell::new(),
+            redactor: settings.redactor().clone(),
+        }
     }
 
     /// Reads a page. `timeout` is in seconds and for everything together.
@@ -87,14 +92,22 @@ impl Web {
             Some(seconds) => Duration::try_from_secs_f64(seconds)
                 .ok()
                 .filter(|timeout| !timeout.is_zero())
-                .ok_or_else(|| Error::invalid_input("`timeout` must be a number of seconds above 0"))?
+                .ok_or_else(|| {
+                    Error::invalid_input("`timeout` must be a number of seconds above 0")
+                })?
                 .min(LONGEST_TIMEOUT),
         };
         let late = |_| {
-            let text = format!("no complete answer from {} within {} s", host(&url), timeout.as_secs_f64());
+            let text = format!(
+                "no complete answer from {} within {} s",
+                host(&url),
+                timeout.as_secs_f64()
+            );
             Error::new(ErrorKind::Tool, text)
         };
-        tokio::time::timeout(timeout, self.follow(url.clone(), headers)).await.map_err(late)?
+        tokio::time::timeout(timeout, self.follow(url.clone(), headers))
+            .await
+            .map_err(late)?
     }
 
     /// Asks, and asks again where the answer says that it is elsewhere.
@@ -102,7 +115,9 @@ impl Web {
         for _ in 0..=MOST_REDIRECTS {
             self.guard.check(&url).await?;
             let response = self.ask(&url, &headers).await?;
-            let Some(next) = target(&response, &url)? else { return page::read(response, &url).await };
+            let Some(next) = target(&response, &url)? else {
+                return page::read(response, &url).await;
+            };
             if next.origin() != url.origin() {
                 // What was meant for one host is not for another.
                 headers.retain_only(&ACCEPT);
@@ -111,7 +126,10 @@ impl Web {
         }
         Err(Error::new(
             ErrorKind::Tool,
-            format!("more than {MOST_REDIRECTS} redirects, the last to {}", host(&url)),
+            format!(
+                "more than {MOST_REDIRECTS} redirects, the last to {}",
+                host(&url)
+            ),
         ))
     }
 
@@ -120,7 +138,10 @@ impl Web {
         let client = self.client.get_or_try_init(make).await;
         let client = client.map_err(|error| Error::config(error.to_string()))?;
         let request = client.get(url.clone()).headers(headers.clone());
-        request.send().await.map_err(|error| self.failure(url, &error))
+        request
+            .send()
+            .await
+            .map_err(|error| self.failure(url, &error))
     }
 
     fn failure(&self, url: &Url, error: &reqwest::Error) -> Error {
@@ -129,9 +150,16 @@ impl Web {
             cause = Some(deeper);
         }
         let text = cause.map_or_else(|| error.to_string(), ToString::to_string);
-        let text = if error.is_timeout() { "no connection in time".to_owned() } else { text };
+        let text = if error.is_timeout() {
+            "no connection in time".to_owned()
+        } else {
+            text
+        };
         let text = self.redactor.redact(&text).into_owned();
-        Error::new(ErrorKind::Tool, format!("cannot read from {}: {text}", host(url)))
+        Error::new(
+            ErrorKind::Tool,
+            format!("cannot read from {}: {text}", host(url)),
+        )
     }
 }
 
@@ -156,8 +184,9 @@ impl RetainOnly for HeaderMap {
 
 /// A URL that may be asked for, without what is only for browsers.
 fn parse(text: &str) -> Result<Url> {
-    let mut url = Url::parse(text.trim())
-        .map_err(|error| Error::invalid_input(format!("`{}` is no URL: {error}", shortened(text))))?;
+    let mut url = Url::parse(text.trim()).map_err(|error| {
+        Error::invalid_input(format!("`{}` is no URL: {error}", shortened(text)))
+    })?;
     acceptable(&url)?;
     url.set_fragment(None);
     Ok(url)
@@ -186,12 +215,26 @@ fn target(response: &Response, url: &Url) -> Result<Option<Url>> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return Ok(None);
     }
-    let Some(location) = response.headers().get(LOCATION) else { return Ok(None) };
-    let wrong = || Error::new(ErrorKind::Tool, format!("{} redirects to what is no URL", host(url)));
+    let Some(location) = response.headers().get(LOCATION) else {
+        return Ok(None);
+    };
+    let wrong = || {
+        Error::new(
+            ErrorKind::Tool,
+            format!("{} redirects to what is no URL", host(url)),
+        )
+    };
     let text = std::str::from_utf8(location.as_bytes()).map_err(|_| wrong())?;
     let mut next = url.join(text).map_err(|_| wrong())?;
     acceptable(&next).map_err(|error| {
-        Error::new(ErrorKind::Tool, format!("{} redirects to a refused URL: {}", host(url), error.message()))
+        Error::new(
+            ErrorKind::Tool,
+            format!(
+                "{} redirects to a refused URL: {}",
+                host(url),
+                error.message()
+            ),
+        )
     })?;
     next.set_fragment(None);
     Ok(Some(next))
@@ -203,7 +246,8 @@ fn own_headers(given: &Map<String, Value>) -> Result<HeaderMap> {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
     for (name, value) in given {
         // The value may be a secret: errors name the header only.
-        let wrong = |what: &str| Error::invalid_input(format!("header `{}`: {what}", shortened(name)));
+        let wrong =
+            |what: &str| Error::invalid_input(format!("header `{}`: {what}", shortened(name)));
         let lower = name.trim().to_ascii_lowercase();
         if OWN_HEADERS.contains(&lower.as_str()) || lower.starts_with("proxy-") {
             return Err(wrong("it belongs to the connection and cannot be set"));
@@ -213,8 +257,10 @@ fn own_headers(given: &Map<String, Value>) -> Result<HeaderMap> {
             Value::Number(number) => number.to_string(),
             _ => return Err(wrong("its value must be a text")),
         };
-        let key = HeaderName::from_bytes(lower.as_bytes()).map_err(|_| wrong("no header is called that"))?;
-        let value = HeaderValue::from_str(text.trim()).map_err(|_| wrong("its value cannot be sent"))?;
+        let key = HeaderName::from_bytes(lower.as_bytes())
+            .map_err(|_| wrong("no header is called that"))?;
+        let value =
+            HeaderValue::from_str(text.trim()).map_err(|_| wrong("its value cannot be sent"))?;
         headers.insert(key, value);
     }
     Ok(headers)

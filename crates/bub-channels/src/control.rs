@@ -17,7 +17,10 @@ pub(crate) fn approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
     let mut words = content.trim().splitn(3, char::is_whitespace);
     let verb = words.next()?;
     let id = words.next().unwrap_or_default().to_owned();
-    let rest = words.next().map(|rest| rest.trim().to_owned()).filter(|rest| !rest.is_empty());
+    let rest = words
+        .next()
+        .map(|rest| rest.trim().to_owned())
+        .filter(|rest| !rest.is_empty());
     match verb {
         ",approve" => Some((id, ApprovalAnswer::Approved)),
         ",deny" => Some((id, ApprovalAnswer::Denied(rest))),
@@ -35,15 +38,27 @@ pub(crate) async fn answer(
     let is_yes = answer == ApprovalAnswer::Approved;
     let (text, is_decided) = if id.is_empty() {
         let verb = if is_yes { "approve" } else { "deny" };
-        (format!("Say which: `,{verb} ID`, with the id that stands in the question."), false)
+        (
+            format!("Say which: `,{verb} ID`, with the id that stands in the question."),
+            false,
+        )
     } else {
-        match core.options.house.answer_approval(id, &message.sender(), answer) {
-            Ok(()) => (if is_yes { "Approved." } else { "Denied." }.to_owned(), true),
+        match core
+            .options
+            .house
+            .answer_approval(id, &message.sender(), answer)
+        {
+            Ok(()) => (
+                if is_yes { "Approved." } else { "Denied." }.to_owned(),
+                true,
+            ),
             Err(error) => (error.message().to_owned(), false),
         }
     };
     let channel = message.channel().unwrap_or_default();
-    let session = message.session_id().map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned);
+    let session = message
+        .session_id()
+        .map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned);
     let mut reply = ChannelMessage::new(session, channel, text).kind("command");
     if let Some(chat_id) = message.chat_id() {
         reply = reply.chat_id(chat_id);
@@ -56,7 +71,9 @@ pub(crate) async fn answer(
     let reply = Envelope::from(reply).with(DECIDED, is_decided);
     router::dispatch(core, &reply, Some(Arc::clone(&turn))).await?;
     if let Some(ticket) = ticket {
-        ticket.settle(Outcome::Done { replies: turn.replies() });
+        ticket.settle(Outcome::Done {
+            replies: turn.replies(),
+        });
     }
     Ok(())
 }

@@ -73,7 +73,10 @@ impl Current {
 
     /// The same, when an earlier attempt said something in its chat by a tool.
     pub(crate) fn spoken(self, has_spoken: bool) -> Self {
-        Self { spoken: AtomicU32::new(has_spoken.into()), ..self }
+        Self {
+            spoken: AtomicU32::new(has_spoken.into()),
+            ..self
+        }
     }
 
     /// The same, when whoever wrote the message is told at once how it ended: nobody comes for its replies.
@@ -101,7 +104,8 @@ impl Current {
 
     /// Puts on a reply by the message's own channel what that channel put on the message.
     pub(crate) fn mark(&self, channel: &str, reply: &mut Envelope) {
-        let is_own = (channel == self.channel || channel == self.origin) && reply.field(ROUTE).is_none();
+        let is_own =
+            (channel == self.channel || channel == self.origin) && reply.field(ROUTE).is_none();
         if let (Some(route), true) = (&self.route, is_own) {
             reply.set(ROUTE, route.clone());
         }
@@ -114,7 +118,9 @@ impl Current {
 
     /// A word of the runtime's own about a failure, for whoever wrote the message.
     pub(crate) fn excuse(&self, session: &str, text: &str) -> Envelope {
-        let message = ChannelMessage::new(session, &self.origin, text).chat_id(&self.chat).kind("error");
+        let message = ChannelMessage::new(session, &self.origin, text)
+            .chat_id(&self.chat)
+            .kind("error");
         let mut message = Envelope::from(message);
         message.put_slot(Arc::new(LastWord));
         message

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, MessageHandler, Result};
+use bub_kernel::{
+    CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, MessageHandler, Result,
+};
 use bub_settings::Settings;
 use tokio::sync::Semaphore;
 
@@ -63,7 +65,12 @@ impl Remote {
     pub fn not_running(&self) -> Vec<(String, String)> {
         let reason = |(name, entry): (&String, &Entry)| {
             let state = lock(&entry.state);
-            let reason = || state.last_error.clone().unwrap_or_else(|| "it is still starting".to_owned());
+            let reason = || {
+                state
+                    .last_error
+                    .clone()
+                    .unwrap_or_else(|| "it is still starting".to_owned())
+            };
             (state.phase != Phase::Running).then(|| (name.clone(), reason()))
         };
         self.0.channels.iter().filter_map(reason).collect()
@@ -145,15 +152,28 @@ impl Gateway {
         let chosen = enable::choose(names, &all);
         if chosen.is_empty() {
             let known: Vec<_> = all.iter().map(|channel| channel.name()).collect();
-            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            let known = if known.is_empty() {
+                "none".to_owned()
+            } else {
+                known.join(", ")
+            };
             return Err(Error::unknown(format!(
                 "no channel is enabled (there are: {known}); configure one and see `enabled_channels`"
             )));
         }
-        let (journal, recovered) =
-            Journal::open(Arc::clone(&options.fs), &options.directory, options.durability)?;
+        let (journal, recovered) = Journal::open(
+            Arc::clone(&options.fs),
+            &options.directory,
+            options.durability,
+        )?;
         let entry = |channel: Arc<dyn Channel>| {
-            (channel.name().to_owned(), Entry { channel, state: Mutex::default() })
+            (
+                channel.name().to_owned(),
+                Entry {
+                    channel,
+                    state: Mutex::default(),
+                },
+            )
         };
         let core = Arc::new(Core {
             framework: framework.clone(),
@@ -187,7 +207,12 @@ impl Gateway {
 
     /// Whom the channels that run let in, each with its name.
     pub fn audiences(&self) -> Vec<(String, String)> {
-        let named = |name: String| Some((name.clone(), self.core.channels.get(&name)?.channel.audience()?));
+        let named = |name: String| {
+            Some((
+                name.clone(),
+                self.core.channels.get(&name)?.channel.audience()?,
+            ))
+        };
         self.channels().into_iter().filter_map(named).collect()
     }
 
@@ -202,7 +227,8 @@ impl Gateway {
     /// The framework's running scope must be open.
     pub async fn run(self, stop: CancellationToken, ready: impl FnOnce()) -> Result<()> {
         let core = &self.core;
-        core.framework.bind_router(Some(Arc::new(Router(Arc::downgrade(core)))));
+        core.framework
+            .bind_router(Some(Arc::new(Router(Arc::downgrade(core)))));
         // Before anything new comes in: what is older goes first.
         core.recover();
         let listening = status::listen(core)?;
@@ -226,7 +252,9 @@ impl Gateway {
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gateway").field("channels", &self.channels()).finish_non_exhaustive()
+        f.debug_struct("Gateway")
+            .field("channels", &self.channels())
+            .finish_non_exhaustive()
     }
 }
 
@@ -249,7 +277,9 @@ fn busy(why: impl Into<String>) -> Error {
 
 impl Core {
     pub(crate) fn channel(&self, name: &str) -> Option<Arc<dyn Channel>> {
-        self.channels.get(name).map(|entry| Arc::clone(&entry.channel))
+        self.channels
+            .get(name)
+            .map(|entry| Arc::clone(&entry.channel))
     }
 
     /// The channel, when it can send.
@@ -280,7 +310,9 @@ impl Core {
         let name = message.channel().unwrap_or_default().into_owned();
         let Some(entry) = self.channels.get(&name) else {
             tracing::warn!("gateway.unknown_channel channel={name}: its message is dropped");
-            return Err(Error::invalid_input(format!("there is no channel `{name}` here")));
+            return Err(Error::invalid_input(format!(
+                "there is no channel `{name}` here"
+            )));
         };
         if let Some((id, answer)) = control::approval(&message) {
             return control::answer(self, &message, &id, answer).await;
@@ -291,10 +323,17 @@ impl Core {
         };
         message.set("session_id", session.as_str());
         // There is always room for the word that makes some.
-        let permit = if lane::is_quit(&message) { None } else { Some(self.room_for(&name, &session).await?) };
+        let permit = if lane::is_quit(&message) {
+            None
+        } else {
+            Some(self.room_for(&name, &session).await?)
+        };
         let ticket = message.slot::<Ticket>();
         let id = self.journal.next_id();
-        let key = ticket.as_ref().and_then(|ticket| ticket.key()).map(|key| format!("{name}:{key}"));
+        let key = ticket
+            .as_ref()
+            .and_then(|ticket| ticket.key())
+            .map(|key| format!("{name}:{key}"));
         if let Some(key) = &key {
             while let Some(owner) = self.reserve(key, &id) {
                 // The first may not be written yet, and may yet fail.
@@ -331,7 +370,10 @@ impl Core {
             ticket.accept(&id, false);
         }
         lock(&entry.state).accepted += 1;
-        let item = Item { permit, ..Item::new(id, message) };
+        let item = Item {
+            permit,
+            ..Item::new(id, message)
+        };
         Lanes::push(self, &session, item);
         Ok(())
     }
@@ -342,8 +384,14 @@ impl Core {
         if let Err(refusal) = self.journal.append(Record::Mark).await {
             return refusal;
         }
-        let turn = Arc::new(Current::new(self.journal.next_id(), message, Vec::new()).not_claimed());
-        turn.run(self.framework.hooks().notify_error("resolve_session", &error, Some(message))).await;
+        let turn =
+            Arc::new(Current::new(self.journal.next_id(), message, Vec::new()).not_claimed());
+        turn.run(
+            self.framework
+                .hooks()
+                .notify_error("resolve_session", &error, Some(message)),
+        )
+        .await;
         let is_told = router::excuse(self, &message.chat_session(), &turn, FAILED).await;
         error.with_detail(TOLD, is_told)
     }
@@ -353,15 +401,23 @@ impl Core {
     }
 
     /// Room for a message, or the reason why there is none.
-    async fn room_for(&self, channel: &str, session: &str) -> Result<tokio::sync::OwnedSemaphorePermit> {
+    async fn room_for(
+        &self,
+        channel: &str,
+        session: &str,
+    ) -> Result<tokio::sync::OwnedSemaphorePermit> {
         if self.lanes.unfinished(session) >= self.options.session_queue {
             let most = self.options.session_queue;
-            let full = busy(format!("{most} messages of this session wait already; try again later"));
+            let full = busy(format!(
+                "{most} messages of this session wait already; try again later"
+            ));
             return Err(full.with_detail(SESSION_FULL, true));
         }
         let undelivered = self.journal.live().undelivered(channel);
         if undelivered >= self.options.queue {
-            return Err(busy(format!("{undelivered} replies cannot be delivered; see `bub outbox list`")));
+            return Err(busy(format!(
+                "{undelivered} replies cannot be delivered; see `bub outbox list`"
+            )));
         }
         match tokio::time::timeout(ROOM_LIMIT, Arc::clone(&self.room).acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
@@ -379,7 +435,10 @@ impl Core {
         Outbox::forget_unclaimed(self);
         let (inbounds, outgoing) = {
             let live = self.journal.live();
-            (live.inbounds().cloned().collect::<Vec<_>>(), live.outgoing().cloned().collect::<Vec<_>>())
+            (
+                live.inbounds().cloned().collect::<Vec<_>>(),
+                live.outgoing().cloned().collect::<Vec<_>>(),
+            )
         };
         let mut items: HashMap<String, (String, Item)> = HashMap::new();
         let mut order = Vec::with_capacity(inbounds.len());
@@ -413,9 +472,14 @@ impl Core {
         }
         // What was one turn is the same turn again.
         for (id, with) in groups {
-            let Some((session, last)) = items.remove(&id) else { continue };
+            let Some((session, last)) = items.remove(&id) else {
+                continue;
+            };
             let attempt = last.attempt;
-            let mut batch: Vec<_> = with.iter().filter_map(|id| Some(items.remove(id)?.1)).collect();
+            let mut batch: Vec<_> = with
+                .iter()
+                .filter_map(|id| Some(items.remove(id)?.1))
+                .collect();
             batch.push(last);
             if let Some(mut merged) = lane::merge(&mut batch) {
                 merged.attempt = attempt;
@@ -437,7 +501,11 @@ impl Core {
             }
         }
         for outgoing in outgoing.into_iter().filter(|outgoing| !outgoing.is_stuck) {
-            let parcel = Parcel { reply: outgoing.reply, message: None, attempt: outgoing.attempt };
+            let parcel = Parcel {
+                reply: outgoing.reply,
+                message: None,
+                attempt: outgoing.attempt,
+            };
             Outbox::send(self, parcel);
         }
     }

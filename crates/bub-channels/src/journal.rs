@@ -74,12 +74,20 @@ impl Journal {
         durability: Durability,
     ) -> Result<(Self, Recovered)> {
         let (segment, live, recovered) = Segment::open(fs, directory, durability)?;
-        let shared =
-            Arc::new(Shared { queue: Mutex::default(), wake: Notify::new(), live: Mutex::new(live) });
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            live: Mutex::new(live),
+        });
         let writer = tokio::spawn(write_all(Arc::clone(&shared), segment));
         let writer = Mutex::new(Some(writer));
         Ok((
-            Self { shared, stamp: (now() << 16) | u64::from(random()), ids: AtomicU64::new(0), writer },
+            Self {
+                shared,
+                stamp: (now() << 16) | u64::from(random()),
+                ids: AtomicU64::new(0),
+                writer,
+            },
             recovered,
         ))
     }
@@ -91,7 +99,11 @@ impl Journal {
 
     /// An id that no other message or reply of this journal has, had or will have.
     pub(crate) fn next_id(&self) -> String {
-        format!("{:x}-{:x}", self.stamp, self.ids.fetch_add(1, Ordering::Relaxed))
+        format!(
+            "{:x}-{:x}",
+            self.stamp,
+            self.ids.fetch_add(1, Ordering::Relaxed)
+        )
     }
 
     /// Writes a record; an error means that it is not written, as far as anybody can know.
@@ -152,7 +164,12 @@ impl Journal {
         if queue.is_closed {
             return Err(closed());
         }
-        queue.entries.push_back(Entry { record, line, waiting, may_fail });
+        queue.entries.push_back(Entry {
+            record,
+            line,
+            waiting,
+            may_fail,
+        });
         drop(queue);
         self.shared.wake.notify_one();
         Ok(())
@@ -228,7 +245,11 @@ fn take_batch(shared: &Shared) -> Option<Vec<Entry>> {
 
 /// Writes a batch and tells those who wait; returns what is still to be written.
 fn write_batch(segment: &mut Segment, batch: Vec<Entry>, shared: &Shared) -> Vec<Entry> {
-    let lines = batch.iter().map(|entry| entry.line.as_slice()).collect::<Vec<_>>().concat();
+    let lines = batch
+        .iter()
+        .map(|entry| entry.line.as_slice())
+        .collect::<Vec<_>>()
+        .concat();
     match segment.write(&lines, &shared.live) {
         Ok(()) => {
             let mut told = Vec::with_capacity(batch.len());
@@ -247,10 +268,13 @@ fn write_batch(segment: &mut Segment, batch: Vec<Entry>, shared: &Shared) -> Vec
         }
         Err(error) => {
             tracing::error!("journal.cannot_write error={error}; it is tried again");
-            let (refused, kept): (Vec<_>, Vec<_>) = batch.into_iter().partition(|entry| entry.may_fail);
+            let (refused, kept): (Vec<_>, Vec<_>) =
+                batch.into_iter().partition(|entry| entry.may_fail);
             for entry in refused {
-                let refusal =
-                    Error::new(ErrorKind::Temporary, format!("the journal cannot be written: {error}"));
+                let refusal = Error::new(
+                    ErrorKind::Temporary,
+                    format!("the journal cannot be written: {error}"),
+                );
                 if let Some(waiting) = entry.waiting {
                     let _ = waiting.send(Err(refusal.with_retry_after(PAUSE)));
                 }

@@ -108,7 +108,10 @@ struct Begun {
 impl Begun {
     fn new(load: &Arc<Load>, room: Option<OwnedSemaphorePermit>) -> Self {
         load.running.fetch_add(1, Ordering::Relaxed);
-        Self { load: Arc::clone(load), _room: room }
+        Self {
+            load: Arc::clone(load),
+            _room: room,
+        }
     }
 }
 
@@ -148,7 +151,9 @@ impl Item {
     fn settle(self, outcome: Outcome) {
         for item in self.merged.into_iter().chain(self.steered) {
             let joined = match &outcome {
-                Outcome::Done { .. } => Outcome::Joined { inbound_id: self.id.clone() },
+                Outcome::Done { .. } => Outcome::Joined {
+                    inbound_id: self.id.clone(),
+                },
                 other => other.clone(),
             };
             item.settle(joined);
@@ -162,7 +167,9 @@ impl Item {
 impl Lanes {
     /// How many messages of a session are unfinished.
     pub(crate) fn unfinished(&self, session: &str) -> usize {
-        let load = lock(&self.0).get(session).map(|lane| Arc::clone(&lane.load));
+        let load = lock(&self.0)
+            .get(session)
+            .map(|lane| Arc::clone(&lane.load));
         load.map_or(0, |load| load.unfinished.load(Ordering::Relaxed))
     }
 
@@ -175,7 +182,11 @@ impl Lanes {
         let lanes = lock(&self.0);
         let load = |(session, lane): (&String, &Handle)| {
             let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-            (session.clone(), count(&lane.load.unfinished), count(&lane.load.running))
+            (
+                session.clone(),
+                count(&lane.load.unfinished),
+                count(&lane.load.running),
+            )
         };
         lanes.iter().map(load).collect()
     }
@@ -189,7 +200,10 @@ impl Lanes {
                 let (events, received) = mpsc::unbounded_channel();
                 let load = Arc::<Load>::default();
                 tokio::spawn(Lane::new(core, session, received, Arc::clone(&load)).run());
-                lanes.entry(session.to_owned()).insert_entry(Handle { events, load }).into_mut()
+                lanes
+                    .entry(session.to_owned())
+                    .insert_entry(Handle { events, load })
+                    .into_mut()
             }
         };
         lane.load.unfinished.fetch_add(1, Ordering::Relaxed);
@@ -256,7 +270,12 @@ struct Quit {
 }
 
 impl Lane {
-    fn new(core: &Arc<Core>, session: &str, events: mpsc::UnboundedReceiver<Event>, load: Arc<Load>) -> Self {
+    fn new(
+        core: &Arc<Core>,
+        session: &str,
+        events: mpsc::UnboundedReceiver<Event>,
+        load: Arc<Load>,
+    ) -> Self {
         Self {
             core: Arc::clone(core),
             session: session.to_owned(),
@@ -297,7 +316,11 @@ impl Lane {
     async fn start_next(&mut self) {
         while let Some(mut item) = self.pending.pop_front() {
             let resolved = if self.has_run {
-                self.core.framework.resolve_session(&item.envelope).await.ok()
+                self.core
+                    .framework
+                    .resolve_session(&item.envelope)
+                    .await
+                    .ok()
             } else {
                 None
             };
@@ -313,7 +336,8 @@ impl Lane {
 
     /// Leaves the map when there is nothing to do, and so nothing to remember.
     fn retire(&mut self) -> bool {
-        let is_busy = !self.running.is_empty() || self.quit.is_some() || self.debounce.is_needed(&self.core);
+        let is_busy =
+            !self.running.is_empty() || self.quit.is_some() || self.debounce.is_needed(&self.core);
         if is_busy {
             return false;
         }
@@ -336,7 +360,11 @@ impl Lane {
     }
 
     async fn on_time(&mut self) {
-        if self.quit.as_ref().is_some_and(|quit| quit.deadline <= Instant::now()) {
+        if self
+            .quit
+            .as_ref()
+            .is_some_and(|quit| quit.deadline <= Instant::now())
+        {
             tracing::error!("lane.quit_forced session={}", self.session);
             self.turns.abort_all();
         }
@@ -382,9 +410,17 @@ impl Lane {
 
     /// Lets the debounce have a message that it wants; `None` when it was kept or dropped.
     fn hold(&mut self, item: Item) -> Option<Item> {
-        let channel = item.envelope.channel().and_then(|name| self.core.channel(&name));
+        let channel = item
+            .envelope
+            .channel()
+            .and_then(|name| self.core.channel(&name));
         let wants = channel.is_some_and(|channel| channel.needs_debounce());
-        if !wants || item.has_waited || item.is_command() || item.attempt > 0 || !item.merged.is_empty() {
+        if !wants
+            || item.has_waited
+            || item.is_command()
+            || item.attempt > 0
+            || !item.merged.is_empty()
+        {
             return Some(item);
         }
         if let Some(item) = self.debounce.take(item, &self.core) {
@@ -405,7 +441,9 @@ impl Lane {
             steering_count: self.steered.len(),
         };
         let admission = self.decide(&item.envelope, &snapshot).await;
-        let reason = admission.as_ref().and_then(|admission| admission.reason.clone());
+        let reason = admission
+            .as_ref()
+            .and_then(|admission| admission.reason.clone());
         match admission.map(|admission| admission.decision) {
             Some(Decision::Drop) => {
                 self.drop_item(item, reason.as_deref().unwrap_or("it was not admitted"));
@@ -424,12 +462,19 @@ impl Lane {
     }
 
     async fn decide(&self, message: &Envelope, snapshot: &TurnSnapshot) -> Option<Admission> {
-        let decided = self.core.framework.admit_message(&self.session, message, snapshot).await;
+        let decided = self
+            .core
+            .framework
+            .admit_message(&self.session, message, snapshot)
+            .await;
         if decided.is_some() {
             return decided;
         }
-        let channel = message.channel().and_then(|name| self.core.channel(&name))?;
-        let asking = std::panic::AssertUnwindSafe(async { channel.admit_message(message, snapshot).await });
+        let channel = message
+            .channel()
+            .and_then(|name| self.core.channel(&name))?;
+        let asking =
+            std::panic::AssertUnwindSafe(async { channel.admit_message(message, snapshot).await });
         let failed = match tokio::time::timeout(ADMISSION_LIMIT, asking.catch_unwind()).await {
             Ok(Ok(Ok(decided))) => return decided,
             Ok(Ok(Err(error))) => error,
@@ -437,7 +482,11 @@ impl Lane {
             Err(_) => bub_kernel::Error::unknown("the channel took too long"),
         };
         // Whoever cannot decide lets everybody in; the lane keeps the order all the same.
-        self.core.framework.hooks().notify_error("admit_message", &failed, Some(message)).await;
+        self.core
+            .framework
+            .hooks()
+            .notify_error("admit_message", &failed, Some(message))
+            .await;
         None
     }
 
@@ -446,7 +495,8 @@ impl Lane {
     fn can_steer(&self, item: &Item) -> bool {
         let by = item.envelope.sender();
         let is_same = |turn: &Running| {
-            (&by.channel, &by.id, by.role) == (&turn.sender.channel, &turn.sender.id, turn.sender.role)
+            (&by.channel, &by.id, by.role)
+                == (&turn.sender.channel, &turn.sender.id, turn.sender.role)
         };
         let is_known = !by.id.is_empty() || by.role == Role::Guest;
         let is_new = item.attempt == 0 && !item.is_command();
@@ -456,27 +506,54 @@ impl Lane {
     /// Cancels what runs and drops what waits, except one turn.
     async fn quit(&mut self, except: Option<String>) {
         let steered = std::mem::take(&mut self.steered);
-        if let Some(inbox) = self.core.framework.steering_inbox().filter(|_| !steered.is_empty()) {
+        if let Some(inbox) = self
+            .core
+            .framework
+            .steering_inbox()
+            .filter(|_| !steered.is_empty())
+        {
             let _ = inbox.drain(&self.session).await;
         }
-        let waiting: Vec<_> = self.pending.drain(..).chain(self.debounce.flush()).chain(steered).collect();
+        let waiting: Vec<_> = self
+            .pending
+            .drain(..)
+            .chain(self.debounce.flush())
+            .chain(steered)
+            .collect();
         for item in waiting {
             self.drop_item(item, "the session was quit");
         }
-        for turn in self.running.values_mut().filter(|turn| Some(&turn.item.id) != except.as_ref()) {
+        for turn in self
+            .running
+            .values_mut()
+            .filter(|turn| Some(&turn.item.id) != except.as_ref())
+        {
             turn.is_quit = true;
             turn.cancel.cancel();
         }
         if self.running.values().any(|turn| turn.is_quit) {
             let deadline = Instant::now() + QUIT_LIMIT;
-            self.quit.get_or_insert(Quit { except, deadline, waiting: Vec::new() });
+            self.quit.get_or_insert(Quit {
+                except,
+                deadline,
+                waiting: Vec::new(),
+            });
         }
     }
 
     fn drop_item(&self, item: Item, reason: &str) {
-        tracing::info!("lane.dropped session={} id={} reason={reason}", self.session, item.id);
-        self.core.journal.post(Record::Dropped { ids: item.ids(), reason: reason.to_owned() });
-        item.settle(Outcome::Dropped { reason: reason.to_owned() });
+        tracing::info!(
+            "lane.dropped session={} id={} reason={reason}",
+            self.session,
+            item.id
+        );
+        self.core.journal.post(Record::Dropped {
+            ids: item.ids(),
+            reason: reason.to_owned(),
+        });
+        item.settle(Outcome::Dropped {
+            reason: reason.to_owned(),
+        });
     }
 
     async fn start(&mut self, mut item: Item) {
@@ -495,7 +572,15 @@ impl Lane {
             load: Arc::clone(&self.load),
         };
         let task = self.turns.spawn(turn.run());
-        self.running.insert(task.id(), Running { item, sender, cancel, is_quit: false });
+        self.running.insert(
+            task.id(),
+            Running {
+                item,
+                sender,
+                cancel,
+                is_quit: false,
+            },
+        );
     }
 
     async fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) {
@@ -507,11 +592,17 @@ impl Lane {
                 }
                 (
                     error.id(),
-                    Ended { is_cancelled: error.is_cancelled(), is_left: error.is_panic(), replies: 0 },
+                    Ended {
+                        is_cancelled: error.is_cancelled(),
+                        is_left: error.is_panic(),
+                        replies: 0,
+                    },
                 )
             }
         };
-        let Some(turn) = self.running.remove(&id) else { return };
+        let Some(turn) = self.running.remove(&id) else {
+            return;
+        };
         self.has_run = true;
         if ended.is_cancelled && self.core.halt.is_cancelled() {
             return turn::interrupted(&self.core, &turn.item);
@@ -527,13 +618,17 @@ impl Lane {
             self.drop_item(turn.item, "the session was quit");
             done.clear();
         } else {
-            turn.item.settle(Outcome::Done { replies: ended.replies });
+            turn.item.settle(Outcome::Done {
+                replies: ended.replies,
+            });
         }
         if self.running.is_empty() {
             for item in self.taken().await {
                 done.extend(item.ids());
                 if !ended.is_left {
-                    item.settle(Outcome::Joined { inbound_id: into.clone() });
+                    item.settle(Outcome::Joined {
+                        inbound_id: into.clone(),
+                    });
                 }
             }
         }
@@ -541,7 +636,9 @@ impl Lane {
             self.core.journal.post(Record::Done { ids: done });
         }
         let is_over = self.quit.as_ref().is_some_and(|quit| {
-            self.running.values().all(|turn| Some(&turn.item.id) == quit.except.as_ref() || !turn.is_quit)
+            self.running
+                .values()
+                .all(|turn| Some(&turn.item.id) == quit.except.as_ref() || !turn.is_quit)
         });
         if is_over && let Some(quit) = self.quit.take() {
             for waiting in quit.waiting {
@@ -575,8 +672,10 @@ pub(crate) fn is_quit(message: &Envelope) -> bool {
 }
 
 fn note_reason(message: &mut Envelope, reason: String) {
-    let mut context =
-        message.field("context").and_then(|context| context.as_object().cloned()).unwrap_or_default();
+    let mut context = message
+        .field("context")
+        .and_then(|context| context.as_object().cloned())
+        .unwrap_or_default();
     context.insert("steering_reason".to_owned(), reason.into());
     message.set("context", context);
 }

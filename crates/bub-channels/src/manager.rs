@@ -31,13 +31,18 @@ pub(crate) async fn start(core: &Arc<Core>) -> JoinSet<()> {
 
 async fn keep_running(core: Arc<Core>, name: String, is_tried: oneshot::Sender<()>) {
     let mut is_tried = Some(is_tried);
-    let Some(entry) = core.channels.get(&name) else { return };
+    let Some(entry) = core.channels.get(&name) else {
+        return;
+    };
     let mut pause = FIRST_PAUSE;
     loop {
         let starting = guarded(entry.channel.start(core.stop.clone()));
         let Err(error) = starting.await else { break };
         let text = core.redact(error.message());
-        tracing::error!("channel.start_failed channel={name} error={text}; again in {} s", pause.as_secs());
+        tracing::error!(
+            "channel.start_failed channel={name} error={text}; again in {} s",
+            pause.as_secs()
+        );
         {
             let mut state = lock(&entry.state);
             (state.phase, state.last_error) = (Phase::Failed, Some(text));
@@ -63,7 +68,10 @@ pub(crate) async fn stop(core: &Core, mut starting: JoinSet<()>) {
         match tokio::time::timeout(STOP_LIMIT, guarded(entry.channel.stop())).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::error!("channel.stop_failed channel={name} error={}", core.redact(error.message()));
+                tracing::error!(
+                    "channel.stop_failed channel={name} error={}",
+                    core.redact(error.message())
+                );
             }
             Err(_) => tracing::error!("channel.stop_failed channel={name} error=it took too long"),
         }

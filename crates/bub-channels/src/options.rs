@@ -24,7 +24,9 @@ pub trait House: Send + Sync + 'static {
     /// Takes a person's word about a tool call that waits for it.
     fn answer_approval(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
         let _ = (id, by, answer);
-        Err(bub_kernel::Error::invalid_input("there is no such request; it was answered or has expired"))
+        Err(bub_kernel::Error::invalid_input(
+            "there is no such request; it was answered or has expired",
+        ))
     }
 }
 
@@ -94,6 +96,8 @@ pub fn directory(settings: &Settings, name: &str) -> PathBuf {
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options").field("directory", &self.directory).finish_non_exhaustive()
+        f.debug_struct("Options")
+            .field("directory", &self.directory)
+            .finish_non_exhaustive()
     }
 }

@@ -64,7 +64,11 @@ pub(crate) struct Parcel {
 
 impl Default for Outbox {
     fn default() -> Self {
-        Self { chats: Mutex::default(), busy: AtomicUsize::default(), wishes: broadcast::Sender::new(WISHES) }
+        Self {
+            chats: Mutex::default(),
+            busy: AtomicUsize::default(),
+            wishes: broadcast::Sender::new(WISHES),
+        }
     }
 }
 
@@ -75,10 +79,16 @@ impl Outbox {
 
     /// Has a reply delivered after those of its chat that wait already.
     pub(crate) fn send(core: &Arc<Core>, mut parcel: Parcel) {
-        let message = parcel.message.get_or_insert_with(|| parcel.reply.envelope());
+        let message = parcel
+            .message
+            .get_or_insert_with(|| parcel.reply.envelope());
         let own = parcel.reply.is_claimed.then_some(parcel.reply.id.as_str());
         let address = own.or_else(|| message.str_field(ROUTE)).map(str::to_owned);
-        let chat = (parcel.reply.channel.clone(), parcel.reply.chat.clone(), address);
+        let chat = (
+            parcel.reply.channel.clone(),
+            parcel.reply.chat.clone(),
+            address,
+        );
         let mut chats = lock(&core.outbox.chats);
         if let Some(waiting) = chats.get_mut(&chat) {
             waiting.push_back(parcel);
@@ -94,9 +104,18 @@ impl Outbox {
     pub(crate) async fn retry(core: &Arc<Core>, id: &str) -> Result<()> {
         let found = core.journal.live().reply(id).cloned();
         let found = found.ok_or_else(|| unknown_reply(id))?;
-        core.journal.commit(Record::Retry { id: id.to_owned() }).await?;
+        core.journal
+            .commit(Record::Retry { id: id.to_owned() })
+            .await?;
         if found.is_stuck {
-            Self::send(core, Parcel { reply: found.reply, message: None, attempt: 0 });
+            Self::send(
+                core,
+                Parcel {
+                    reply: found.reply,
+                    message: None,
+                    attempt: 0,
+                },
+            );
         } else {
             core.outbox.wish(Wish::Reply(id.to_owned()));
         }
@@ -135,7 +154,9 @@ impl Outbox {
             .journal
             .live()
             .outgoing()
-            .filter(|outgoing| outgoing.is_stuck && outgoing.reply.is_claimed && is_old(&outgoing.reply))
+            .filter(|outgoing| {
+                outgoing.is_stuck && outgoing.reply.is_claimed && is_old(&outgoing.reply)
+            })
             .map(|outgoing| outgoing.reply.id.clone())
             .collect();
         for id in old {
@@ -149,14 +170,18 @@ impl Outbox {
         if core.journal.live().reply(id).is_none() {
             return Err(unknown_reply(id));
         }
-        core.journal.commit(Record::Forgotten { id: id.to_owned() }).await?;
+        core.journal
+            .commit(Record::Forgotten { id: id.to_owned() })
+            .await?;
         core.outbox.wish(Wish::Reply(id.to_owned()));
         Ok(())
     }
 }
 
 pub(crate) fn unknown_reply(id: &str) -> Error {
-    Error::not_found(format!("there is no undelivered reply `{id}`; `bub outbox list` shows them"))
+    Error::not_found(format!(
+        "there is no undelivered reply `{id}`; `bub outbox list` shows them"
+    ))
 }
 
 async fn deliver_all(core: Arc<Core>, chat: Chat) {
@@ -182,7 +207,10 @@ fn next(core: &Core, chat: &Chat) -> Option<Parcel> {
 
 async fn deliver(core: &Core, mut parcel: Parcel) {
     let id = parcel.reply.id.clone();
-    let mut message = parcel.message.take().unwrap_or_else(|| parcel.reply.envelope());
+    let mut message = parcel
+        .message
+        .take()
+        .unwrap_or_else(|| parcel.reply.envelope());
     loop {
         // A person may have dropped it meanwhile.
         if core.journal.live().reply(&id).is_none() {
@@ -202,7 +230,10 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
                 attempt(&**channel, &message).await
             }
             // No attempt: it is sent as soon as there is one.
-            None => Err(temporary(format!("the channel {} does not run", parcel.reply.channel))),
+            None => Err(temporary(format!(
+                "the channel {} does not run",
+                parcel.reply.channel
+            ))),
         };
         let Err(error) = outcome else {
             core.journal.post(Record::Delivered { id });
@@ -210,10 +241,17 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
         };
         let text = core.redact(error.message());
         if channel.is_some() && !error.details().contains_key(UNCLAIMED) {
-            tracing::warn!("outbox.attempt_failed reply={id} channel={} error={text}", parcel.reply.channel);
+            tracing::warn!(
+                "outbox.attempt_failed reply={id} channel={} error={text}",
+                parcel.reply.channel
+            );
             core.note_error(&parcel.reply.channel, &text);
         }
-        core.journal.post(Record::Attempt { id: id.clone(), attempt: parcel.attempt, error: text.clone() });
+        core.journal.post(Record::Attempt {
+            id: id.clone(),
+            attempt: parcel.attempt,
+            error: text.clone(),
+        });
         let is_unclaimed = error.details().contains_key(UNCLAIMED);
         // However old it is, it is tried: the computer may have been switched off for a weekend.
         let is_too_old = channel.is_some() && is_old(&parcel.reply);
@@ -257,13 +295,19 @@ async fn attempt(channel: &dyn Channel, message: &Envelope) -> Result<()> {
     match tokio::time::timeout(SEND_LIMIT, sending).await {
         Ok(Ok(sent)) => sent,
         Ok(Err(_)) => Err(temporary("the channel panicked".to_owned())),
-        Err(_) => Err(temporary(format!("it took longer than {} s", SEND_LIMIT.as_secs()))),
+        Err(_) => Err(temporary(format!(
+            "it took longer than {} s",
+            SEND_LIMIT.as_secs()
+        ))),
     }
 }
 
 /// Whether another attempt would end the same way.
 pub(crate) fn is_final(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config)
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config
+    )
 }
 
 fn temporary(why: String) -> Error {
@@ -272,7 +316,9 @@ fn temporary(why: String) -> Error {
 
 /// Longer every time, a little different for everybody, and never shorter than the platform asks for.
 fn pause(attempt: u32, error: &Error) -> Duration {
-    let grown = FIRST_PAUSE.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(LONGEST_PAUSE);
+    let grown = FIRST_PAUSE
+        .saturating_mul(1 << attempt.saturating_sub(1).min(16))
+        .min(LONGEST_PAUSE);
     let jitter = grown.mul_f64(f64::from(random()) / f64::from(u16::MAX) / 4.0);
     error.retry_after().unwrap_or_default().max(grown) + jitter
 }

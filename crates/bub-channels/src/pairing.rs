@@ -45,7 +45,11 @@ pub struct Person {
 impl Person {
     /// What the person is to this house.
     pub fn role(&self) -> Role {
-        if self.owner { Role::Owner } else { Role::Member }
+        if self.owner {
+            Role::Owner
+        } else {
+            Role::Member
+        }
     }
 }
 
@@ -81,7 +85,9 @@ impl Pairings {
     /// What somebody was let in as.
     pub fn role(&self, channel: &str, id: &str) -> Result<Option<Role>> {
         let people = self.read()?.people;
-        let found = people.iter().find(|person| person.channel == channel && person.id == id);
+        let found = people
+            .iter()
+            .find(|person| person.channel == channel && person.id == id);
         Ok(found.map(Person::role))
     }
 
@@ -95,8 +101,10 @@ impl Pairings {
     /// A code for a stranger; `None` when the person has one already, or too many wait.
     pub fn ask(&self, channel: &str, id: &str, name: &str) -> Result<Option<String>> {
         self.change(|stored| {
-            let is_waiting =
-                stored.requests.iter().any(|waiting| waiting.channel == channel && waiting.id == id);
+            let is_waiting = stored
+                .requests
+                .iter()
+                .any(|waiting| waiting.channel == channel && waiting.id == id);
             if is_waiting || stored.requests.len() >= MOST_REQUESTS {
                 return Ok((None, false));
             }
@@ -155,21 +163,39 @@ impl Pairings {
         let text = match std::fs::read(&self.0) {
             Ok(text) => text,
             Err(error) if error.kind() == IoKind::NotFound => return Ok(Stored::default()),
-            Err(error) => return Err(Error::config(format!("cannot read {}: {error}", self.0.display()))),
+            Err(error) => {
+                return Err(Error::config(format!(
+                    "cannot read {}: {error}",
+                    self.0.display()
+                )));
+            }
         };
         serde_json::from_slice(&text).map_err(|error| {
-            Error::config(format!("{} is damaged: {error}; mend it or delete it", self.0.display()))
+            Error::config(format!(
+                "{} is damaged: {error}; mend it or delete it",
+                self.0.display()
+            ))
         })
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Stored) -> Result<(T, bool)>) -> Result<T> {
-        let failed =
-            |error: std::io::Error| Error::unknown(format!("cannot write {}: {error}", self.0.display()));
+        let failed = |error: std::io::Error| {
+            Error::unknown(format!("cannot write {}: {error}", self.0.display()))
+        };
         if let Some(home) = self.0.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(failed)?;
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(home)
+                .map_err(failed)?;
         }
         let private = |path: &Path| -> std::io::Result<File> {
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(path)
         };
         let lock = private(&self.0.with_extension("lock")).map_err(failed)?;
         lock.lock().map_err(failed)?;
@@ -192,20 +218,28 @@ impl Pairings {
 impl Stored {
     fn forget_old(&mut self) {
         let now = now();
-        self.requests.retain(|waiting| now.saturating_sub(waiting.at) < VALID);
+        self.requests
+            .retain(|waiting| now.saturating_sub(waiting.at) < VALID);
     }
 }
 
 fn code() -> Result<String> {
     let mut bytes = [0; CODE_LENGTH];
-    getrandom::fill(&mut bytes).map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
-    let letter = |byte: &u8| LETTERS.get(usize::from(byte % 32)).copied().map_or('A', char::from);
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
+    let letter = |byte: &u8| {
+        LETTERS
+            .get(usize::from(byte % 32))
+            .copied()
+            .map_or('A', char::from)
+    };
     Ok(bytes.iter().map(letter).collect())
 }
 
 /// A name that harms no terminal: it is the choice of a stranger.
 fn shown(name: &str) -> String {
-    let is_fine =
-        |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '.' | '-' | '_' | '@' | '\'');
+    let is_fine = |letter: &char| {
+        letter.is_alphanumeric() || matches!(letter, ' ' | '.' | '-' | '_' | '@' | '\'')
+    };
     name.chars().filter(is_fine).take(64).collect()
 }

@@ -24,21 +24,27 @@ pub struct Channels {
 impl Default for Channels {
     fn default() -> Self {
         let bot = Bot::new(TelegramOptions::at(PathBuf::new()));
-        Self { webhook: WebhookOptions::default(), bot: Arc::new(bot) }
+        Self {
+            webhook: WebhookOptions::default(),
+            bot: Arc::new(bot),
+        }
     }
 }
 
 impl Channels {
     /// Makes the plugin from the settings the program loaded.
     pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context
-            .service::<Settings>()
-            .ok_or_else(|| Error::config("the channels need the program's settings as a service"))?;
+        let settings = context.service::<Settings>().ok_or_else(|| {
+            Error::config("the channels need the program's settings as a service")
+        })?;
         let bot = Arc::new(Bot::new(TelegramOptions::new(&settings)));
         if bot.is_enabled() {
             telegram::tools::register(context, &bot);
         }
-        Ok(Self { webhook: WebhookOptions::new(&settings), bot })
+        Ok(Self {
+            webhook: WebhookOptions::new(&settings),
+            bot,
+        })
     }
 }
 
@@ -54,8 +60,14 @@ impl Channels {
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
         vec![
-            Arc::new(Webhook::new(self.webhook.clone(), Arc::clone(message_handler))),
-            Arc::new(Telegram::new(Arc::clone(&self.bot), Arc::clone(message_handler))),
+            Arc::new(Webhook::new(
+                self.webhook.clone(),
+                Arc::clone(message_handler),
+            )),
+            Arc::new(Telegram::new(
+                Arc::clone(&self.bot),
+                Arc::clone(message_handler),
+            )),
         ]
     }
 }

@@ -32,7 +32,11 @@ impl ChannelRouter for Router {
     fn quit<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if let Some(core) = self.0.upgrade() {
-                core.quit(session_id, Current::get().map(|turn| turn.inbound_id.clone())).await;
+                core.quit(
+                    session_id,
+                    Current::get().map(|turn| turn.inbound_id.clone()),
+                )
+                .await;
             }
             Ok(())
         })
@@ -45,7 +49,9 @@ pub(crate) async fn dispatch(
     message: &Envelope,
     turn: Option<Arc<Current>>,
 ) -> Result<bool> {
-    let Some(name) = message.output_channel().map(std::borrow::Cow::into_owned) else { return Ok(false) };
+    let Some(name) = message.output_channel().map(std::borrow::Cow::into_owned) else {
+        return Ok(false);
+    };
     if core.channel(&name).is_none() {
         return Ok(false);
     }
@@ -53,13 +59,18 @@ pub(crate) async fn dispatch(
     if message.content().trim().is_empty() && message.media().is_empty() {
         return Ok(true);
     }
-    if turn.as_ref().is_some_and(|turn| spoken::is_too_much(turn, &name, message)) {
+    if turn
+        .as_ref()
+        .is_some_and(|turn| spoken::is_too_much(turn, &name, message))
+    {
         return Ok(true);
     }
     let print = fingerprint(&name, message);
     let chat = message.chat_id().unwrap_or("default".into()).into_owned();
     let by_tool = message.slot::<ByTool>().is_some()
-        && turn.as_ref().is_some_and(|turn| turn.note_spoken(&name, &chat));
+        && turn
+            .as_ref()
+            .is_some_and(|turn| turn.note_spoken(&name, &chat));
     let is_error = message.kind() == "error";
     if let Some(turn) = turn.as_ref().filter(|turn| turn.was_said(print)) {
         turn.note_excused(is_error);
@@ -87,7 +98,11 @@ pub(crate) async fn dispatch(
         is_last: message.slot::<LastWord>().is_some(),
         message: raw(&message)?,
     };
-    let parcel = Parcel { reply: Arc::new(reply.clone()), message: Some(message), attempt: 0 };
+    let parcel = Parcel {
+        reply: Arc::new(reply.clone()),
+        message: Some(message),
+        attempt: 0,
+    };
     core.journal.commit(Record::Reply(reply)).await?;
     if let Some(turn) = turn {
         turn.note_excused(is_error);
@@ -99,13 +114,21 @@ pub(crate) async fn dispatch(
 
 /// Sees to it that whoever wrote a message hears of its failure, when those whose work that is failed as well.
 /// `false` when they will not hear of it.
-pub(crate) async fn excuse(core: &Arc<Core>, session: &str, turn: &Arc<Current>, text: &str) -> bool {
+pub(crate) async fn excuse(
+    core: &Arc<Core>,
+    session: &str,
+    turn: &Arc<Current>,
+    text: &str,
+) -> bool {
     if turn.is_excused() {
         return true;
     }
     let told = dispatch(core, &turn.excuse(session, text), Some(Arc::clone(turn))).await;
     if !matches!(told, Ok(true)) {
-        tracing::error!("gateway.failure_not_told session={session} id={}", turn.inbound_id);
+        tracing::error!(
+            "gateway.failure_not_told session={session} id={}",
+            turn.inbound_id
+        );
     }
     matches!(told, Ok(true))
 }

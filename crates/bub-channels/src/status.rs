@@ -49,8 +49,9 @@ pub(crate) fn listen(core: &Arc<Core>) -> Result<Listening> {
     let path = core.options.directory.join(SOCKET);
     // The lock of the journal says that nobody else listens there.
     let _ = std::fs::remove_file(&path);
-    let failed =
-        |error: std::io::Error| Error::config(format!("cannot listen at {}: {error}", path.display()));
+    let failed = |error: std::io::Error| {
+        Error::config(format!("cannot listen at {}: {error}", path.display()))
+    };
     let listener = UnixListener::bind(&path).map_err(failed)?;
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     let core = Arc::clone(core);
@@ -58,7 +59,10 @@ pub(crate) fn listen(core: &Arc<Core>) -> Result<Listening> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    drop(tokio::spawn(tokio::time::timeout(LIMIT, serve(Arc::clone(&core), stream))));
+                    drop(tokio::spawn(tokio::time::timeout(
+                        LIMIT,
+                        serve(Arc::clone(&core), stream),
+                    )));
                 }
                 // Out of file handles, most likely.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -71,7 +75,9 @@ pub(crate) fn listen(core: &Arc<Core>) -> Result<Listening> {
 async fn serve(core: Arc<Core>, stream: UnixStream) -> std::io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    BufReader::new(read.take(MOST_REQUEST)).read_line(&mut line).await?;
+    BufReader::new(read.take(MOST_REQUEST))
+        .read_line(&mut line)
+        .await?;
     let answer = match answer(&core, &line).await {
         Ok(answer) => answer,
         Err(error) => json!({"error": error.to_value()}),
@@ -82,13 +88,18 @@ async fn serve(core: Arc<Core>, stream: UnixStream) -> std::io::Result<()> {
 async fn answer(core: &Arc<Core>, line: &str) -> Result<Value> {
     let request: Value = serde_json::from_str(line)
         .map_err(|error| Error::invalid_input(format!("the request is no JSON: {error}")))?;
-    let id = request.get("id").and_then(Value::as_str).unwrap_or_default();
+    let id = request
+        .get("id")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     match request.get("do").and_then(Value::as_str) {
         Some("status") => Ok(status(core)),
         Some("outbox") => Ok(undelivered(&core.journal.live())),
         Some("retry") => Outbox::retry(core, id).await.map(|()| json!({"ok": true})),
         Some("drop") => Outbox::forget(core, id).await.map(|()| json!({"ok": true})),
-        _ => Err(Error::invalid_input("the request is none of status, outbox, retry, drop")),
+        _ => Err(Error::invalid_input(
+            "the request is none of status, outbox, retry, drop",
+        )),
     }
 }
 
@@ -99,9 +110,16 @@ fn status(core: &Core) -> Value {
         .map(|(name, entry)| {
             let state = lock(&entry.state).clone();
             let undelivered = core.journal.live().undelivered(name);
-            let trouble = entry.channel.trouble().filter(|_| state.phase == Phase::Running);
+            let trouble = entry
+                .channel
+                .trouble()
+                .filter(|_| state.phase == Phase::Running);
             let trouble = trouble.map(|text| core.redact(&text));
-            let phase = if trouble.is_some() { "in trouble" } else { state.phase.name() };
+            let phase = if trouble.is_some() {
+                "in trouble"
+            } else {
+                state.phase.name()
+            };
             json!({
                 "name": name, "state": phase, "last_error": trouble.or(state.last_error),
                 "accepted": state.accepted, "undelivered": undelivered,
@@ -122,10 +140,19 @@ fn status(core: &Core) -> Value {
     let (unfinished, outgoing, unclaimed, given_up) = {
         let live = core.journal.live();
         let stuck = live.outgoing().filter(|outgoing| outgoing.is_stuck);
-        let (unclaimed, given_up): (Vec<_>, Vec<_>) = stuck.partition(|outgoing| outgoing.reply.is_claimed);
-        (live.inbounds().count(), live.outgoing().count(), unclaimed.len(), given_up.len())
+        let (unclaimed, given_up): (Vec<_>, Vec<_>) =
+            stuck.partition(|outgoing| outgoing.reply.is_claimed);
+        (
+            live.inbounds().count(),
+            live.outgoing().count(),
+            unclaimed.len(),
+            given_up.len(),
+        )
     };
-    let owners = core.framework.service::<Settings>().map(|settings| settings.get(&settings::OWNERS));
+    let owners = core
+        .framework
+        .service::<Settings>()
+        .map(|settings| settings.get(&settings::OWNERS));
     json!({
         "owners": owners.unwrap_or_default(),
         "pid": std::process::id(),
@@ -146,10 +173,17 @@ fn status(core: &Core) -> Value {
 /// What the process has of the computer; what only Linux tells is `null` elsewhere.
 fn process() -> Value {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let memory =
-        status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
+    let memory = status.lines().find_map(|line| {
+        line.strip_prefix("VmRSS:")?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
     let files = std::fs::read_dir("/proc/self/fd").ok().map(Iterator::count);
-    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
     json!({"memory_mb": memory.map(|kilobytes: u64| kilobytes / 1024), "files": files, "tasks": tasks})
 }
 
@@ -175,7 +209,9 @@ fn undelivered(live: &Live) -> Value {
 
 /// Asks the gateway that runs in a directory; `None` when none does.
 pub async fn ask(directory: &Path, request: &Value) -> Result<Option<Value>> {
-    let Ok(mut stream) = UnixStream::connect(directory.join(SOCKET)).await else { return Ok(None) };
+    let Ok(mut stream) = UnixStream::connect(directory.join(SOCKET)).await else {
+        return Ok(None);
+    };
     let talking = async {
         stream.write_all(format!("{request}\n").as_bytes()).await?;
         let mut answer = String::new();
@@ -183,7 +219,10 @@ pub async fn ask(directory: &Path, request: &Value) -> Result<Option<Value>> {
         std::io::Result::Ok(answer)
     };
     let silent = || Error::new(ErrorKind::Temporary, "the gateway does not answer");
-    let answer = tokio::time::timeout(LIMIT, talking).await.map_err(|_| silent())?.map_err(|_| silent())?;
+    let answer = tokio::time::timeout(LIMIT, talking)
+        .await
+        .map_err(|_| silent())?
+        .map_err(|_| silent())?;
     let answer: Value = serde_json::from_str(&answer).map_err(|_| silent())?;
     match answer.get("error") {
         Some(error) => Err(Error::from_value(error)),
@@ -198,7 +237,11 @@ pub async fn tend(
     durability: Durability,
     request: &Value,
 ) -> Result<Value> {
-    let id = request.get("id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let id = request
+        .get("id")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
     let record = match request.get("do").and_then(Value::as_str) {
         Some("retry") => Record::Retry { id: id.clone() },
         Some("drop") => Record::Forgotten { id: id.clone() },

@@ -31,15 +31,16 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, Envelope, Error, Lifespan, MessageHandler, Result, StreamEvent,
+    BoxFuture, CancellationToken, Channel, Envelope, Error, Lifespan, MessageHandler, Result,
+    StreamEvent,
 };
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinHandle};
 
 pub use self::options::TelegramOptions;
 use self::{
-    access::Gate, client::Client, inbound::Me, limiter::Limiter, outbound::Notes, preview::Previews,
-    progress::Progress, route::Route, typing::Typing,
+    access::Gate, client::Client, inbound::Me, limiter::Limiter, outbound::Notes,
+    preview::Previews, progress::Progress, route::Route, typing::Typing,
 };
 use crate::journal::lock;
 
@@ -118,15 +119,28 @@ impl Bot {
     /// Finds out who the bot is, and that updates come to whoever asks.
     async fn introduce(&self) -> Result<()> {
         let me = self.client.call("getMe", &json!({})).await?;
-        let username = me.get("username").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let username = me
+            .get("username")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let id = me.get("id").and_then(Value::as_i64);
         let id = id.ok_or_else(|| Error::unknown("Telegram does not say who the bot is"))?;
-        let _ = self.me.set(Me { id, username: username.clone() });
+        let _ = self.me.set(Me {
+            id,
+            username: username.clone(),
+        });
         // What piled up is dropped at the start of the program only, not whenever the network comes back.
-        let is_dropped =
-            self.options.drop_pending && !self.has_dropped.load(std::sync::atomic::Ordering::Relaxed);
-        self.client.call("deleteWebhook", &json!({"drop_pending_updates": is_dropped})).await?;
-        self.has_dropped.store(true, std::sync::atomic::Ordering::Relaxed);
+        let is_dropped = self.options.drop_pending
+            && !self.has_dropped.load(std::sync::atomic::Ordering::Relaxed);
+        self.client
+            .call(
+                "deleteWebhook",
+                &json!({"drop_pending_updates": is_dropped}),
+            )
+            .await?;
+        self.has_dropped
+            .store(true, std::sync::atomic::Ordering::Relaxed);
         tracing::info!("telegram.start bot=@{username} {}", self.gate.describe());
         Ok(())
     }
@@ -141,7 +155,11 @@ impl std::fmt::Debug for Bot {
 impl Telegram {
     /// A channel that hands what it accepts to `handler`.
     pub fn new(bot: Arc<Bot>, handler: MessageHandler) -> Self {
-        Self { bot, handler, running: Mutex::default() }
+        Self {
+            bot,
+            handler,
+            running: Mutex::default(),
+        }
     }
 }
 
@@ -156,7 +174,11 @@ impl Channel for Telegram {
                 return Err(Error::config("the bot needs a token: set `telegram.token`"));
             }
             self.bot.introduce().await?;
-            let task = tokio::spawn(poll::run(Arc::clone(&self.bot), Arc::clone(&self.handler), stop));
+            let task = tokio::spawn(poll::run(
+                Arc::clone(&self.bot),
+                Arc::clone(&self.handler),
+                stop,
+            ));
             if let Some(before) = lock(&self.running).replace(task) {
                 before.abort();
             }
@@ -168,7 +190,9 @@ impl Channel for Telegram {
         Box::pin(async move {
             let running = lock(&self.running).take();
             if let Some(mut task) = running
-                && tokio::time::timeout(STOP_DEADLINE, &mut task).await.is_err()
+                && tokio::time::timeout(STOP_DEADLINE, &mut task)
+                    .await
+                    .is_err()
             {
                 task.abort();
             }
@@ -180,7 +204,11 @@ impl Channel for Telegram {
         Box::pin(outbound::deliver(&self.bot, message))
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(
+        &'a self,
+        event: &'a StreamEvent,
+        message: &'a Envelope,
+    ) -> BoxFuture<'a, Result<()>> {
         if let StreamEvent::Text(delta) = event {
             preview::grow(&self.bot, delta, message);
         }
@@ -190,14 +218,20 @@ impl Channel for Telegram {
     fn restore(&self, message: &mut Envelope) {
         media::restore(&self.bot, message);
         if let Ok(route) = Route::of(message) {
-            message.put_slot(Arc::new(Lifespan::new(typing::Scope::new(&self.bot, route.place))));
+            message.put_slot(Arc::new(Lifespan::new(typing::Scope::new(
+                &self.bot,
+                route.place,
+            ))));
         }
     }
 
     fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {
         Box::pin(async move {
             let me = self.bot.client.call("getMe", &json!({})).await?;
-            Ok(me.get("username").and_then(Value::as_str).map(|username| format!("@{username}")))
+            Ok(me
+                .get("username")
+                .and_then(Value::as_str)
+                .map(|username| format!("@{username}")))
         })
     }
 

@@ -63,13 +63,17 @@ impl Ticket {
 
     /// The id of the message, once it is accepted. A duplicate has the id of the first.
     pub fn inbound_id(&self) -> Option<&str> {
-        self.accepted.get().map(|accepted| accepted.inbound_id.as_str())
+        self.accepted
+            .get()
+            .map(|accepted| accepted.inbound_id.as_str())
     }
 
     /// Whether a message with the same key had been accepted before. Then this one leads to nothing, and its ticket
     /// is settled, with no replies, only when the first was answered and its replies delivered already.
     pub fn is_duplicate(&self) -> bool {
-        self.accepted.get().is_some_and(|accepted| accepted.is_duplicate)
+        self.accepted
+            .get()
+            .is_some_and(|accepted| accepted.is_duplicate)
     }
 
     /// How many replies to the first message waited to be claimed, and come now. For a duplicate.
@@ -84,7 +88,11 @@ impl Ticket {
     /// Waits for the end. Never ends when the gateway stops before the message is settled.
     pub async fn settled(&self) -> Outcome {
         let mut outcome = self.outcome.subscribe();
-        match outcome.wait_for(Option::is_some).await.map(|settled| settled.clone()) {
+        match outcome
+            .wait_for(Option::is_some)
+            .await
+            .map(|settled| settled.clone())
+        {
             Ok(Some(settled)) => settled,
             _ => std::future::pending().await,
         }
@@ -93,7 +101,10 @@ impl Ticket {
     /// Names the message. For whoever runs channels.
     pub fn accept(&self, inbound_id: &str, is_duplicate: bool) {
         // The same ticket on two messages is the channel's mistake; the first counts.
-        let _ = self.accepted.set(Accepted { inbound_id: inbound_id.to_owned(), is_duplicate });
+        let _ = self.accepted.set(Accepted {
+            inbound_id: inbound_id.to_owned(),
+            is_duplicate,
+        });
     }
 
     /// Tells what became of the message. For whoever runs channels.

@@ -76,12 +76,17 @@ impl Webhook {
 
     /// Where it listens, while it runs.
     pub fn address(&self) -> Option<SocketAddr> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|running| running.address)
+        self.running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_ref()
+            .map(|running| running.address)
     }
 
     async fn listen(&self, stop: CancellationToken) -> Result<()> {
         let token = self.options.token.clone();
-        let token = token.ok_or_else(|| Error::config("the webhook needs a token: set `webhook.token`"))?;
+        let token =
+            token.ok_or_else(|| Error::config("the webhook needs a token: set `webhook.token`"))?;
         let listener = bind(&self.options.listen).await?;
         let address = listener.local_addr()?;
         let hurry = CancellationToken::new();
@@ -93,9 +98,20 @@ impl Webhook {
             hurry.clone(),
         )?;
         let task = tokio::spawn(server.run(listener, stop));
-        tracing::info!("webhook.listening address={address} role={}", self.options.role.name());
-        let running = Running { address, hurry, task };
-        let before = self.running.lock().unwrap_or_else(PoisonError::into_inner).replace(running);
+        tracing::info!(
+            "webhook.listening address={address} role={}",
+            self.options.role.name()
+        );
+        let running = Running {
+            address,
+            hurry,
+            task,
+        };
+        let before = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .replace(running);
         if let Some(before) = before {
             before.task.abort();
         }
@@ -118,7 +134,9 @@ impl Webhook {
             let text = "nobody has come for it; a request with the same idempotency key gets it";
             return Err(Error::not_found(text).with_detail(UNCLAIMED, true));
         }
-        if let Some(url) = own.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback())) {
+        if let Some(url) =
+            own.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback()))
+        {
             return self.callbacks.post(&url, inbound_id, &outbound).await;
         }
         let exchange = exchange.ok_or_else(|| {
@@ -156,10 +174,19 @@ impl Channel for Webhook {
 
     fn stop(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some(mut running) = running else { return Ok(()) };
+            let running = self
+                .running
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            let Some(mut running) = running else {
+                return Ok(());
+            };
             running.hurry.cancel();
-            if tokio::time::timeout(STOP_DEADLINE, &mut running.task).await.is_err() {
+            if tokio::time::timeout(STOP_DEADLINE, &mut running.task)
+                .await
+                .is_err()
+            {
                 running.task.abort();
             }
             Ok(())
@@ -170,7 +197,11 @@ impl Channel for Webhook {
         Box::pin(self.deliver(message))
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(
+        &'a self,
+        event: &'a StreamEvent,
+        message: &'a Envelope,
+    ) -> BoxFuture<'a, Result<()>> {
         if let StreamEvent::Text(delta) = event {
             let own = message.slot::<Exchange>();
             let named = || self.exchanges.find(&message.slot::<Delivery>()?.inbound_id);
@@ -182,9 +213,14 @@ impl Channel for Webhook {
     }
 
     fn audience(&self) -> Option<String> {
-        let address =
-            self.address().map_or_else(|| self.options.listen.clone(), |address| address.to_string());
-        Some(format!("whoever has the token of http://{address}/v1/messages is {}", self.options.role.name()))
+        let address = self.address().map_or_else(
+            || self.options.listen.clone(),
+            |address| address.to_string(),
+        );
+        Some(format!(
+            "whoever has the token of http://{address}/v1/messages is {}",
+            self.options.role.name()
+        ))
     }
 
     fn enabled(&self) -> bool {

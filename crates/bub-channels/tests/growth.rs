@@ -22,8 +22,15 @@ const MOST: usize = 400;
 
 fn memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    line.trim()
+        .trim_end_matches(" kB")
+        .parse::<usize>()
+        .unwrap()
+        * 1024
 }
 
 async fn turns(world: &World, count: usize) {
@@ -31,7 +38,12 @@ async fn turns(world: &World, count: usize) {
     for round in 0..count / CHATS {
         let mut tickets = Vec::with_capacity(CHATS);
         for chat in 0..CHATS {
-            tickets.push(channel.say(&format!("chat{chat}"), &format!("number {round}")).await.unwrap());
+            tickets.push(
+                channel
+                    .say(&format!("chat{chat}"), &format!("number {round}"))
+                    .await
+                    .unwrap(),
+            );
         }
         for ticket in tickets {
             ticket.settled().await;

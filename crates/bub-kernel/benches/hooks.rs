@@ -1,12 +1,16 @@
 //! What calling hooks costs, in time and allocations.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails is meant to stop")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a benchmark that fails is meant to stop"
+)]
 
 use std::{future::Future, sync::Arc};
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Prompt, Result, StreamEvent,
-    TurnOptions, hooks,
+    BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Prompt, Result,
+    StreamEvent, TurnOptions, hooks,
     hooks::{
         args,
         point::{DispatchOutbound, ResolveSession},
@@ -100,7 +104,9 @@ fn ready<T>(work: impl Future<Output = T>) -> T {
 fn broadcast(bencher: Bencher<'_, '_>, framework: &Framework) {
     let message = Envelope::text("hi");
     bencher.bench_local(|| {
-        let args = args::DispatchOutbound { message: black_box(&message) };
+        let args = args::DispatchOutbound {
+            message: black_box(&message),
+        };
         ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap()
     });
 }
@@ -118,7 +124,9 @@ fn broadcast_5_ready_async(bencher: Bencher<'_, '_>) {
 fn first(bencher: Bencher<'_, '_>, framework: &Framework) {
     let message = Envelope::text("hi");
     bencher.bench_local(|| {
-        let args = args::ResolveSession { message: black_box(&message) };
+        let args = args::ResolveSession {
+            message: black_box(&message),
+        };
         ready(framework.hooks().call_first::<ResolveSession>(args)).is_ok()
     });
 }
@@ -137,7 +145,9 @@ fn call_first_past_5_without_opinion(bencher: Bencher<'_, '_>) {
 const PLUGINS: [usize; 5] = [0, 1, 5, 10, 20];
 
 fn with_silent(count: usize) -> Framework {
-    let mut builder = Framework::builder().workspace("/project").plugin("echo", Echo);
+    let mut builder = Framework::builder()
+        .workspace("/project")
+        .plugin("echo", Echo);
     for number in 0..count {
         builder = builder.plugin(number.to_string(), Silent);
     }
@@ -153,7 +163,11 @@ fn call_first_past(bencher: Bencher<'_, '_>, plugins: usize) {
 fn bare_turn_with_silent_plugins(bencher: Bencher<'_, '_>, plugins: usize) {
     let framework = with_silent(plugins);
     bencher
-        .with_inputs(|| Envelope::text("hi").with("channel", "cli").with("chat_id", "room"))
+        .with_inputs(|| {
+            Envelope::text("hi")
+                .with("channel", "cli")
+                .with("chat_id", "room")
+        })
         .bench_local_values(|message| {
             ready(framework.process_inbound(message, TurnOptions::default())).unwrap()
         });
@@ -161,16 +175,26 @@ fn bare_turn_with_silent_plugins(bencher: Bencher<'_, '_>, plugins: usize) {
 
 #[divan::bench]
 fn caught_panic(bencher: Bencher<'_, '_>) {
-    first(bencher, &Framework::builder().plugin("panicking", Panicking).build());
+    first(
+        bencher,
+        &Framework::builder().plugin("panicking", Panicking).build(),
+    );
 }
 
 /// One echo plugin and no builtin; the message is made outside the measurement.
 #[divan::bench]
 fn bare_turn(bencher: Bencher<'_, '_>) {
-    let framework = Framework::builder().workspace("/project").plugin("echo", Echo).build();
+    let framework = Framework::builder()
+        .workspace("/project")
+        .plugin("echo", Echo)
+        .build();
     bencher
         .counter(ItemsCount::new(1_usize))
-        .with_inputs(|| Envelope::text("hi").with("channel", "cli").with("chat_id", "room"))
+        .with_inputs(|| {
+            Envelope::text("hi")
+                .with("channel", "cli")
+                .with("chat_id", "room")
+        })
         .bench_local_values(|message| {
             ready(framework.process_inbound(message, TurnOptions::default())).unwrap()
         });
@@ -180,13 +204,25 @@ fn bare_turn(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn bare_turn_with_its_message_in_a_runtime(bencher: Bencher<'_, '_>) {
     const TURNS: usize = 1_000;
-    let framework = Framework::builder().workspace("/project").plugin("echo", Echo).build();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let framework = Framework::builder()
+        .workspace("/project")
+        .plugin("echo", Echo)
+        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     bencher.counter(ItemsCount::new(TURNS)).bench_local(|| {
         runtime.block_on(async {
             for _ in 0..TURNS {
-                let message = Envelope::text("hi").with("channel", "cli").with("chat_id", "room");
-                black_box(framework.process_inbound(message, TurnOptions::default()).await.unwrap());
+                let message = Envelope::text("hi")
+                    .with("channel", "cli")
+                    .with("chat_id", "room");
+                black_box(
+                    framework
+                        .process_inbound(message, TurnOptions::default())
+                        .await
+                        .unwrap(),
+                );
             }
         });
     });
@@ -225,11 +261,16 @@ impl ChannelRouter for ToCli {
 fn stream_event_through_wrap_stream(bencher: Bencher<'_, '_>) {
     const EVENTS: usize = 1_000;
     let router = ToCli(Arc::new(Cli));
-    let message = Envelope::text("hi").with("channel", "cli").with("chat_id", "room").with("session_id", "s");
+    let message = Envelope::text("hi")
+        .with("channel", "cli")
+        .with("chat_id", "room")
+        .with("session_id", "s");
     bencher
         .counter(ItemsCount::new(EVENTS))
         .with_inputs(|| {
-            let events: Vec<_> = (0..EVENTS).map(|_| StreamEvent::Text("word".into())).collect();
+            let events: Vec<_> = (0..EVENTS)
+                .map(|_| StreamEvent::Text("word".into()))
+                .collect();
             router.wrap_stream(&message, ModelStream::of(events))
         })
         .bench_local_values(|mut stream| {

@@ -12,7 +12,10 @@ pub struct Admission {
 impl Admission {
     /// A decision without a reason.
     pub fn new(decision: Decision) -> Self {
-        Self { decision, reason: None }
+        Self {
+            decision,
+            reason: None,
+        }
     }
 
     /// The same with a reason.

@@ -46,7 +46,11 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Sees each event while the model runs; `message` is the inbound one, for its routing fields.
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(
+        &'a self,
+        event: &'a StreamEvent,
+        message: &'a Envelope,
+    ) -> BoxFuture<'a, Result<()>> {
         let _ = (event, message);
         Box::pin(std::future::ready(Ok(())))
     }
@@ -59,8 +63,14 @@ pub trait Channel: Send + Sync + 'static {
             let (channel, message) = (Arc::clone(&self), Arc::clone(&message));
             async move {
                 let event = event?;
-                if let Err(error) = guard::run(|| channel.on_event(&event, &message)).await.flatten() {
-                    tracing::warn!("channel.on_event_failed channel={} error={error}", channel.name());
+                if let Err(error) = guard::run(|| channel.on_event(&event, &message))
+                    .await
+                    .flatten()
+                {
+                    tracing::warn!(
+                        "channel.on_event_failed channel={} error={error}",
+                        channel.name()
+                    );
                 }
                 Ok(event)
             }

@@ -40,7 +40,11 @@ impl CliCommand {
         F: Fn(CliContext) -> R + Send + Sync + 'static,
         R: Future<Output = Result<ExitCode>> + Send + 'static,
     {
-        Self { command, run: Arc::new(move |context| Box::pin(run(context))), is_offered: false }
+        Self {
+            command,
+            run: Arc::new(move |context| Box::pin(run(context))),
+            is_offered: false,
+        }
     }
 }
 
@@ -67,7 +71,10 @@ impl CliApp {
     pub fn add(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let name = command.command.get_name();
-        if commands.iter().all(|known| known.is_offered || known.command.get_name() != name) {
+        if commands
+            .iter()
+            .all(|known| known.is_offered || known.command.get_name() != name)
+        {
             commands.push(command);
         }
     }
@@ -75,13 +82,17 @@ impl CliApp {
     /// Adds a command that replaces none: one whose name is taken, by whomever, is left out.
     pub fn offer(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        commands.push(CliCommand { is_offered: true, ..command });
+        commands.push(CliCommand {
+            is_offered: true,
+            ..command
+        });
     }
 
     /// All commands, those that were only offered last.
     pub fn into_commands(self) -> Vec<CliCommand> {
         let all = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let (offered, mut commands): (Vec<_>, Vec<_>) = all.into_iter().partition(|known| known.is_offered);
+        let (offered, mut commands): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|known| known.is_offered);
         for command in offered {
             let name = command.command.get_name();
             if name == "help" || commands.iter().any(|known| known.is_called(name)) {

@@ -31,7 +31,10 @@ impl Envelope {
 
     /// An envelope with room for `capacity` fields.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { fields: Fields::with_capacity(capacity), slots: Slots::default() }
+        Self {
+            fields: Fields::with_capacity(capacity),
+            slots: Slots::default(),
+        }
     }
 
     /// An envelope that holds only content.
@@ -120,13 +123,17 @@ impl Envelope {
 
     /// The channel a reply goes to: `output_channel`, or else the channel itself.
     pub fn output_channel(&self) -> Option<Cow<'_, str>> {
-        let own = self.text_field("output_channel").filter(|name| !name.is_empty());
+        let own = self
+            .text_field("output_channel")
+            .filter(|name| !name.is_empty());
         own.or_else(|| self.channel())
     }
 
     /// `channel:chat_id`, each `default` when it is not there: the session of a message that names none.
     pub fn chat_session(&self) -> String {
-        let part = |value: Option<Cow<'_, str>>| value.map_or_else(|| "default".to_owned(), Cow::into_owned);
+        let part = |value: Option<Cow<'_, str>>| {
+            value.map_or_else(|| "default".to_owned(), Cow::into_owned)
+        };
         format!("{}:{}", part(self.channel()), part(self.chat_id()))
     }
 
@@ -137,7 +144,9 @@ impl Envelope {
 
     /// Whether somebody addressed the agent, as opposed to merely being heard.
     pub fn is_active(&self) -> bool {
-        self.field("is_active").and_then(Value::as_bool).unwrap_or(false)
+        self.field("is_active")
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
     }
 
     /// One value of the context map.
@@ -147,9 +156,13 @@ impl Envelope {
 
     /// The context as `key=value` pairs joined by `|`, in insertion order, without `_private` keys.
     pub fn context_str(&self) -> String {
-        let Some(Value::Object(context)) = self.field("context") else { return String::new() };
+        let Some(Value::Object(context)) = self.field("context") else {
+            return String::new();
+        };
         let public = context.iter().filter(|(key, _)| !key.starts_with('_'));
-        let pairs: Vec<String> = public.map(|(key, value)| format!("{key}={}", stringify(value))).collect();
+        let pairs: Vec<String> = public
+            .map(|(key, value)| format!("{key}={}", stringify(value)))
+            .collect();
         pairs.join("|")
     }
 
@@ -158,13 +171,18 @@ impl Envelope {
         if let Some(media) = self.slot::<Media>() {
             return media.0.clone();
         }
-        let Some(Value::Array(items)) = self.field("media") else { return Vec::new() };
+        let Some(Value::Array(items)) = self.field("media") else {
+            return Vec::new();
+        };
         items.iter().filter_map(MediaItem::from_value).collect()
     }
 
     /// Attaches media, in place of what was attached.
     pub fn set_media(&mut self, items: Vec<MediaItem>) {
-        self.set("media", items.iter().map(MediaItem::to_value).collect::<Vec<_>>());
+        self.set(
+            "media",
+            items.iter().map(MediaItem::to_value).collect::<Vec<_>>(),
+        );
         self.put_slot(Arc::new(Media(items)));
     }
 
@@ -176,9 +194,16 @@ impl Envelope {
     /// Merges messages that arrived together: the last one is the template, content is joined by
     /// newlines, media are collected from all. It can do no more than the least of the senders.
     pub fn merge_batch(batch: Vec<Self>) -> Result<Self> {
-        let contents: Vec<_> = batch.iter().map(|message| message.content().into_owned()).collect();
+        let contents: Vec<_> = batch
+            .iter()
+            .map(|message| message.content().into_owned())
+            .collect();
         let media: Vec<_> = batch.iter().flat_map(Self::media).collect();
-        let least = batch.iter().rev().map(Self::sender).min_by_key(|sender| sender.role);
+        let least = batch
+            .iter()
+            .rev()
+            .map(Self::sender)
+            .min_by_key(|sender| sender.role);
         let mut merged = batch
             .into_iter()
             .next_back()
@@ -213,7 +238,10 @@ pub(crate) fn stringify(value: &Value) -> String {
 
 impl From<Fields> for Envelope {
     fn from(fields: Fields) -> Self {
-        Self { fields, slots: Slots::default() }
+        Self {
+            fields,
+            slots: Slots::default(),
+        }
     }
 }
 

@@ -51,12 +51,18 @@ impl ErrorKind {
 
     /// The name used in text, on the tape and in the plugin protocol.
     pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(kind, _)| *kind == self).map_or("unknown", |(_, name)| name)
+        Self::NAMES
+            .iter()
+            .find(|(kind, _)| *kind == self)
+            .map_or("unknown", |(_, name)| name)
     }
 
     /// The kind of that name; a name nobody knows is [`ErrorKind::Unknown`].
     pub fn from_name(name: &str) -> Self {
-        Self::NAMES.iter().find(|(_, known)| *known == name).map_or(Self::Unknown, |(kind, _)| *kind)
+        Self::NAMES
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map_or(Self::Unknown, |(kind, _)| *kind)
     }
 }
 
@@ -125,8 +131,10 @@ impl Error {
             Err(foreign) => {
                 // It is somebody else's code that puts the error into words.
                 let message = guard::catch(|| foreign.to_string());
-                let message = message.unwrap_or_else(|_| "an error that cannot be put into words".to_owned());
-                Self::new(ErrorKind::Unknown, message).edit(|inner| inner.source = Some(Arc::from(foreign)))
+                let message =
+                    message.unwrap_or_else(|_| "an error that cannot be put into words".to_owned());
+                Self::new(ErrorKind::Unknown, message)
+                    .edit(|inner| inner.source = Some(Arc::from(foreign)))
             }
         }
     }
@@ -142,7 +150,11 @@ impl Error {
         let text = |key: &str| value.get(key).and_then(Value::as_str);
         let kind = ErrorKind::from_name(text("kind").unwrap_or_default());
         let message = text("message").map_or_else(|| stringify(value), str::to_owned);
-        let mut details = value.get("details").and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut details = value
+            .get("details")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
         // What has no place of its own is kept: an unknown kind, further keys.
         for (key, extra) in value.as_object().into_iter().flatten() {
             let is_known = match key.as_str() {
@@ -186,7 +198,12 @@ impl Error {
         if self.0.origin.is_some() {
             return self;
         }
-        self.edit(|inner| inner.origin = Some(Origin { hook, plugin: Arc::clone(plugin) }))
+        self.edit(|inner| {
+            inner.origin = Some(Origin {
+                hook,
+                plugin: Arc::clone(plugin),
+            })
+        })
     }
 
     fn edit(mut self, change: impl FnOnce(&mut Inner)) -> Self {
@@ -221,7 +238,10 @@ impl Error {
 
     /// The plugin's own error, by its type.
     pub fn downcast_ref<E: StdError + 'static>(&self) -> Option<&E> {
-        self.0.source.as_deref().and_then(|source| source.downcast_ref())
+        self.0
+            .source
+            .as_deref()
+            .and_then(|source| source.downcast_ref())
     }
 }
 
@@ -238,7 +258,8 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Error");
-        out.field("kind", &self.0.kind).field("message", &self.0.message);
+        out.field("kind", &self.0.kind)
+            .field("message", &self.0.message);
         if let Some(origin) = &self.0.origin {
             out.field("origin", origin);
         }

@@ -32,7 +32,10 @@ impl Fields {
 
     /// The value of a field.
     pub fn get(&self, name: &str) -> Option<&Value> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value)
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value)
     }
 
     /// The value of a field when it is a string.
@@ -77,8 +80,12 @@ impl Fields {
     }
 
     fn merge_many(&mut self, incoming: Self) {
-        let mut places: HashMap<Name, usize> =
-            self.0.iter().enumerate().map(|(place, (name, _))| (name.clone(), place)).collect();
+        let mut places: HashMap<Name, usize> = self
+            .0
+            .iter()
+            .enumerate()
+            .map(|(place, (name, _))| (name.clone(), place))
+            .collect();
         for (name, value) in incoming.0 {
             let place = *places.entry(name.clone()).or_insert(self.0.len());
             match self.0.get_mut(place) {
@@ -106,7 +113,9 @@ impl Fields {
 
 impl<N: Into<Name>, V: Into<Value>> FromIterator<(N, V)> for Fields {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(items: I) -> Self {
-        let pairs = items.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let pairs = items
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()));
         let mut fields = Self::new();
         // Names may repeat: the later one counts.
         fields.merge_many(Self(pairs.collect()));
@@ -116,13 +125,21 @@ impl<N: Into<Name>, V: Into<Value>> FromIterator<(N, V)> for Fields {
 
 impl From<Map<String, Value>> for Fields {
     fn from(map: Map<String, Value>) -> Self {
-        Self(map.into_iter().map(|(name, value)| (Name::Owned(name), value)).collect())
+        Self(
+            map.into_iter()
+                .map(|(name, value)| (Name::Owned(name), value))
+                .collect(),
+        )
     }
 }
 
 impl From<Fields> for Map<String, Value> {
     fn from(fields: Fields) -> Self {
-        fields.0.into_iter().map(|(name, value)| (name.into_owned(), value)).collect()
+        fields
+            .0
+            .into_iter()
+            .map(|(name, value)| (name.into_owned(), value))
+            .collect()
     }
 }
 

@@ -72,31 +72,57 @@ impl Framework {
 
     /// Binds the router of outbound messages; `None` unbinds it.
     pub fn bind_router(&self, router: Option<Arc<dyn ChannelRouter>>) {
-        *self.0.router.write().unwrap_or_else(PoisonError::into_inner) = router;
+        *self
+            .0
+            .router
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = router;
     }
 
     /// The bound router.
     pub fn router(&self) -> Option<Arc<dyn ChannelRouter>> {
-        self.0.router.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .router
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(crate) fn scope(&self) -> Option<Arc<Scope>> {
-        self.0.scopes.read().unwrap_or_else(PoisonError::into_inner).last().cloned()
+        self.0
+            .scopes
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .last()
+            .cloned()
     }
 
     pub(crate) fn enter_scope(&self, scope: Arc<Scope>) {
-        self.0.scopes.write().unwrap_or_else(PoisonError::into_inner).push(scope);
+        self.0
+            .scopes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(scope);
     }
 
     pub(crate) fn leave_scope(&self, scope: &Arc<Scope>) {
-        let mut scopes = self.0.scopes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut scopes = self
+            .0
+            .scopes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         scopes.retain(|open| !Arc::ptr_eq(open, scope));
     }
 }
 
 /// A path that is not UTF-8 is spelled out byte by byte, so that two of them never read alike.
 fn text_of(path: &Path) -> String {
-    let escaped = || path.as_os_str().as_encoded_bytes().escape_ascii().to_string();
+    let escaped = || {
+        path.as_os_str()
+            .as_encoded_bytes()
+            .escape_ascii()
+            .to_string()
+    };
     path.to_str().map_or_else(escaped, str::to_owned)
 }
 
@@ -164,7 +190,8 @@ impl FrameworkBuilder {
         name: impl AsRef<str>,
         make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
     ) -> Self {
-        self.plugins.push((Arc::from(name.as_ref()), plugin::factory(make)));
+        self.plugins
+            .push((Arc::from(name.as_ref()), plugin::factory(make)));
         self
     }
 
@@ -183,7 +210,9 @@ impl FrameworkBuilder {
     pub fn build(self) -> Framework {
         let workspace = self.workspace.unwrap_or_else(|| PathBuf::from("."));
         // One directory is one workspace, however it was named: tapes are found by this path.
-        let resolved = workspace.canonicalize().or_else(|_| std::path::absolute(&workspace));
+        let resolved = workspace
+            .canonicalize()
+            .or_else(|_| std::path::absolute(&workspace));
         let workspace = resolved.unwrap_or(workspace);
         let framework = FrameworkRef::default();
         let context = PluginContext {
@@ -196,9 +225,9 @@ impl FrameworkBuilder {
         let mut tools = Vec::new();
         let mut plugins = Vec::with_capacity(self.plugins.len());
         for (index, (name, factory)) in self.plugins.into_iter().enumerate() {
-            let is_taken = plugins
-                .iter()
-                .any(|known: &PluginStatus| known.name == name && known.state == PluginState::Active);
+            let is_taken = plugins.iter().any(|known: &PluginStatus| {
+                known.name == name && known.state == PluginState::Active
+            });
             let loaded = if is_taken {
                 Err(Error::config("a plugin of this name is registered already"))
             } else {
@@ -239,6 +268,8 @@ impl FrameworkBuilder {
 impl fmt::Debug for FrameworkBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.plugins.iter().map(|(name, _)| name).collect();
-        f.debug_struct("FrameworkBuilder").field("plugins", &names).finish_non_exhaustive()
+        f.debug_struct("FrameworkBuilder")
+            .field("plugins", &names)
+            .finish_non_exhaustive()
     }
 }

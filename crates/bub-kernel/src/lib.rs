@@ -85,7 +85,9 @@ pub use state::{RUNTIME_PREFIX, State, StatePatch};
 pub use steering::{SteeringHandle, SteeringInbox};
 pub use stream::{ModelStream, StreamEvent};
 pub use tokio_util::sync::CancellationToken;
-pub use tool::{Tool, ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, run_tool};
+pub use tool::{
+    Tool, ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, run_tool,
+};
 
 /// A boxed future that can move between threads: how traits here return what takes time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

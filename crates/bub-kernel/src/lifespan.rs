@@ -61,7 +61,10 @@ impl Lifespan {
     }
 
     fn take(&self) -> Phase {
-        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), Phase::Done)
+        std::mem::replace(
+            &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            Phase::Done,
+        )
     }
 
     fn put(&self, phase: Phase) {

@@ -66,12 +66,28 @@ pub struct MediaItem {
 impl MediaItem {
     /// An item that is found at a URL.
     pub fn at(kind: MediaKind, mime: impl Into<String>, url: impl Into<String>) -> Self {
-        Self { kind, mime: mime.into(), filename: None, url: Some(url.into()), fetcher: None }
+        Self {
+            kind,
+            mime: mime.into(),
+            filename: None,
+            url: Some(url.into()),
+            fetcher: None,
+        }
     }
 
     /// An item whose bytes are fetched when needed.
-    pub fn fetched(kind: MediaKind, mime: impl Into<String>, fetcher: Arc<dyn MediaFetcher>) -> Self {
-        Self { kind, mime: mime.into(), filename: None, url: None, fetcher: Some(fetcher) }
+    pub fn fetched(
+        kind: MediaKind,
+        mime: impl Into<String>,
+        fetcher: Arc<dyn MediaFetcher>,
+    ) -> Self {
+        Self {
+            kind,
+            mime: mime.into(),
+            filename: None,
+            url: None,
+            fetcher: Some(fetcher),
+        }
     }
 
     /// The URL, or else a data URL of the fetched bytes, or `None` when there are none.
@@ -79,7 +95,9 @@ impl MediaItem {
         if let Some(url) = &self.url {
             return Ok(Some(url.clone()));
         }
-        let Some(fetcher) = &self.fetcher else { return Ok(None) };
+        let Some(fetcher) = &self.fetcher else {
+            return Ok(None);
+        };
         let bytes = fetcher.fetch().await?;
         Ok(bytes.map(|bytes| format!("data:{};base64,{}", self.mime, STANDARD.encode(bytes))))
     }
@@ -87,7 +105,9 @@ impl MediaItem {
     /// The bytes themselves, when they are at hand: in a data URL, or fetched.
     pub async fn bytes(&self) -> Result<Option<Vec<u8>>> {
         if let Some(url) = &self.url {
-            let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+            let data = url
+                .strip_prefix("data:")
+                .and_then(|rest| rest.split_once(";base64,"));
             return Ok(data.and_then(|(_, data)| STANDARD.decode(data).ok()));
         }
         match &self.fetcher {
@@ -135,7 +155,12 @@ const AUDIO_FORMATS: [(&str, &str); 2] = [("mp3", "audio/mpeg"), ("m4a", "audio/
 
 /// The short format name of an audio MIME type: `audio/mpeg; codecs=…` is `mp3`.
 pub fn audio_format(mime: &str) -> String {
-    let essence = mime.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let essence = mime
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     if let Some((format, _)) = AUDIO_FORMATS.iter().find(|(_, known)| *known == essence) {
         return (*format).to_owned();
     }

@@ -12,7 +12,9 @@ use crate::{
     framework::Framework,
     hooks::{
         HookPoint, args, guard,
-        point::{BuildPrompt, DispatchOutbound, LoadState, RenderOutbound, ResolveSession, SaveState},
+        point::{
+            BuildPrompt, DispatchOutbound, LoadState, RenderOutbound, ResolveSession, SaveState,
+        },
     },
     prompt::Prompt,
     recorder::RecorderHandle,
@@ -47,7 +49,10 @@ impl TurnOptions {
 
     /// A turn whose output channels see grow.
     pub fn streaming() -> Self {
-        Self { stream_output: true, ..Self::default() }
+        Self {
+            stream_output: true,
+            ..Self::default()
+        }
     }
 }
 
@@ -70,7 +75,11 @@ impl Framework {
     /// Runs one turn.
     ///
     /// A failure of any stage is logged, told to `on_error` as stage `turn`, and returned.
-    pub async fn process_inbound(&self, mut inbound: Envelope, options: TurnOptions) -> Result<TurnResult> {
+    pub async fn process_inbound(
+        &self,
+        mut inbound: Envelope,
+        options: TurnOptions,
+    ) -> Result<TurnResult> {
         let outcome = self.turn(&mut inbound, &options).await;
         let failure = outcome.as_ref().err();
         match failure {
@@ -84,7 +93,9 @@ impl Framework {
         // A lifespan that no `save_state` closed, because the turn never got there, ends here.
         close_lifespan(&inbound, failure).await;
         if let Some(error) = failure {
-            self.hooks().notify_error("turn", error, Some(&inbound)).await;
+            self.hooks()
+                .notify_error("turn", error, Some(&inbound))
+                .await;
         }
         outcome
     }
@@ -103,36 +114,67 @@ impl Framework {
         }
 
         tracing::info!(target: CONTENTS_LOG, "turn.prompt session={session_id:?} text={:?}", prompt.text());
-        let turn = Turn { framework: self, message: inbound, session_id: &session_id, state: &state };
+        let turn = Turn {
+            framework: self,
+            message: inbound,
+            session_id: &session_id,
+            state: &state,
+        };
         let mut output = String::new();
-        let answered = until(cancel, turn.run_model(&prompt, options.stream_output, &mut output)).await;
+        let answered = until(
+            cancel,
+            turn.run_model(&prompt, options.stream_output, &mut output),
+        )
+        .await;
         tracing::info!(target: CONTENTS_LOG, "turn.answer session={session_id:?} text={output:?}");
-        let saved = turn.save_state(&prompt, &output, answered.as_ref().err()).await;
+        let saved = turn
+            .save_state(&prompt, &output, answered.as_ref().err())
+            .await;
         answered?;
         saved?;
         let model_output = output;
 
         let outbounds = turn.render(&model_output).await?;
         for outbound in &outbounds {
-            self.hooks().call_many::<DispatchOutbound>(args::DispatchOutbound { message: outbound }).await?;
+            self.hooks()
+                .call_many::<DispatchOutbound>(args::DispatchOutbound { message: outbound })
+                .await?;
         }
-        Ok(TurnResult { session_id, prompt, model_output, outbounds, state })
+        Ok(TurnResult {
+            session_id,
+            prompt,
+            model_output,
+            outbounds,
+            state,
+        })
     }
 
     /// Names the session of a message.
     pub async fn resolve_session(&self, message: &Envelope) -> Result<String> {
-        let resolved = self.hooks().call_first::<ResolveSession>(args::ResolveSession { message }).await?;
-        Ok(resolved.filter(|id| !id.is_empty()).unwrap_or_else(|| default_session(message)))
+        let resolved = self
+            .hooks()
+            .call_first::<ResolveSession>(args::ResolveSession { message })
+            .await?;
+        Ok(resolved
+            .filter(|id| !id.is_empty())
+            .unwrap_or_else(|| default_session(message)))
     }
 
     /// Builds the state of a turn: the runtime's own seeds, then what plugins contribute.
     pub async fn build_state(&self, message: &Envelope, session_id: &str) -> Result<State> {
-        let mut seeds = StatePatch::with_capacity(4).with("_runtime_workspace", self.workspace_text());
+        let mut seeds =
+            StatePatch::with_capacity(4).with("_runtime_workspace", self.workspace_text());
         if let Some(inbox) = self.steering_inbox() {
             seeds = seeds.with_slot(std::sync::Arc::new(SteeringHandle(inbox)));
         }
         let state = State::from_patch(seeds);
-        let patches = self.hooks().call_many::<LoadState>(args::LoadState { message, session_id }).await?;
+        let patches = self
+            .hooks()
+            .call_many::<LoadState>(args::LoadState {
+                message,
+                session_id,
+            })
+            .await?;
         // Called latest first, merged the other way round: the latest registered has the last word.
         for patch in patches.into_iter().rev().flatten() {
             state.merge(patch);
@@ -141,8 +183,17 @@ impl Framework {
     }
 
     /// Makes the prompt of a message; an empty one is replaced by the content of the message.
-    pub async fn build_prompt(&self, message: &Envelope, session_id: &str, state: &State) -> Result<Prompt> {
-        let args = args::BuildPrompt { message, session_id, state };
+    pub async fn build_prompt(
+        &self,
+        message: &Envelope,
+        session_id: &str,
+        state: &State,
+    ) -> Result<Prompt> {
+        let args = args::BuildPrompt {
+            message,
+            session_id,
+            state,
+        };
         let built = self.hooks().call_first::<BuildPrompt>(args).await?;
         let usable = built.filter(|prompt| !prompt.is_empty());
         Ok(usable.unwrap_or_else(|| Prompt::Text(message.content().into_owned())))
@@ -159,8 +210,17 @@ struct Turn<'a> {
 
 impl Turn<'_> {
     /// Collects the answer in `output`, which holds what there is of it when the stage fails or is cancelled.
-    async fn run_model(&self, prompt: &Prompt, stream_output: bool, output: &mut String) -> Result<()> {
-        let args = args::RunModel { prompt, session_id: self.session_id, state: self.state };
+    async fn run_model(
+        &self,
+        prompt: &Prompt,
+        stream_output: bool,
+        output: &mut String,
+    ) -> Result<()> {
+        let args = args::RunModel {
+            prompt,
+            session_id: self.session_id,
+            state: self.state,
+        };
         let Some(mut stream) = self.framework.hooks().run_model_stage(args).await? else {
             *output = self.echo(prompt).await;
             return Ok(());
@@ -168,13 +228,19 @@ impl Turn<'_> {
         if stream_output && let Some(router) = self.framework.router() {
             stream = guard::catch(|| router.wrap_stream(self.message, stream))?;
         }
-        self.framework.hooks().collect_text(stream, output, Some(self.message)).await
+        self.framework
+            .hooks()
+            .collect_text(stream, output, Some(self.message))
+            .await
     }
 
     /// Nobody answered: that is reported, and the prompt stands in for the answer.
     async fn echo(&self, prompt: &Prompt) -> String {
         let error = Error::unknown("no model skill returned output");
-        self.framework.hooks().report_model_error(&error, Some(self.message)).await;
+        self.framework
+            .hooks()
+            .report_model_error(&error, Some(self.message))
+            .await;
         match prompt {
             Prompt::Text(text) => text.clone(),
             Prompt::Parts(_) => self.message.content().into_owned(),
@@ -210,14 +276,23 @@ impl Turn<'_> {
             state: self.state,
             model_output,
         };
-        let batches = self.framework.hooks().call_many::<RenderOutbound>(args).await?;
+        let batches = self
+            .framework
+            .hooks()
+            .call_many::<RenderOutbound>(args)
+            .await?;
         let rendered: Vec<_> = batches.into_iter().flatten().flatten().collect();
-        Ok(if rendered.is_empty() { vec![self.plain_reply(model_output)] } else { rendered })
+        Ok(if rendered.is_empty() {
+            vec![self.plain_reply(model_output)]
+        } else {
+            rendered
+        })
     }
 
     fn plain_reply(&self, model_output: &str) -> Envelope {
-        let mut reply =
-            Envelope::with_capacity(4).with("content", model_output).with("session_id", self.session_id);
+        let mut reply = Envelope::with_capacity(4)
+            .with("content", model_output)
+            .with("session_id", self.session_id);
         for name in ["channel", "chat_id"] {
             if let Some(value) = self.message.field(name).filter(|value| !value.is_null()) {
                 reply.set(name, value.clone());
@@ -228,8 +303,13 @@ impl Turn<'_> {
 }
 
 /// Runs a stage, unless or until the turn is cancelled.
-async fn until<T>(cancel: Option<&CancellationToken>, stage: impl Future<Output = Result<T>>) -> Result<T> {
-    let Some(cancel) = cancel else { return stage.await };
+async fn until<T>(
+    cancel: Option<&CancellationToken>,
+    stage: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let Some(cancel) = cancel else {
+        return stage.await;
+    };
     tokio::select! {
         biased;
         () = cancel.cancelled() => Err(Error::new(ErrorKind::Cancelled, "the turn was cancelled")),
@@ -244,7 +324,9 @@ fn default_session(message: &Envelope) -> String {
 }
 
 async fn close_lifespan(message: &Envelope, error: Option<&Error>) {
-    let Some(lifespan) = message.lifespan() else { return };
+    let Some(lifespan) = message.lifespan() else {
+        return;
+    };
     if let Err(failure) = lifespan.exit(error).await {
         tracing::error!("lifespan.exit_failed error={failure}");
     }

@@ -46,8 +46,15 @@ impl Framework {
 
     /// The system prompt: the fragments of all plugins, lowest priority first, joined by blank lines.
     pub fn system_prompt(&self, prompt: &Prompt, state: &State) -> Result<String> {
-        let fragments = self.hooks().call_many_sync::<SystemPrompt>(args::SystemPrompt { prompt, state })?;
-        let spoken: Vec<_> = fragments.into_iter().rev().flatten().filter(|text| !text.is_empty()).collect();
+        let fragments = self
+            .hooks()
+            .call_many_sync::<SystemPrompt>(args::SystemPrompt { prompt, state })?;
+        let spoken: Vec<_> = fragments
+            .into_iter()
+            .rev()
+            .flatten()
+            .filter(|text| !text.is_empty())
+            .collect();
         Ok(spoken.join("\n\n"))
     }
 
@@ -58,7 +65,13 @@ impl Framework {
         tape: &Tape,
         state: &State,
     ) -> Result<Option<String>> {
-        self.hooks().call_first::<ContinuePrompt>(args::ContinuePrompt { prompt, tape, state }).await
+        self.hooks()
+            .call_first::<ContinuePrompt>(args::ContinuePrompt {
+                prompt,
+                tape,
+                state,
+            })
+            .await
     }
 
     /// How tape entries become messages, when a plugin has a way of its own.
@@ -69,14 +82,19 @@ impl Framework {
     /// All sidecars, one of each name; the latest registered plugin's wins.
     pub fn tape_sidecars(&self) -> Result<Vec<Sidecar>> {
         let provided = self.hooks().call_many_sync::<ProvideTapeSidecar>(())?;
-        Ok(first_of_each(provided.into_iter().flatten(), |sidecar| sidecar.name.clone()))
+        Ok(first_of_each(provided.into_iter().flatten(), |sidecar| {
+            sidecar.name.clone()
+        }))
     }
 
     /// All channels, one of each name; the latest registered plugin's wins.
     pub fn channels(&self, message_handler: &MessageHandler) -> Result<Vec<Arc<dyn Channel>>> {
         let args = args::ProvideChannels { message_handler };
         let provided = self.hooks().call_many_sync::<ProvideChannels>(args)?;
-        Ok(first_of_each(provided.into_iter().flatten().flatten(), |channel| channel.name().to_owned()))
+        Ok(first_of_each(
+            provided.into_iter().flatten().flatten(),
+            |channel| channel.name().to_owned(),
+        ))
     }
 
     /// What becomes of an arriving message, when a plugin has an opinion. One that fails has none: the
@@ -87,13 +105,19 @@ impl Framework {
         message: &Envelope,
         turn: &TurnSnapshot,
     ) -> Option<Admission> {
-        let args = args::AdmitMessage { session_id, message, turn };
+        let args = args::AdmitMessage {
+            session_id,
+            message,
+            turn,
+        };
         match self.hooks().call_first::<AdmitMessage>(args).await {
             Ok(decided) => decided,
             Err(error) => {
                 let plugin = error.origin().map_or("", |origin| &*origin.plugin);
                 tracing::warn!("hook.admit_message_failed adapter={plugin} error={error}");
-                self.hooks().notify_error("admit_message", &error, Some(message)).await;
+                self.hooks()
+                    .notify_error("admit_message", &error, Some(message))
+                    .await;
                 None
             }
         }
@@ -102,12 +126,17 @@ impl Framework {
     /// The models on offer: all choices in priority order; the first plugin that knows the current
     /// one names it.
     pub async fn model_options(&self, session_id: &str) -> Result<ModelOptions> {
-        let args = args::ProvideModelOptions { session_id, workspace: self.workspace() };
+        let args = args::ProvideModelOptions {
+            session_id,
+            workspace: self.workspace(),
+        };
         let offers = self.hooks().call_many::<ProvideModelOptions>(args).await?;
         let mut all = ModelOptions::default();
         for offer in offers.into_iter().flatten() {
             all.choices.extend(offer.choices);
-            all.current = all.current.or(offer.current.filter(|model| !model.is_empty()));
+            all.current = all
+                .current
+                .or(offer.current.filter(|model| !model.is_empty()));
         }
         Ok(all)
     }
@@ -115,10 +144,16 @@ impl Framework {
     /// The commands of the command line. A plugin that cannot name its own loses them, and nobody else does.
     pub fn cli_commands(&self) -> Vec<CliCommand> {
         let app = CliApp::default();
-        for found in RegisterCliCommands::implementations(self.hooks()).iter().rev() {
+        for found in RegisterCliCommands::implementations(self.hooks())
+            .iter()
+            .rev()
+        {
             let args = args::RegisterCliCommands { app: &app };
             if let Some(Err(error)) = found.call_sync(self.hooks(), args) {
-                tracing::warn!("hook.register_cli_commands_failed adapter={} error={error}", found.plugin());
+                tracing::warn!(
+                    "hook.register_cli_commands_failed adapter={} error={error}",
+                    found.plugin()
+                );
             }
         }
         app.into_commands()
@@ -128,8 +163,12 @@ impl Framework {
     /// there so far, and what it returns is merged into that.
     pub fn collect_onboard_config(&self, mut config: Value) -> Result<Value> {
         for found in OnboardConfig::implementations(self.hooks()) {
-            let args = args::OnboardConfig { current_config: &config };
-            let Some(fragment) = found.call_sync(self.hooks(), args).transpose()?.flatten() else { continue };
+            let args = args::OnboardConfig {
+                current_config: &config,
+            };
+            let Some(fragment) = found.call_sync(self.hooks(), args).transpose()?.flatten() else {
+                continue;
+            };
             if !fragment.is_object() {
                 // The value itself may be a key somebody typed.
                 let message = format!("onboard_config of `{}` returned no map", found.plugin());
@@ -145,7 +184,9 @@ impl Framework {
 fn first_of_each<T>(items: impl Iterator<Item = T>, name: impl Fn(&T) -> String) -> Vec<T> {
     let mut seen = std::collections::HashSet::new();
     // One that fails to say its name cannot be addressed.
-    items.filter(|item| guard::catch(|| name(item)).is_ok_and(|name| seen.insert(name))).collect()
+    items
+        .filter(|item| guard::catch(|| name(item)).is_ok_and(|name| seen.insert(name)))
+        .collect()
 }
 
 /// Merges maps within maps; everywhere else the incoming value wins.

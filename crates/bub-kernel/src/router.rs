@@ -12,7 +12,9 @@ pub trait ChannelRouter: Send + Sync + 'static {
     /// Delivers an outbound message; `false` when there is no such channel.
     fn dispatch<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<bool>> {
         Box::pin(async move {
-            let channel = message.output_channel().and_then(|name| self.channel(&name));
+            let channel = message
+                .output_channel()
+                .and_then(|name| self.channel(&name));
             match channel {
                 Some(channel) => channel.send(message).await.map(|()| true),
                 None => Ok(false),
@@ -22,7 +24,10 @@ pub trait ChannelRouter: Send + Sync + 'static {
 
     /// Lets the channel a message came from see the stream of its turn.
     fn wrap_stream(&self, message: &Envelope, stream: ModelStream) -> ModelStream {
-        match message.output_channel().and_then(|name| self.channel(&name)) {
+        match message
+            .output_channel()
+            .and_then(|name| self.channel(&name))
+        {
             Some(channel) => channel.stream_events(message.clone(), stream),
             None => stream,
         }

@@ -35,7 +35,10 @@ impl<T: ?Sized> Provided<T> {
 
     /// Something that is closed when the scope ends.
     pub fn with_guard(value: Arc<T>, guard: impl ScopeGuard) -> Self {
-        Self { value, guard: Some(Box::new(guard)) }
+        Self {
+            value,
+            guard: Some(Box::new(guard)),
+        }
     }
 }
 
@@ -64,7 +67,11 @@ impl Framework {
             Ok(scope) => {
                 let scope = Arc::new(scope);
                 self.enter_scope(Arc::clone(&scope));
-                Ok(Running { framework: self.clone(), scope, guards })
+                Ok(Running {
+                    framework: self.clone(),
+                    scope,
+                    guards,
+                })
             }
             Err(error) => {
                 close_all(guards)
@@ -87,15 +94,24 @@ impl Framework {
 
     fn open_scope(&self, guards: &mut Vec<Box<dyn ScopeGuard>>) -> Result<Scope> {
         let mut keep = |guard: Option<Box<dyn ScopeGuard>>| guards.extend(guard);
-        let tape_store = self.hooks().call_first_sync::<ProvideTapeStore>(())?.map(|provided| {
-            keep(provided.guard);
-            provided.value
-        });
-        let steering_inbox = self.hooks().call_first_sync::<ProvideSteeringInbox>(())?.map(|provided| {
-            keep(provided.guard);
-            provided.value
-        });
-        Ok(Scope { tape_store, steering_inbox })
+        let tape_store = self
+            .hooks()
+            .call_first_sync::<ProvideTapeStore>(())?
+            .map(|provided| {
+                keep(provided.guard);
+                provided.value
+            });
+        let steering_inbox = self
+            .hooks()
+            .call_first_sync::<ProvideSteeringInbox>(())?
+            .map(|provided| {
+                keep(provided.guard);
+                provided.value
+            });
+        Ok(Scope {
+            tape_store,
+            steering_inbox,
+        })
     }
 }
 

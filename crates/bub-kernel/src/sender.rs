@@ -66,7 +66,11 @@ impl Sender {
 
 impl fmt::Display for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = if self.id.is_empty() { "unknown" } else { &self.id };
+        let id = if self.id.is_empty() {
+            "unknown"
+        } else {
+            &self.id
+        };
         write!(f, "{}:{id}", self.channel)
     }
 }
@@ -75,9 +79,14 @@ impl Envelope {
     /// Who sent it; a guest when no adapter has said so.
     pub fn sender(&self) -> Arc<Sender> {
         self.slot().unwrap_or_else(|| {
-            let text = |part: Option<std::borrow::Cow<'_, str>>| part.unwrap_or_default().into_owned();
+            let text =
+                |part: Option<std::borrow::Cow<'_, str>>| part.unwrap_or_default().into_owned();
             let (channel, chat_id) = (text(self.channel()), text(self.chat_id()));
-            Arc::new(Sender { channel, chat_id, ..Sender::default() })
+            Arc::new(Sender {
+                channel,
+                chat_id,
+                ..Sender::default()
+            })
         })
     }
 

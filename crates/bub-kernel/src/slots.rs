@@ -22,20 +22,29 @@ impl Slots {
     }
 
     /// Puts a value in and returns the one of the same type that was there.
-    pub fn put<T: Any + Send + Sync>(&mut self, value: Arc<T>) -> Option<Arc<dyn Any + Send + Sync>> {
+    pub fn put<T: Any + Send + Sync>(
+        &mut self,
+        value: Arc<T>,
+    ) -> Option<Arc<dyn Any + Send + Sync>> {
         self.put_any(TypeId::of::<T>(), value)
     }
 
     /// Takes the value of type `T` out.
     pub fn remove<T: Any + Send + Sync>(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
-        let at = self.0.iter().position(|(known, _)| *known == TypeId::of::<T>())?;
+        let at = self
+            .0
+            .iter()
+            .position(|(known, _)| *known == TypeId::of::<T>())?;
         Some(self.0.remove(at).1)
     }
 
     /// Takes over all of `incoming`, which wins where both have a type, and returns what it replaced.
     #[must_use = "what was replaced is dropped here, and its `Drop` is the code of a plugin"]
     pub fn merge(&mut self, incoming: Self) -> Self {
-        let replaced = incoming.0.into_iter().filter_map(|(id, value)| Some((id, self.put_any(id, value)?)));
+        let replaced = incoming
+            .0
+            .into_iter()
+            .filter_map(|(id, value)| Some((id, self.put_any(id, value)?)));
         Self(replaced.collect())
     }
 

@@ -37,7 +37,10 @@ impl State {
 
     /// A state that starts with what the patch holds.
     pub fn from_patch(patch: StatePatch) -> Self {
-        Self(Arc::new(Mutex::new(Content { fields: patch.fields, slots: patch.slots })))
+        Self(Arc::new(Mutex::new(Content {
+            fields: patch.fields,
+            slots: patch.slots,
+        })))
     }
 
     /// A copy of a value.
@@ -101,8 +104,13 @@ impl State {
     /// The data in it, without what belongs to the runtime: what another process may see.
     pub fn public_fields(&self) -> Fields {
         let content = self.lock();
-        let public = content.fields.iter().filter(|(name, _)| !name.starts_with(RUNTIME_PREFIX));
-        public.map(|(name, value)| (name.to_owned(), value.clone())).collect()
+        let public = content
+            .fields
+            .iter()
+            .filter(|(name, _)| !name.starts_with(RUNTIME_PREFIX));
+        public
+            .map(|(name, value)| (name.to_owned(), value.clone()))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Content> {
@@ -126,7 +134,10 @@ impl StatePatch {
 
     /// Nothing yet, with room for `capacity` fields.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self { fields: Fields::with_capacity(capacity), slots: Slots::default() }
+        Self {
+            fields: Fields::with_capacity(capacity),
+            slots: Slots::default(),
+        }
     }
 
     /// The same with a value set.
@@ -146,7 +157,10 @@ impl StatePatch {
 
 impl From<Fields> for StatePatch {
     fn from(fields: Fields) -> Self {
-        Self { fields, slots: Slots::default() }
+        Self {
+            fields,
+            slots: Slots::default(),
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use crate::{BoxFuture, envelope::Envelope, error::Result};
 /// Holds messages for a running turn until its next step takes them.
 pub trait SteeringInbox: Send + Sync + 'static {
     /// Puts a message in; `false` when it is full.
-    fn enqueue<'a>(&'a self, session_id: &'a str, message: Envelope) -> BoxFuture<'a, Result<bool>>;
+    fn enqueue<'a>(&'a self, session_id: &'a str, message: Envelope)
+    -> BoxFuture<'a, Result<bool>>;
 
     /// Takes all messages of a session, oldest first.
     fn drain<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<Vec<Envelope>>>;

@@ -74,7 +74,10 @@ impl StreamEvent {
 
     /// Reads `{kind, data}`. A known kind with data of another shape is passed on as [`Self::Other`].
     pub fn from_value(value: &Value) -> Self {
-        let kind = value.get("kind").and_then(Value::as_str).unwrap_or("unknown");
+        let kind = value
+            .get("kind")
+            .and_then(Value::as_str)
+            .unwrap_or("unknown");
         let data = value.get("data").cloned().unwrap_or_default();
         let text = || data.get("delta").and_then(Value::as_str).map(str::to_owned);
         let list = |name: &str| data.get(name).and_then(Value::as_array).cloned();
@@ -88,7 +91,10 @@ impl StreamEvent {
             "final" => Some(Self::Final(data.clone())),
             _ => None,
         };
-        known.unwrap_or_else(|| Self::Other { kind: kind.to_owned(), data })
+        known.unwrap_or_else(|| Self::Other {
+            kind: kind.to_owned(),
+            data,
+        })
     }
 }
 
@@ -137,7 +143,10 @@ impl ModelStream {
 
     /// Changes every event on its way: the usual form of a plugin that wraps the stream below it.
     #[must_use]
-    pub fn map_events(self, mut change: impl FnMut(StreamEvent) -> StreamEvent + Send + 'static) -> Self {
+    pub fn map_events(
+        self,
+        mut change: impl FnMut(StreamEvent) -> StreamEvent + Send + 'static,
+    ) -> Self {
         Self::new(self.map(move |event| event.map(&mut change)))
     }
 
@@ -152,7 +161,11 @@ impl ModelStream {
     }
 
     fn from_source(source: Source) -> Self {
-        Self { source, usage: None, error: None }
+        Self {
+            source,
+            usage: None,
+            error: None,
+        }
     }
 }
 

@@ -16,7 +16,9 @@ mod function;
 mod registry;
 
 pub use argument::ToolArgument;
-pub use function::{Arguments, FunctionTool, Parameter, ToolResult, blocking, failure, schema, value};
+pub use function::{
+    Arguments, FunctionTool, Parameter, ToolResult, blocking, failure, schema, value,
+};
 pub(crate) use registry::register;
 
 /// What a tool tells the model and the user about itself.
@@ -43,9 +45,14 @@ impl ToolSpec {
     /// The names of its arguments in order, each with whether a call must have it.
     pub fn parameters(&self) -> Vec<(&str, bool)> {
         let required = self.parameters.get("required").and_then(Value::as_array);
-        let is_required = |name: &str| required.is_some_and(|list| list.iter().any(|item| item == name));
+        let is_required =
+            |name: &str| required.is_some_and(|list| list.iter().any(|item| item == name));
         let properties = self.parameters.get("properties").and_then(Value::as_object);
-        properties.into_iter().flatten().map(|(name, _)| (name.as_str(), is_required(name))).collect()
+        properties
+            .into_iter()
+            .flatten()
+            .map(|(name, _)| (name.as_str(), is_required(name)))
+            .collect()
     }
 }
 
@@ -74,7 +81,11 @@ pub trait Tool: Send + Sync + 'static {
     }
 
     /// Runs it. A string result reaches the model as it is, anything else as JSON.
-    fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> BoxFuture<'_, Result<Value>>;
+    fn call(
+        &self,
+        arguments: Map<String, Value>,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<Value>>;
 }
 
 /// A tool call the model asked for.
@@ -112,11 +123,18 @@ impl ToolDecision {
     /// What the model is told when `tool` was denied.
     pub fn denial(tool: &str, reason: Option<&str>) -> Error {
         let default = || format!("Tool '{tool}' call denied by policy hook.");
-        Error::new(crate::ErrorKind::Tool, reason.map_or_else(default, str::to_owned))
+        Error::new(
+            crate::ErrorKind::Tool,
+            reason.map_or_else(default, str::to_owned),
+        )
     }
 }
 
 /// Runs a tool; a panic in it is an error like any other.
-pub async fn run_tool(tool: &dyn Tool, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
+pub async fn run_tool(
+    tool: &dyn Tool,
+    arguments: Map<String, Value>,
+    context: ToolContext,
+) -> Result<Value> {
     crate::hooks::guard::run_within(None, || tool.call(arguments, context)).await?
 }

@@ -6,8 +6,8 @@
 use std::{future::Future, sync::Arc};
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Plugin, Prompt, Result, StreamEvent,
-    TurnOptions, hooks,
+    BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Plugin, Prompt, Result,
+    StreamEvent, TurnOptions, hooks,
     hooks::{args, point::DispatchOutbound},
 };
 use futures_util::{FutureExt, StreamExt};
@@ -54,7 +54,9 @@ fn allocations(what: &str, mut work: impl FnMut()) -> u64 {
 
 fn broadcast<P: Plugin>(what: &str, plugin: fn() -> P) -> u64 {
     let framework = (0..5)
-        .fold(Framework::builder(), |builder, number| builder.plugin(format!("plugin {number}"), plugin()))
+        .fold(Framework::builder(), |builder, number| {
+            builder.plugin(format!("plugin {number}"), plugin())
+        })
         .build();
     let message = Envelope::text("hi");
     allocations(what, || {
@@ -76,14 +78,25 @@ fn a_broadcast_through_five_ready_async_ones_allocates_six_times() {
 
 #[test]
 fn a_bare_turn_stays_small() {
-    let framework = Framework::builder().workspace("/project").plugin("echo", Echo).build();
-    let message = || Envelope::text("hi").with("channel", "cli").with("chat_id", "room");
+    let framework = Framework::builder()
+        .workspace("/project")
+        .plugin("echo", Echo)
+        .build();
+    let message = || {
+        Envelope::text("hi")
+            .with("channel", "cli")
+            .with("chat_id", "room")
+    };
     let of_message = allocations("its message", || drop(message()));
     let with_message = allocations("a bare turn with its message", || {
         let result = ready(framework.process_inbound(message(), TurnOptions::default())).unwrap();
         assert_eq!(result.model_output, "hi");
     });
-    assert!(with_message - of_message <= 16, "{}", with_message - of_message);
+    assert!(
+        with_message - of_message <= 16,
+        "{}",
+        with_message - of_message
+    );
 }
 
 struct Cli;

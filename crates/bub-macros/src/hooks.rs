@@ -7,8 +7,8 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token, ext::IdentExt,
-    parse::Parser, parse2, spanned::Spanned,
+    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Pat, Path, Result, Token,
+    ext::IdentExt, parse::Parser, parse2, spanned::Spanned,
 };
 
 pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
@@ -25,7 +25,10 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
     let kernel = parse_options(options)?;
     let mut block: ItemImpl = parse2(block)?;
     if let Some((_, path, _)) = &block.trait_ {
-        return Err(Error::new(path.span(), "`#[hooks]` goes on an `impl` block without a trait"));
+        return Err(Error::new(
+            path.span(),
+            "`#[hooks]` goes on an `impl` block without a trait",
+        ));
     }
     let mut registrations = Vec::new();
     let mut errors = Vec::new();
@@ -75,7 +78,12 @@ pub(crate) fn crate_path(input: syn::parse::ParseStream<'_>) -> Result<Path> {
     input.parse::<Token![crate]>()?;
     input.parse::<Token![=]>()?;
     let path = input.call(Path::parse_mod_style)?;
-    if path.segments.first().is_some_and(|first| first.ident == "crate") || path.leading_colon.is_some() {
+    if path
+        .segments
+        .first()
+        .is_some_and(|first| first.ident == "crate")
+        || path.leading_colon.is_some()
+    {
         return Ok(path);
     }
     parse2(quote!(::#path))
@@ -96,8 +104,15 @@ fn register(
         ));
     }
     let arguments = arguments(kernel, method)?;
-    let conditions = method.attrs.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-    let point = format_ident!("{}", camel_case(&name.unraw().to_string()), span = name.span());
+    let conditions = method
+        .attrs
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("cfg"));
+    let point = format_ident!(
+        "{}",
+        camel_case(&name.unraw().to_string()),
+        span = name.span()
+    );
     let at = name.span();
     // A word of the generated code, wherever the author's words come from: a plugin may itself be
     // written by a macro, whose words have a scope of their own.
@@ -177,7 +192,8 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
     let hook = &method.sig.ident;
     let mut inputs = method.sig.inputs.iter();
     match inputs.next() {
-        Some(FnArg::Receiver(receiver)) if receiver.reference.is_some() && receiver.mutability.is_none() => {}
+        Some(FnArg::Receiver(receiver))
+            if receiver.reference.is_some() && receiver.mutability.is_none() => {}
         _ => {
             let message = format!(
                 "a hook takes `&self` first; if `{hook}` is a helper, put it into an `impl` block without `#[hooks]`"
@@ -191,7 +207,10 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
                 return Err(Error::new(input.span(), "unexpected receiver"));
             };
             let Pat::Ident(pattern) = &*typed.pat else {
-                return Err(Error::new(typed.pat.span(), "an argument is asked for by its plain name"));
+                return Err(Error::new(
+                    typed.pat.span(),
+                    "an argument is asked for by its plain name",
+                ));
             };
             let argument = &pattern.ident;
             // A mismatched type is reported at the argument, where the wrong type stands.
@@ -203,14 +222,18 @@ fn arguments(kernel: &Path, method: &ImplItemFn) -> Result<Vec<TokenStream>> {
 }
 
 pub(crate) fn take_attribute(attributes: &mut Vec<Attribute>, name: &str) -> Option<Attribute> {
-    let at = attributes.iter().position(|attribute| attribute.path().is_ident(name))?;
+    let at = attributes
+        .iter()
+        .position(|attribute| attribute.path().is_ident(name))?;
     Some(attributes.remove(at))
 }
 
 fn camel_case(snake: &str) -> String {
     let words = snake.split('_').map(|word| {
         let mut letters = word.chars();
-        letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+        letters.next().map_or_else(String::new, |first| {
+            first.to_uppercase().chain(letters).collect()
+        })
     });
     words.collect()
 }

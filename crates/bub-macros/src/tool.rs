@@ -7,7 +7,8 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Error, Expr, ExprLit, FnArg, ItemFn, Lit, LitStr, Meta, Pat, PatType, Path, Result,
-    ReturnType, Token, Type, ext::IdentExt, parse::ParseStream, parse::Parser, parse2, spanned::Spanned,
+    ReturnType, Token, Type, ext::IdentExt, parse::ParseStream, parse::Parser, parse2,
+    spanned::Spanned,
 };
 
 use crate::hooks::{crate_path, take_attribute};
@@ -21,15 +22,24 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
     let mut function: ItemFn = parse2(function)?;
     let ident = function.sig.ident.clone();
     if !function.sig.generics.params.is_empty() {
-        return Err(Error::new(function.sig.generics.span(), "a tool is one function: it cannot be generic"));
+        return Err(Error::new(
+            function.sig.generics.span(),
+            "a tool is one function: it cannot be generic",
+        ));
     }
     let description = documentation(&function.attrs);
     if description.is_empty() {
-        let message = "a tool needs a doc comment: it tells the model what the tool does, and when to use it";
+        let message =
+            "a tool needs a doc comment: it tells the model what the tool does, and when to use it";
         return Err(Error::new(ident.span(), message));
     }
     let (takes_context, parameters) = parameters(&mut function)?;
-    let Options { kernel, name, read_only, command_only } = options;
+    let Options {
+        kernel,
+        name,
+        read_only,
+        command_only,
+    } = options;
     let name = name.unwrap_or_else(|| ident.unraw().to_string());
 
     let described = parameters.iter().map(|Parameter { name, ty, description, default }| {
@@ -43,9 +53,16 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
         );
         quote!(arguments.take::<#ty>(#name, #default))
     });
-    let values: Vec<_> = (0..parameters.len()).map(|index| format_ident!("argument_{index}")).collect();
-    let context =
-        takes_context.map(|is_reference| if is_reference { quote!(&context,) } else { quote!(context,) });
+    let values: Vec<_> = (0..parameters.len())
+        .map(|index| format_ident!("argument_{index}"))
+        .collect();
+    let context = takes_context.map(|is_reference| {
+        if is_reference {
+            quote!(&context,)
+        } else {
+            quote!(context,)
+        }
+    });
     let call = quote_spanned!(ident.span()=> #ident(#context #(#values),*));
     let outcome = if function.sig.asyncness.is_some() {
         quote!(#call.await)
@@ -60,7 +77,10 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
     };
     let attributes = &function.attrs;
     let visibility = std::mem::replace(&mut function.vis, syn::Visibility::Inherited);
-    let inner = ItemFn { attrs: lints(attributes), ..function.clone() };
+    let inner = ItemFn {
+        attrs: lints(attributes),
+        ..function.clone()
+    };
     Ok(quote! {
         #(#attributes)*
         #visibility fn #ident() -> impl #kernel::tool::Tool {
@@ -106,8 +126,12 @@ struct Options {
 
 impl Options {
     fn parse(tokens: TokenStream) -> Result<Self> {
-        let mut options =
-            Self { kernel: parse2(quote!(::bub))?, name: None, read_only: false, command_only: false };
+        let mut options = Self {
+            kernel: parse2(quote!(::bub))?,
+            name: None,
+            read_only: false,
+            command_only: false,
+        };
         let parser = |input: ParseStream<'_>| {
             while !input.is_empty() {
                 options.option(input)?;
@@ -175,7 +199,10 @@ fn parameters(function: &mut ItemFn) -> Result<(Option<bool>, Vec<Parameter>)> {
         match (is_context(&typed.ty), index) {
             (Some(is_reference), 0) => context = Some(is_reference),
             (Some(_), _) => {
-                return Err(Error::new(typed.span(), "the context is the first argument of a tool"));
+                return Err(Error::new(
+                    typed.span(),
+                    "the context is the first argument of a tool",
+                ));
             }
             (None, _) => parameters.push(parameter(typed)?),
         }
@@ -191,24 +218,41 @@ fn parameter(typed: &mut PatType) -> Result<Parameter> {
         ));
     };
     if let Type::Reference(reference) = &*typed.ty {
-        return Err(Error::new(reference.span(), "a tool owns its arguments: `String` in place of `&str`"));
+        return Err(Error::new(
+            reference.span(),
+            "a tool owns its arguments: `String` in place of `&str`",
+        ));
     }
     let name = pattern.ident.unraw().to_string();
-    let default =
-        take_attribute(&mut typed.attrs, "default").map(|attribute| default(&attribute)).transpose()?;
+    let default = take_attribute(&mut typed.attrs, "default")
+        .map(|attribute| default(&attribute))
+        .transpose()?;
     let description = documentation(&typed.attrs);
-    typed.attrs.retain(|attribute| !attribute.path().is_ident("doc"));
-    Ok(Parameter { name, ty: (*typed.ty).clone(), description, default })
+    typed
+        .attrs
+        .retain(|attribute| !attribute.path().is_ident("doc"));
+    Ok(Parameter {
+        name,
+        ty: (*typed.ty).clone(),
+        description,
+        default,
+    })
 }
 
 /// `#[default(value)]`; text in quotes becomes whatever owns text.
 fn default(attribute: &Attribute) -> Result<TokenStream> {
     let Meta::List(list) = &attribute.meta else {
-        return Err(Error::new(attribute.span(), "a default has a value: `#[default(20)]`"));
+        return Err(Error::new(
+            attribute.span(),
+            "a default has a value: `#[default(20)]`",
+        ));
     };
     let value: Expr = list.parse_args()?;
     Ok(match &value {
-        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => {
+        Expr::Lit(ExprLit {
+            lit: Lit::Str(text),
+            ..
+        }) => {
             quote_spanned!(text.span()=> ::core::convert::Into::into(#text))
         }
         other => quote!(#other),
@@ -219,23 +263,36 @@ fn default(attribute: &Attribute) -> Result<TokenStream> {
 fn is_context(ty: &Type) -> Option<bool> {
     match ty {
         Type::Reference(reference) => is_context(&reference.elem).map(|_| true),
-        Type::Path(path) => {
-            path.path.segments.last().filter(|last| last.ident == "ToolContext").map(|_| false)
-        }
+        Type::Path(path) => path
+            .path
+            .segments
+            .last()
+            .filter(|last| last.ident == "ToolContext")
+            .map(|_| false),
         _ => None,
     }
 }
 
 fn returns_result(output: &ReturnType) -> bool {
-    let ReturnType::Type(_, ty) = output else { return false };
-    let Type::Path(path) = &**ty else { return false };
-    path.path.segments.last().is_some_and(|last| last.ident == "Result")
+    let ReturnType::Type(_, ty) = output else {
+        return false;
+    };
+    let Type::Path(path) = &**ty else {
+        return false;
+    };
+    path.path
+        .segments
+        .last()
+        .is_some_and(|last| last.ident == "Result")
 }
 
 /// The attributes that speak of the code inside.
 fn lints(attributes: &[Attribute]) -> Vec<Attribute> {
-    let is_lint =
-        |attribute: &&Attribute| ["allow", "expect"].iter().any(|name| attribute.path().is_ident(name));
+    let is_lint = |attribute: &&Attribute| {
+        ["allow", "expect"]
+            .iter()
+            .any(|name| attribute.path().is_ident(name))
+    };
     attributes.iter().filter(is_lint).cloned().collect()
 }
 
@@ -243,16 +300,31 @@ fn lints(attributes: &[Attribute]) -> Vec<Attribute> {
 fn documentation(attributes: &[Attribute]) -> String {
     let mut text = String::new();
     let mut is_new_paragraph = false;
-    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("doc")) {
-        let Meta::NameValue(meta) = &attribute.meta else { continue };
-        let Expr::Lit(ExprLit { lit: Lit::Str(line), .. }) = &meta.value else { continue };
+    for attribute in attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("doc"))
+    {
+        let Meta::NameValue(meta) = &attribute.meta else {
+            continue;
+        };
+        let Expr::Lit(ExprLit {
+            lit: Lit::Str(line),
+            ..
+        }) = &meta.value
+        else {
+            continue;
+        };
         for line in line.value().lines().map(str::trim) {
             if line.is_empty() {
                 is_new_paragraph = true;
                 continue;
             }
             if !text.is_empty() {
-                text.push(if is_new_paragraph || line.starts_with("- ") { '\n' } else { ' ' });
+                text.push(if is_new_paragraph || line.starts_with("- ") {
+                    '\n'
+                } else {
+                    ' '
+                });
             }
             is_new_paragraph = false;
             text.push_str(line);

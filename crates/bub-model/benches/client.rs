@@ -12,7 +12,8 @@
 use std::sync::Arc;
 
 use bub_model::{
-    BaseUrl, CallOptions, ChatRequest, Endpoint, HttpOptions, ModelClient, ModelEvent, ModelId, Wire,
+    BaseUrl, CallOptions, ChatRequest, Endpoint, HttpOptions, ModelClient, ModelEvent, ModelId,
+    Wire,
 };
 use bub_settings::{Redactor, Secret};
 use bub_testkit::model::{ModelServer, Reply};
@@ -31,12 +32,20 @@ fn main() {
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
 }
 
 fn request() -> ChatRequest {
     let messages = Arc::new(vec![json!({"role": "user", "content": "hi"})]);
-    ChatRequest { model: "m".into(), messages, stream: true, ..ChatRequest::default() }
+    ChatRequest {
+        model: "m".into(),
+        messages,
+        stream: true,
+        ..ChatRequest::default()
+    }
 }
 
 fn endpoint(server: &ModelServer) -> Endpoint {
@@ -55,11 +64,15 @@ fn server() -> ModelServer {
 #[divan::bench]
 fn first_event_raw(bencher: Bencher<'_, '_>) {
     let (runtime, server) = (runtime(), server());
-    let mut socket = runtime.block_on(TcpStream::connect(server.address())).unwrap();
+    let mut socket = runtime
+        .block_on(TcpStream::connect(server.address()))
+        .unwrap();
     socket.set_nodelay(true).unwrap();
     let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}"#;
-    let head =
-        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     let asked = format!("{head}{body}");
     bencher.bench_local(|| {
         runtime.block_on(async {
@@ -113,7 +126,8 @@ fn first_call_of_a_process(bencher: Bencher<'_, '_>) {
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 3, sample_size = 1)]
 fn deltas(bencher: Bencher<'_, '_>, count: usize) {
     let (runtime, server) = (runtime(), ModelServer::start());
-    let frame = "data: {\"choices\":[{\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n";
+    let frame =
+        "data: {\"choices\":[{\"delta\":{\"content\":\"word \"},\"finish_reason\":null}]}\n\n";
     let end = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     server.otherwise(Reply::raw(frame.repeat(count) + end).split(4096));
     let client = ModelClient::new(HttpOptions::default(), Redactor::new());

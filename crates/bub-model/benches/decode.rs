@@ -50,7 +50,9 @@ fn messages_stream(deltas: usize) -> Vec<u8> {
         )
         .unwrap();
     }
-    stream.push_str("data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n");
+    stream.push_str(
+        "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"}}\n\n",
+    );
     stream.into_bytes()
 }
 
@@ -101,12 +103,16 @@ fn chat_completions(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn messages(bencher: Bencher<'_, '_>) {
     let stream = messages_stream(20_000);
-    bencher.counter(BytesCount::of_slice(&stream)).bench(|| decode(Wire::Messages, black_box(&stream)));
+    bencher
+        .counter(BytesCount::of_slice(&stream))
+        .bench(|| decode(Wire::Messages, black_box(&stream)));
 }
 
 /// Budget: memory beyond the text does not depend on the number of deltas; compare `max alloc`.
 #[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 5)]
 fn long_stream(bencher: Bencher<'_, '_>, deltas: usize) {
     let stream = chat_stream(deltas);
-    bencher.counter(ItemsCount::new(deltas)).bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
+    bencher
+        .counter(ItemsCount::new(deltas))
+        .bench(|| decode(Wire::ChatCompletions, black_box(&stream)));
 }

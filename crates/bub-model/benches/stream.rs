@@ -6,8 +6,7 @@ use bub_testkit::figures::{is_quick, least, time};
 
 const FRAME: &str = "data: {\"id\":\"chatcmpl-8bVs1Ih44Vun5ikcJ89KwlAr5ftDekeT\",\"object\":\"chat.completion.chunk\",\
     \"created\":1762317021,\"choices\":[{\"index\":0,\"delta\":{\"content\":\" word\"},\"finish_reason\":null}]}\n\n";
-const END: &str =
-    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+const END: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 
 fn decode(stream: &[u8]) -> usize {
     let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
@@ -27,10 +26,17 @@ fn decode(stream: &[u8]) -> usize {
 }
 
 fn main() {
-    for deltas in [100, 1_000, 10_000, 100_000].into_iter().filter(|deltas| !is_quick() || *deltas <= 10_000)
+    for deltas in [100, 1_000, 10_000, 100_000]
+        .into_iter()
+        .filter(|deltas| !is_quick() || *deltas <= 10_000)
     {
         let stream = FRAME.repeat(deltas) + END;
-        let cost = least(20, || assert_eq!(decode(stream.as_bytes()), deltas * " word".len()));
-        time(&format!("decode_cpu_of_a_delta/{deltas}"), cost.cpu / u32::try_from(deltas).unwrap());
+        let cost = least(20, || {
+            assert_eq!(decode(stream.as_bytes()), deltas * " word".len())
+        });
+        time(
+            &format!("decode_cpu_of_a_delta/{deltas}"),
+            cost.cpu / u32::try_from(deltas).unwrap(),
+        );
     }
 }

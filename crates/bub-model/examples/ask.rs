@@ -2,14 +2,19 @@
 //!
 //! For trying a server by hand, without settings: the key, if one is needed, is read from standard input when
 //! it is piped.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "an example talks to people")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "an example talks to people"
+)]
 
 use std::io::{IsTerminal, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bub_model::{
-    BaseUrl, CallOptions, ChatRequest, Endpoint, HttpOptions, ModelClient, ModelEvent, ModelId, Wire,
+    BaseUrl, CallOptions, ChatRequest, Endpoint, HttpOptions, ModelClient, ModelEvent, ModelId,
+    Wire,
 };
 use bub_settings::{Environment, Redactor, Secret};
 use futures_util::StreamExt;
@@ -32,12 +37,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let messages = Arc::new(vec![json!({"role": "user", "content": text})]);
-    let request = ChatRequest { model: model.clone(), messages, stream: true, ..ChatRequest::default() };
+    let request = ChatRequest {
+        model: model.clone(),
+        messages,
+        stream: true,
+        ..ChatRequest::default()
+    };
     let mut options = CallOptions::default();
     if let Some(seconds) = rest.first() {
         options.idle_timeout = Duration::from_secs(seconds.parse()?);
     }
-    let client = ModelClient::new(HttpOptions::from_environment(&Environment::process()), Redactor::new());
+    let client = ModelClient::new(
+        HttpOptions::from_environment(&Environment::process()),
+        Redactor::new(),
+    );
     let started = Instant::now();
     let mut events = client.stream(endpoint, request, options);
     let mut texts = 0;
@@ -56,6 +69,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             ),
         }
     }
-    println!("{:>6} ms  end, {texts} texts", started.elapsed().as_millis());
+    println!(
+        "{:>6} ms  end, {texts} texts",
+        started.elapsed().as_millis()
+    );
     Ok(())
 }

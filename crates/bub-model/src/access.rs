@@ -81,7 +81,10 @@ pub enum AccessError {
         config_file: PathBuf,
     },
     /// A configured address is none.
-    #[error("{origin}: the address of `{provider}` is not {}", crate::base_url::EXPECTED)]
+    #[error(
+        "{origin}: the address of `{provider}` is not {}",
+        crate::base_url::EXPECTED
+    )]
     BadBase {
         /// The provider.
         provider: String,
@@ -131,7 +134,9 @@ impl AccessError {
     /// What to do, in few words: for lists in which the rest is clear.
     pub fn hint(&self) -> String {
         match self {
-            Self::NoKey { variable, login, .. } => format!("set {variable}{login}"),
+            Self::NoKey {
+                variable, login, ..
+            } => format!("set {variable}{login}"),
             Self::NoBase { variable, .. } => format!("set {variable} to its address"),
             error => error.to_string(),
         }

@@ -12,7 +12,8 @@ use crate::Wire;
 pub struct BaseUrl(String);
 
 /// What a base URL must look like, for error messages.
-pub(crate) const EXPECTED: &str = "a URL such as `https://host/v1`, without user, query and fragment";
+pub(crate) const EXPECTED: &str =
+    "a URL such as `https://host/v1`, without user, query and fragment";
 
 impl BaseUrl {
     /// Checks an address; `None` when it is none.
@@ -33,15 +34,26 @@ impl BaseUrl {
         }
         let (authority, path) = text.split_once('/').unwrap_or((text, ""));
         let (host, port) = split_port(authority);
-        let host = if host.is_empty() { Ipv4Addr::LOCALHOST.to_string() } else { host.to_owned() };
-        let port = port.or(usual.port()).map(|port| format!(":{port}")).unwrap_or_default();
+        let host = if host.is_empty() {
+            Ipv4Addr::LOCALHOST.to_string()
+        } else {
+            host.to_owned()
+        };
+        let port = port
+            .or(usual.port())
+            .map(|port| format!(":{port}"))
+            .unwrap_or_default();
         Self::parse(&format!("http://{host}{port}/{path}")).map(Self::reachable)
     }
 
     /// The same address with `path` appended if it has none.
     #[must_use]
     pub(crate) fn with_default_path(self, path: &str) -> Self {
-        if self.has_path() { self } else { Self(format!("{}{path}", self.0)) }
+        if self.has_path() {
+            self
+        } else {
+            Self(format!("{}{path}", self.0))
+        }
     }
 
     /// The address as the wire wants it: the paths of Messages begin with `/v1` themselves, and people
@@ -61,18 +73,26 @@ impl BaseUrl {
 
     /// Whether what is sent there is encrypted.
     pub fn is_secure(&self) -> bool {
-        self.0.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
+        self.0
+            .get(..6)
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"))
     }
 
     /// Whether it is this computer.
     pub fn is_loopback(&self) -> bool {
         let (host, _) = split_port(self.authority());
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-        address.map_or_else(|_| host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
+        address.map_or_else(
+            |_| host.eq_ignore_ascii_case("localhost"),
+            |address| address.is_loopback(),
+        )
     }
 
     fn reachable(self) -> Self {
-        let everywhere = [Ipv4Addr::UNSPECIFIED.to_string(), format!("[{}]", Ipv6Addr::UNSPECIFIED)];
+        let everywhere = [
+            Ipv4Addr::UNSPECIFIED.to_string(),
+            format!("[{}]", Ipv6Addr::UNSPECIFIED),
+        ];
         let (host, _) = split_port(self.authority());
         if everywhere.iter().any(|known| known == host) {
             return Self(self.0.replacen(host, &Ipv4Addr::LOCALHOST.to_string(), 1));
@@ -111,7 +131,9 @@ mod tests {
     #[test]
     fn a_slash_at_the_end_is_left_out() {
         assert_eq!(
-            BaseUrl::parse(" https://api.example.com/v1/ ").unwrap().as_str(),
+            BaseUrl::parse(" https://api.example.com/v1/ ")
+                .unwrap()
+                .as_str(),
             "https://api.example.com/v1"
         );
         assert_eq!(BaseUrl::parse("ftp://api.example.com"), None);
@@ -120,7 +142,12 @@ mod tests {
     #[test]
     fn this_computer_is_recognised() {
         let loopback = |text| BaseUrl::parse(text).unwrap().is_loopback();
-        for yes in ["http://127.0.0.1", "http://127.1.2.3:80/v1", "http://localhost:1", "http://[::1]:80"] {
+        for yes in [
+            "http://127.0.0.1",
+            "http://127.1.2.3:80/v1",
+            "http://localhost:1",
+            "http://[::1]:80",
+        ] {
             assert!(loopback(yes), "{yes}");
         }
         for no in [
@@ -144,7 +171,9 @@ mod tests {
             ("https://box", "https://box/v1"),
             ("http://0.0.0.0:5", "http://127.0.0.1:5/v1"),
         ] {
-            let found = BaseUrl::parse_host(written, &usual).unwrap().with_default_path("/v1");
+            let found = BaseUrl::parse_host(written, &usual)
+                .unwrap()
+                .with_default_path("/v1");
             assert_eq!(found.as_str(), meant, "{written}");
         }
     }

@@ -63,27 +63,49 @@ impl Provider {
     /// The context window of a model in tokens, if it is known. The config beats the builtin table,
     /// which says nothing about local servers: there the window is whatever the server was started with.
     pub fn context_window(&self, model: &str) -> Option<u64> {
-        let fits = self.windows.iter().filter(|(prefix, _)| model.starts_with(prefix));
-        let configured = fits.max_by_key(|(prefix, _)| prefix.len()).map(|(_, window)| *window);
-        configured.or_else(|| if self.local { None } else { windows::known(model) })
+        let fits = self
+            .windows
+            .iter()
+            .filter(|(prefix, _)| model.starts_with(prefix));
+        let configured = fits
+            .max_by_key(|(prefix, _)| prefix.len())
+            .map(|(_, window)| *window);
+        configured.or_else(|| {
+            if self.local {
+                None
+            } else {
+                windows::known(model)
+            }
+        })
     }
 
     /// What a model costs, if it is known. The config beats the builtin table; what runs on the user's computer is free.
     pub fn price(&self, model: &str) -> Option<Price> {
-        let fits = self.prices.iter().filter(|(prefix, _)| model.starts_with(prefix));
-        let configured = fits.max_by_key(|(prefix, _)| prefix.len()).map(|(_, price)| *price);
+        let fits = self
+            .prices
+            .iter()
+            .filter(|(prefix, _)| model.starts_with(prefix));
+        let configured = fits
+            .max_by_key(|(prefix, _)| prefix.len())
+            .map(|(_, price)| *price);
         let free = self.local.then_some(Price::FREE);
-        configured.or(free).or_else(|| prices::known(&ModelId::new(&self.name, model)))
+        configured
+            .or(free)
+            .or_else(|| prices::known(&ModelId::new(&self.name, model)))
     }
 
     /// What it speaks at an address: somebody else's server may only imitate it.
     pub fn wire_at(&self, base_url: &BaseUrl) -> Wire {
-        self.home_wire.filter(|_| self.base_url.as_ref() == Some(base_url)).unwrap_or(self.wire)
+        self.home_wire
+            .filter(|_| self.base_url.as_ref() == Some(base_url))
+            .unwrap_or(self.wire)
     }
 
     /// Every name it is known by.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        std::iter::once(&self.name).chain(&self.aliases).map(String::as_str)
+        std::iter::once(&self.name)
+            .chain(&self.aliases)
+            .map(String::as_str)
     }
 
     fn builtin(row: &Row) -> Self {
@@ -95,7 +117,8 @@ impl Provider {
             base_url: BaseUrl::parse(row.base_url),
             base_path: row.base_path.to_owned(),
             key_variables: texts(row.key_variables),
-            base_variable: text(row.base_variable).unwrap_or_else(|| conventional(row.name, "API_BASE")),
+            base_variable: text(row.base_variable)
+                .unwrap_or_else(|| conventional(row.name, "API_BASE")),
             wire: row.wire,
             home_wire: row.home_wire,
             quirks: quirks(row, &Map::new()).unwrap_or_default(),
@@ -125,7 +148,9 @@ impl Catalogue {
     /// The error names file, line and field.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
         let custom = settings.get(&core::PROVIDERS);
-        let mut catalogue = Self { providers: ROWS.iter().map(Provider::builtin).collect() };
+        let mut catalogue = Self {
+            providers: ROWS.iter().map(Provider::builtin).collect(),
+        };
         for (name, fields) in &custom {
             custom::apply(&mut catalogue, settings, name, fields)?;
         }
@@ -136,7 +161,11 @@ impl Catalogue {
     pub fn get(&self, name: &str) -> Option<&Provider> {
         let name = normal(name);
         let by_name = self.providers.iter().find(|provider| provider.name == name);
-        by_name.or_else(|| self.providers.iter().find(|provider| provider.aliases.contains(&name)))
+        by_name.or_else(|| {
+            self.providers
+                .iter()
+                .find(|provider| provider.aliases.contains(&name))
+        })
     }
 
     /// What a model costs, if it is known.
@@ -157,12 +186,18 @@ impl Catalogue {
     /// The provider that a plain key belongs to when no model is configured: the one whose keys begin like it, else that
     /// of the original's default model.
     pub fn owner_of(&self, plain_key: Option<&str>) -> Option<&Provider> {
-        plain_key.and_then(|key| self.by_key(key)).or(self.providers.first())
+        plain_key
+            .and_then(|key| self.by_key(key))
+            .or(self.providers.first())
     }
 
     fn by_key(&self, key: &str) -> Option<&Provider> {
-        let fits =
-            |provider: &&Provider| provider.key_prefix.as_ref().is_some_and(|own| key.starts_with(own));
+        let fits = |provider: &&Provider| {
+            provider
+                .key_prefix
+                .as_ref()
+                .is_some_and(|own| key.starts_with(own))
+        };
         self.providers.iter().find(fits)
     }
 }

@@ -27,13 +27,16 @@ impl Choice {
     ///
     /// A fallback that is no identifier is left out with a warning: it must not break the others.
     pub fn candidates(&self) -> Vec<ModelId> {
-        let fallbacks = self.fallbacks.iter().filter_map(|text| match text.parse::<ModelId>() {
-            Ok(id) => Some(id),
-            Err(error) => {
-                tracing::warn!("fallback left out: {error}");
-                None
-            }
-        });
+        let fallbacks = self
+            .fallbacks
+            .iter()
+            .filter_map(|text| match text.parse::<ModelId>() {
+                Ok(id) => Some(id),
+                Err(error) => {
+                    tracing::warn!("fallback left out: {error}");
+                    None
+                }
+            });
         self.model.iter().cloned().chain(fallbacks).collect()
     }
 }
@@ -66,10 +69,16 @@ impl fmt::Display for Why {
             Self::Key(source) => write!(f, "no model is configured; key from {source}"),
             Self::Added(origin) => write!(f, "no model is configured; provider from {origin}"),
             Self::Login(file) => write!(f, "no model is configured; login in {}", file.display()),
-            Self::Local(base_url) => write!(f, "no model is configured; a server answers at {base_url}"),
+            Self::Local(base_url) => {
+                write!(f, "no model is configured; a server answers at {base_url}")
+            }
             Self::Fallback(None) => f.write_str("no model is configured; from `fallback_models`"),
-            Self::Fallback(Some(problem)) => write!(f, "from `fallback_models`; `model` is wrong: {problem}"),
-            Self::Nothing => f.write_str("no model is configured, no key is set and no local server answers"),
+            Self::Fallback(Some(problem)) => {
+                write!(f, "from `fallback_models`; `model` is wrong: {problem}")
+            }
+            Self::Nothing => {
+                f.write_str("no model is configured, no key is set and no local server answers")
+            }
         }
     }
 }
@@ -96,15 +105,29 @@ impl Models {
     }
 
     /// The same, when the local servers have been asked already.
-    pub(crate) async fn choose_from(&self, servers: Option<&[LocalServer]>) -> Result<Choice, AccessError> {
-        let fallbacks = self.settings.get(&core::FALLBACK_MODELS).unwrap_or_default();
+    pub(crate) async fn choose_from(
+        &self,
+        servers: Option<&[LocalServer]>,
+    ) -> Result<Choice, AccessError> {
+        let fallbacks = self
+            .settings
+            .get(&core::FALLBACK_MODELS)
+            .unwrap_or_default();
         if let Some(text) = self.settings.get(&core::MODEL) {
             let origin = || self.settings.origin("model").unwrap_or(Origin::Default);
             return match self.resolve(&text) {
-                Ok(model) => Ok(Choice { model: Some(model), why: Why::Configured(origin()), fallbacks }),
+                Ok(model) => Ok(Choice {
+                    model: Some(model),
+                    why: Why::Configured(origin()),
+                    fallbacks,
+                }),
                 Err(problem) => {
-                    let error = AccessError::Configured { origin: origin(), problem: Box::new(problem) };
-                    self.by_fallback(&fallbacks, Some(error.to_string())).ok_or(error)
+                    let error = AccessError::Configured {
+                        origin: origin(),
+                        problem: Box::new(problem),
+                    };
+                    self.by_fallback(&fallbacks, Some(error.to_string()))
+                        .ok_or(error)
                 }
             };
         }
@@ -114,24 +137,39 @@ impl Models {
             (None, None) => by_local_server(&self.local_servers().await),
         };
         let Some((model, why)) = found else {
-            let nothing = Choice { model: None, why: Why::Nothing, fallbacks: Vec::new() };
+            let nothing = Choice {
+                model: None,
+                why: Why::Nothing,
+                fallbacks: Vec::new(),
+            };
             return Ok(self.by_fallback(&fallbacks, None).unwrap_or(nothing));
         };
-        Ok(Choice { model: Some(model), why, fallbacks })
+        Ok(Choice {
+            model: Some(model),
+            why,
+            fallbacks,
+        })
     }
 
     /// The first fallback that exists, with those after it.
     fn by_fallback(&self, fallbacks: &[String], problem: Option<String>) -> Option<Choice> {
         let (index, model) =
-            fallbacks.iter().enumerate().find_map(|(index, text)| match self.resolve(text) {
-                Ok(model) => Some((index, model)),
-                Err(error) => {
-                    tracing::warn!("fallback left out: {error}");
-                    None
-                }
-            })?;
+            fallbacks
+                .iter()
+                .enumerate()
+                .find_map(|(index, text)| match self.resolve(text) {
+                    Ok(model) => Some((index, model)),
+                    Err(error) => {
+                        tracing::warn!("fallback left out: {error}");
+                        None
+                    }
+                })?;
         let fallbacks = fallbacks.get(index + 1..).unwrap_or_default().to_vec();
-        Some(Choice { model: Some(model), why: Why::Fallback(problem), fallbacks })
+        Some(Choice {
+            model: Some(model),
+            why: Why::Fallback(problem),
+            fallbacks,
+        })
     }
 
     fn by_key(&self) -> Option<(ModelId, Why)> {
@@ -147,12 +185,16 @@ impl Models {
     }
 
     fn by_login(&self) -> Option<(ModelId, Why)> {
-        let usable = self.login(self.catalogue.get(codex::PROVIDER)?).unwrap_or_default();
+        let usable = self
+            .login(self.catalogue.get(codex::PROVIDER)?)
+            .unwrap_or_default();
         let model = || ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
         usable.then(|| (model(), Why::Login(self.codex.file())))
     }
 }
 
 fn by_local_server(servers: &[LocalServer]) -> Option<(ModelId, Why)> {
-    servers.iter().find_map(|server| Some((server.first_model()?, Why::Local(server.base_url.clone()))))
+    servers
+        .iter()
+        .find_map(|server| Some((server.first_model()?, Why::Local(server.base_url.clone()))))
 }

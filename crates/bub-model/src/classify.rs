@@ -32,7 +32,12 @@ use tables::{
 /// let overflow = br#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#;
 /// assert_eq!(classify(Some(400), None, overflow, Wire::Messages).action, Action::ShrinkContext);
 /// ```
-pub fn classify(status: Option<u16>, retry_after: Option<Duration>, body: &[u8], _wire: Wire) -> ModelError {
+pub fn classify(
+    status: Option<u16>,
+    retry_after: Option<Duration>,
+    body: &[u8],
+    _wire: Wire,
+) -> ModelError {
     let shape = Shape::read(body);
     // Inside a stream the HTTP status is 200 and says nothing; the error object may claim one.
     let status = status.filter(|status| *status >= 300).or(shape.status);
@@ -40,7 +45,9 @@ pub fn classify(status: Option<u16>, retry_after: Option<Duration>, body: &[u8],
     let mut error = ModelError::new(ErrorKind::Provider, action, message(status, &shape));
     error.status = status;
     error.code = shape.shown_code(status);
-    error.retry_after = retry_after.or(shape.retry_after).filter(|_| action == Action::Retry);
+    error.retry_after = retry_after
+        .or(shape.retry_after)
+        .filter(|_| action == Action::Retry);
     error
 }
 
@@ -68,7 +75,12 @@ fn decide(status: Option<u16>, shape: &Shape) -> Action {
 
 /// What the structured codes say. A status that speaks for itself is not overruled by a vaguer code.
 fn by_code(status: Option<u16>, shape: &Shape) -> Option<Action> {
-    let known = |code: &String| CODES.iter().find(|(name, _)| name == code).map(|(_, action)| *action);
+    let known = |code: &String| {
+        CODES
+            .iter()
+            .find(|(name, _)| name == code)
+            .map(|(_, action)| *action)
+    };
     let action = shape.codes.iter().find_map(known)?;
     match (status, action) {
         // "Too large" with the code of a rate limit: smaller, not later.
@@ -88,7 +100,11 @@ fn forbidden(shape: &Shape, text: &str) -> Action {
 }
 
 fn rate_limited(text: &str) -> Action {
-    if any_matches(ACCOUNT_TEXTS, text) { Action::NextModel } else { Action::Retry }
+    if any_matches(ACCOUNT_TEXTS, text) {
+        Action::NextModel
+    } else {
+        Action::Retry
+    }
 }
 
 /// What the words say, for statuses that say nothing themselves.
@@ -102,7 +118,10 @@ fn by_text(text: &str) -> Option<Action> {
         (MODEL_TEXTS, Action::NextModel),
         (BUSY_TEXTS, Action::Retry),
     ];
-    rules.into_iter().find(|(texts, _)| any_matches(texts, text)).map(|(_, action)| action)
+    rules
+        .into_iter()
+        .find(|(texts, _)| any_matches(texts, text))
+        .map(|(_, action)| action)
 }
 
 /// What people read: one line, never a page.

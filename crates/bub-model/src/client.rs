@@ -88,8 +88,9 @@ impl CallOptions {
     pub fn from_settings(settings: &Settings) -> Self {
         let (usual, args) = (Self::default(), ClientArgs::from_settings(settings));
         // A value that somebody set beats `client_args`, which came with another client.
-        let set =
-            settings.origin("model_idle_timeout_seconds").is_some_and(|origin| origin != Origin::Default);
+        let set = settings
+            .origin("model_idle_timeout_seconds")
+            .is_some_and(|origin| origin != Origin::Default);
         let idle = settings.get(&core::MODEL_IDLE_TIMEOUT);
         Self {
             attempts: args.attempts.unwrap_or(usual.attempts),
@@ -102,7 +103,11 @@ impl CallOptions {
     /// The silence that is borne before the first event.
     pub(crate) fn patience(&self, request: &ChatRequest) -> Duration {
         // A whole answer comes when the model has finished thinking it.
-        if request.stream { self.idle_timeout } else { self.idle_timeout.saturating_mul(5) }
+        if request.stream {
+            self.idle_timeout
+        } else {
+            self.idle_timeout.saturating_mul(5)
+        }
     }
 }
 
@@ -112,16 +117,29 @@ impl ModelClient {
         for secret in options.proxies.secrets() {
             redactor.register(&secret);
         }
-        Self { inner: Arc::new(Inner { http: Http::new(options), redactor }) }
+        Self {
+            inner: Arc::new(Inner {
+                http: Http::new(options),
+                redactor,
+            }),
+        }
     }
 
     /// A client with the redactor of these settings, and the proxies of their environment.
     pub fn from_settings(settings: &Settings) -> Self {
-        Self::new(HttpOptions::from_environment(settings.environment()), settings.redactor().clone())
+        Self::new(
+            HttpOptions::from_environment(settings.environment()),
+            settings.redactor().clone(),
+        )
     }
 
     /// Calls one model.
-    pub fn stream(&self, endpoint: Endpoint, request: ChatRequest, options: CallOptions) -> ModelStream {
+    pub fn stream(
+        &self,
+        endpoint: Endpoint,
+        request: ChatRequest,
+        options: CallOptions,
+    ) -> ModelStream {
         self.stream_first(Candidates::one(endpoint), request, options)
     }
 
@@ -142,7 +160,8 @@ impl ModelClient {
         request: ChatRequest,
         options: CallOptions,
     ) -> Result<Completion, ModelError> {
-        self.complete_first(Candidates::one(endpoint), request, options).await
+        self.complete_first(Candidates::one(endpoint), request, options)
+            .await
     }
 
     /// Calls the first of the candidates that answers and waits for the whole answer.
@@ -164,6 +183,8 @@ impl ModelClient {
 
 impl std::fmt::Debug for ModelClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModelClient").field("options", self.inner.http.options()).finish_non_exhaustive()
+        f.debug_struct("ModelClient")
+            .field("options", self.inner.http.options())
+            .finish_non_exhaustive()
     }
 }

@@ -37,16 +37,21 @@ impl ClientArgs {
         match name {
             "timeout" => {
                 let seconds = value.as_f64().filter(|seconds| *seconds > 0.0);
-                self.timeout = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+                self.timeout =
+                    seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
                 self.timeout.is_some()
             }
             "max_retries" => {
-                let retries = value.as_u64().and_then(|retries| u32::try_from(retries).ok());
+                let retries = value
+                    .as_u64()
+                    .and_then(|retries| u32::try_from(retries).ok());
                 self.attempts = retries.map(|retries| retries.saturating_add(1));
                 self.attempts.is_some()
             }
             "default_headers" | "headers" => {
-                let Some(headers) = value.as_object() else { return false };
+                let Some(headers) = value.as_object() else {
+                    return false;
+                };
                 headers.iter().all(|(name, value)| self.header(name, value))
             }
             "organization" => self.header(ORGANIZATION_HEADER, value),
@@ -61,7 +66,8 @@ impl ClientArgs {
             Value::Number(number) => number.to_string(),
             _ => return false,
         };
-        self.headers.push((name.to_ascii_lowercase(), Secret::from(text)));
+        self.headers
+            .push((name.to_ascii_lowercase(), Secret::from(text)));
         true
     }
 

@@ -61,13 +61,19 @@ pub struct LoginProblem {
 
 impl LoginProblem {
     fn temporary(text: String) -> Self {
-        Self { text, is_temporary: true }
+        Self {
+            text,
+            is_temporary: true,
+        }
     }
 }
 
 impl From<String> for LoginProblem {
     fn from(text: String) -> Self {
-        Self { text, is_temporary: false }
+        Self {
+            text,
+            is_temporary: false,
+        }
     }
 }
 
@@ -127,9 +133,22 @@ struct Shared {
 
 impl Codex {
     /// The login kept in `home` (`$CODEX_HOME`). Nothing is read yet.
-    pub fn new(home: &Path, endpoints: Endpoints, fetch: Arc<dyn Fetch>, redactor: Redactor) -> Self {
+    pub fn new(
+        home: &Path,
+        endpoints: Endpoints,
+        fetch: Arc<dyn Fetch>,
+        redactor: Redactor,
+    ) -> Self {
         let file = AuthFile::in_directory(home);
-        Self { shared: Arc::new(Shared { file, endpoints, fetch, redactor, refreshing: Mutex::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                file,
+                endpoints,
+                fetch,
+                redactor,
+                refreshing: Mutex::default(),
+            }),
+        }
     }
 
     /// The file of the login.
@@ -156,7 +175,9 @@ impl Codex {
     /// Tokens that are valid for a while; `None` without a login.
     pub async fn tokens(&self) -> Result<Option<Tokens>, LoginProblem> {
         match self.shared.read()? {
-            Some(tokens) if tokens.expires_at <= now() + EARLY => self.refresh(tokens).await.map(Some),
+            Some(tokens) if tokens.expires_at <= now() + EARLY => {
+                self.refresh(tokens).await.map(Some)
+            }
             tokens => Ok(tokens),
         }
     }
@@ -174,7 +195,11 @@ impl Codex {
     async fn refresh(&self, old: Tokens) -> Result<Tokens, LoginProblem> {
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move { shared.refresh(&old).await });
-        task.await.unwrap_or_else(|_| Err(LoginProblem::temporary("the refresh was cut off".to_owned())))
+        task.await.unwrap_or_else(|_| {
+            Err(LoginProblem::temporary(
+                "the refresh was cut off".to_owned(),
+            ))
+        })
     }
 }
 
@@ -225,9 +250,16 @@ impl Shared {
 pub(crate) fn headers(token: &Secret, account: Option<&str>) -> Vec<(String, Secret)> {
     let bearer = Secret::from(format!("Bearer {}", token.expose()));
     let account = account.map(|account| ("chatgpt-account-id".to_owned(), Secret::from(account)));
-    let fixed = [("openai-beta", "responses=experimental"), ("originator", "bub")];
+    let fixed = [
+        ("openai-beta", "responses=experimental"),
+        ("originator", "bub"),
+    ];
     let fixed = fixed.map(|(name, value)| (name.to_owned(), Secret::from(value)));
-    [("authorization".to_owned(), bearer)].into_iter().chain(account).chain(fixed).collect()
+    [("authorization".to_owned(), bearer)]
+        .into_iter()
+        .chain(account)
+        .chain(fixed)
+        .collect()
 }
 
 fn now() -> i64 {

@@ -35,7 +35,9 @@ impl Completion {
     /// The answer as the assistant message of the next call.
     pub fn to_message(&self) -> Value {
         let mut message = json!({"role": "assistant", "content": self.text});
-        let Some(fields) = message.as_object_mut() else { return message };
+        let Some(fields) = message.as_object_mut() else {
+            return message;
+        };
         if !self.tool_calls.is_empty() {
             fields.insert("tool_calls".into(), Value::Array(self.tool_calls.clone()));
         }
@@ -106,7 +108,9 @@ impl Accumulator {
     /// The whole answer; an error when its end never came.
     pub fn finish(self) -> Result<Completion, ModelError> {
         let Some(finish) = self.finish else {
-            return Err(ModelError::truncated("the answer ended without a finish reason"));
+            return Err(ModelError::truncated(
+                "the answer ended without a finish reason",
+            ));
         };
         let mut broken_calls = Vec::new();
         let mut tool_calls = Vec::with_capacity(self.calls.len());
@@ -121,8 +125,22 @@ impl Accumulator {
             FinishReason::ToolCalls if tool_calls.is_empty() => FinishReason::Stop,
             other => other,
         };
-        let Self { text, reasoning, usage, provider_state, .. } = self;
-        Ok(Completion { text, reasoning, tool_calls, broken_calls, usage, finish, provider_state })
+        let Self {
+            text,
+            reasoning,
+            usage,
+            provider_state,
+            ..
+        } = self;
+        Ok(Completion {
+            text,
+            reasoning,
+            tool_calls,
+            broken_calls,
+            usage,
+            finish,
+            provider_state,
+        })
     }
 
     fn push_call(&mut self, delta: ToolCallDelta) {
@@ -131,7 +149,9 @@ impl Accumulator {
             self.calls.push(Call::default());
         }
         let index = delta.index.min(self.calls.len().saturating_sub(1));
-        let Some(call) = self.calls.get_mut(index) else { return };
+        let Some(call) = self.calls.get_mut(index) else {
+            return;
+        };
         if let Some(id) = delta.id.filter(|id| !id.is_empty()) {
             call.id = id;
         }
@@ -146,20 +166,25 @@ impl Call {
     /// Why this call must not be run, if so.
     fn damage(&self, finish: &FinishReason) -> Option<String> {
         if finish.is_stopped() {
-            return Some(format!("the provider stopped the answer ({finish}); the call was not made"));
+            return Some(format!(
+                "the provider stopped the answer ({finish}); the call was not made"
+            ));
         }
         let cut = *finish == FinishReason::Length;
         if self.name.is_empty() {
             return Some("the tool call has no name".into());
         }
         if self.has_no_arguments() {
-            return cut.then(|| "the token limit cut the tool call off before its arguments".into());
+            return cut
+                .then(|| "the token limit cut the tool call off before its arguments".into());
         }
         match serde_json::from_str::<Value>(&self.arguments) {
             Ok(Value::Object(_)) => None,
             Ok(_) => Some("the arguments of the tool call are not a JSON object".into()),
             Err(_) if cut => Some("the token limit cut the arguments of the tool call off".into()),
-            Err(error) => Some(format!("the arguments of the tool call are not valid JSON: {error}")),
+            Err(error) => Some(format!(
+                "the arguments of the tool call are not valid JSON: {error}"
+            )),
         }
     }
 
@@ -170,8 +195,16 @@ impl Call {
 
     fn into_json(self, index: usize) -> Value {
         let empty = self.has_no_arguments();
-        let id = if self.id.is_empty() { format!("call_{index}") } else { self.id };
-        let arguments = if empty { "{}".to_owned() } else { self.arguments };
+        let id = if self.id.is_empty() {
+            format!("call_{index}")
+        } else {
+            self.id
+        };
+        let arguments = if empty {
+            "{}".to_owned()
+        } else {
+            self.arguments
+        };
         json!({
             "id": id,
             "type": "function",

@@ -92,7 +92,11 @@ impl ModelError {
 
     /// An answer with nothing in it.
     pub fn empty() -> Self {
-        Self::new(ErrorKind::Empty, Action::Retry, "the model answered nothing")
+        Self::new(
+            ErrorKind::Empty,
+            Action::Retry,
+            "the model answered nothing",
+        )
     }
 
     /// Not the promised format. Retried, because a proxy's hiccup looks like this.
@@ -147,7 +151,9 @@ impl fmt::Display for ModelError {
             (None, Some(code)) => write!(f, " ({code})")?,
             (None, None) => {}
         }
-        self.others.iter().try_for_each(|other| write!(f, "; also {other}"))
+        self.others
+            .iter()
+            .try_for_each(|other| write!(f, "; also {other}"))
     }
 }
 
@@ -159,7 +165,11 @@ const MESSAGE_LIMIT: usize = 400;
 /// One line of at most some hundred characters; a page of HTML is reduced to its title.
 pub fn short_message(text: &str) -> String {
     let text = text.trim();
-    let text = if looks_like_html(text) { html_title(text) } else { text };
+    let text = if looks_like_html(text) {
+        html_title(text)
+    } else {
+        text
+    };
     let mut short = String::new();
     let mut length = 0;
     for word in text.split_whitespace() {
@@ -182,10 +192,26 @@ pub fn short_message(text: &str) -> String {
 /// Whether a body is a web page rather than an answer of an API.
 pub fn looks_like_html(text: &str) -> bool {
     let head = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
-    let head: String = head.chars().take(15).collect::<String>().to_ascii_lowercase();
-    ["<!doctype", "<html", "<head", "<body", "<center", "<h1", "<title", "<!--", "<?xml", "<error", "<meta"]
-        .iter()
-        .any(|start| head.starts_with(start))
+    let head: String = head
+        .chars()
+        .take(15)
+        .collect::<String>()
+        .to_ascii_lowercase();
+    [
+        "<!doctype",
+        "<html",
+        "<head",
+        "<body",
+        "<center",
+        "<h1",
+        "<title",
+        "<!--",
+        "<?xml",
+        "<error",
+        "<meta",
+    ]
+    .iter()
+    .any(|start| head.starts_with(start))
 }
 
 fn html_title(text: &str) -> &str {
@@ -194,7 +220,9 @@ fn html_title(text: &str) -> &str {
     let title = ["title>", "h1>", "message>"].iter().find_map(|tag| {
         let start = lower.find(tag)? + tag.len();
         let end = start + lower.get(start..)?.find('<')?;
-        text.get(start..end).map(str::trim).filter(|title| !title.is_empty())
+        text.get(start..end)
+            .map(str::trim)
+            .filter(|title| !title.is_empty())
     });
     title.unwrap_or("a page without a title")
 }

@@ -25,7 +25,10 @@ pub trait EndpointSource: Send + Sync {
     fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>>;
 
     /// The same with other credentials, after these were refused; `None` when there are no others.
-    fn renew<'a>(&'a self, refused: &'a Endpoint) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>>;
+    fn renew<'a>(
+        &'a self,
+        refused: &'a Endpoint,
+    ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>>;
 }
 
 impl EndpointSource for Models {
@@ -33,7 +36,10 @@ impl EndpointSource for Models {
         Box::pin(async { Self::endpoint(self, id).await.map_err(ModelError::from) })
     }
 
-    fn renew<'a>(&'a self, refused: &'a Endpoint) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
+    fn renew<'a>(
+        &'a self,
+        refused: &'a Endpoint,
+    ) -> BoxFuture<'a, Result<Option<Endpoint>, ModelError>> {
         Box::pin(async { Self::renew(self, refused).await.map_err(ModelError::from) })
     }
 }
@@ -49,12 +55,20 @@ pub struct Candidates {
 impl Candidates {
     /// One model, ready to be called.
     pub fn one(endpoint: Endpoint) -> Self {
-        Self { ready: Some(endpoint), later: VecDeque::new(), source: None }
+        Self {
+            ready: Some(endpoint),
+            later: VecDeque::new(),
+            source: None,
+        }
     }
 
     /// Models that are looked up when their turn comes.
     pub fn new(source: Arc<dyn EndpointSource>, models: impl IntoIterator<Item = ModelId>) -> Self {
-        Self { ready: None, later: models.into_iter().collect(), source: Some(source) }
+        Self {
+            ready: None,
+            later: models.into_iter().collect(),
+            source: Some(source),
+        }
     }
 
     /// Whether another one follows.
@@ -87,9 +101,20 @@ impl ModelStream {
         options: CallOptions,
     ) -> Self {
         let answering = Arc::default();
-        let call = Call::new(inner, candidates, request, (options, Arc::clone(&answering)));
-        let events = stream::unfold(call, |mut call| async move { Some((call.next().await?, call)) });
-        Self { events: Box::pin(events), answering }
+        let call = Call::new(
+            inner,
+            candidates,
+            request,
+            (options, Arc::clone(&answering)),
+        );
+        let events = stream::unfold(
+            call,
+            |mut call| async move { Some((call.next().await?, call)) },
+        );
+        Self {
+            events: Box::pin(events),
+            answering,
+        }
     }
 
     /// A call that was answered without a network, by a script or another program.
@@ -98,12 +123,18 @@ impl ModelStream {
         events: impl IntoIterator<Item = ModelEvent, IntoIter: Send + 'static>,
     ) -> Self {
         let events = stream::iter(events.into_iter().map(Ok));
-        Self { events: Box::pin(events), answering: Arc::new(Mutex::new(Some(model))) }
+        Self {
+            events: Box::pin(events),
+            answering: Arc::new(Mutex::new(Some(model))),
+        }
     }
 
     /// The model that answers, or was asked last.
     pub fn model(&self) -> Option<ModelId> {
-        self.answering.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.answering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 

@@ -41,9 +41,15 @@ impl Default for HttpOptions {
 impl HttpOptions {
     /// The defaults, with the proxies and certificates of this environment.
     pub fn from_environment(environment: &Environment) -> Self {
-        let certificates =
-            environment.get("SSL_CERT_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
-        Self { proxies: Proxies::from_environment(environment), certificates, ..Self::default() }
+        let certificates = environment
+            .get("SSL_CERT_FILE")
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from);
+        Self {
+            proxies: Proxies::from_environment(environment),
+            certificates,
+            ..Self::default()
+        }
     }
 }
 
@@ -63,7 +69,12 @@ pub struct Proxies {
 impl Proxies {
     /// The usual variables, in upper or lower case.
     pub fn from_environment(environment: &Environment) -> Self {
-        let text = |name: &str| environment.get(name).and_then(|value| value.to_str()).map(str::trim);
+        let text = |name: &str| {
+            environment
+                .get(name)
+                .and_then(|value| value.to_str())
+                .map(str::trim)
+        };
         let proxy = |name: &str| text(name).filter(|url| !url.is_empty()).map(Secret::from);
         Self {
             http: proxy("HTTP_PROXY"),
@@ -75,7 +86,9 @@ impl Proxies {
 
     /// The hosts of the proxies, in lower case.
     pub fn hosts(&self) -> Vec<String> {
-        self.urls().filter_map(|url| parsed(url.expose())?.host_str().map(str::to_lowercase)).collect()
+        self.urls()
+            .filter_map(|url| parsed(url.expose())?.host_str().map(str::to_lowercase))
+            .collect()
     }
 
     /// What nobody may see of the URLs: passwords, alone and with their users. Where a proxy is, is no secret.
@@ -85,7 +98,10 @@ impl Proxies {
             let (login, _) = address.rsplit_once('@')?;
             Some([login, login.split_once(':')?.1])
         });
-        logins.flatten().filter(|text| !text.is_empty()).map(Secret::from)
+        logins
+            .flatten()
+            .filter(|text| !text.is_empty())
+            .map(Secret::from)
     }
 
     fn urls(&self) -> impl Iterator<Item = &Secret> {
@@ -97,7 +113,11 @@ impl Proxies {
         if is_this_computer(url) {
             return None;
         }
-        let own = if url.scheme() == "https" { &self.https } else { &self.http };
+        let own = if url.scheme() == "https" {
+            &self.https
+        } else {
+            &self.http
+        };
         let text = own.as_ref().or(self.all.as_ref())?.expose();
         let proxy = parsed(text)?;
         let port = proxy.port_or_known_default().map(|port| format!(":{port}"));
@@ -116,7 +136,9 @@ impl Proxies {
             (&self.https, "HTTPS_PROXY", |url| Proxy::https(url)),
             (&self.all, "ALL_PROXY", |url| Proxy::all(url)),
         ];
-        let given = given.into_iter().filter_map(|(url, name, make)| Some((url.as_ref()?, name, make)));
+        let given = given
+            .into_iter()
+            .filter_map(|(url, name, make)| Some((url.as_ref()?, name, make)));
         given
             .map(|(url, name, make)| match make(url.expose()) {
                 Ok(proxy) => Ok(proxy.no_proxy(direct.clone())),
@@ -129,7 +151,10 @@ impl Proxies {
 /// Whether an address is on this computer, to which no proxy leads.
 fn is_this_computer(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// The address of a proxy, which may be written without a scheme.
@@ -149,7 +174,11 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(options: HttpOptions) -> Self {
-        Self { options, plain: OnceCell::new(), secure: OnceCell::new() }
+        Self {
+            options,
+            plain: OnceCell::new(),
+            secure: OnceCell::new(),
+        }
     }
 
     pub(crate) fn options(&self) -> &HttpOptions {
@@ -159,7 +188,11 @@ impl Http {
     /// The client for an address.
     pub(crate) async fn client(&self, url: &Url) -> Result<&Client, ModelError> {
         let secure = url.scheme() == "https" || self.options.proxies.need_tls();
-        let (cell, trust) = if secure { (&self.secure, Trust::System) } else { (&self.plain, Trust::Nobody) };
+        let (cell, trust) = if secure {
+            (&self.secure, Trust::System)
+        } else {
+            (&self.plain, Trust::Nobody)
+        };
         cell.get_or_try_init(|| async { self.build(trust) }).await
     }
 
@@ -174,8 +207,15 @@ impl HttpOptions {
     /// A client for something else than model calls: the same connections, proxies and certificates, whose names that
     /// resolver looks up. It follows no redirects and keeps no connections.
     pub fn client_with(&self, resolver: Arc<dyn Resolve>) -> Result<Client, ModelError> {
-        let builder = self.builder(Trust::System)?.pool_max_idle_per_host(0).dns_resolver(resolver);
-        let builder = self.proxies.build()?.into_iter().fold(builder, ClientBuilder::proxy);
+        let builder = self
+            .builder(Trust::System)?
+            .pool_max_idle_per_host(0)
+            .dns_resolver(resolver);
+        let builder = self
+            .proxies
+            .build()?
+            .into_iter()
+            .fold(builder, ClientBuilder::proxy);
         builder.build().map_err(|error| no_tls(&error))
     }
 
@@ -202,12 +242,18 @@ impl HttpOptions {
     }
 
     fn read_certificates(&self) -> Result<Vec<Certificate>, ModelError> {
-        let Some(path) = &self.certificates else { return Ok(Vec::new()) };
-        let problem = |what: String| setup(format!("SSL_CERT_FILE names {}, {what}", path.display()));
-        let pem = std::fs::read(path).map_err(|error| problem(format!("which cannot be read: {error}")))?;
+        let Some(path) = &self.certificates else {
+            return Ok(Vec::new());
+        };
+        let problem =
+            |what: String| setup(format!("SSL_CERT_FILE names {}, {what}", path.display()));
+        let pem = std::fs::read(path)
+            .map_err(|error| problem(format!("which cannot be read: {error}")))?;
         match Certificate::from_pem_bundle(&pem) {
             Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-            _ => Err(problem("which holds no certificates in PEM form".to_owned())),
+            _ => Err(problem(
+                "which holds no certificates in PEM form".to_owned(),
+            )),
         }
     }
 }
@@ -220,7 +266,9 @@ enum Trust {
 
 fn no_tls(error: &reqwest::Error) -> ModelError {
     let cause = crate::client::innermost(error);
-    setup(format!("no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"))
+    setup(format!(
+        "no TLS on this computer: {cause}; install its CA certificates or set SSL_CERT_FILE"
+    ))
 }
 
 fn setup(message: String) -> ModelError {
@@ -233,11 +281,21 @@ mod tests {
 
     #[test]
     fn no_proxy_is_blamed_on_the_way_to_this_computer() {
-        let proxies = Proxies { all: Some("proxy.example:3128".into()), ..Proxies::default() };
+        let proxies = Proxies {
+            all: Some("proxy.example:3128".into()),
+            ..Proxies::default()
+        };
         let host_for = |url: &str| proxies.host_for(&Url::parse(url).unwrap());
-        for near in ["http://localhost:1/v1", "https://127.0.0.2/v1", "http://[::1]:8080/v1"] {
+        for near in [
+            "http://localhost:1/v1",
+            "https://127.0.0.2/v1",
+            "http://[::1]:8080/v1",
+        ] {
             assert_eq!(host_for(near), None, "{near}");
         }
-        assert_eq!(host_for("https://far.example/v1").as_deref(), Some("proxy.example:3128"));
+        assert_eq!(
+            host_for("https://far.example/v1").as_deref(),
+            Some("proxy.example:3128")
+        );
     }
 }

@@ -89,8 +89,18 @@ impl Keys {
     pub(crate) fn new(settings: Arc<Settings>, catalogue: &Catalogue) -> Self {
         let key = settings.get(&core::API_KEY);
         let owners = owners(&settings, catalogue, key.any());
-        let (command, base) = (settings.get(&core::API_KEY_COMMAND), settings.get(&core::API_BASE));
-        Self { settings, key, command, base, owners, printed: Mutex::default() }
+        let (command, base) = (
+            settings.get(&core::API_KEY_COMMAND),
+            settings.get(&core::API_BASE),
+        );
+        Self {
+            settings,
+            key,
+            command,
+            base,
+            owners,
+            printed: Mutex::default(),
+        }
     }
 
     /// Whether the plain value of a setting belongs to this provider.
@@ -101,7 +111,9 @@ impl Keys {
     /// The provider that the plain value of a setting belongs to; it may be one that does not exist.
     pub(crate) fn owner(&self, setting: &str) -> Option<&str> {
         let mut owners = PLAIN.iter().zip(&self.owners);
-        owners.find(|(known, _)| **known == setting).and_then(|(_, owner)| owner.as_deref())
+        owners
+            .find(|(known, _)| **known == setting)
+            .and_then(|(_, owner)| owner.as_deref())
     }
 
     /// The key of a provider, or how to get it; nothing is run.
@@ -112,7 +124,8 @@ impl Keys {
     /// The same, without plain values.
     pub(crate) fn find_own(&self, provider: &Provider) -> Result<Option<Found>, SettingsError> {
         let own_key = own(&self.key, provider).map(|(name, key)| self.configured(name, key));
-        let own_command = || own(&self.command, provider).map(|(name, line)| self.by_command(name, line));
+        let own_command =
+            || own(&self.command, provider).map(|(name, line)| self.by_command(name, line));
         match own_key.or_else(own_command) {
             Some(found) => Ok(Some(found)),
             None => self.own_variable(provider),
@@ -122,13 +135,21 @@ impl Keys {
     /// The plain key, or the plain command, if it is the provider's.
     pub(crate) fn plain(&self, provider: &Provider) -> Option<Found> {
         let key = self.key.any().filter(|_| self.owns(provider, "api_key"));
-        let command = || self.command.any().filter(|_| self.owns(provider, "api_key_command"));
+        let command = || {
+            self.command
+                .any()
+                .filter(|_| self.owns(provider, "api_key_command"))
+        };
         let by_command = || command().map(|line| self.by_command("*", line));
         key.map(|key| self.configured("*", key)).or_else(by_command)
     }
 
     /// The key itself. A command is run at most once for each provider, until it is [forgotten](Self::forget).
-    pub(crate) async fn get(&self, provider: &Provider, found: Found) -> Result<Secret, AccessError> {
+    pub(crate) async fn get(
+        &self,
+        provider: &Provider,
+        found: Found,
+    ) -> Result<Secret, AccessError> {
         let (key, source) = match found {
             Found::Key(key, source) => (key, source),
             Found::Command(line, source) => (self.run(provider, &line).await?, source),
@@ -139,7 +160,10 @@ impl Keys {
 
     /// Says what is wrong with a key, or with the command that prints it, without running that.
     pub(crate) fn check(&self, provider: &Provider, found: &Found) -> Result<(), AccessError> {
-        let problem = |problem| AccessError::KeyCommand { provider: provider.name.clone(), problem };
+        let problem = |problem| AccessError::KeyCommand {
+            provider: provider.name.clone(),
+            problem,
+        };
         match found {
             Found::Key(key, source) => sendable(provider, key, source),
             Found::Command(line, _) => command::check(&self.settings, line).map_err(problem),
@@ -152,12 +176,16 @@ impl Keys {
             let (name, variable) = (&provider.name, &provider.base_variable);
             let origin = self.settings.dotenv_origin(variable)?;
             let config = self.settings.config_file().display();
-            self.settings.environment().get(variable).is_none().then(|| {
-                format!(
-                    "{origin}: ignored, a workspace may not say where keys go; \
+            self.settings
+                .environment()
+                .get(variable)
+                .is_none()
+                .then(|| {
+                    format!(
+                        "{origin}: ignored, a workspace may not say where keys go; \
                      set it in the environment, or `api_base.{name}` in {config}"
-                )
-            })
+                    )
+                })
         });
         ignored.collect()
     }
@@ -171,7 +199,10 @@ impl Keys {
     pub(crate) fn base_url(&self, provider: &Provider) -> Result<BaseUrl, AccessError> {
         match self.custom_base(provider)? {
             Some(base) => Ok(base),
-            None => provider.base_url.clone().ok_or_else(|| self.no_base(provider)),
+            None => provider
+                .base_url
+                .clone()
+                .ok_or_else(|| self.no_base(provider)),
         }
     }
 
@@ -180,17 +211,27 @@ impl Keys {
     /// The provider's own variable counts only in the environment: the `.env` of a cloned repository
     /// must not decide where keys go.
     pub(crate) fn custom_base(&self, provider: &Provider) -> Result<Option<BaseUrl>, AccessError> {
-        let set = own(&self.base, provider)
-            .or_else(|| self.base.any().filter(|_| self.owns(provider, "api_base")).map(|base| ("*", base)));
-        let bad = |origin: String| AccessError::BadBase { provider: provider.name.clone(), origin };
+        let set = own(&self.base, provider).or_else(|| {
+            self.base
+                .any()
+                .filter(|_| self.owns(provider, "api_base"))
+                .map(|base| ("*", base))
+        });
+        let bad = |origin: String| AccessError::BadBase {
+            provider: provider.name.clone(),
+            origin,
+        };
         if let Some((name, text)) = set {
-            let base = BaseUrl::parse(text).ok_or_else(|| bad(self.origin("api_base", name).to_string()))?;
+            let base = BaseUrl::parse(text)
+                .ok_or_else(|| bad(self.origin("api_base", name).to_string()))?;
             return Ok(Some(base.with_default_path(&provider.base_path)));
         }
         let environment = self.settings.environment();
         let name = &provider.base_variable;
-        let text =
-            environment.get(name).and_then(|text| text.to_str()).filter(|text| !text.trim().is_empty());
+        let text = environment
+            .get(name)
+            .and_then(|text| text.to_str())
+            .filter(|text| !text.trim().is_empty());
         let Some(text) = text else { return Ok(None) };
         let base = match &provider.base_url {
             Some(usual) if provider.local => BaseUrl::parse_host(text, usual),
@@ -209,18 +250,30 @@ impl Keys {
     }
 
     fn configured(&self, name: &str, key: &Secret) -> Found {
-        Found::Key(key.clone(), KeySource::Setting(self.origin("api_key", name)))
+        Found::Key(
+            key.clone(),
+            KeySource::Setting(self.origin("api_key", name)),
+        )
     }
 
     fn by_command(&self, name: &str, line: &str) -> Found {
-        Found::Command(line.to_owned(), KeySource::Command(self.origin("api_key_command", name)))
+        Found::Command(
+            line.to_owned(),
+            KeySource::Command(self.origin("api_key_command", name)),
+        )
     }
 
     fn own_variable(&self, provider: &Provider) -> Result<Option<Found>, SettingsError> {
         for name in &provider.key_variables {
-            let Some(key) = self.settings.secret_variable(name)? else { continue };
+            let Some(key) = self.settings.secret_variable(name)? else {
+                continue;
+            };
             let in_environment = self.settings.environment().get(name).is_some();
-            let source = if in_environment { KeySource::Variable } else { KeySource::DotEnv };
+            let source = if in_environment {
+                KeySource::Variable
+            } else {
+                KeySource::DotEnv
+            };
             return Ok(Some(Found::Key(key, source(name.clone()))));
         }
         Ok(None)
@@ -228,7 +281,8 @@ impl Keys {
 
     fn origin(&self, setting: &str, name: &str) -> Origin {
         let own = self.settings.origin(&format!("{setting}.{name}"));
-        own.or_else(|| self.settings.origin(setting)).unwrap_or(Origin::Default)
+        own.or_else(|| self.settings.origin(setting))
+            .unwrap_or(Origin::Default)
     }
 
     async fn run(&self, provider: &Provider, line: &str) -> Result<Secret, AccessError> {
@@ -236,7 +290,10 @@ impl Keys {
         if let Some(key) = printed.get(&provider.name) {
             return Ok(key.clone());
         }
-        let problem = |problem| AccessError::KeyCommand { provider: provider.name.clone(), problem };
+        let problem = |problem| AccessError::KeyCommand {
+            provider: provider.name.clone(),
+            problem,
+        };
         let key = command::run(&self.settings, line).await.map_err(problem)?;
         self.settings.redactor().register(&key);
         printed.insert(provider.name.clone(), key.clone());
@@ -246,8 +303,12 @@ impl Keys {
     /// The providers that have values of their own, with the setting that has them.
     pub(crate) fn names(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let keys = self.key.providers().map(|name| ("api_key", name));
-        let commands = self.command.providers().map(|name| ("api_key_command", name));
-        keys.chain(commands).chain(self.base.providers().map(|name| ("api_base", name)))
+        let commands = self
+            .command
+            .providers()
+            .map(|name| ("api_key_command", name));
+        keys.chain(commands)
+            .chain(self.base.providers().map(|name| ("api_base", name)))
     }
 
     /// Where a value can be written down.
@@ -258,22 +319,31 @@ impl Keys {
 
 /// The value that was set for this provider, under any of its names.
 fn own<'a, 'p, T>(values: &'a PerProvider<T>, provider: &'p Provider) -> Option<(&'p str, &'a T)> {
-    provider.names().find_map(|name| Some((name, values.own(name)?)))
+    provider
+        .names()
+        .find_map(|name| Some((name, values.own(name)?)))
 }
 
 fn sendable(provider: &Provider, key: &Secret, source: &KeySource) -> Result<(), AccessError> {
     let key = key.expose();
     if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
         let (provider, source_text) = (provider.name.clone(), source.to_string());
-        return Err(AccessError::BadKey { provider, source_text });
+        return Err(AccessError::BadKey {
+            provider,
+            source_text,
+        });
     }
     Ok(())
 }
 
 /// Whose the plain values are: of each, the provider of the model that its own place names, else that of the model in force.
 fn owners(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> [Option<String>; 4] {
-    let is_from_workspace = |path: &str| matches!(settings.origin(path), Some(Origin::DotEnv { .. }));
-    if is_from_workspace("model") && !is_from_workspace("api_key.*") && !is_from_workspace("api_key") {
+    let is_from_workspace =
+        |path: &str| matches!(settings.origin(path), Some(Origin::DotEnv { .. }));
+    if is_from_workspace("model")
+        && !is_from_workspace("api_key.*")
+        && !is_from_workspace("api_key")
+    {
         if key.is_some() {
             tracing::warn!(
                 "the plain `api_key` is not used: the workspace's .env chose the model, and it may not choose who gets the key"
@@ -282,13 +352,19 @@ fn owners(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> [
         return Default::default();
     }
     PLAIN.map(|setting| {
-        let place = settings.origin(&format!("{setting}.*")).or_else(|| settings.origin(setting));
+        let place = settings
+            .origin(&format!("{setting}.*"))
+            .or_else(|| settings.origin(setting));
         let there = place.and_then(|place| settings.text_in(&core::MODEL, &place));
         let Some(model) = there.or_else(|| settings.get(&core::MODEL)) else {
-            return catalogue.owner_of(key.map(Secret::expose)).map(|provider| provider.name.clone());
+            return catalogue
+                .owner_of(key.map(Secret::expose))
+                .map(|provider| provider.name.clone());
         };
         let model = model.parse::<ModelId>().ok()?;
-        let known = catalogue.get(model.provider()).map(|provider| provider.name.clone());
+        let known = catalogue
+            .get(model.provider())
+            .map(|provider| provider.name.clone());
         Some(known.unwrap_or_else(|| model.provider().to_owned()))
     })
 }

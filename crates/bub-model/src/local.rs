@@ -27,13 +27,18 @@ pub struct LocalServer {
 impl LocalServer {
     /// The model to use when nothing says which.
     pub fn first_model(&self) -> Option<ModelId> {
-        self.models.first().map(|model| ModelId::new(&self.provider, model))
+        self.models
+            .first()
+            .map(|model| ModelId::new(&self.provider, model))
     }
 }
 
 /// Asks the servers at these addresses; those that answer like a model server are given back in the
 /// same order. Addresses beyond this computer are never asked.
-pub(crate) async fn find(fetch: &dyn Fetch, candidates: Vec<(&Provider, BaseUrl)>) -> Vec<LocalServer> {
+pub(crate) async fn find(
+    fetch: &dyn Fetch,
+    candidates: Vec<(&Provider, BaseUrl)>,
+) -> Vec<LocalServer> {
     let mut seen: Vec<BaseUrl> = Vec::new();
     let mut asked = Vec::new();
     for (provider, base_url) in candidates {
@@ -48,9 +53,22 @@ pub(crate) async fn find(fetch: &dyn Fetch, candidates: Vec<(&Provider, BaseUrl)
 
 async fn ask(fetch: &dyn Fetch, provider: &str, base_url: BaseUrl) -> Option<LocalServer> {
     let url = format!("{base_url}/models");
-    let answer = fetch.fetch(Ask { url: &url, form: None, timeout: PATIENCE }).await.ok()?;
-    let models = (answer.status == 200).then(|| models(&answer.body)).flatten()?;
-    Some(LocalServer { provider: provider.to_owned(), base_url, models })
+    let answer = fetch
+        .fetch(Ask {
+            url: &url,
+            form: None,
+            timeout: PATIENCE,
+        })
+        .await
+        .ok()?;
+    let models = (answer.status == 200)
+        .then(|| models(&answer.body))
+        .flatten()?;
+    Some(LocalServer {
+        provider: provider.to_owned(),
+        base_url,
+        models,
+    })
 }
 
 /// The models in a list; `None` when it is no such list, as of any other program on that port.
@@ -61,13 +79,17 @@ fn models(body: &[u8]) -> Option<Vec<String>> {
         Value::Null => return Some(Vec::new()),
         list => list.as_array()?,
     };
-    let names: Option<Vec<_>> =
-        list.iter().map(|model| model.get("id")?.as_str().map(str::to_owned)).collect();
+    let names: Option<Vec<_>> = list
+        .iter()
+        .map(|model| model.get("id")?.as_str().map(str::to_owned))
+        .collect();
     Some(names?.into_iter().filter(|name| converses(name)).collect())
 }
 
 /// Servers list everything they can load, and say nowhere what it is for.
 fn converses(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    !["embed", "rerank", "whisper", "bge-"].iter().any(|word| name.contains(word))
+    !["embed", "rerank", "whisper", "bge-"]
+        .iter()
+        .any(|word| name.contains(word))
 }

@@ -32,7 +32,11 @@ impl ModelId {
     /// An identifier from its two parts.
     pub fn new(provider: impl AsRef<str>, model: impl Into<String>) -> Self {
         let provider = provider.as_ref().to_ascii_lowercase();
-        Self { provider, model: model.into(), deprecated: false }
+        Self {
+            provider,
+            model: model.into(),
+            deprecated: false,
+        }
     }
 
     /// The provider's name or alias, in lower case.
@@ -57,14 +61,23 @@ impl FromStr for ModelId {
     /// Splits at the first `:`, or at the first `/` when that comes before it.
     fn from_str(text: &str) -> Result<Self, NotAModel> {
         let text = text.trim();
-        let parts = text.find([':', '/']).and_then(|at| text.split_at_checked(at));
-        let (provider, rest) = parts.ok_or_else(|| NotAModel { text: text.to_owned() })?;
+        let parts = text
+            .find([':', '/'])
+            .and_then(|at| text.split_at_checked(at));
+        let (provider, rest) = parts.ok_or_else(|| NotAModel {
+            text: text.to_owned(),
+        })?;
         let model = rest.get(1..).unwrap_or_default().trim();
         let provider = provider.trim();
         if provider.is_empty() || model.is_empty() {
-            return Err(NotAModel { text: text.to_owned() });
+            return Err(NotAModel {
+                text: text.to_owned(),
+            });
         }
-        Ok(Self { deprecated: rest.starts_with('/'), ..Self::new(provider, model) })
+        Ok(Self {
+            deprecated: rest.starts_with('/'),
+            ..Self::new(provider, model)
+        })
     }
 }
 

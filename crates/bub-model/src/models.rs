@@ -66,7 +66,15 @@ impl Models {
         let codex = Codex::new(&home, endpoints, Arc::clone(&fetch), redactor);
         let client_args = ClientArgs::from_settings(&settings);
         client_args.warn();
-        Ok(Self { settings, catalogue, codex, keys, fetch, client_args, told: Once::new() })
+        Ok(Self {
+            settings,
+            catalogue,
+            codex,
+            keys,
+            fetch,
+            client_args,
+            told: Once::new(),
+        })
     }
 
     /// The providers.
@@ -102,15 +110,26 @@ impl Models {
                 let source = found.source().clone();
                 let key = self.keys.get(provider, found).await?;
                 match login.and_then(|Login::Codex| codex::account_id(key.expose())) {
-                    Some(account) => self.codex_endpoint(provider, id, &key, (Some(account), source)),
+                    Some(account) => {
+                        self.codex_endpoint(provider, id, &key, (Some(account), source))
+                    }
                     None => self.plain_endpoint(provider, id, Some((key, source))),
                 }
             }
             (None, Some(Login::Codex)) => {
-                let tokens = self.codex.tokens().await.map_err(|problem| login_error(provider, problem))?;
+                let tokens = self
+                    .codex
+                    .tokens()
+                    .await
+                    .map_err(|problem| login_error(provider, problem))?;
                 let tokens = tokens.ok_or_else(|| self.no_key(provider))?;
                 let source = KeySource::Login(self.codex.file());
-                self.codex_endpoint(provider, id, &tokens.access_token, (tokens.account_id, source))
+                self.codex_endpoint(
+                    provider,
+                    id,
+                    &tokens.access_token,
+                    (tokens.account_id, source),
+                )
             }
             (None, None) => self.plain_endpoint(provider, id, None),
         }
@@ -123,16 +142,28 @@ impl Models {
         let renewed = match &refused.key {
             Some(KeySource::Command(_)) => self.keys.forget(provider).await,
             Some(KeySource::Login(_)) => {
-                let token =
-                    |(_, value): &(String, Secret)| value.expose().strip_prefix("Bearer ").map(Secret::from);
-                let Some(old) = refused.headers.iter().find_map(token) else { return Ok(None) };
-                let tokens =
-                    self.codex.renew(&old).await.map_err(|problem| login_error(provider, problem))?;
+                let token = |(_, value): &(String, Secret)| {
+                    value.expose().strip_prefix("Bearer ").map(Secret::from)
+                };
+                let Some(old) = refused.headers.iter().find_map(token) else {
+                    return Ok(None);
+                };
+                let tokens = self
+                    .codex
+                    .renew(&old)
+                    .await
+                    .map_err(|problem| login_error(provider, problem))?;
                 tokens.is_some_and(|tokens| tokens.access_token != old)
             }
-            Some(KeySource::Setting(_) | KeySource::Variable(_) | KeySource::DotEnv(_)) | None => false,
+            Some(KeySource::Setting(_) | KeySource::Variable(_) | KeySource::DotEnv(_)) | None => {
+                false
+            }
         };
-        if renewed { self.endpoint(&refused.id).await.map(Some) } else { Ok(None) }
+        if renewed {
+            self.endpoint(&refused.id).await.map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// The model servers on this computer that answer now; none when `local_models` is off.
@@ -141,7 +172,8 @@ impl Models {
             return Vec::new();
         }
         let local = self.catalogue.iter().filter(|provider| provider.local);
-        let candidates = local.filter_map(|provider| Some((provider, self.keys.base_url(provider).ok()?)));
+        let candidates =
+            local.filter_map(|provider| Some((provider, self.keys.base_url(provider).ok()?)));
         local::find(&*self.fetch, candidates.collect()).await
     }
 
@@ -186,11 +218,14 @@ impl Models {
 
     /// Whether the provider is called with a login when it has no key; an error when that one is no good.
     pub(crate) fn login(&self, provider: &Provider) -> Result<bool, AccessError> {
-        let possible = provider.login.is_some() && matches!(self.keys.custom_base(provider), Ok(None));
+        let possible =
+            provider.login.is_some() && matches!(self.keys.custom_base(provider), Ok(None));
         if !possible {
             return Ok(false);
         }
-        self.codex.check().map_err(|problem| login_error(provider, problem.into()))
+        self.codex
+            .check()
+            .map_err(|problem| login_error(provider, problem.into()))
     }
 
     /// Warns of addresses in the workspace's `.env`: they are not followed, and somebody may wonder.
@@ -208,31 +243,59 @@ impl Models {
 
     /// What is configured for providers that do not exist, and keys that travel in the open.
     pub(crate) fn notes(&self) -> Vec<String> {
-        let unknown = self.keys.names().filter(|(_, name)| self.catalogue.get(name).is_none());
+        let unknown = self
+            .keys
+            .names()
+            .filter(|(_, name)| self.catalogue.get(name).is_none());
         let unknown = unknown.map(|(setting, name)| {
-            let hint = self.catalogue.similar(name).map(|known| format!(", did you mean `{known}`?"));
-            format!("`{setting}.{name}` is for no known provider{}", hint.unwrap_or_default())
+            let hint = self
+                .catalogue
+                .similar(name)
+                .map(|known| format!(", did you mean `{known}`?"));
+            format!(
+                "`{setting}.{name}` is for no known provider{}",
+                hint.unwrap_or_default()
+            )
         });
         let open = self.catalogue.iter().filter_map(|provider| {
             let base_url = self.keys.base_url(provider).ok()?;
-            let open = !base_url.is_secure() && !base_url.is_loopback() && self.find_key(provider).is_some();
-            open.then(|| format!("the key of `{}` goes to {base_url} without encryption", provider.name))
+            let open = !base_url.is_secure()
+                && !base_url.is_loopback()
+                && self.find_key(provider).is_some();
+            open.then(|| {
+                format!(
+                    "the key of `{}` goes to {base_url} without encryption",
+                    provider.name
+                )
+            })
         });
-        unknown.chain(open).chain(self.keys.ignored_bases(&self.catalogue)).collect()
+        unknown
+            .chain(open)
+            .chain(self.keys.ignored_bases(&self.catalogue))
+            .collect()
     }
 
     /// Where the key of a provider comes from, without getting it.
     pub fn key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalogue.get(provider)?;
-        let login = || self.login(provider).unwrap_or_default().then(|| KeySource::Login(self.codex.file()));
-        self.find_key(provider).map(|found| found.source().clone()).or_else(login)
+        let login = || {
+            self.login(provider)
+                .unwrap_or_default()
+                .then(|| KeySource::Login(self.codex.file()))
+        };
+        self.find_key(provider)
+            .map(|found| found.source().clone())
+            .or_else(login)
     }
 
     /// Where the plain key is that a provider would be called with; `None` when it has one of its own, or gets none.
     pub fn plain_key_source(&self, provider: &str) -> Option<KeySource> {
         let provider = self.catalogue.get(provider)?;
         match self.keys.find_own(provider) {
-            Ok(None) => self.keys.plain(provider).map(|found| found.source().clone()),
+            Ok(None) => self
+                .keys
+                .plain(provider)
+                .map(|found| found.source().clone()),
             _ => None,
         }
     }
@@ -244,11 +307,13 @@ impl Models {
     }
 
     fn provider(&self, id: &ModelId) -> Result<&Provider, AccessError> {
-        self.catalogue.get(id.provider()).ok_or_else(|| AccessError::UnknownProvider {
-            name: id.provider().to_owned(),
-            suggestion: self.catalogue.similar(id.provider()).map(str::to_owned),
-            config_file: self.keys.config_file().to_owned(),
-        })
+        self.catalogue
+            .get(id.provider())
+            .ok_or_else(|| AccessError::UnknownProvider {
+                name: id.provider().to_owned(),
+                suggestion: self.catalogue.similar(id.provider()).map(str::to_owned),
+                config_file: self.keys.config_file().to_owned(),
+            })
     }
 
     fn plain_endpoint(
@@ -294,8 +359,8 @@ impl Models {
         (account, source): (Option<String>, KeySource),
     ) -> Result<Endpoint, AccessError> {
         let base_url = self.codex.endpoints().api();
-        let base_url =
-            base_url.ok_or_else(|| login_error(provider, "its address is wrong".to_owned().into()))?;
+        let base_url = base_url
+            .ok_or_else(|| login_error(provider, "its address is wrong".to_owned().into()))?;
         let mut headers = own_headers(provider);
         headers.extend(codex::headers(token, account.as_deref()));
         Ok(Endpoint {
@@ -312,10 +377,16 @@ impl Models {
     fn no_key(&self, provider: &Provider) -> AccessError {
         let name = &provider.name;
         let usual = || format!("BUB_{}_API_KEY", name.to_ascii_uppercase());
-        let login = provider.login.map(|Login::Codex| format!(", or run `bub login {name}`"));
+        let login = provider
+            .login
+            .map(|Login::Codex| format!(", or run `bub login {name}`"));
         AccessError::NoKey {
             provider: name.clone(),
-            variable: provider.key_variables.first().cloned().unwrap_or_else(usual),
+            variable: provider
+                .key_variables
+                .first()
+                .cloned()
+                .unwrap_or_else(usual),
             config_file: self.keys.config_file().to_owned(),
             login: login.unwrap_or_default(),
         }
@@ -323,11 +394,18 @@ impl Models {
 }
 
 fn own_headers(provider: &Provider) -> Vec<(String, Secret)> {
-    provider.headers.iter().map(|(name, value)| (name.clone(), Secret::from(value.as_str()))).collect()
+    provider
+        .headers
+        .iter()
+        .map(|(name, value)| (name.clone(), Secret::from(value.as_str())))
+        .collect()
 }
 
 fn login_error(provider: &Provider, problem: LoginProblem) -> AccessError {
-    let LoginProblem { text: problem, is_temporary } = problem;
+    let LoginProblem {
+        text: problem,
+        is_temporary,
+    } = problem;
     let provider = provider.name.clone();
     if is_temporary {
         AccessError::LoginLater { provider, problem }

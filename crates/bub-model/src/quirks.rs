@@ -6,7 +6,10 @@ use serde_json::{Map, Value};
 /// Differences of one provider, as data: a row of the catalogue or a user's config may set each.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "independent switches of a config table, not a state")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent switches of a config table, not a state"
+)]
 pub struct Quirks {
     /// Name of the field that bounds the answer; empty when the server takes none.
     pub max_tokens_field: String,
@@ -60,7 +63,10 @@ impl Default for Quirks {
             streaming: true,
             stream_options: true,
             effort: EffortForm::Standard,
-            reasoning_fields: REASONING_FIELDS.iter().map(|&name| name.to_owned()).collect(),
+            reasoning_fields: REASONING_FIELDS
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect(),
             replay_reasoning: false,
             cache_control: true,
             open_with_user: false,
@@ -74,5 +80,10 @@ impl Default for Quirks {
 }
 
 /// Names under which compatible servers send reasoning text.
-pub const REASONING_FIELDS: [&str; 5] =
-    ["reasoning_content", "thinking", "think", "chain_of_thought", "reasoning"];
+pub const REASONING_FIELDS: [&str; 5] = [
+    "reasoning_content",
+    "thinking",
+    "think",
+    "chain_of_thought",
+    "reasoning",
+];

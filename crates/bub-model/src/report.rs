@@ -56,40 +56,63 @@ impl Report {
             let provider = models.catalogue.get(choice.model.as_ref()?.provider())?;
             models.problem(provider).map(|error| error.to_string())
         });
-        let fallbacks = models.settings.get(&core::FALLBACK_MODELS).unwrap_or_default();
+        let fallbacks = models
+            .settings
+            .get(&core::FALLBACK_MODELS)
+            .unwrap_or_default();
         let fallbacks = fallbacks.into_iter().map(|text| {
             let problem = fallback_problem(models, &text);
             (text, problem)
         });
-        let providers = models.catalogue.iter().map(|provider| of(models, provider, &local_servers));
+        let providers = models
+            .catalogue
+            .iter()
+            .map(|provider| of(models, provider, &local_servers));
         let config_file = models.settings.config_file().to_owned();
         let (fallbacks, providers) = (fallbacks.collect(), providers.collect());
         let notes = models.notes();
-        Self { choice, problem, fallbacks, providers, local_servers, notes, config_file }
+        Self {
+            choice,
+            problem,
+            fallbacks,
+            providers,
+            local_servers,
+            notes,
+            config_file,
+        }
     }
 }
 
 fn fallback_problem(models: &Models, text: &str) -> Option<String> {
-    let checked = models
-        .resolve(text)
-        .map(|id| models.catalogue.get(id.provider()).and_then(|provider| models.problem(provider)));
+    let checked = models.resolve(text).map(|id| {
+        models
+            .catalogue
+            .get(id.provider())
+            .and_then(|provider| models.problem(provider))
+    });
     checked.unwrap_or_else(Some).map(|error| error.to_string())
 }
 
 fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> ProviderReport {
     let key = models.key_source(&provider.name);
     let base_url = models.base_url_of(provider);
-    let server = servers.iter().find(|server| Some(&server.base_url) == base_url.as_ref());
+    let server = servers
+        .iter()
+        .find(|server| Some(&server.base_url) == base_url.as_ref());
     let problem = models.problem(provider).map(|error| error.hint());
     // A server on this computer is usable when it answers and has a model; nothing else tells.
     let todo = match server {
-        Some(server) if server.models.is_empty() => Some("it has no model yet: load one".to_owned()),
+        Some(server) if server.models.is_empty() => {
+            Some("it has no model yet: load one".to_owned())
+        }
         None if provider.local && problem.is_none() => Some(absent(models, base_url.as_ref())),
         _ => problem,
     };
     ProviderReport {
         name: provider.name.clone(),
-        wire: base_url.as_ref().map_or(provider.wire, |base_url| provider.wire_at(base_url)),
+        wire: base_url
+            .as_ref()
+            .map_or(provider.wire, |base_url| provider.wire_at(base_url)),
         base_url: base_url.map(|base_url| base_url.to_string()),
         local: provider.local,
         usable: todo.is_none(),
@@ -103,6 +126,8 @@ fn absent(models: &Models, base_url: Option<&BaseUrl>) -> String {
     if !models.settings.get(&core::LOCAL_MODELS) {
         return "not asked, because `local_models` is off".to_owned();
     }
-    let place = base_url.map(|base_url| format!(" at {base_url}")).unwrap_or_default();
+    let place = base_url
+        .map(|base_url| format!(" at {base_url}"))
+        .unwrap_or_default();
     format!("no server answers{place}: start it")
 }

@@ -157,12 +157,18 @@ impl SseDecoder {
         Ok(())
     }
 
-    fn dispatch<E>(&mut self, sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>) -> Result<(), E> {
+    fn dispatch<E>(
+        &mut self,
+        sink: &mut impl FnMut(SseEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.has_data = false;
         let result = if self.data.is_empty() {
             Ok(())
         } else {
-            sink(SseEvent { event: &self.event, data: &self.data })
+            sink(SseEvent {
+                event: &self.event,
+                data: &self.data,
+            })
         };
         self.data.clear();
         self.event.clear();
@@ -173,7 +179,11 @@ impl SseDecoder {
     }
 
     fn check(&self, length: usize) -> Result<(), SseError> {
-        if length > self.limit { Err(SseError::TooLong { limit: self.limit }) } else { Ok(()) }
+        if length > self.limit {
+            Err(SseError::TooLong { limit: self.limit })
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -39,7 +39,11 @@ impl Usage {
             insert(&mut usage, "prompt_tokens_details", details);
         }
         if let Some(reasoning) = self.reasoning {
-            insert(&mut usage, "completion_tokens_details", json!({"reasoning_tokens": reasoning}));
+            insert(
+                &mut usage,
+                "completion_tokens_details",
+                json!({"reasoning_tokens": reasoning}),
+            );
         }
         usage
     }

@@ -53,8 +53,12 @@ pub struct HttpRequest {
 
 impl Wire {
     /// Every wire format.
-    pub const ALL: [Self; 4] =
-        [Self::ChatCompletions, Self::Responses, Self::Messages, Self::GenerateContent];
+    pub const ALL: [Self; 4] = [
+        Self::ChatCompletions,
+        Self::Responses,
+        Self::Messages,
+        Self::GenerateContent,
+    ];
 
     /// The name used in config and logs.
     pub fn name(self) -> &'static str {
@@ -74,9 +78,10 @@ impl Wire {
     /// The header that carries the key, and its value.
     pub fn credentials(self, key: &Secret) -> (&'static str, Secret) {
         match self {
-            Self::ChatCompletions | Self::Responses => {
-                ("authorization", Secret::from(format!("Bearer {}", key.expose())))
-            }
+            Self::ChatCompletions | Self::Responses => (
+                "authorization",
+                Secret::from(format!("Bearer {}", key.expose())),
+            ),
             Self::Messages => (anthropic::KEY_HEADER, key.clone()),
             Self::GenerateContent => (gemini::KEY_HEADER, key.clone()),
         }
@@ -122,7 +127,17 @@ impl Wire {
 
 /// The HTTP status an error object inside a stream claims.
 fn error_status(error: &RawObject<'_>) -> Option<u16> {
-    let status = ["code", "status", "status_code", "raw_status_code", "http_code"];
-    let status = status.iter().find_map(|key| error.u64(key).or_else(|| error.str(key)?.parse().ok()));
-    status.and_then(|status| u16::try_from(status).ok()).filter(|status| (400..600).contains(status))
+    let status = [
+        "code",
+        "status",
+        "status_code",
+        "raw_status_code",
+        "http_code",
+    ];
+    let status = status
+        .iter()
+        .find_map(|key| error.u64(key).or_else(|| error.str(key)?.parse().ok()));
+    status
+        .and_then(|status| u16::try_from(status).ok())
+        .filter(|status| (400..600).contains(status))
 }

@@ -27,7 +27,8 @@ const CALLERS: usize = 16;
 fn framework(command: Vec<OsString>) -> Framework {
     let make = move |context: &PluginContext<'_>| {
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let environment = Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
+        let environment =
+            Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
         let host = Host {
             framework: context.framework.clone(),
             workspace: context.workspace.to_owned(),
@@ -46,19 +47,28 @@ fn framework(command: Vec<OsString>) -> Framework {
             digest: None,
         };
         let descriptor = External::describe(setup.clone(), host.clone())?;
-        Ok::<_, Error>(ExternalPlugin::new(External::new(setup, descriptor, host), context))
+        Ok::<_, Error>(ExternalPlugin::new(
+            External::new(setup, descriptor, host),
+            context,
+        ))
     };
     Framework::builder().plugin_with("bench", make).build()
 }
 
 async fn call(framework: &Framework, message: &Envelope) {
     let args = args::ResolveSession { message };
-    let answer = framework.hooks().call_first::<point::ResolveSession>(args).await.unwrap();
+    let answer = framework
+        .hooks()
+        .call_first::<point::ResolveSession>(args)
+        .await
+        .unwrap();
     assert_eq!(answer.as_deref(), Some("bench"));
 }
 
 async fn measure(framework: &Framework) {
-    let message = Envelope::text("session bench").with("channel", "lab").with("chat_id", "1");
+    let message = Envelope::text("session bench")
+        .with("channel", "lab")
+        .with("chat_id", "1");
     for _ in 0..100 {
         call(framework, &message).await;
     }
@@ -69,7 +79,12 @@ async fn measure(framework: &Framework) {
         times.push(begun.elapsed());
     }
     times.sort_unstable();
-    let at = |share: usize| times.get(times.len() * share / 100).copied().unwrap_or_default();
+    let at = |share: usize| {
+        times
+            .get(times.len() * share / 100)
+            .copied()
+            .unwrap_or_default()
+    };
     for (name, share) in [("best", 0), ("median", 50), ("p99", 99)] {
         time(&format!("call_{name}"), at(share));
     }
@@ -87,19 +102,34 @@ async fn measure(framework: &Framework) {
     callers.join_all().await;
     let rate = TOGETHER as f64 / begun.elapsed().as_secs_f64();
     figure(&format!("calls_of_{CALLERS}_callers"), rate, "1/s");
-    time("host_cpu_of_a_call", cpu().saturating_sub(busy) / u32::try_from(TOGETHER).unwrap());
+    time(
+        "host_cpu_of_a_call",
+        cpu().saturating_sub(busy) / u32::try_from(TOGETHER).unwrap(),
+    );
 }
 
 fn main() {
-    let given: Vec<OsString> =
-        std::env::args_os().skip(1).filter(|arg| arg != "--bench" && arg != "--quick").collect();
+    let given: Vec<OsString> = std::env::args_os()
+        .skip(1)
+        .filter(|arg| arg != "--bench" && arg != "--quick")
+        .collect();
     let command = if given.is_empty() {
         // Beside the bench, where cargo puts examples.
         let own = std::env::current_exe().unwrap();
-        vec![own.parent().unwrap().parent().unwrap().join("examples/probe").into()]
+        vec![
+            own.parent()
+                .unwrap()
+                .parent()
+                .unwrap()
+                .join("examples/probe")
+                .into(),
+        ]
     } else {
         given
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(measure(&framework(command)));
 }

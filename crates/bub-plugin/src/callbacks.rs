@@ -25,13 +25,18 @@ pub(crate) struct HostDesk {
 
 impl HostDesk {
     pub(crate) fn new(plugin: Weak<External>) -> Self {
-        Self { plugin, meter: Mutex::new(Meter::of_lines()) }
+        Self {
+            plugin,
+            meter: Mutex::new(Meter::of_lines()),
+        }
     }
 }
 
 impl Desk for HostDesk {
     fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
-        let Some(plugin) = self.plugin.upgrade() else { return };
+        let Some(plugin) = self.plugin.upgrade() else {
+            return;
+        };
         if method == "initialize" {
             return peer.close("it does not speak the protocol: it sends back what it is told");
         }
@@ -46,14 +51,19 @@ impl Desk for HostDesk {
     }
 
     fn notification(&self, method: &str, params: &Value) {
-        let Some(plugin) = self.plugin.upgrade() else { return };
+        let Some(plugin) = self.plugin.upgrade() else {
+            return;
+        };
         if !lock(&self.meter).lets_through(plugin.name()) {
             return;
         }
         if method == "log" {
             log(&plugin, params);
         } else {
-            tracing::debug!("plugin.unknown_notification plugin={} method={method}", plugin.name());
+            tracing::debug!(
+                "plugin.unknown_notification plugin={} method={method}",
+                plugin.name()
+            );
         }
     }
 
@@ -65,9 +75,16 @@ impl Desk for HostDesk {
 }
 
 fn log(plugin: &External, params: &Value) {
-    let text = params.get("message").and_then(Value::as_str).unwrap_or_default();
+    let text = params
+        .get("message")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let text = plugin.redact(text);
-    match params.get("level").and_then(Value::as_str).unwrap_or("info") {
+    match params
+        .get("level")
+        .and_then(Value::as_str)
+        .unwrap_or("info")
+    {
         "error" => tracing::error!("plugin.says plugin={} {text}", plugin.name()),
         "warning" | "warn" => tracing::warn!("plugin.says plugin={} {text}", plugin.name()),
         "debug" => tracing::debug!("plugin.says plugin={} {text}", plugin.name()),
@@ -84,13 +101,18 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn of(plugin: &Arc<External>, state: Option<&State>) -> Self {
         let session_id = state.and_then(|state| state.get_str("session_id"));
-        Self { plugin: Arc::clone(plugin), session_id }
+        Self {
+            plugin: Arc::clone(plugin),
+            session_id,
+        }
     }
 }
 
 /// Answers a request in a task of its own.
 pub(crate) fn spawn(peer: &Arc<Peer>, id: Value, method: String, params: Value, context: Context) {
-    let cancel = peer.work(&id).map_or_else(CancellationToken::new, |work| work.cancel);
+    let cancel = peer
+        .work(&id)
+        .map_or_else(CancellationToken::new, |work| work.cancel);
     let peer = Arc::clone(peer);
     tokio::spawn(async move {
         tokio::select! {
@@ -110,7 +132,9 @@ async fn answer(context: &Context, method: &str, params: Value) -> Result<Value>
         "ui/ask" => {
             let (plugin, params) = (Arc::clone(&context.plugin), params);
             let asking = tokio::task::spawn_blocking(move || ask(&plugin, &params));
-            asking.await.map_err(|error| Error::unknown(error.to_string()))?
+            asking
+                .await
+                .map_err(|error| Error::unknown(error.to_string()))?
         }
         "next/call" => Err(Error::invalid_input("the call it names is over")),
         _ => Err(Error::not_found(format!("there is no method `{method}`"))),
@@ -121,15 +145,29 @@ async fn answer(context: &Context, method: &str, params: Value) -> Result<Value>
 pub(crate) fn answer_blocking(plugin: &External, method: &str, params: &Value) -> Result<Value> {
     match method {
         "ui/ask" => ask(plugin, params),
-        _ => Err(Error::invalid_input(format!("`{method}` is not available in a synchronous hook"))),
+        _ => Err(Error::invalid_input(format!(
+            "`{method}` is not available in a synchronous hook"
+        ))),
     }
 }
 
 fn ask(plugin: &External, params: &Value) -> Result<Value> {
-    let asker = plugin.host.framework.get().and_then(|framework| framework.service::<crate::Asker>());
+    let asker = plugin
+        .host
+        .framework
+        .get()
+        .and_then(|framework| framework.service::<crate::Asker>());
     let asker = asker.ok_or_else(|| Error::config("there is nobody to ask here"))?;
-    let Asking { question, default, secret } = given(params)?;
-    let question = crate::Question { text: question, default, is_secret: secret.unwrap_or_default() };
+    let Asking {
+        question,
+        default,
+        secret,
+    } = given(params)?;
+    let question = crate::Question {
+        text: question,
+        default,
+        is_secret: secret.unwrap_or_default(),
+    };
     (asker.0)(&question).map(|answer| json!({"answer": answer}))
 }
 
@@ -167,11 +205,16 @@ fn given<T: DeserializeOwned>(params: &Value) -> Result<T> {
 
 fn tape(context: &Context, session_id: Option<&str>) -> Result<Tape> {
     let named = session_id.or(context.session_id.as_deref());
-    let session =
-        named.ok_or_else(|| Error::invalid_input("outside of a turn `session_id` has to be given"))?;
+    let session = named
+        .ok_or_else(|| Error::invalid_input("outside of a turn `session_id` has to be given"))?;
     let framework = context.plugin.framework()?;
-    let store = framework.tape_store().ok_or_else(|| Error::unknown("no tapes are open"))?;
-    Ok(Tape::new(store, TapeName::for_session(framework.workspace_text(), session)))
+    let store = framework
+        .tape_store()
+        .ok_or_else(|| Error::unknown("no tapes are open"))?;
+    Ok(Tape::new(
+        store,
+        TapeName::for_session(framework.workspace_text(), session),
+    ))
 }
 
 async fn query(context: &Context, params: &Value) -> Result<Value> {
@@ -218,8 +261,12 @@ async fn append(context: &Context, params: &Value) -> Result<Value> {
 /// The arguments that `next/call` replaces for the chain below.
 pub(crate) fn replaced(spec: &HookSpec, params: &Value) -> Result<Map<String, Value>> {
     // There is one state in a turn, and one tape.
-    let known: Vec<_> =
-        spec.args.iter().map(|known| known.name).filter(|name| !matches!(*name, "state" | "tape")).collect();
+    let known: Vec<_> = spec
+        .args
+        .iter()
+        .map(|known| known.name)
+        .filter(|name| !matches!(*name, "state" | "tape"))
+        .collect();
     let args = match params.get("args") {
         None | Some(Value::Null) => return Ok(Map::new()),
         Some(Value::Object(args)) => args,
@@ -237,7 +284,10 @@ pub(crate) fn replaced(spec: &HookSpec, params: &Value) -> Result<Map<String, Va
 
 /// What is wrong with an argument that replaces another.
 pub(crate) fn wrong_argument(error: &Error) -> Error {
-    Error::invalid_input(format!("`args`: {}", error.message().trim_start_matches("it returned ")))
+    Error::invalid_input(format!(
+        "`args`: {}",
+        error.message().trim_start_matches("it returned ")
+    ))
 }
 
 async fn send(context: &Context, params: &Value) -> Result<Value> {
@@ -246,7 +296,9 @@ async fn send(context: &Context, params: &Value) -> Result<Value> {
         return Err(Error::invalid_input("`message` has to be an object"));
     }
     let framework = context.plugin.framework()?;
-    let router = framework.router().ok_or_else(|| Error::unknown("no channel runs"))?;
+    let router = framework
+        .router()
+        .ok_or_else(|| Error::unknown("no channel runs"))?;
     let is_sent = router.dispatch(&Envelope::normalize(message)).await?;
     Ok(json!({"delivered": is_sent}))
 }

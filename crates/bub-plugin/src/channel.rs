@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Result, Role, StreamEvent,
+    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Result, Role,
+    StreamEvent,
 };
 use serde_json::{Value, json};
 
@@ -23,7 +24,10 @@ pub(crate) struct ExternalChannel {
 
 impl ExternalChannel {
     pub(crate) fn new(plugin: &Arc<External>, entry: &ChannelEntry) -> Self {
-        Self { plugin: Arc::clone(plugin), entry: entry.clone() }
+        Self {
+            plugin: Arc::clone(plugin),
+            entry: entry.clone(),
+        }
     }
 
     async fn ask(&self, method: &str, params: Value) -> Result<Value> {
@@ -36,7 +40,13 @@ impl ExternalChannel {
                 match asked.next().await {
                     Arrival::Response(answer) => return answer,
                     Arrival::Question { id, method, params } => {
-                        callbacks::spawn(&peer, id, method, params, Context::of(&self.plugin, None));
+                        callbacks::spawn(
+                            &peer,
+                            id,
+                            method,
+                            params,
+                            Context::of(&self.plugin, None),
+                        );
                     }
                     Arrival::Event(_) => {}
                 }
@@ -59,9 +69,14 @@ impl Channel for ExternalChannel {
     }
 
     fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
-        let watched = Watched { plugin: Arc::clone(&self.plugin), name: self.entry.name.clone(), stop };
+        let watched = Watched {
+            plugin: Arc::clone(&self.plugin),
+            name: self.entry.name.clone(),
+            stop,
+        };
         Box::pin(async move {
-            self.ask("channel/start", json!({"channel": self.entry.name})).await?;
+            self.ask("channel/start", json!({"channel": self.entry.name}))
+                .await?;
             watched.spawn();
             Ok(())
         })
@@ -73,7 +88,9 @@ impl Channel for ExternalChannel {
             if !self.plugin.is_running() {
                 return Ok(());
             }
-            self.ask("channel/stop", json!({"channel": self.entry.name})).await.map(drop)
+            self.ask("channel/stop", json!({"channel": self.entry.name}))
+                .await
+                .map(drop)
         })
     }
 
@@ -82,12 +99,15 @@ impl Channel for ExternalChannel {
         Box::pin(async move { self.ask("channel/send", params).await.map(drop) })
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(
+        &'a self,
+        event: &'a StreamEvent,
+        message: &'a Envelope,
+    ) -> BoxFuture<'a, Result<()>> {
         if self.entry.events
             && let Some(peer) = self.plugin.running_peer()
         {
-            let params =
-                json!({"channel": self.entry.name, "event": event, "message": Argument::write(message)});
+            let params = json!({"channel": self.entry.name, "event": event, "message": Argument::write(message)});
             peer.notify("channel/event", &params);
         }
         Box::pin(std::future::ready(Ok(())))
@@ -98,7 +118,11 @@ impl Channel for ExternalChannel {
     }
 
     fn role(&self) -> ChannelRole {
-        if self.entry.lifecycle { ChannelRole::Lifecycle } else { ChannelRole::Service }
+        if self.entry.lifecycle {
+            ChannelRole::Lifecycle
+        } else {
+            ChannelRole::Service
+        }
     }
 }
 
@@ -120,9 +144,13 @@ impl Watched {
                 }
                 let channel = ExternalChannel {
                     plugin: Arc::clone(&plugin),
-                    entry: ChannelEntry { name: name.clone(), ..ChannelEntry::default() },
+                    entry: ChannelEntry {
+                        name: name.clone(),
+                        ..ChannelEntry::default()
+                    },
                 };
-                while let Err(error) = channel.ask("channel/start", json!({"channel": name})).await {
+                while let Err(error) = channel.ask("channel/start", json!({"channel": name})).await
+                {
                     tracing::warn!(
                         "channel.restart_failed channel={name} error={}",
                         plugin.redact(error.message())
@@ -139,11 +167,25 @@ impl Watched {
 
 /// A message that arrived at a channel of the plugin: answered when it is on disk.
 pub(crate) async fn inbound(plugin: &External, mut params: Value) -> Result<Value> {
-    let channel = params.get("channel").and_then(Value::as_str).unwrap_or_default().to_owned();
-    if plugin.descriptor.channels.iter().all(|known| known.name != channel) {
-        return Err(Error::invalid_input(format!("the plugin has no channel `{channel}`")));
+    let channel = params
+        .get("channel")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    if plugin
+        .descriptor
+        .channels
+        .iter()
+        .all(|known| known.name != channel)
+    {
+        return Err(Error::invalid_input(format!(
+            "the plugin has no channel `{channel}`"
+        )));
     }
-    let inbox = plugin.inbox.get().ok_or_else(|| Error::new(ErrorKind::Temporary, "no gateway runs"))?;
+    let inbox = plugin
+        .inbox
+        .get()
+        .ok_or_else(|| Error::new(ErrorKind::Temporary, "no gateway runs"))?;
     let Some(Value::Object(message)) = params.get_mut("message").map(Value::take) else {
         return Err(Error::invalid_input("`message` has to be an object"));
     };
@@ -152,10 +194,19 @@ pub(crate) async fn inbound(plugin: &External, mut params: Value) -> Result<Valu
     let mut sender = codec::read_sender(params.get("sender"));
     // A channel vouches for who somebody is; how much that person may do is for the owner to say.
     sender.role = sender.role.min(plugin.setup.most_role);
-    let session = message.field("session_id").and_then(Value::as_str).filter(|session| !session.is_empty());
-    let is_here = |session: &str| session.split_once(':').is_some_and(|(own, _)| own == channel);
+    let session = message
+        .field("session_id")
+        .and_then(Value::as_str)
+        .filter(|session| !session.is_empty());
+    let is_here = |session: &str| {
+        session
+            .split_once(':')
+            .is_some_and(|(own, _)| own == channel)
+    };
     if sender.role != Role::Owner && session.is_some_and(|session| !is_here(session)) {
-        return Err(Error::invalid_input(format!("`session_id` must begin with `{channel}:`")));
+        return Err(Error::invalid_input(format!(
+            "`session_id` must begin with `{channel}:`"
+        )));
     }
     sender.channel = channel;
     sender.chat_id = message.chat_id().unwrap_or_default().into_owned();

@@ -74,7 +74,9 @@ fn object(value: Value) -> Result<Map<String, Value>> {
 /// The name and the value of an object with one field.
 fn only_field(value: &Value) -> Option<(&str, &Value)> {
     let map = value.as_object().filter(|map| map.len() == 1)?;
-    map.iter().next().map(|(name, value)| (name.as_str(), value))
+    map.iter()
+        .next()
+        .map(|(name, value)| (name.as_str(), value))
 }
 
 fn optional_text(value: Option<&Value>) -> Option<String> {
@@ -87,7 +89,12 @@ fn milliseconds(duration: Duration) -> u64 {
 
 /// The JSON Schema of an object with these properties, all of which are there.
 fn object_schema(properties: &Value) -> Value {
-    let names: Vec<_> = properties.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+    let names: Vec<_> = properties
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(name, _)| name.as_str())
+        .collect();
     json!({"type": "object", "properties": properties, "required": names})
 }
 

@@ -19,7 +19,12 @@ const EVERYWHERE: &[&str] = &["help", "version", "workspace", "verbose"];
 
 /// Checks what the parser of the command line would not survive, or read in a way that nobody means.
 pub(crate) fn check(entry: &CommandEntry) -> Result<()> {
-    let wrong = |why: String| Err(Error::config(format!("the command `{}`: {why}", entry.name)));
+    let wrong = |why: String| {
+        Err(Error::config(format!(
+            "the command `{}`: {why}",
+            entry.name
+        )))
+    };
     if entry.name == "help" {
         return wrong("the name is taken".to_owned());
     }
@@ -36,7 +41,9 @@ pub(crate) fn check(entry: &CommandEntry) -> Result<()> {
             return wrong(format!("there is an argument `{name}` already"));
         }
         if arg.flag && (arg.positional || arg.required || arg.many || arg.default.is_some()) {
-            return wrong(format!("`{name}` is a flag, which has no place, no value and need not be there"));
+            return wrong(format!(
+                "`{name}` is a flag, which has no place, no value and need not be there"
+            ));
         }
         if arg.required && arg.default.is_some() {
             return wrong(format!("`{name}` is required and has a default"));
@@ -57,19 +64,27 @@ pub(crate) fn check(entry: &CommandEntry) -> Result<()> {
 /// Whether this is a name that can be typed as a word or after `--`.
 pub(crate) fn is_plain(name: &str) -> bool {
     let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
-    name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(is_fine)
+    name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(is_fine)
 }
 
 /// The command, as help shows it.
 pub(crate) fn command(plugin: &Arc<External>, entry: &CommandEntry) -> CliCommand {
     let args = entry.args.iter().map(argument);
-    let command = Command::new(entry.name.clone()).about(entry.about.clone()).args(args);
+    let command = Command::new(entry.name.clone())
+        .about(entry.about.clone())
+        .args(args);
     let (plugin, entry) = (Arc::clone(plugin), Arc::new(entry.clone()));
-    CliCommand::new(command, move |context| run(Arc::clone(&plugin), Arc::clone(&entry), context))
+    CliCommand::new(command, move |context| {
+        run(Arc::clone(&plugin), Arc::clone(&entry), context)
+    })
 }
 
 fn argument(arg: &CommandArg) -> Arg {
-    let mut made = Arg::new(arg.name.clone()).help(arg.help.clone()).required(arg.required);
+    let mut made = Arg::new(arg.name.clone())
+        .help(arg.help.clone())
+        .required(arg.required);
     if !arg.positional {
         made = made.long(arg.name.clone());
     }
@@ -79,7 +94,11 @@ fn argument(arg: &CommandArg) -> Arg {
     if let Some(default) = &arg.default {
         made = made.default_value(default.clone());
     }
-    let action = if arg.many { ArgAction::Append } else { ArgAction::Set };
+    let action = if arg.many {
+        ArgAction::Append
+    } else {
+        ArgAction::Set
+    };
     made.action(action).value_name(arg.name.to_uppercase())
 }
 
@@ -88,19 +107,36 @@ fn given(matches: &ArgMatches, entry: &CommandEntry) -> Map<String, Value> {
         if arg.flag {
             return matches.get_flag(&arg.name).into();
         }
-        let mut values = matches.get_many::<String>(&arg.name).into_iter().flatten().cloned();
+        let mut values = matches
+            .get_many::<String>(&arg.name)
+            .into_iter()
+            .flatten()
+            .cloned();
         if arg.many {
             values.map(Value::from).collect()
         } else {
             values.next().map(Value::from).unwrap_or_default()
         }
     };
-    entry.args.iter().map(|arg| (arg.name.clone(), value(arg))).collect()
+    entry
+        .args
+        .iter()
+        .map(|arg| (arg.name.clone(), value(arg)))
+        .collect()
 }
 
-async fn run(plugin: Arc<External>, entry: Arc<CommandEntry>, context: CliContext) -> Result<ExitCode> {
-    let params = json!({"command": entry.name, "args": given(&context.matches, &entry), "credits": CREDITS});
-    context.framework.clone().run_scoped(async { talk(&plugin, &params).await }).await
+async fn run(
+    plugin: Arc<External>,
+    entry: Arc<CommandEntry>,
+    context: CliContext,
+) -> Result<ExitCode> {
+    let params =
+        json!({"command": entry.name, "args": given(&context.matches, &entry), "credits": CREDITS});
+    context
+        .framework
+        .clone()
+        .run_scoped(async { talk(&plugin, &params).await })
+        .await
 }
 
 async fn talk(plugin: &Arc<External>, params: &Value) -> Result<ExitCode> {
@@ -117,7 +153,10 @@ async fn talk(plugin: &Arc<External>, params: &Value) -> Result<ExitCode> {
             }
             Arrival::Response(answer) => {
                 asked.is_over = true;
-                let code = answer?.get("code").and_then(Value::as_u64).unwrap_or_default();
+                let code = answer?
+                    .get("code")
+                    .and_then(Value::as_u64)
+                    .unwrap_or_default();
                 return Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)));
             }
         }

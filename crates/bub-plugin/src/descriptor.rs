@@ -71,8 +71,19 @@ enum HookForm {
 impl From<HookForm> for HookEntry {
     fn from(form: HookForm) -> Self {
         match form {
-            HookForm::Name(name) => Self { name, ..Self::default() },
-            HookForm::Full { name, args, observe_only } => Self { name, args, observe_only },
+            HookForm::Name(name) => Self {
+                name,
+                ..Self::default()
+            },
+            HookForm::Full {
+                name,
+                args,
+                observe_only,
+            } => Self {
+                name,
+                args,
+                observe_only,
+            },
         }
     }
 }
@@ -100,25 +111,35 @@ impl ToolEntry {
 
     /// What is wrong with the schema of its arguments: a provider that refuses it refuses every turn.
     fn wrong_schema(&self) -> Option<&'static str> {
-        let Some(schema) = self.input_schema.as_object() else { return Some("no `inputSchema`") };
+        let Some(schema) = self.input_schema.as_object() else {
+            return Some("no `inputSchema`");
+        };
         let is_schema = |schema: &Value| schema.is_object() || schema.is_boolean();
         let properties = schema.get("properties");
         if schema.get("type").and_then(Value::as_str) != Some("object") {
             return Some("an `inputSchema` whose `type` is not \"object\"");
         }
         let is_fine = |properties: &Value| {
-            properties.as_object().is_some_and(|properties| properties.values().all(is_schema))
+            properties
+                .as_object()
+                .is_some_and(|properties| properties.values().all(is_schema))
         };
         let is_wrong = properties.is_some_and(|properties| !is_fine(properties));
         is_wrong.then_some("an `inputSchema` whose `properties` are no map of schemas")
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
-        self.annotations.get("readOnlyHint").and_then(Value::as_bool).unwrap_or(false)
+        self.annotations
+            .get("readOnlyHint")
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
     }
 
     pub(crate) fn is_for_people(&self) -> bool {
-        self.annotations.get("commandOnly").and_then(Value::as_bool).unwrap_or(false)
+        self.annotations
+            .get("commandOnly")
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
     }
 }
 
@@ -149,7 +170,10 @@ pub struct CommandEntry {
 }
 
 /// An argument of a command.
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of the descriptor")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a word of the descriptor"
+)]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommandArg {
@@ -183,12 +207,15 @@ impl Descriptor {
             check_hook(hook)?;
         }
         let of_command = |own: &CommandEntry| {
-            let arg = |arg: &CommandArg| is_odd(&arg.help) || arg.default.as_deref().is_some_and(is_odd);
+            let arg =
+                |arg: &CommandArg| is_odd(&arg.help) || arg.default.as_deref().is_some_and(is_odd);
             is_odd(&own.about) || own.args.iter().any(arg)
         };
         let mut texts = [&self.version, &self.description].into_iter().flatten();
         if texts.any(|text| is_odd(text)) || self.commands.iter().any(of_command) {
-            return Err(Error::config("there are control characters in what it says about itself"));
+            return Err(Error::config(
+                "there are control characters in what it says about itself",
+            ));
         }
         for tool in &self.tools {
             let is_name = |name: &str| {
@@ -196,7 +223,10 @@ impl Descriptor {
                 !name.is_empty() && name.len() <= 64 && name.chars().all(is_fine)
             };
             if !is_name(&tool.name) {
-                return Err(Error::config(format!("`{}` is no name for a tool", tool.name)));
+                return Err(Error::config(format!(
+                    "`{}` is no name for a tool",
+                    tool.name
+                )));
             }
             if let Some(why) = tool.wrong_schema() {
                 return Err(Error::config(format!("the tool `{}` has {why}", tool.name)));
@@ -204,15 +234,25 @@ impl Descriptor {
         }
         let mut seen: HashMap<String, &str> = HashMap::new();
         for tool in &self.tools {
-            if let Some(other) =
-                seen.insert(tool.model_name(), &tool.name).filter(|other| *other != tool.name)
+            if let Some(other) = seen
+                .insert(tool.model_name(), &tool.name)
+                .filter(|other| *other != tool.name)
             {
                 let name = &tool.name;
-                return Err(Error::config(format!("the tools `{other}` and `{name}` are one to the model")));
+                return Err(Error::config(format!(
+                    "the tools `{other}` and `{name}` are one to the model"
+                )));
             }
         }
-        let names = self.channels.iter().map(|channel| ("channel", &channel.name));
-        let names = names.chain(self.commands.iter().map(|command| ("command", &command.name)));
+        let names = self
+            .channels
+            .iter()
+            .map(|channel| ("channel", &channel.name));
+        let names = names.chain(
+            self.commands
+                .iter()
+                .map(|command| ("command", &command.name)),
+        );
         for (what, name) in names.clone() {
             if !command::is_plain(name) {
                 return Err(Error::config(format!(
@@ -230,25 +270,33 @@ impl Descriptor {
 
     /// Whether tool calls wait for its word: one that cannot give it denies.
     pub fn is_guard(&self) -> bool {
-        self.hooks.iter().any(|hook| hook.name == point::BeforeToolCall::SPEC.name && !hook.observe_only)
+        self.hooks
+            .iter()
+            .any(|hook| hook.name == point::BeforeToolCall::SPEC.name && !hook.observe_only)
     }
 }
 
 fn check_hook(hook: &HookEntry) -> Result<()> {
     let name = hook.name.as_str();
     if let Some((_, instead)) = ELSEWHERE.iter().find(|(known, _)| *known == name) {
-        return Err(Error::config(format!("it cannot implement {name}: {instead}")));
+        return Err(Error::config(format!(
+            "it cannot implement {name}: {instead}"
+        )));
     }
     let Some(spec) = HOOKS.iter().find(|spec| spec.name == name) else {
         let closest = bub_settings::closest(name, HOOKS.iter().map(|spec| spec.name));
-        let hint = closest.map(|closest| format!("; did it mean `{closest}`?")).unwrap_or_default();
+        let hint = closest
+            .map(|closest| format!("; did it mean `{closest}`?"))
+            .unwrap_or_default();
         return Err(Error::config(format!("there is no hook `{name}`{hint}")));
     };
     for arg in hook.args.iter().flatten() {
         if spec.args.iter().all(|known| known.name != arg) {
             let known: Vec<_> = spec.args.iter().map(|known| known.name).collect();
             let known = known.join(", ");
-            return Err(Error::config(format!("{name} has no argument `{arg}`; there are: {known}")));
+            return Err(Error::config(format!(
+                "{name} has no argument `{arg}`; there are: {known}"
+            )));
         }
     }
     if hook.observe_only && name != "before_tool_call" {

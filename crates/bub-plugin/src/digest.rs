@@ -15,8 +15,16 @@ use sha2::{Digest as _, Sha256};
 use crate::{external::Setup, reading::quoted};
 
 /// Directories that are made, and made anew, by tools.
-const SKIPPED: &[&str] =
-    &[".git", "__pycache__", ".venv", "venv", "node_modules", "target", ".mypy_cache", ".ruff_cache"];
+const SKIPPED: &[&str] = &[
+    ".git",
+    "__pycache__",
+    ".venv",
+    "venv",
+    "node_modules",
+    "target",
+    ".mypy_cache",
+    ".ruff_cache",
+];
 /// No plugin has more files, nor more bytes in them.
 const MOST_FILES: usize = 5_000;
 const MOST_BYTES: u64 = 256 * 1024 * 1024;
@@ -53,12 +61,17 @@ pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Re
     let mut sum = Sha256::new();
     let mut left = MOST_BYTES;
     for file in &files {
-        let name = file.strip_prefix(pinned).unwrap_or(file).as_os_str().as_encoded_bytes();
+        let name = file
+            .strip_prefix(pinned)
+            .unwrap_or(file)
+            .as_os_str()
+            .as_encoded_bytes();
         sum.update(u64::try_from(name.len()).unwrap_or_default().to_le_bytes());
         sum.update(name);
         sum.update([u8::from(is_executable(file))]);
-        let length = add_file(&mut sum, file, left)
-            .map_err(|error| Error::config(format!("`{}` cannot be read: {error}", file.display())))?;
+        let length = add_file(&mut sum, file, left).map_err(|error| {
+            Error::config(format!("`{}` cannot be read: {error}", file.display()))
+        })?;
         left -= length;
         sum.update(length.to_le_bytes());
     }
@@ -72,19 +85,29 @@ pub fn pin(pinned: &Path, directory: &Path, command: &[impl AsRef<OsStr>]) -> Re
 
 /// Whether it is a compiled program outside of the plugin, such as an interpreter: those change with the system.
 fn is_program_of_the_system(file: &Path, pinned: &Path) -> bool {
-    let (Ok(program), Ok(pinned)) = (file.canonicalize(), pinned.canonicalize()) else { return false };
+    let (Ok(program), Ok(pinned)) = (file.canonicalize(), pinned.canonicalize()) else {
+        return false;
+    };
     let mut begin = [0; 2];
-    let is_read = File::open(&program).and_then(|mut file| file.read_exact(&mut begin)).is_ok();
+    let is_read = File::open(&program)
+        .and_then(|mut file| file.read_exact(&mut begin))
+        .is_ok();
     is_read && begin != *b"#!" && !program.starts_with(pinned)
 }
 
 fn is_executable(file: &Path) -> bool {
-    file.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    file.metadata()
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 /// Refuses a plugin that is not what was added.
 pub(crate) fn verify(setup: &Setup) -> Result<()> {
-    let changed = changed(&setup.pinned, &setup.directory, &setup.command, setup.digest.as_deref())?;
+    let changed = changed(
+        &setup.pinned,
+        &setup.directory,
+        &setup.command,
+        setup.digest.as_deref(),
+    )?;
     changed.map_or(Ok(()), |why| Err(Error::config(why)))
 }
 
@@ -95,7 +118,9 @@ pub fn changed(
     command: &[impl AsRef<OsStr>],
     expected: Option<&str>,
 ) -> Result<Option<String>> {
-    let Some(expected) = expected else { return Ok(None) };
+    let Some(expected) = expected else {
+        return Ok(None);
+    };
     if !expected.starts_with(WAY) {
         return Ok(Some(format!(
             "it was pinned by an older version of bub; look at it, and add it again: bub plugin add {}",
@@ -116,8 +141,9 @@ fn collect(
     files: &mut Vec<PathBuf>,
     left_out: &mut Vec<PathBuf>,
 ) -> Result<()> {
-    let unreadable =
-        |error: io::Error| Error::config(format!("`{}` cannot be read: {error}", directory.display()));
+    let unreadable = |error: io::Error| {
+        Error::config(format!("`{}` cannot be read: {error}", directory.display()))
+    };
     for entry in std::fs::read_dir(directory).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let (kind, path) = (entry.file_type().map_err(unreadable)?, entry.path());
@@ -179,7 +205,9 @@ fn add_file(sum: &mut Sha256, file: &Path, left: u64) -> io::Result<u64> {
         }
         length += u64::try_from(read).unwrap_or_default();
         if length > left {
-            return Err(io::Error::other(format!("more than {MOST_BYTES} bytes in all")));
+            return Err(io::Error::other(format!(
+                "more than {MOST_BYTES} bytes in all"
+            )));
         }
         sum.update(block.get(..read).unwrap_or_default());
     }

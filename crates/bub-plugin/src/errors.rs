@@ -46,7 +46,13 @@ impl Meter {
     }
 
     fn new(what: &'static str, span: Duration, most: u32) -> Self {
-        Self { what, span, most, since: Instant::now(), lines: 0 }
+        Self {
+            what,
+            span,
+            most,
+            since: Instant::now(),
+            lines: 0,
+        }
     }
 
     /// Whether one more line may be logged.
@@ -61,7 +67,10 @@ impl Meter {
 
     fn tell_skipped(&self, plugin: &str) {
         if let Some(skipped @ 1..) = self.lines.checked_sub(self.most) {
-            tracing::warn!("{} plugin={plugin} {skipped} more lines were left out", self.what);
+            tracing::warn!(
+                "{} plugin={plugin} {skipped} more lines were left out",
+                self.what
+            );
         }
     }
 }
@@ -78,7 +87,10 @@ fn copy(plugin: &str, errors: PipeReader, redactor: &Redactor) {
         }
         if meter.lets_through(plugin) {
             let text = String::from_utf8_lossy(&line);
-            tracing::info!("plugin.stderr plugin={plugin} {}", redactor.redact(text.trim_end()));
+            tracing::info!(
+                "plugin.stderr plugin={plugin} {}",
+                redactor.redact(text.trim_end())
+            );
         }
     }
     meter.tell_skipped(plugin);

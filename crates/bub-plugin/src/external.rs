@@ -181,11 +181,17 @@ impl External {
 
     /// A call had no answer in time.
     pub(crate) fn late(&self, limit: Duration) -> Error {
-        self.error(ErrorKind::Temporary, &format!("no answer within {} s", limit.as_secs_f32()))
+        self.error(
+            ErrorKind::Temporary,
+            &format!("no answer within {} s", limit.as_secs_f32()),
+        )
     }
 
     pub(crate) fn framework(&self) -> Result<Framework> {
-        self.host.framework.get().ok_or_else(|| Error::unknown("the framework is gone"))
+        self.host
+            .framework
+            .get()
+            .ok_or_else(|| Error::unknown("the framework is gone"))
     }
 
     pub(crate) fn runtime(&self) -> Option<&tokio::runtime::Handle> {
@@ -198,10 +204,21 @@ impl External {
     }
 
     /// How long a call of that hook may take.
-    pub(crate) fn limit(&self, hook: &str, is_synchronous: bool, is_open: bool) -> Option<Duration> {
+    pub(crate) fn limit(
+        &self,
+        hook: &str,
+        is_synchronous: bool,
+        is_open: bool,
+    ) -> Option<Duration> {
         let limits = &self.setup.limits;
         let own = limits.hooks.get(hook).copied();
-        own.or_else(|| (!is_open).then_some(if is_synchronous { limits.synchronous } else { limits.hook }))
+        own.or_else(|| {
+            (!is_open).then_some(if is_synchronous {
+                limits.synchronous
+            } else {
+                limits.hook
+            })
+        })
     }
 
     /// The running process, started if need be; an error when that takes longer, and while the plugin is left alone.
@@ -210,9 +227,14 @@ impl External {
         if let Some(peer) = self.running_peer() {
             return Ok(peer);
         }
-        let own = self.own.upgrade().ok_or_else(|| self.error(ErrorKind::Temporary, "it is gone"))?;
+        let own = self
+            .own
+            .upgrade()
+            .ok_or_else(|| self.error(ErrorKind::Temporary, "it is gone"))?;
         let starting = tokio::task::spawn_blocking(move || own.reach_blocking(limit));
-        starting.await.unwrap_or_else(|error| Err(self.error(ErrorKind::Unknown, &error.to_string())))
+        starting
+            .await
+            .unwrap_or_else(|error| Err(self.error(ErrorKind::Unknown, &error.to_string())))
     }
 
     /// The same on a thread that may block.
@@ -224,12 +246,16 @@ impl External {
             return Err(self.error(ErrorKind::Temporary, "it is gone"));
         };
         // Who comes while it starts waits for the rest of its own time only: it hangs once, not at every hook of a turn.
-        let limit = limit.unwrap_or(Duration::MAX).min(self.setup.limits.start + LAST_GRACE);
+        let limit = limit
+            .unwrap_or(Duration::MAX)
+            .min(self.setup.limits.start + LAST_GRACE);
         let begun = *lock(&self.starts_since);
         let (to, started) = std::sync::mpsc::channel();
         // It goes on starting when this call cannot wait any longer: the next one may find it there.
         let starting = move || drop(to.send(own.reach_slowly()));
-        std::thread::Builder::new().name("plugin-start".to_owned()).spawn(starting)?;
+        std::thread::Builder::new()
+            .name("plugin-start".to_owned())
+            .spawn(starting)?;
         let left = limit.saturating_sub(begun.map_or(Duration::ZERO, |begun| begun.elapsed()));
         started.recv_timeout(left).unwrap_or_else(|_| {
             let why = format!("it did not start within {} s", limit.as_secs_f32());
@@ -274,7 +300,10 @@ impl External {
 
     pub(crate) fn running_peer(&self) -> Option<Arc<Peer>> {
         let current = lock(&self.current);
-        current.as_ref().filter(|running| !running.peer.is_closed()).map(|running| Arc::clone(&running.peer))
+        current
+            .as_ref()
+            .filter(|running| !running.peer.is_closed())
+            .map(|running| Arc::clone(&running.peer))
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -291,24 +320,50 @@ impl External {
 
     fn start(&self) -> Result<Arc<Running>> {
         crate::digest::verify(&self.setup)?;
-        let environment = self.host.settings.plugin_environment(&self.setup.granted).into_iter();
+        let environment = self
+            .host
+            .settings
+            .plugin_environment(&self.setup.granted)
+            .into_iter();
         // Python would otherwise run whatever bytecode lies beside the plugin, which is not pinned.
-        let cache = self.host.settings.home().join("cache/python").join(self.name());
-        let bytecode = (OsString::from("PYTHONPYCACHEPREFIX"), cache.into_os_string());
+        let cache = self
+            .host
+            .settings
+            .home()
+            .join("cache/python")
+            .join(self.name());
+        let bytecode = (
+            OsString::from("PYTHONPYCACHEPREFIX"),
+            cache.into_os_string(),
+        );
         let talk = Talk {
             launcher: self.host.launcher.as_deref(),
             command: &self.setup.command,
             directory: &self.setup.directory,
             environment: environment.chain([bytecode]).collect(),
         };
-        let Talker { stream, errors, leash } = talk.start().map_err(|error| {
-            let program = self.setup.command.first().map(|program| program.to_string_lossy().into_owned());
-            Error::config(format!("its program `{}` cannot be started: {error}", program.unwrap_or_default()))
+        let Talker {
+            stream,
+            errors,
+            leash,
+        } = talk.start().map_err(|error| {
+            let program = self
+                .setup
+                .command
+                .first()
+                .map(|program| program.to_string_lossy().into_owned());
+            Error::config(format!(
+                "its program `{}` cannot be started: {error}",
+                program.unwrap_or_default()
+            ))
         })?;
         errors::log(self.name(), errors, self.host.settings.redactor().clone())?;
         let desk = Arc::new(HostDesk::new(self.own.clone()));
         let peer = Peer::start(stream.try_clone()?, stream, self.name(), desk)?;
-        Ok(Arc::new(Running { peer, leash: Mutex::new(leash) }))
+        Ok(Arc::new(Running {
+            peer,
+            leash: Mutex::new(leash),
+        }))
     }
 
     fn initialize(&self, running: &Running) -> Result<Descriptor> {
@@ -356,7 +411,12 @@ impl External {
     /// A plugin that became another since it was added was not granted what it wants now.
     fn compare(&self, described: &Descriptor) -> Result<()> {
         described.check()?;
-        let is_known = |hook: &HookEntry| self.descriptor.hooks.iter().any(|known| known.name == hook.name);
+        let is_known = |hook: &HookEntry| {
+            self.descriptor
+                .hooks
+                .iter()
+                .any(|known| known.name == hook.name)
+        };
         match described.hooks.iter().find(|hook| !is_known(hook)) {
             Some(hook) => Err(Error::config(format!(
                 "it now implements {} too, which it did not when it was added; add it again with `bub plugin add`",
@@ -389,7 +449,9 @@ impl External {
         let (name, failures) = (self.name(), health.failures);
         if let Some(pause) = pause {
             let pause = pause.as_secs();
-            tracing::error!("plugin.left_alone plugin={name} failures={failures} for={pause}s error={why}");
+            tracing::error!(
+                "plugin.left_alone plugin={name} failures={failures} for={pause}s error={why}"
+            );
         } else {
             tracing::warn!("plugin.failed plugin={name} error={why}");
         }
@@ -398,7 +460,10 @@ impl External {
     /// The conversation with a process is over.
     pub(crate) fn ended(&self, peer: &Peer, why: &str) {
         let mut current = lock(&self.current);
-        if current.as_ref().is_some_and(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer)) {
+        if current
+            .as_ref()
+            .is_some_and(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer))
+        {
             let running = current.take();
             drop(current);
             self.note_failure(why, false);
@@ -427,7 +492,9 @@ impl External {
     /// Ends a process of the plugin.
     fn end(&self, peer: &Peer, why: &str) {
         let running = lock(&self.current).clone();
-        if let Some(running) = running.filter(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer)) {
+        if let Some(running) =
+            running.filter(|running| std::ptr::eq(Arc::as_ptr(&running.peer), peer))
+        {
             running.peer.close(why);
             lock(&running.leash).kill();
         }
@@ -437,6 +504,8 @@ impl External {
 
 impl std::fmt::Debug for External {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("External").field("name", &self.name()).finish_non_exhaustive()
+        f.debug_struct("External")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
     }
 }

@@ -45,7 +45,11 @@ pub(crate) fn register(plugin: &Arc<External>, hooks: &mut HookSet) {
         } else if entry.name == point::OnboardConfig::SPEC.name {
             hooks.add_sync::<point::OnboardConfig>(Onboarding(hook));
         } else if !wire::register(&entry.name, hook, hooks) {
-            tracing::warn!("plugin.unknown_hook plugin={} hook={}", plugin.name(), entry.name);
+            tracing::warn!(
+                "plugin.unknown_hook plugin={} hook={}",
+                plugin.name(),
+                entry.name
+            );
         }
         if entry.observe_only {
             hooks.observe_only();
@@ -56,7 +60,8 @@ pub(crate) fn register(plugin: &Arc<External>, hooks: &mut HookSet) {
 impl Hook {
     pub(crate) fn params<P: Wire>(&self, args: P::Args<'_>) -> Value {
         let wanted = self.entry.args.as_deref();
-        let is_wanted = |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|want| want == name));
+        let is_wanted =
+            |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|want| want == name));
         let mut params = Map::new();
         params.insert("args".to_owned(), P::write(args, &is_wanted).into());
         if let Some(message) = P::message(args) {
@@ -69,7 +74,8 @@ impl Hook {
 
     /// The process to ask. Without one, turns go on; only a guard that cannot be asked says no.
     pub(crate) fn or_absent(&self, reached: Result<Arc<Peer>>) -> Result<Option<Arc<Peer>>> {
-        let is_guard = self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
+        let is_guard =
+            self.entry.name == point::BeforeToolCall::SPEC.name && !self.entry.observe_only;
         match reached {
             Ok(peer) => Ok(Some(peer)),
             Err(error) if is_guard => Err(error),
@@ -79,12 +85,17 @@ impl Hook {
     }
 
     pub(crate) fn limit<P: Wire>(&self) -> Option<Duration> {
-        self.plugin.limit(&self.entry.name, P::SPEC.sync_only, P::SPEC.time_limit.is_none())
+        self.plugin.limit(
+            &self.entry.name,
+            P::SPEC.sync_only,
+            P::SPEC.time_limit.is_none(),
+        )
     }
 
     pub(crate) async fn late(&self, peer: &Arc<Peer>, limit: Option<Duration>) -> Error {
         self.plugin.note_late(peer).await;
-        self.plugin.late(limit.unwrap_or(self.plugin.setup.limits.model))
+        self.plugin
+            .late(limit.unwrap_or(self.plugin.setup.limits.model))
     }
 
     /// What comes next for a call; `None` when it took longer than it may. One without a limit of its own is waited for
@@ -115,7 +126,9 @@ impl Hook {
     async fn call_async<P: Wire>(&self, call: Call<'_, P>) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>();
         let begun = Instant::now();
-        let Some(peer) = self.or_absent(self.plugin.reach(limit).await)? else { return Ok(None) };
+        let Some(peer) = self.or_absent(self.plugin.reach(limit).await)? else {
+            return Ok(None);
+        };
         // Starting is a part of it.
         let mut left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         let mut request = peer.ask(&self.method, &self.params::<P>(call.args), 0);
@@ -153,7 +166,9 @@ impl Hook {
     fn call_blocking<P: Wire>(&self, args: P::Args<'_>) -> Result<Option<P::Output>> {
         let limit = self.limit::<P>().unwrap_or(self.plugin.setup.limits.hook);
         let mut deadline = after(limit);
-        let Some(peer) = self.or_absent(self.plugin.reach_blocking(Some(limit)))? else { return Ok(None) };
+        let Some(peer) = self.or_absent(self.plugin.reach_blocking(Some(limit)))? else {
+            return Ok(None);
+        };
         let mut request = peer.ask_blocking(&self.method, &self.params::<P>(args));
         loop {
             match request.next_before(deadline) {
@@ -164,7 +179,10 @@ impl Hook {
                 Some(Arrival::Question { id, method, params }) => {
                     // A person may take as long as they need.
                     let asked = std::time::Instant::now();
-                    peer.respond(&id, callbacks::answer_blocking(&self.plugin, &method, &params));
+                    peer.respond(
+                        &id,
+                        callbacks::answer_blocking(&self.plugin, &method, &params),
+                    );
                     deadline += asked.elapsed();
                 }
                 Some(Arrival::Event(_)) => {}
@@ -185,7 +203,11 @@ impl Hook {
     ) -> Result<Option<P::Output>> {
         let mut answer = self.answer(answer?)?;
         let named = |error: Error| self.wrong(&error);
-        let value = answer.remove("value").map(P::Output::read).transpose().map_err(named)?;
+        let value = answer
+            .remove("value")
+            .map(P::Output::read)
+            .transpose()
+            .map_err(named)?;
         if let Some(patch) = answer.get("state") {
             apply(state, patch).map_err(named)?;
         }
@@ -196,11 +218,15 @@ impl Hook {
     /// The fields of an answer. One that says something which nobody understands is not one that says nothing.
     pub(crate) fn answer(&self, answer: Value) -> Result<Map<String, Value>> {
         let streams = self.entry.name == point::RunModelStream::SPEC.name;
-        let is_known = |name: &str| matches!(name, "value" | "state") || (streams && name == "stream");
+        let is_known =
+            |name: &str| matches!(name, "value" | "state") || (streams && name == "stream");
         match answer {
             Value::Null => Ok(Map::new()),
             Value::Object(answer) if answer.keys().all(|name| is_known(name)) => Ok(answer),
-            other => Err(self.wrong(&wrong("an object with `value`, `state` and nothing else", &other))),
+            other => Err(self.wrong(&wrong(
+                "an object with `value`, `state` and nothing else",
+                &other,
+            ))),
         }
     }
 
@@ -223,11 +249,17 @@ impl SyncHook<point::OnboardConfig> for Onboarding {
             .filter_map(|key| Some((key.to_owned(), call.args.current_config.get(key)?.clone())))
             .collect();
         let shown = Value::from(shown);
-        let args = args::OnboardConfig { current_config: &shown };
+        let args = args::OnboardConfig {
+            current_config: &shown,
+        };
         let answer = self.0.call_blocking::<point::OnboardConfig>(args)?;
-        let Some(Value::Object(mut part)) = answer else { return Ok(answer) };
+        let Some(Value::Object(mut part)) = answer else {
+            return Ok(answer);
+        };
         let is_same = |key: &str, value: &Value| shown.get(key) == Some(value);
-        let others = part.iter().filter(|(key, value)| *key != name && !is_same(key, value));
+        let others = part
+            .iter()
+            .filter(|(key, value)| *key != name && !is_same(key, value));
         let others: Vec<&str> = others.map(|(key, _)| key.as_str()).collect();
         if !others.is_empty() {
             tracing::warn!(
@@ -248,7 +280,12 @@ pub(crate) fn wrapped<T: Outcome>(value: Option<T>) -> Value {
 pub(crate) fn apply(state: Option<&State>, patch: &Value) -> Result<()> {
     let patch = match Option::<Patch>::deserialize(patch) {
         Ok(patch) => patch.unwrap_or_default(),
-        Err(_) => return Err(wrong("a `state` of {\"set\": {…}, \"remove\": [name, …]}", patch)),
+        Err(_) => {
+            return Err(wrong(
+                "a `state` of {\"set\": {…}, \"remove\": [name, …]}",
+                patch,
+            ));
+        }
     };
     let Some(state) = state else { return Ok(()) };
     let is_public = |name: &str| !name.starts_with(bub_kernel::RUNTIME_PREFIX);

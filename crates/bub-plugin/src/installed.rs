@@ -53,16 +53,37 @@ pub struct Damaged {
 impl Damaged {
     /// The name of the plugin, as far as it can be told.
     pub fn name(&self) -> &str {
-        self.row.pointer("/manifest/name").and_then(Value::as_str).unwrap_or("?")
+        self.row
+            .pointer("/manifest/name")
+            .and_then(Value::as_str)
+            .unwrap_or("?")
     }
 
     /// Whether tool calls have to wait for its word: certainly not if it is switched off, or says that it guards none.
     pub fn is_guard(&self) -> bool {
-        let is_on = self.row.get("enabled").is_none_or(|enabled| *enabled != Value::Bool(false));
-        let hooks = self.row.get("descriptor").filter(|descriptor| descriptor.is_object());
-        let hooks = hooks.map(|descriptor| descriptor.get("hooks").cloned().unwrap_or_else(|| json!([])));
+        let is_on = self
+            .row
+            .get("enabled")
+            .is_none_or(|enabled| *enabled != Value::Bool(false));
+        let hooks = self
+            .row
+            .get("descriptor")
+            .filter(|descriptor| descriptor.is_object());
+        let hooks = hooks.map(|descriptor| {
+            descriptor
+                .get("hooks")
+                .cloned()
+                .unwrap_or_else(|| json!([]))
+        });
         let hooks = hooks.and_then(|hooks| serde_json::from_value(hooks).ok());
-        is_on && hooks.is_none_or(|hooks| Descriptor { hooks, ..Descriptor::default() }.is_guard())
+        is_on
+            && hooks.is_none_or(|hooks| {
+                Descriptor {
+                    hooks,
+                    ..Descriptor::default()
+                }
+                .is_guard()
+            })
     }
 }
 
@@ -76,7 +97,8 @@ impl Installed {
     /// Reads the list in a home. A home without one has no plugins.
     pub fn load(home: &Path) -> Result<Self> {
         let file = home.join(FILE);
-        let wrong = |why: &str, remedy: &str| Error::config(format!("{}: {why}; {remedy}", file.display()));
+        let wrong =
+            |why: &str, remedy: &str| Error::config(format!("{}: {why}; {remedy}", file.display()));
         let anew = "move it away and add the plugins again";
         let text = match file.metadata() {
             // Reading a pipe or a device might never end.
@@ -102,7 +124,10 @@ impl Installed {
         };
         let list: Value = serde_json::from_str(&text).map_err(|error| {
             let (line, column) = (error.line(), error.column());
-            wrong(&format!("it is no JSON, from line {line}, column {column} on"), anew)
+            wrong(
+                &format!("it is no JSON, from line {line}, column {column} on"),
+                anew,
+            )
         })?;
         let rows: Rows = crate::reading::read(&list).map_err(|why| wrong(&why, anew))?;
         let mut installed = Self::default();
@@ -120,10 +145,17 @@ impl Installed {
 
     /// Changes the list of a home, while nobody else does.
     pub fn change<T>(home: &Path, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(home)?;
         let mut options = OpenOptions::new();
-        let lock =
-            options.write(true).create(true).truncate(false).mode(0o600).open(home.join(".plugins.lock"))?;
+        let lock = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(home.join(".plugins.lock"))?;
         lock.lock()?;
         let mut installed = Self::load(home)?;
         let outcome = change(&mut installed)?;
@@ -138,8 +170,12 @@ impl Installed {
         plugins.extend(self.damaged.iter().map(|damaged| damaged.row.clone()));
         let text = serde_json::to_string_pretty(&Rows { plugins }).map_err(unwritable)?;
         let temporary = home.join(format!(".{FILE}.new"));
-        let mut file =
-            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&temporary, home.join(FILE))?;
@@ -149,21 +185,34 @@ impl Installed {
 
     /// The plugin of that name.
     pub fn find(&self, name: &str) -> Result<&Record> {
-        self.plugins.iter().find(|record| record.manifest.name == name).ok_or_else(|| self.unknown(name))
+        self.plugins
+            .iter()
+            .find(|record| record.manifest.name == name)
+            .ok_or_else(|| self.unknown(name))
     }
 
     /// The plugin of that name, to be changed.
     pub fn find_mut(&mut self, name: &str) -> Result<&mut Record> {
         let unknown = self.unknown(name);
-        self.plugins.iter_mut().find(|record| record.manifest.name == name).ok_or(unknown)
+        self.plugins
+            .iter_mut()
+            .find(|record| record.manifest.name == name)
+            .ok_or(unknown)
     }
 
     fn unknown(&self, name: &str) -> Error {
         if let Some(damaged) = self.damaged.iter().find(|damaged| damaged.name() == name) {
-            return Error::config(format!("{}; remove the plugin and add it again", damaged.problem));
+            return Error::config(format!(
+                "{}; remove the plugin and add it again",
+                damaged.problem
+            ));
         }
-        let names = self.plugins.iter().map(|record| record.manifest.name.as_str());
-        let hint = bub_settings::closest(name, names).map(|known| format!("; did you mean `{known}`?"));
+        let names = self
+            .plugins
+            .iter()
+            .map(|record| record.manifest.name.as_str());
+        let hint =
+            bub_settings::closest(name, names).map(|known| format!("; did you mean `{known}`?"));
         Error::not_found(format!(
             "there is no plugin `{name}`{}",
             hint.unwrap_or_else(|| "; `bub plugin list` shows them".to_owned())
@@ -182,8 +231,13 @@ impl Installed {
 
     /// Adds a plugin, in the place of one of the same name.
     pub fn put(&mut self, record: Record) {
-        self.damaged.retain(|row| row.name() != record.manifest.name);
-        match self.plugins.iter_mut().find(|known| known.manifest.name == record.manifest.name) {
+        self.damaged
+            .retain(|row| row.name() != record.manifest.name);
+        match self
+            .plugins
+            .iter_mut()
+            .find(|known| known.manifest.name == record.manifest.name)
+        {
             Some(known) => *known = record,
             None => self.plugins.push(record),
         }

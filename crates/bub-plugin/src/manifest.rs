@@ -66,15 +66,23 @@ impl Manifest {
     /// Reads the manifest of a directory, or makes one for an executable that stands alone. Returns it with the
     /// directory the plugin runs in, and what is pinned.
     pub fn find(path: &Path) -> Result<(Self, PathBuf, PathBuf)> {
-        let absolute = path
-            .canonicalize()
-            .map_err(|error| Error::invalid_input(format!("`{}` cannot be read: {error}", path.display())))?;
+        let absolute = path.canonicalize().map_err(|error| {
+            Error::invalid_input(format!("`{}` cannot be read: {error}", path.display()))
+        })?;
         if absolute.is_dir() {
-            return Ok((Self::read(&absolute.join(MANIFEST))?, absolute.clone(), absolute));
+            return Ok((
+                Self::read(&absolute.join(MANIFEST))?,
+                absolute.clone(),
+                absolute,
+            ));
         }
         let directory = absolute.parent().unwrap_or(Path::new("/")).to_owned();
         let manifest = Self {
-            name: absolute.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            name: absolute
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned(),
             command: vec![absolute.to_string_lossy().into_owned()],
             ..Self::default()
         };
@@ -86,7 +94,9 @@ impl Manifest {
         let shown = file.display();
         let wrong = |why: String| Error::invalid_input(format!("{shown}: {why}"));
         let length = file.metadata().map_err(|error| {
-            wrong(format!("{error}; a plugin directory has this file, and `bub plugin new` makes one"))
+            wrong(format!(
+                "{error}; a plugin directory has this file, and `bub plugin new` makes one"
+            ))
         })?;
         if !length.is_file() {
             return Err(wrong("it is no file".to_owned()));
@@ -119,28 +129,46 @@ impl Manifest {
         };
         if !is_plain(&self.name) {
             let name = self.name.escape_debug();
-            return wrong(format!("`{name}` is no name for a plugin: letters, digits, - and _"));
+            return wrong(format!(
+                "`{name}` is no name for a plugin: letters, digits, - and _"
+            ));
         }
         if self.name == "builtin" {
             return wrong("the name `builtin` is taken".to_owned());
         }
-        if let Some(name) = self.env.iter().find(|name| !is_plain(name) || name.contains('-')) {
+        if let Some(name) = self
+            .env
+            .iter()
+            .find(|name| !is_plain(name) || name.contains('-'))
+        {
             return wrong(format!("`{name}` is no name of an environment variable"));
         }
-        if let Some(setting) = self.settings.iter().find(|setting| !is_plain(&setting.name)) {
-            return wrong(format!("`{}` is no name for a setting: letters, digits, - and _", setting.name));
+        if let Some(setting) = self
+            .settings
+            .iter()
+            .find(|setting| !is_plain(&setting.name))
+        {
+            return wrong(format!(
+                "`{}` is no name for a setting: letters, digits, - and _",
+                setting.name
+            ));
         }
         if self.command.iter().all(|part| part.trim().is_empty()) {
             return wrong("`command` is empty".to_owned());
         }
         let texts = self.command.iter().chain([&self.description]);
         let mut texts = texts.chain(self.settings.iter().map(|setting| &setting.help));
-        texts.any(|text| is_odd(text)).then(|| "control characters are not allowed in it".to_owned())
+        texts
+            .any(|text| is_odd(text))
+            .then(|| "control characters are not allowed in it".to_owned())
     }
 
     /// Its settings, for the program to read.
     pub fn section(&self) -> Section {
-        Section::dynamic(self.name.clone(), self.settings.iter().map(|entry| self.key(entry)).collect())
+        Section::dynamic(
+            self.name.clone(),
+            self.settings.iter().map(|entry| self.key(entry)).collect(),
+        )
     }
 
     fn key(&self, entry: &SettingEntry) -> DynamicKey {
@@ -152,13 +180,25 @@ impl Manifest {
             SettingKind::List => Kind::List,
             SettingKind::Map => Kind::Map,
         };
-        let setting = Setting::dynamic(format!("{}.{}", self.name, entry.name), kind, entry.help.clone());
+        let setting = Setting::dynamic(
+            format!("{}.{}", self.name, entry.name),
+            kind,
+            entry.help.clone(),
+        );
         let setting = setting.nullable();
-        DynamicKey { setting: if entry.secret { setting.secret() } else { setting }, default: Value::Null }
+        DynamicKey {
+            setting: if entry.secret {
+                setting.secret()
+            } else {
+                setting
+            },
+            default: Value::Null,
+        }
     }
 }
 
 /// Whether a text holds what a terminal would obey.
 pub(crate) fn is_odd(text: &str) -> bool {
-    text.chars().any(|c| c.is_control() && !matches!(c, '\n' | '\t'))
+    text.chars()
+        .any(|c| c.is_control() && !matches!(c, '\n' | '\t'))
 }

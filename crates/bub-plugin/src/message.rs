@@ -24,8 +24,14 @@ fn present<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error
 
 /// Reads a line. A mark at its beginning, and a list around a single message, are what some programs cannot help.
 pub(crate) fn read(line: &[u8]) -> Result<Message, serde_json::Error> {
-    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line).trim_ascii();
-    let only = line.strip_prefix(b"[").and_then(|line| line.strip_suffix(b"]")).map(<[u8]>::trim_ascii);
+    let line = line
+        .strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(line)
+        .trim_ascii();
+    let only = line
+        .strip_prefix(b"[")
+        .and_then(|line| line.strip_suffix(b"]"))
+        .map(<[u8]>::trim_ascii);
     let line = only.filter(|line| line.starts_with(b"{")).unwrap_or(line);
     if line.starts_with(b"[") {
         // The parser would take a list for the fields in their order.
@@ -67,7 +73,11 @@ pub(crate) fn glimpse(line: &[u8]) -> Glimpse {
                 let Some(end) = end else { break };
                 let (name, rest) = text.split_at(end);
                 at += end + 1;
-                let value = rest.get(1..).unwrap_or_default().trim_ascii_start().strip_prefix(b":");
+                let value = rest
+                    .get(1..)
+                    .unwrap_or_default()
+                    .trim_ascii_start()
+                    .strip_prefix(b":");
                 if let Some(value) = value.filter(|_| depth == 1 + u32::from(is_list)) {
                     match name {
                         b"id" => seen.id = seen.id.or_else(|| number(value.trim_ascii_start())),
@@ -84,7 +94,10 @@ pub(crate) fn glimpse(line: &[u8]) -> Glimpse {
 }
 
 fn number(text: &[u8]) -> Option<u64> {
-    let end = text.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .iter()
+        .position(|byte| !byte.is_ascii_digit())
+        .unwrap_or(text.len());
     std::str::from_utf8(text.get(..end)?).ok()?.parse().ok()
 }
 
@@ -94,18 +107,40 @@ mod tests {
 
     #[test]
     fn names_of_the_outermost_object_are_seen_in_a_line_that_cannot_be_read() {
-        let answer = |id| Glimpse { id, is_answer: true, is_call: false };
+        let answer = |id| Glimpse {
+            id,
+            is_answer: true,
+            is_call: false,
+        };
         let cases: &[(&[u8], Glimpse)] = &[
-            (br#"{"result": {"id": 4, "method": "x", "a": NaN}, "id":7}"#, answer(Some(7))),
-            (br#"{"result": "\"id\": 4, \\", "error": NaN}"#, answer(None)),
+            (
+                br#"{"result": {"id": 4, "method": "x", "a": NaN}, "id":7}"#,
+                answer(Some(7)),
+            ),
+            (
+                br#"{"result": "\"id\": 4, \\", "error": NaN}"#,
+                answer(None),
+            ),
             (br#" [{"id": 7, "result": NaN}]"#, answer(Some(7))),
-            (br#"{"id": 1, "method": "#, Glimpse { id: Some(1), is_answer: false, is_call: true }),
+            (
+                br#"{"id": 1, "method": "#,
+                Glimpse {
+                    id: Some(1),
+                    is_answer: false,
+                    is_call: true,
+                },
+            ),
             (br#"{"id": "7", "result"#, Glimpse::default()),
             (b"\"id\": 7, \"result\": 3", Glimpse::default()),
             (b"\\\"\xff{[}]", Glimpse::default()),
         ];
         for (line, expected) in cases {
-            assert_eq!(&glimpse(line), expected, "{}", String::from_utf8_lossy(line));
+            assert_eq!(
+                &glimpse(line),
+                expected,
+                "{}",
+                String::from_utf8_lossy(line)
+            );
         }
     }
 }

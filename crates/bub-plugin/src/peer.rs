@@ -44,7 +44,11 @@ pub(crate) enum Arrival {
     /// A piece of the stream that is its answer.
     Event(Value),
     /// The other side asks back, about this very request.
-    Question { id: Value, method: String, params: Value },
+    Question {
+        id: Value,
+        method: String,
+        params: Value,
+    },
 }
 
 /// Does what the other side asks for.
@@ -126,7 +130,9 @@ impl<R> Drop for Request<R> {
     fn drop(&mut self) {
         let waiter = lock(&self.peer.waiting).remove(&self.id);
         if let Some(waiter) = waiter.filter(|_| !self.is_over) {
-            self.peer.late.fetch_add(waiter.credits + 1, Ordering::Relaxed);
+            self.peer
+                .late
+                .fetch_add(waiter.credits + 1, Ordering::Relaxed);
             self.peer.notify("$/cancelRequest", &json!({"id": self.id}));
         }
     }
@@ -138,7 +144,8 @@ impl<R> Request<R> {
         if let Some(waiter) = lock(&self.peer.waiting).get_mut(&self.id) {
             waiter.credits += credits;
         }
-        self.peer.notify("stream/credit", &json!({"id": self.id, "credits": credits}));
+        self.peer
+            .notify("stream/credit", &json!({"id": self.id, "credits": credits}));
     }
 }
 
@@ -146,7 +153,8 @@ impl Request<Arrivals> {
     /// The next arrival. The end of the conversation is an error like any other.
     pub(crate) async fn next(&mut self) -> Arrival {
         let arrival = self.arrivals.recv().await;
-        let (arrival, length) = arrival.unwrap_or_else(|| (Arrival::Response(Err(self.peer.ended())), 0));
+        let (arrival, length) =
+            arrival.unwrap_or_else(|| (Arrival::Response(Err(self.peer.ended())), 0));
         self.unread.fetch_sub(length, Ordering::Relaxed);
         arrival
     }
@@ -159,7 +167,9 @@ impl Request<blocking::Receiver<Arrival>> {
         match self.arrivals.recv_timeout(left) {
             Ok(arrival) => Some(arrival),
             Err(blocking::RecvTimeoutError::Timeout) => None,
-            Err(blocking::RecvTimeoutError::Disconnected) => Some(Arrival::Response(Err(self.peer.ended()))),
+            Err(blocking::RecvTimeoutError::Disconnected) => {
+                Some(Arrival::Response(Err(self.peer.ended())))
+            }
         }
     }
 }
@@ -207,11 +217,16 @@ impl Peer {
 
     /// Why it is over, as the error of whoever waited.
     pub(crate) fn ended(&self) -> Error {
-        Error::new(ErrorKind::Temporary, format!("plugin {}: {}", self.name, self.why()))
+        Error::new(
+            ErrorKind::Temporary,
+            format!("plugin {}: {}", self.name, self.why()),
+        )
     }
 
     fn why(&self) -> String {
-        lock(&self.why).clone().unwrap_or_else(|| "it ended".to_owned())
+        lock(&self.why)
+            .clone()
+            .unwrap_or_else(|| "it ended".to_owned())
     }
 
     /// Ends it: whoever waits is told.
@@ -231,12 +246,27 @@ impl Peer {
     }
 
     /// Asks the other side, and waits asynchronously. `credits` events may come before the answer.
-    pub(crate) fn ask(self: &Arc<Self>, method: &str, params: &Value, credits: usize) -> Request<Arrivals> {
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        method: &str,
+        params: &Value,
+        credits: usize,
+    ) -> Request<Arrivals> {
         let (to, arrivals) = mpsc::unbounded_channel();
         let unread = Arc::<AtomicUsize>::default();
-        let waiter = Waiter { to: To::Waiting(to), credits, unread: Arc::clone(&unread) };
+        let waiter = Waiter {
+            to: To::Waiting(to),
+            credits,
+            unread: Arc::clone(&unread),
+        };
         let id = self.send_request(method, params, waiter);
-        Request { peer: Arc::clone(self), id, arrivals, is_over: false, unread }
+        Request {
+            peer: Arc::clone(self),
+            id,
+            arrivals,
+            is_over: false,
+            unread,
+        }
     }
 
     /// Asks the other side, to wait on this thread.
@@ -247,9 +277,19 @@ impl Peer {
     ) -> Request<blocking::Receiver<Arrival>> {
         let (to, arrivals) = blocking::channel();
         let unread = Arc::<AtomicUsize>::default();
-        let waiter = Waiter { to: To::Blocking(to), credits: 0, unread: Arc::clone(&unread) };
+        let waiter = Waiter {
+            to: To::Blocking(to),
+            credits: 0,
+            unread: Arc::clone(&unread),
+        };
         let id = self.send_request(method, params, waiter);
-        Request { peer: Arc::clone(self), id, arrivals, is_over: false, unread }
+        Request {
+            peer: Arc::clone(self),
+            id,
+            arrivals,
+            is_over: false,
+            unread,
+        }
     }
 
     fn send_request(&self, method: &str, params: &Value, waiter: Waiter) -> u64 {
@@ -289,7 +329,9 @@ impl Peer {
 
     fn send(&self, message: &Value) {
         // A line that cannot be written belongs to a conversation that is over.
-        let Ok(mut line) = serde_json::to_vec(message) else { return };
+        let Ok(mut line) = serde_json::to_vec(message) else {
+            return;
+        };
         line.push(b'\n');
         let waiting = self.unwritten.fetch_add(line.len(), Ordering::Relaxed) + line.len();
         if waiting > MOST_UNWRITTEN {
@@ -302,29 +344,52 @@ impl Peer {
 
     /// Hands a message to whom it belongs.
     fn take(self: &Arc<Self>, message: Message, length: usize, desk: &dyn Desk) -> bool {
-        let Message { id, method, params, result, error } = message;
+        let Message {
+            id,
+            method,
+            params,
+            result,
+            error,
+        } = message;
         match (method, id) {
             (Some(method), Some(id)) => self.take_request(id, method, params, desk),
-            (Some(method), None) if method == "stream/event" => return self.take_event(params, length),
+            (Some(method), None) if method == "stream/event" => {
+                return self.take_event(params, length);
+            }
             (Some(method), None) => self.take_notification(&method, &params, desk),
             (None, Some(id)) => {
                 let result = match (error, result) {
                     (Value::Null, Some(result)) => Ok(result),
-                    (Value::Null, None) => Err(self.wrong("its answer has neither `result` nor `error`")),
+                    (Value::Null, None) => {
+                        Err(self.wrong("its answer has neither `result` nor `error`"))
+                    }
                     (error, _) => Err(read_error(&error)),
                 };
-                let Some(number) = id.as_u64().filter(|id| *id < self.next_id.load(Ordering::Relaxed)) else {
+                let Some(number) = id
+                    .as_u64()
+                    .filter(|id| *id < self.next_id.load(Ordering::Relaxed))
+                else {
                     // Whoever waits for the answer that this was meant to be would wait for ever.
-                    self.close(&format!("it answered with the id {id}, which no request has"));
+                    self.close(&format!(
+                        "it answered with the id {id}, which no request has"
+                    ));
                     return true;
                 };
                 let waiter = lock(&self.waiting).remove(&number);
-                let Some(waiter) = waiter else { return self.take_late() };
+                let Some(waiter) = waiter else {
+                    return self.take_late();
+                };
                 waiter.to.send(Arrival::Response(result));
             }
             (None, None) => {
                 let is_answer = result.is_some() || !error.is_null();
-                self.take_unreadable(&Glimpse { is_answer, ..Glimpse::default() }, "it has no `id`");
+                self.take_unreadable(
+                    &Glimpse {
+                        is_answer,
+                        ..Glimpse::default()
+                    },
+                    "it has no `id`",
+                );
                 return false;
             }
         }
@@ -348,8 +413,9 @@ impl Peer {
         let waiter = {
             let mut waiting = lock(&self.waiting);
             // Without a number it can only be the answer to the one call that there is.
-            let only =
-                (seen.is_answer && waiting.len() == 1).then(|| waiting.keys().next().copied()).flatten();
+            let only = (seen.is_answer && waiting.len() == 1)
+                .then(|| waiting.keys().next().copied())
+                .flatten();
             seen.id.or(only).and_then(|id| waiting.remove(&id))
         };
         if let Some(waiter) = waiter {
@@ -364,14 +430,24 @@ impl Peer {
             let wrong = Error::invalid_input("`credits` has to be a whole number, 0 or more");
             return self.respond(&id, Err(wrong));
         };
-        let credits = usize::try_from(credits).unwrap_or_default().min(Semaphore::MAX_PERMITS >> 1);
-        let work = Work { cancel: CancellationToken::new(), credits: Arc::new(Semaphore::new(credits)) };
+        let credits = usize::try_from(credits)
+            .unwrap_or_default()
+            .min(Semaphore::MAX_PERMITS >> 1);
+        let work = Work {
+            cancel: CancellationToken::new(),
+            credits: Arc::new(Semaphore::new(credits)),
+        };
         {
             let mut working = lock(&self.working);
             if working.len() >= MOST_REQUESTS {
                 drop(working);
-                return self
-                    .respond(&id, Err(Error::new(ErrorKind::Temporary, "too many requests at a time")));
+                return self.respond(
+                    &id,
+                    Err(Error::new(
+                        ErrorKind::Temporary,
+                        "too many requests at a time",
+                    )),
+                );
             }
             working.insert(id.to_string(), work);
         }
@@ -388,9 +464,13 @@ impl Peer {
         let id = params.get("id").cloned().unwrap_or_default();
         match method {
             "stream/credit" => {
-                let credits = params.get("credits").and_then(Value::as_u64).unwrap_or_default();
+                let credits = params
+                    .get("credits")
+                    .and_then(Value::as_u64)
+                    .unwrap_or_default();
                 if let Some(work) = self.work(&id) {
-                    work.credits.add_permits(usize::try_from(credits).unwrap_or_default().min(1 << 20));
+                    work.credits
+                        .add_permits(usize::try_from(credits).unwrap_or_default().min(1 << 20));
                 }
             }
             "$/cancelRequest" => {
@@ -405,18 +485,26 @@ impl Peer {
 
     /// Whether this can be for something that was cancelled meanwhile.
     fn take_late(&self) -> bool {
-        self.late.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| late.checked_sub(1)).is_ok()
+        self.late
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |late| {
+                late.checked_sub(1)
+            })
+            .is_ok()
     }
 
     fn take_event(&self, mut params: Value, length: usize) -> bool {
-        let Some(number) = params.get("id").and_then(Value::as_u64) else { return false };
+        let Some(number) = params.get("id").and_then(Value::as_u64) else {
+            return false;
+        };
         let mut waiting = lock(&self.waiting);
         let Some(waiter) = waiting.get_mut(&number) else {
             drop(waiting);
             return self.take_late();
         };
         let error = match waiter.credits.checked_sub(1) {
-            Some(left) if waiter.unread.fetch_add(length, Ordering::Relaxed) + length <= MOST_UNREAD => {
+            Some(left)
+                if waiter.unread.fetch_add(length, Ordering::Relaxed) + length <= MOST_UNREAD =>
+            {
                 waiter.credits = left;
                 let event = params.get_mut("event").map(Value::take).unwrap_or_default();
                 waiter.to.send_long(Arrival::Event(event), length);
@@ -446,7 +534,9 @@ pub fn hear(bytes: &[u8]) -> String {
     }
     let (outgoing, _lines) = blocking::channel();
     let peer = Arc::new(Peer::new(outgoing, "fuzz"));
-    let _asked: Vec<_> = (0..3).map(|credits| peer.ask("hook", &Value::Null, credits)).collect();
+    let _asked: Vec<_> = (0..3)
+        .map(|credits| peer.ask("hook", &Value::Null, credits))
+        .collect();
     let why = read_lines(bytes, &peer, &Refusing);
     peer.close(&why);
     why
@@ -459,7 +549,11 @@ fn write_lines(mut writer: impl Write, lines: &blocking::Receiver<Vec<u8>>, peer
         {
             batch.append(&mut more);
         }
-        if writer.write_all(&batch).and_then(|()| writer.flush()).is_err() {
+        if writer
+            .write_all(&batch)
+            .and_then(|()| writer.flush())
+            .is_err()
+        {
             return peer.close("it takes no more messages");
         }
         peer.unwritten.fetch_sub(batch.len(), Ordering::Relaxed);
@@ -473,7 +567,11 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
     let mut meter = Meter::of_garbage();
     loop {
         line.clear();
-        match reader.by_ref().take(MOST_LINE as u64 + 1).read_until(b'\n', &mut line) {
+        match reader
+            .by_ref()
+            .take(MOST_LINE as u64 + 1)
+            .read_until(b'\n', &mut line)
+        {
             Ok(0) => return "it ended".to_owned(),
             Ok(_) if line.len() > MOST_LINE => {
                 return format!("it sent a line longer than {MOST_LINE} bytes");
@@ -494,8 +592,13 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
         if !is_message {
             garbage += 1;
             if meter.lets_through(&peer.name) {
-                let shown = String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
-                tracing::warn!("plugin.garbage plugin={} line={:?}", peer.name, shown.trim_end());
+                let shown =
+                    String::from_utf8_lossy(line.get(..line.len().min(200)).unwrap_or_default());
+                tracing::warn!(
+                    "plugin.garbage plugin={} line={:?}",
+                    peer.name,
+                    shown.trim_end()
+                );
             }
         }
         if garbage > MOST_GARBAGE {
@@ -508,7 +611,10 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
 }
 
 fn read_error(error: &Value) -> Error {
-    if let Some(data) = error.get("data").filter(|data| data.get("message").is_some()) {
+    if let Some(data) = error
+        .get("data")
+        .filter(|data| data.get("message").is_some())
+    {
         return Error::from_value(data);
     }
     let text = error.get("message").unwrap_or(error);

@@ -31,13 +31,13 @@ fn method(hook: &Value) -> Value {
         "properties": {"set": {"type": "object"}, "remove": {"type": "array", "items": {"type": "string"}}},
     });
     // An argument is there unless the plugin said which ones it wants.
-    let args = json!({"type": "object", "properties": hook.get("args"), "additionalProperties": false});
+    let args =
+        json!({"type": "object", "properties": hook.get("args"), "additionalProperties": false});
     let params = json!({
         "type": "object",
         "properties": {"args": args, "sender": codec::sender_schema(), "credits": {"type": "integer"}},
         "required": ["args"],
     });
-    let answer =
-        json!({"type": ["object", "null"], "properties": {"value": hook.get("value"), "state": patch}});
+    let answer = json!({"type": ["object", "null"], "properties": {"value": hook.get("value"), "state": patch}});
     json!({"type": "object", "properties": {"params": params, "result": answer}})
 }

@@ -41,13 +41,25 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
     name: &str,
     make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
 ) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let Ok(runtime) = runtime else { return ExitCode::FAILURE };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let Ok(runtime) = runtime else {
+        return ExitCode::FAILURE;
+    };
     let below = Below::default();
-    let framework = Framework::builder().plugin("below", below.clone()).plugin_with(name, make).build();
+    let framework = Framework::builder()
+        .plugin("below", below.clone())
+        .plugin_with(name, make)
+        .build();
     let over = Arc::new(Notify::new());
     let served = Arc::new(Served { framework });
-    let desk = PluginDesk { served, runtime: runtime.handle().clone(), over: Arc::clone(&over) };
+    let desk = PluginDesk {
+        served,
+        runtime: runtime.handle().clone(),
+        over: Arc::clone(&over),
+    };
     let Ok(peer) = Peer::start(std::io::stdin(), std::io::stdout(), name, Arc::new(desk)) else {
         return ExitCode::FAILURE;
     };
@@ -107,34 +119,56 @@ impl Served {
         };
         let args = <RunModelStream as Wire>::of(&owned);
         let before = Argument::write(args.state);
-        let stream = self.framework.hooks().call_one::<RunModelStream>(PLUGIN, args).await;
+        let stream = self
+            .framework
+            .hooks()
+            .call_one::<RunModelStream>(PLUGIN, args)
+            .await;
         let changes = || changes(&before, args.state);
         stream::answer(peer, id, stream, &work, changes).await;
     }
 
     async fn tool(&self, params: &Value) -> Result<Value> {
-        let name = params.get("name").and_then(Value::as_str).unwrap_or_default();
-        let tool = self.framework.tools().iter().find(|tool| tool.spec().name == name);
+        let name = params
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let tool = self
+            .framework
+            .tools()
+            .iter()
+            .find(|tool| tool.spec().name == name);
         let tool = tool.ok_or_else(|| Error::not_found(format!("there is no tool `{name}`")))?;
         let meta = params.get("_meta").cloned().unwrap_or_default();
-        let state = <&State as Argument<'_>>::read(meta.get("state").cloned().unwrap_or_default(), None)?;
+        let state =
+            <&State as Argument<'_>>::read(meta.get("state").cloned().unwrap_or_default(), None)?;
         state.put_slot(Arc::new(codec::read_sender(meta.get("sender"))));
         let context = ToolContext {
-            run_id: meta.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            run_id: meta
+                .get("run_id")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
             tape: None,
             state,
             cancel: CancellationToken::new(),
         };
-        let arguments = params.get("arguments").and_then(Value::as_object).cloned().unwrap_or_default();
-        Ok(match bub_kernel::run_tool(tool.as_ref(), tool.normalize(arguments)?, context).await {
-            Ok(Value::String(text)) => json!({"content": [{"type": "text", "text": text}]}),
-            Ok(value) => {
-                json!({"content": [{"type": "text", "text": value.to_string()}], "structuredContent": value})
-            }
-            Err(error) => {
-                json!({"content": [{"type": "text", "text": error.message()}], "isError": true})
-            }
-        })
+        let arguments = params
+            .get("arguments")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
+        Ok(
+            match bub_kernel::run_tool(tool.as_ref(), tool.normalize(arguments)?, context).await {
+                Ok(Value::String(text)) => json!({"content": [{"type": "text", "text": text}]}),
+                Ok(value) => {
+                    json!({"content": [{"type": "text", "text": value.to_string()}], "structuredContent": value})
+                }
+                Err(error) => {
+                    json!({"content": [{"type": "text", "text": error.message()}], "isError": true})
+                }
+            },
+        )
     }
 }
 
@@ -142,15 +176,24 @@ impl Served {
 fn changes(before: &Value, state: &State) -> Map<String, Value> {
     let empty = Map::new();
     let after = Argument::write(state);
-    let (before, after) = (before.as_object().unwrap_or(&empty), after.as_object().unwrap_or(&empty));
+    let (before, after) = (
+        before.as_object().unwrap_or(&empty),
+        after.as_object().unwrap_or(&empty),
+    );
     let set: Map<_, _> = after
         .iter()
         .filter(|(name, value)| before.get(*name) != Some(value))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
-    let remove: Vec<_> = before.keys().filter(|name| !after.contains_key(*name)).collect();
+    let remove: Vec<_> = before
+        .keys()
+        .filter(|name| !after.contains_key(*name))
+        .collect();
     let is_changed = !set.is_empty() || !remove.is_empty();
-    is_changed.then(|| ("state".to_owned(), json!({"set": set, "remove": remove}))).into_iter().collect()
+    is_changed
+        .then(|| ("state".to_owned(), json!({"set": set, "remove": remove})))
+        .into_iter()
+        .collect()
 }
 
 /// The desk at the plugin's end.
@@ -165,13 +208,22 @@ impl Desk for PluginDesk {
         match method {
             "initialize" => {
                 let described = serde_json::to_value(self.served.describe());
-                return peer.respond(&id, described.map_err(|error| Error::unknown(error.to_string())));
+                return peer.respond(
+                    &id,
+                    described.map_err(|error| Error::unknown(error.to_string())),
+                );
             }
             "ping" => return peer.respond(&id, Ok(json!({}))),
             _ => {}
         }
-        let (served, peer, method) = (Arc::clone(&self.served), Arc::clone(peer), method.to_owned());
-        let cancel = peer.work(&id).map_or_else(CancellationToken::new, |work| work.cancel);
+        let (served, peer, method) = (
+            Arc::clone(&self.served),
+            Arc::clone(peer),
+            method.to_owned(),
+        );
+        let cancel = peer
+            .work(&id)
+            .map_or_else(CancellationToken::new, |work| work.cancel);
         self.runtime.spawn(async move {
             let answering = CALL.scope(id.clone(), answer(&served, &peer, &id, &method, params));
             tokio::select! { () = answering => {}, () = cancel.cancelled() => {} }
@@ -194,13 +246,16 @@ async fn answer(served: &Served, peer: &Peer, id: &Value, method: &str, mut para
         Some(Value::Object(given)) => given,
         _ => Map::new(),
     };
-    if let (Some(Value::Object(message)), Some(sender)) = (given.get_mut("message"), params.get_mut("sender"))
+    if let (Some(Value::Object(message)), Some(sender)) =
+        (given.get_mut("message"), params.get_mut("sender"))
     {
         message.insert(SENDER.to_owned(), sender.take());
     }
     let answer = match method.strip_prefix("hook/") {
         Some("run_model_stream") => return served.stream(peer, id, given).await,
-        Some(hook) => wire::call(served, hook, given).await.map(Option::unwrap_or_default),
+        Some(hook) => wire::call(served, hook, given)
+            .await
+            .map(Option::unwrap_or_default),
         None if method == "tools/call" => served.tool(&params).await,
         None => Err(Error::not_found(format!("there is no method `{method}`"))),
     };
@@ -222,11 +277,14 @@ impl Plugin for Below {
 
 impl Below {
     fn peer(&self) -> Result<&Arc<Peer>> {
-        self.0.get().ok_or_else(|| Error::unknown("there is no host yet"))
+        self.0
+            .get()
+            .ok_or_else(|| Error::unknown("there is no host yet"))
     }
 
     fn call_id() -> Result<Value> {
-        CALL.try_with(Value::clone).map_err(|_| Error::invalid_input("`next` is called outside of its hook"))
+        CALL.try_with(Value::clone)
+            .map_err(|_| Error::invalid_input("`next` is called outside of its hook"))
     }
 }
 
@@ -239,7 +297,9 @@ impl<P: Wire> AsyncHook<P> for Below {
             loop {
                 if let Arrival::Response(answer) = asked.next().await {
                     asked.is_over = true;
-                    let Value::Object(mut answer) = answer? else { return Ok(None) };
+                    let Value::Object(mut answer) = answer? else {
+                        return Ok(None);
+                    };
                     return Ok(answer.remove("value").map(P::Output::read).transpose()?);
                 }
             }
@@ -274,7 +334,9 @@ impl AsyncHook<RunModelStream> for BelowStream {
                         return Ok(Some(stream::events(Some(first), asked, None::<Nobody>)));
                     }
                     Arrival::Question { id, .. } => {
-                        asked.peer.respond(&id, Err(Error::invalid_input("nobody answers that here")));
+                        asked
+                            .peer
+                            .respond(&id, Err(Error::invalid_input("nobody answers that here")));
                     }
                 }
             }

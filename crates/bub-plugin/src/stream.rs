@@ -61,7 +61,10 @@ impl Drop for Owner {
 }
 
 impl AsyncHook<RunModelStream> for StreamHook {
-    fn call<'a>(&'a self, call: Call<'a, RunModelStream>) -> BoxFuture<'a, HookReturn<ModelStream>> {
+    fn call<'a>(
+        &'a self,
+        call: Call<'a, RunModelStream>,
+    ) -> BoxFuture<'a, HookReturn<ModelStream>> {
         Box::pin(async move { self.start(call).await.map_err(Into::into) })
     }
 }
@@ -71,9 +74,15 @@ impl StreamHook {
         let hook = &self.0;
         let limit = hook.plugin.limit(&hook.entry.name, false, true);
         let begun = tokio::time::Instant::now();
-        let Some(peer) = hook.or_absent(hook.plugin.reach(limit).await)? else { return Ok(None) };
+        let Some(peer) = hook.or_absent(hook.plugin.reach(limit).await)? else {
+            return Ok(None);
+        };
         let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
-        let args::RunModelStream { prompt, session_id, state } = call.args;
+        let args::RunModelStream {
+            prompt,
+            session_id,
+            state,
+        } = call.args;
         let over = CancellationToken::new();
         let turn = Turn {
             hook: hook.clone(),
@@ -98,7 +107,9 @@ impl StreamHook {
             match arrival {
                 Arrival::Response(answer) => {
                     asked.is_over = true;
-                    let is_empty = answer.as_ref().is_ok_and(|answer| answer.get("stream").is_some());
+                    let is_empty = answer
+                        .as_ref()
+                        .is_ok_and(|answer| answer.get("stream").is_some());
                     let text = hook.finish::<RunModelStream>(Some(state), answer)?;
                     return Ok(text.or_else(|| is_empty.then(|| ModelStream::of([]))));
                 }
@@ -116,7 +127,9 @@ impl StreamHook {
 impl Turn {
     /// Whether it waits for the chain below; where that waits for room, the plugin reads nothing.
     fn is_waiting(&self) -> bool {
-        lock(&self.below).iter().any(|room| room.available_permits() > 0)
+        lock(&self.below)
+            .iter()
+            .any(|room| room.available_permits() > 0)
     }
 
     /// Answers what the plugin asks while its stream runs.
@@ -126,10 +139,22 @@ impl Turn {
             return callbacks::spawn(peer, id, method, params, context);
         }
         let Some(work) = peer.work(&id) else { return };
-        let (turn, peer) = (Self { _owner: None, ..self.clone() }, Arc::clone(peer));
+        let (turn, peer) = (
+            Self {
+                _owner: None,
+                ..self.clone()
+            },
+            Arc::clone(peer),
+        );
         tokio::spawn(async move {
-            let streams = params.get("credits").is_some_and(|credits| !credits.is_null());
-            let room = if streams { Arc::clone(&work.credits) } else { Arc::new(Semaphore::new(1)) };
+            let streams = params
+                .get("credits")
+                .is_some_and(|credits| !credits.is_null());
+            let room = if streams {
+                Arc::clone(&work.credits)
+            } else {
+                Arc::new(Semaphore::new(1))
+            };
             lock(&turn.below).push(Arc::clone(&room));
             let replaced = callbacks::replaced(RunModelStream::SPEC, &params);
             let answering = async {
@@ -155,21 +180,38 @@ impl Turn {
     fn args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, String)> {
         let given = |name: &str| replaced.get(name).cloned();
         let wrong = |error| callbacks::wrong_argument(&error);
-        let prompt = given("prompt").map(<Prompt as Outcome>::read).transpose().map_err(wrong)?;
-        let session_id = given("session_id").map(<String as Outcome>::read).transpose().map_err(wrong)?;
+        let prompt = given("prompt")
+            .map(<Prompt as Outcome>::read)
+            .transpose()
+            .map_err(wrong)?;
+        let session_id = given("session_id")
+            .map(<String as Outcome>::read)
+            .transpose()
+            .map_err(wrong)?;
         let session_id = session_id.unwrap_or_else(|| self.session_id.clone());
         Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
     }
 
-    async fn stream_below(&self, (prompt, session_id): &(Prompt, String)) -> Result<Option<ModelStream>> {
+    async fn stream_below(
+        &self,
+        (prompt, session_id): &(Prompt, String),
+    ) -> Result<Option<ModelStream>> {
         let framework = self.hook.plugin.framework()?;
-        let args = args::RunModelStream { prompt, session_id, state: &self.state };
+        let args = args::RunModelStream {
+            prompt,
+            session_id,
+            state: &self.state,
+        };
         RunModelStream::below(framework.hooks().below(self.place, args)).await
     }
 
     async fn text_below(&self, (prompt, session_id): &(Prompt, String)) -> Result<Option<String>> {
         let framework = self.hook.plugin.framework()?;
-        let args = args::RunModel { prompt, session_id, state: &self.state };
+        let args = args::RunModel {
+            prompt,
+            session_id,
+            state: &self.state,
+        };
         RunModel::below(framework.hooks().below(self.place, args)).await
     }
 }
@@ -192,7 +234,9 @@ pub(crate) async fn answer(
             Ok(event) => {
                 for event in pieces(event) {
                     // The room is used up; it is the reader who makes more.
-                    let Ok(room) = work.credits.acquire().await else { return };
+                    let Ok(room) = work.credits.acquire().await else {
+                        return;
+                    };
                     room.forget();
                     peer.notify("stream/event", &json!({"id": id, "event": event}));
                 }
@@ -222,7 +266,11 @@ fn pieces(event: StreamEvent) -> Vec<StreamEvent> {
 }
 
 /// The events that arrive for a request.
-pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl Answering>) -> ModelStream {
+pub(crate) fn events(
+    first: Option<StreamEvent>,
+    asked: Asked,
+    turn: Option<impl Answering>,
+) -> ModelStream {
     struct Reading<T> {
         first: Option<StreamEvent>,
         asked: Asked,
@@ -230,7 +278,13 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
         read: usize,
         is_wrong: bool,
     }
-    let reading = Reading { first, asked, turn, read: 0, is_wrong: false };
+    let reading = Reading {
+        first,
+        asked,
+        turn,
+        read: 0,
+        is_wrong: false,
+    };
     ModelStream::new(stream::unfold(reading, |mut reading| async move {
         if reading.asked.is_over || reading.is_wrong {
             return None;
@@ -251,8 +305,10 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
             match arrival {
                 Arrival::Event(event) => {
                     let turn = reading.turn.as_ref();
-                    let event =
-                        turn.map_or_else(|| Ok(StreamEvent::from_value(&event)), |turn| turn.read(&event));
+                    let event = turn.map_or_else(
+                        || Ok(StreamEvent::from_value(&event)),
+                        |turn| turn.read(&event),
+                    );
                     reading.is_wrong = event.is_err();
                     return Some((event, reading));
                 }
@@ -269,7 +325,8 @@ pub(crate) fn events(first: Option<StreamEvent>, asked: Asked, turn: Option<impl
                     reading.asked.is_over = true;
                     return match end {
                         Ok(end) => {
-                            let ended = reading.turn.as_ref().map_or(Ok(()), |turn| turn.ended(end));
+                            let ended =
+                                reading.turn.as_ref().map_or(Ok(()), |turn| turn.ended(end));
                             ended.err().map(|error| (Err(error), reading))
                         }
                         Err(error) => Some((Err(error), reading)),
@@ -307,17 +364,21 @@ impl Answering for Turn {
     /// What is passed on, everybody has to understand.
     fn read(&self, event: &Value) -> Result<StreamEvent> {
         match StreamEvent::from_value(event) {
-            StreamEvent::Other { .. } => {
-                Err(self.hook.wrong(&wrong("an event of a known `kind`, with its `data`", event)))
-            }
+            StreamEvent::Other { .. } => Err(self
+                .hook
+                .wrong(&wrong("an event of a known `kind`, with its `data`", event))),
             known => Ok(known),
         }
     }
 
     fn ended(&self, end: Value) -> Result<()> {
         let end = self.hook.answer(end)?;
-        let patch = end.get("state").map(|patch| apply(Some(&self.state), patch));
-        patch.unwrap_or(Ok(())).map_err(|error| self.hook.wrong(&error))
+        let patch = end
+            .get("state")
+            .map(|patch| apply(Some(&self.state), patch));
+        patch
+            .unwrap_or(Ok(()))
+            .map_err(|error| self.hook.wrong(&error))
     }
 }
 

@@ -29,7 +29,10 @@ impl ExternalTool {
             agent_use: !entry.is_for_people(),
             read_only: entry.is_read_only(),
         };
-        Self { plugin: Arc::clone(plugin), spec }
+        Self {
+            plugin: Arc::clone(plugin),
+            spec,
+        }
     }
 
     async fn run(&self, arguments: Map<String, Value>, context: ToolContext) -> Result<Value> {
@@ -67,8 +70,9 @@ impl ExternalTool {
                     let answer = answer.map_err(as_tool)?;
                     self.plugin.note_success();
                     let result = result(&answer);
-                    return result
-                        .unwrap_or_else(|wrong| Err(self.plugin.error(ErrorKind::Tool, wrong.message())));
+                    return result.unwrap_or_else(|wrong| {
+                        Err(self.plugin.error(ErrorKind::Tool, wrong.message()))
+                    });
                 }
                 Arrival::Question { id, method, params } => {
                     let context = Context::of(&self.plugin, Some(&context.state));
@@ -94,9 +98,12 @@ struct Answer {
 fn result(answer: &Value) -> Result<Result<Value>> {
     let read = Answer::deserialize(answer).ok();
     let read = read.filter(|read| read.content.is_some() || read.structured_content.is_some());
-    let read = read.ok_or_else(|| codec::wrong("an object with `content`, a list of parts", answer))?;
+    let read =
+        read.ok_or_else(|| codec::wrong("an object with `content`, a list of parts", answer))?;
     let parts = read.content.iter().flatten();
-    let texts: Vec<_> = parts.filter_map(|part| part.get("text").and_then(Value::as_str)).collect();
+    let texts: Vec<_> = parts
+        .filter_map(|part| part.get("text").and_then(Value::as_str))
+        .collect();
     let text = texts.join("\n");
     if read.is_error == Some(true) {
         return Ok(Err(Error::new(ErrorKind::Tool, text)));
@@ -109,7 +116,11 @@ impl Tool for ExternalTool {
         &self.spec
     }
 
-    fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> BoxFuture<'_, Result<Value>> {
+    fn call(
+        &self,
+        arguments: Map<String, Value>,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<Value>> {
         Box::pin(self.run(arguments, context))
     }
 }

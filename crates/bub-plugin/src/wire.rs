@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use bub_kernel::{
-    ApprovalRequest, BoxFuture, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Prompt,
-    Result, State, ToolCall, ToolOutcome, TurnSnapshot,
+    ApprovalRequest, BoxFuture, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler,
+    Prompt, Result, State, ToolCall, ToolOutcome, TurnSnapshot,
     hooks::{Call, HookPoint, HookSet, args, point},
 };
 use bub_tape::Tape;
@@ -19,11 +19,26 @@ use crate::{
 
 /// Things that cannot be provided from another process, and what a descriptor says instead.
 pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
-    ("provide_tape_store", "a tape store cannot be in another process"),
-    ("provide_tape_sidecar", "a sidecar cannot be in another process"),
-    ("provide_steering_inbox", "a steering inbox cannot be in another process"),
-    ("provide_channels", "list the channels under `channels` instead"),
-    ("register_cli_commands", "list the commands under `commands` instead"),
+    (
+        "provide_tape_store",
+        "a tape store cannot be in another process",
+    ),
+    (
+        "provide_tape_sidecar",
+        "a sidecar cannot be in another process",
+    ),
+    (
+        "provide_steering_inbox",
+        "a steering inbox cannot be in another process",
+    ),
+    (
+        "provide_channels",
+        "list the channels under `channels` instead",
+    ),
+    (
+        "register_cli_commands",
+        "list the commands under `commands` instead",
+    ),
 ];
 
 /// A hook whose arguments and results cross.
@@ -48,7 +63,9 @@ pub(crate) trait Wire: HookPoint<Output: Outcome> {
 }
 
 fn no_chain(hook: &str) -> Error {
-    Error::invalid_input(format!("{hook} has no chain below: only first-result hooks do"))
+    Error::invalid_input(format!(
+        "{hook} has no chain below: only first-result hooks do"
+    ))
 }
 
 macro_rules! wire {

@@ -11,6 +11,10 @@ impl Launcher {
     /// This very program, also when another was put in its place since.
     pub fn this_program() -> Option<Self> {
         let own = PathBuf::from("/proc/self/exe");
-        if own.exists() { Some(Self(own)) } else { std::env::current_exe().ok().map(Self) }
+        if own.exists() {
+            Some(Self(own))
+        } else {
+            std::env::current_exe().ok().map(Self)
+        }
     }
 }

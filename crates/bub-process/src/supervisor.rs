@@ -63,7 +63,13 @@ pub fn supervise(args: &[OsString]) -> ExitCode {
             ExitCode::SUCCESS
         }
         ([shell, command], Ok(control)) => {
-            run(control, Command::new(shell).arg("-c").arg(command).stdin(Stdio::null()));
+            run(
+                control,
+                Command::new(shell)
+                    .arg("-c")
+                    .arg(command)
+                    .stdin(Stdio::null()),
+            );
             ExitCode::SUCCESS
         }
         // Started by somebody who is curious.
@@ -84,7 +90,9 @@ fn run(mut control: UnixStream, command: &mut Command) {
         Ok(child) => child,
         Err(error) => return drop(writeln!(control, "failed {error}")),
     };
-    let Some(shell) = Pid::from_raw(child.id().cast_signed()) else { return };
+    let Some(shell) = Pid::from_raw(child.id().cast_signed()) else {
+        return;
+    };
     release_output();
     let group = Group::new(Mutex::new(shell));
     let _ = writeln!(control, "started {}", child.id());
@@ -102,7 +110,13 @@ fn run(mut control: UnixStream, command: &mut Command) {
 fn detach() {
     let _ = rustix::process::setsid();
     let core = rustix::process::getrlimit(Resource::Core);
-    let _ = rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), ..core });
+    let _ = rustix::process::setrlimit(
+        Resource::Core,
+        Rlimit {
+            current: Some(0),
+            ..core
+        },
+    );
     #[cfg(target_os = "linux")]
     {
         let _ = std::ffi::CString::new(NAME).map(|name| rustix::thread::set_name(&name));
@@ -149,12 +163,22 @@ fn reap(mut control: &UnixStream, shell: Pid, group: &Group) {
             Err(_) => break,
         }
         let _held = lock(group);
-        let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else { continue };
+        let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) else {
+            continue;
+        };
         if pid == shell {
-            let rest = if descendants().is_some_and(|rest| rest.is_empty()) { "alone" } else { "others" };
+            let rest = if descendants().is_some_and(|rest| rest.is_empty()) {
+                "alone"
+            } else {
+                "others"
+            };
             let _ = match status.terminating_signal() {
                 Some(signal) => writeln!(control, "signalled {signal} {rest}"),
-                None => writeln!(control, "exited {} {rest}", status.exit_status().unwrap_or_default()),
+                None => writeln!(
+                    control,
+                    "exited {} {rest}",
+                    status.exit_status().unwrap_or_default()
+                ),
             };
         }
     }
@@ -196,10 +220,16 @@ fn descendants() -> Option<Vec<Pid>> {
 }
 
 fn children(pid: Pid) -> Option<Vec<Pid>> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).ok()?.flatten();
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()))
+        .ok()?
+        .flatten();
     // A thread may have ended since; a kernel that does not tell has the file for none.
-    let lists: Vec<_> =
-        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok()).collect();
+    let lists: Vec<_> = tasks
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+        .collect();
     let pids = lists.iter().flat_map(|list| list.split_whitespace());
-    (!lists.is_empty()).then(|| pids.filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
+    (!lists.is_empty()).then(|| {
+        pids.filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
+            .collect()
+    })
 }

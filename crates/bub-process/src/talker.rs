@@ -57,24 +57,56 @@ impl Talk<'_> {
     /// Starts the program.
     pub fn start(self) -> io::Result<Talker> {
         let Some((program, arguments)) = self.command.split_first() else {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there is no program to start"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "there is no program to start",
+            ));
         };
         // A program beside the manifest is meant, not one below the directory bub runs in.
         let beside = self.directory.join(program);
-        let program = if program.to_string_lossy().contains('/') { beside } else { PathBuf::from(program) };
+        let program = if program.to_string_lossy().contains('/') {
+            beside
+        } else {
+            PathBuf::from(program)
+        };
         let (stream, theirs) = UnixStream::pair()?;
         let (errors, error_writer) = io::pipe()?;
-        let mut command = Command::new(self.launcher.map_or(program.as_path(), |launcher| &launcher.0));
-        command.env_clear().envs(self.environment).current_dir(self.directory).stderr(error_writer);
+        let mut command = Command::new(
+            self.launcher
+                .map_or(program.as_path(), |launcher| &launcher.0),
+        );
+        command
+            .env_clear()
+            .envs(self.environment)
+            .current_dir(self.directory)
+            .stderr(error_writer);
         let Some(_) = self.launcher else {
             let input = theirs.try_clone()?;
             command.args(arguments).process_group(0);
-            let child = command.stdin(OwnedFd::from(input)).stdout(OwnedFd::from(theirs)).spawn()?;
-            return Ok(Talker { stream, errors, leash: Leash { child, control: None } });
+            let child = command
+                .stdin(OwnedFd::from(input))
+                .stdout(OwnedFd::from(theirs))
+                .spawn()?;
+            return Ok(Talker {
+                stream,
+                errors,
+                leash: Leash {
+                    child,
+                    control: None,
+                },
+            });
         };
         let (own, control) = UnixStream::pair()?;
-        command.arg0(NAME).arg(SUBCOMMAND).arg(TALK).arg(program).args(arguments);
-        let child = command.stdin(OwnedFd::from(control)).stdout(OwnedFd::from(theirs)).spawn()?;
+        command
+            .arg0(NAME)
+            .arg(SUBCOMMAND)
+            .arg(TALK)
+            .arg(program)
+            .args(arguments);
+        let child = command
+            .stdin(OwnedFd::from(control))
+            .stdout(OwnedFd::from(theirs))
+            .spawn()?;
         // Its copies of the other ends would keep them open.
         drop(command);
         own.set_read_timeout(Some(START))?;
@@ -82,16 +114,26 @@ impl Talk<'_> {
         let mut reports = BufReader::new(own.try_clone()?);
         reports.read_line(&mut report)?;
         own.set_read_timeout(None)?;
-        let leash = Leash { child, control: Some(own) };
+        let leash = Leash {
+            child,
+            control: Some(own),
+        };
         if let Some(group) = report.strip_prefix("started ") {
             let group = group.trim_end().parse().ok().and_then(Pid::from_raw);
             let talked = stream.try_clone()?;
             std::thread::Builder::new()
                 .name("plugin-watch".to_owned())
                 .spawn(move || watch(reports, group, &talked))?;
-            return Ok(Talker { stream, errors, leash });
+            return Ok(Talker {
+                stream,
+                errors,
+                leash,
+            });
         }
-        let why = report.trim_end().strip_prefix("failed ").unwrap_or("its supervisor ended");
+        let why = report
+            .trim_end()
+            .strip_prefix("failed ")
+            .unwrap_or("its supervisor ended");
         Err(io::Error::other(why.to_owned()))
     }
 }
@@ -99,7 +141,10 @@ impl Talk<'_> {
 /// Waits for the end of the supervisor. One that ended before its program leaves that to us, as far as it is known.
 fn watch(reports: impl BufRead, group: Option<Pid>, talked: &UnixStream) {
     // The number of a group that is gone may be another's.
-    let is_over = reports.lines().map_while(Result::ok).any(|report| !report.is_empty());
+    let is_over = reports
+        .lines()
+        .map_while(Result::ok)
+        .any(|report| !report.is_empty());
     if let Some(group) = group.filter(|_| !is_over) {
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
         // Whoever left the group may hold the other end open.
@@ -166,7 +211,14 @@ mod tests {
         let command = ["sh", "-c", script].map(OsString::from);
         let directory = std::env::temp_dir();
         let environment = vec![("PATH".into(), "/usr/bin:/bin".into())];
-        Talk { launcher: None, command: &command, directory: &directory, environment }.start().unwrap()
+        Talk {
+            launcher: None,
+            command: &command,
+            directory: &directory,
+            environment,
+        }
+        .start()
+        .unwrap()
     }
 
     fn read(mut stream: &UnixStream) -> String {
@@ -190,7 +242,9 @@ mod tests {
     fn a_dropped_leash_ends_a_program_that_ignores_requests() {
         let talker = talk("trap '' TERM HUP; sleep 1000 & echo ready; wait; wait");
         let mut ready = String::new();
-        BufReader::new(&talker.stream).read_line(&mut ready).unwrap();
+        BufReader::new(&talker.stream)
+            .read_line(&mut ready)
+            .unwrap();
         assert_eq!(ready, "ready\n");
         let Talker { stream, leash, .. } = talker;
         drop(leash);

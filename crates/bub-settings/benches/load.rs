@@ -12,15 +12,20 @@ fn main() {
 /// About as many variables as a desktop session has.
 fn environment() -> Environment {
     let other = (0..60).map(|n| (format!("VARIABLE_{n}"), format!("value {n}")));
-    let own = [("HOME".to_owned(), "/nonexistent".to_owned()), ("BUB_MODEL".to_owned(), "a:b".to_owned())];
+    let own = [
+        ("HOME".to_owned(), "/nonexistent".to_owned()),
+        ("BUB_MODEL".to_owned(), "a:b".to_owned()),
+    ];
     Environment::from_pairs(other.chain(own))
 }
 
 #[divan::bench]
 fn load_without_files(bencher: divan::Bencher<'_, '_>) {
-    bencher
-        .with_inputs(environment)
-        .bench_values(|env| Loader::new(env).workspace("/nonexistent", Trust::Untrusted).load());
+    bencher.with_inputs(environment).bench_values(|env| {
+        Loader::new(env)
+            .workspace("/nonexistent", Trust::Untrusted)
+            .load()
+    });
 }
 
 #[divan::bench]
@@ -31,7 +36,11 @@ fn read_the_process_environment() -> Environment {
 #[divan::bench]
 fn get_a_number(bencher: divan::Bencher<'_, '_>) {
     let settings = Loader::new(environment()).load().ok();
-    bencher.bench_local(|| settings.as_ref().map(|settings| settings.get(&core::MAX_TOKENS)));
+    bencher.bench_local(|| {
+        settings
+            .as_ref()
+            .map(|settings| settings.get(&core::MAX_TOKENS))
+    });
 }
 
 #[divan::bench]
@@ -40,6 +49,9 @@ fn redact_a_clean_line(bencher: divan::Bencher<'_, '_>) {
     for n in 0..10 {
         redactor.register(&Secret::from(format!("a secret number {n}")));
     }
-    let line = "2026-01-01T00:00:00Z INFO turn{session=cli:local}: model call finished tokens=812".repeat(2);
-    bencher.counter(divan::counter::BytesCount::of_str(&line)).bench_local(|| redactor.redact(&line).len());
+    let line = "2026-01-01T00:00:00Z INFO turn{session=cli:local}: model call finished tokens=812"
+        .repeat(2);
+    bencher
+        .counter(divan::counter::BytesCount::of_str(&line))
+        .bench_local(|| redactor.redact(&line).len());
 }

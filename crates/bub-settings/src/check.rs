@@ -44,9 +44,16 @@ pub(crate) fn for_provider(
     if !null && !setting.fits(text.trim()) {
         return Err(invalid(setting, origin, text));
     }
-    let value = if null { Node::null(origin.clone()) } else { Node::text(text.trim(), origin.clone()) };
+    let value = if null {
+        Node::null(origin.clone())
+    } else {
+        Node::text(text.trim(), origin.clone())
+    };
     map.insert(provider, value);
-    Ok(Node { data: Data::Map(map), origin })
+    Ok(Node {
+        data: Data::Map(map),
+        origin,
+    })
 }
 
 /// Text as a tree; `None` when it starts like JSON and is not.
@@ -56,13 +63,19 @@ fn lift(kind: Kind, text: &str, origin: &Origin) -> Option<Node> {
         Kind::List | Kind::Maps => trimmed.starts_with('['),
         Kind::Map => trimmed.starts_with('{'),
         // Only what cannot be a key or an address is taken for JSON: an all-digit key stays text.
-        Kind::PerProvider => trimmed.starts_with('{') || (trimmed.len() > 1 && trimmed.starts_with('"')),
+        Kind::PerProvider => {
+            trimmed.starts_with('{') || (trimmed.len() > 1 && trimmed.starts_with('"'))
+        }
         _ => false,
     };
     if json {
         return Some(from_json(serde_json::from_str(trimmed).ok()?, origin));
     }
-    let atom = if trimmed == "null" { Atom::Null } else { Atom::Text };
+    let atom = if trimmed == "null" {
+        Atom::Null
+    } else {
+        Atom::Text
+    };
     Some(Node::scalar(text, atom, origin.clone()))
 }
 
@@ -73,10 +86,18 @@ fn from_json(value: Value, origin: &Origin) -> Node {
         Value::Bool(flag) => return node(flag.to_string(), Atom::Bool(flag)),
         Value::Number(number) => {
             let float = || Atom::Float(number.as_f64().unwrap_or(f64::NAN));
-            return node(number.to_string(), number.as_i64().map_or_else(float, Atom::Int));
+            return node(
+                number.to_string(),
+                number.as_i64().map_or_else(float, Atom::Int),
+            );
         }
         Value::String(text) => return node(text, Atom::Text),
-        Value::Array(items) => Data::List(items.into_iter().map(|item| from_json(item, origin)).collect()),
+        Value::Array(items) => Data::List(
+            items
+                .into_iter()
+                .map(|item| from_json(item, origin))
+                .collect(),
+        ),
         Value::Object(entries) => {
             let mut map = Map::default();
             for (key, value) in entries {
@@ -85,7 +106,10 @@ fn from_json(value: Value, origin: &Origin) -> Node {
             Data::Map(map)
         }
     };
-    Node { data, origin: origin.clone() }
+    Node {
+        data,
+        origin: origin.clone(),
+    }
 }
 
 /// Checks a tree against a declaration and brings it into the one form the rest relies on.
@@ -99,17 +123,24 @@ pub(crate) fn canonical(
         return Ok(absent(setting, node.origin));
     }
     match (setting.kind(), node.data) {
-        (Kind::Map, Data::Map(map)) => Ok(Some(Node { data: Data::Map(map), origin: node.origin })),
+        (Kind::Map, Data::Map(map)) => Ok(Some(Node {
+            data: Data::Map(map),
+            origin: node.origin,
+        })),
         (Kind::PerProvider, Data::Map(map)) => providers(setting, map, node.origin).map(Some),
         (Kind::List, Data::List(items)) => list(setting, items, node.origin).map(Some),
-        (Kind::Maps, Data::List(items)) => match items.iter().find(|item| !matches!(item.data, Data::Map(_)))
-        {
-            Some(item) => {
-                let found = "a list with other things than maps".to_owned();
-                Err(mismatch(setting, item.origin.clone(), found))
+        (Kind::Maps, Data::List(items)) => {
+            match items.iter().find(|item| !matches!(item.data, Data::Map(_))) {
+                Some(item) => {
+                    let found = "a list with other things than maps".to_owned();
+                    Err(mismatch(setting, item.origin.clone(), found))
+                }
+                None => Ok(Some(Node {
+                    data: Data::List(items),
+                    origin: node.origin,
+                })),
             }
-            None => Ok(Some(Node { data: Data::List(items), origin: node.origin })),
-        },
+        }
         (_, Data::Scalar(scalar)) => from_scalar(setting, &scalar, node.origin, user_home),
         (_, Data::List(_)) => Err(mismatch(setting, node.origin, "a list".to_owned())),
         (_, Data::Map(_)) => Err(mismatch(setting, node.origin, "a map".to_owned())),
@@ -119,9 +150,15 @@ pub(crate) fn canonical(
 /// What `null` means for a setting.
 fn absent(setting: &Setting, origin: Origin) -> Option<Node> {
     match setting.kind() {
-        Kind::Map | Kind::PerProvider => Some(Node { data: Data::Map(Map::replacing(Vec::new())), origin }),
+        Kind::Map | Kind::PerProvider => Some(Node {
+            data: Data::Map(Map::replacing(Vec::new())),
+            origin,
+        }),
         _ if setting.is_nullable() => Some(Node::null(origin)),
-        Kind::List | Kind::Maps => Some(Node { data: Data::List(Vec::new()), origin }),
+        Kind::List | Kind::Maps => Some(Node {
+            data: Data::List(Vec::new()),
+            origin,
+        }),
         _ => None,
     }
 }
@@ -140,25 +177,41 @@ fn from_scalar(
         Kind::Text | Kind::PerProvider if !setting.fits(text) => None,
         Kind::Text => Some(Node::text(text, origin.clone())),
         Kind::Path => expand(text, user_home).map(|path| Node::text(path, origin.clone())),
-        Kind::Bool => boolean(text).map(|flag| Node::scalar(text, Atom::Bool(flag), origin.clone())),
-        Kind::Integer => integer(setting, scalar).map(|n| Node::scalar(text, Atom::Int(n), origin.clone())),
-        Kind::Number => number(setting, scalar).map(|n| Node::scalar(text, Atom::Float(n), origin.clone())),
+        Kind::Bool => {
+            boolean(text).map(|flag| Node::scalar(text, Atom::Bool(flag), origin.clone()))
+        }
+        Kind::Integer => {
+            integer(setting, scalar).map(|n| Node::scalar(text, Atom::Int(n), origin.clone()))
+        }
+        Kind::Number => {
+            number(setting, scalar).map(|n| Node::scalar(text, Atom::Float(n), origin.clone()))
+        }
         Kind::Choice(words) => {
             let word = words.iter().find(|word| word.eq_ignore_ascii_case(text));
             word.map(|word| Node::text(*word, origin.clone()))
         }
         Kind::List => {
-            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            let items = text
+                .split(',')
+                .map(str::trim)
+                .filter(|item| !item.is_empty());
             let items = items.map(|item| Node::text(item, origin.clone())).collect();
-            Some(Node { data: Data::List(items), origin: origin.clone() })
+            Some(Node {
+                data: Data::List(items),
+                origin: origin.clone(),
+            })
         }
         Kind::PerProvider => {
             let all = vec![(ANY_PROVIDER.to_owned(), Node::text(text, origin.clone()))];
-            Some(Node { data: Data::Map(Map::replacing(all)), origin: origin.clone() })
+            Some(Node {
+                data: Data::Map(Map::replacing(all)),
+                origin: origin.clone(),
+            })
         }
         Kind::Map | Kind::Maps => None,
     };
-    node.map(Some).ok_or_else(|| invalid(setting, origin, &scalar.text))
+    node.map(Some)
+        .ok_or_else(|| invalid(setting, origin, &scalar.text))
 }
 
 fn list(setting: &Setting, items: Vec<Node>, origin: Origin) -> Result<Node, SettingsError> {
@@ -168,10 +221,19 @@ fn list(setting: &Setting, items: Vec<Node>, origin: Origin) -> Result<Node, Set
             Data::Scalar(scalar) if scalar.atom != Atom::Null => {
                 texts.push(Node::text(scalar.text, item.origin));
             }
-            _ => return Err(mismatch(setting, item.origin, "a list with other things than text".to_owned())),
+            _ => {
+                return Err(mismatch(
+                    setting,
+                    item.origin,
+                    "a list with other things than text".to_owned(),
+                ));
+            }
         }
     }
-    Ok(Node { data: Data::List(texts), origin })
+    Ok(Node {
+        data: Data::List(texts),
+        origin,
+    })
 }
 
 fn providers(setting: &Setting, map: Map, origin: Origin) -> Result<Node, SettingsError> {
@@ -186,10 +248,17 @@ fn providers(setting: &Setting, map: Map, origin: Origin) -> Result<Node, Settin
         if !null && !setting.fits(text) {
             return Err(of_entry(&provider, invalid(setting, value.origin, text)));
         }
-        let value = if null { Node::null(value.origin) } else { Node::text(text, value.origin) };
+        let value = if null {
+            Node::null(value.origin)
+        } else {
+            Node::text(text, value.origin)
+        };
         clean.insert(provider_key(&provider), value);
     }
-    Ok(Node { data: Data::Map(clean), origin })
+    Ok(Node {
+        data: Data::Map(clean),
+        origin,
+    })
 }
 
 /// The words for true and false, the same in every source.
@@ -204,7 +273,10 @@ fn boolean(text: &str) -> Option<bool> {
 fn integer(setting: &Setting, scalar: &Scalar) -> Option<i64> {
     let value = match atom(scalar) {
         Atom::Int(value) => value,
-        #[expect(clippy::cast_possible_truncation, reason = "the value is whole and in range")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the value is whole and in range"
+        )]
         Atom::Float(value) if value.fract() == 0.0 && value.abs() < 9e15 => value as i64,
         Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
     };
@@ -221,7 +293,8 @@ fn number(setting: &Setting, scalar: &Scalar) -> Option<f64> {
         Atom::Float(_) | Atom::Null | Atom::Bool(_) | Atom::Text => return None,
     };
     let (min, max) = setting.limits();
-    let fits = min.is_none_or(|min| value >= as_float(min)) && max.is_none_or(|max| value <= as_float(max));
+    let fits = min.is_none_or(|min| value >= as_float(min))
+        && max.is_none_or(|max| value <= as_float(max));
     fits.then_some(value)
 }
 
@@ -238,9 +311,10 @@ fn atom(scalar: &Scalar) -> Atom {
 /// Replaces a leading `~`; `None` when there is no home directory to put there.
 pub(crate) fn expand(text: &str, user_home: Option<&Path>) -> Option<String> {
     match text.strip_prefix('~') {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-            Some(format!("{}{rest}", user_home?.to_str()?.trim_end_matches('/')))
-        }
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => Some(format!(
+            "{}{rest}",
+            user_home?.to_str()?.trim_end_matches('/')
+        )),
         _ => Some(text.to_owned()),
     }
 }
@@ -253,7 +327,11 @@ pub(crate) fn invalid(setting: &Setting, origin: Origin, text: &str) -> Settings
     } else if setting.is_secret() || is_sensitive_name(setting.key()) || may_hide(setting, text) {
         "a text that is not shown".to_owned()
     } else if text.chars().count() > LONGEST || text.chars().any(char::is_control) {
-        let shown: String = text.chars().take(LONGEST).filter(|c| !c.is_control()).collect();
+        let shown: String = text
+            .chars()
+            .take(LONGEST)
+            .filter(|c| !c.is_control())
+            .collect();
         format!("`{shown}…`")
     } else {
         format!("`{text}`")
@@ -275,5 +353,10 @@ pub(crate) fn may_hide(setting: &Setting, text: &str) -> bool {
 }
 
 fn mismatch(setting: &Setting, origin: Origin, found: String) -> SettingsError {
-    SettingsError::Invalid { origin, key: setting.key().to_owned(), found, expected: setting.expected() }
+    SettingsError::Invalid {
+        origin,
+        key: setting.key().to_owned(),
+        found,
+        expected: setting.expected(),
+    }
 }

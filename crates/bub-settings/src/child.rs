@@ -18,7 +18,10 @@ impl Settings {
             let named = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
             !named(&drop) && (named(&pass) || !secret.iter().any(|secret| secret == name))
         };
-        self.environment().iter().filter(|(name, _)| allowed(name)).collect()
+        self.environment()
+            .iter()
+            .filter(|(name, _)| allowed(name))
+            .collect()
     }
 
     /// The environment for a plugin: the same without what only looks like a secret, and with what it was granted.
@@ -30,12 +33,16 @@ impl Settings {
         let usual = usual.filter(|(name, value)| {
             is_granted(name) || is_passed(name) || !looks_secret(name, &value.to_string_lossy())
         });
-        let mut environment: Vec<_> =
-            usual.map(|(name, value)| (OsString::from(name), value.to_owned())).collect();
+        let mut environment: Vec<_> = usual
+            .map(|(name, value)| (OsString::from(name), value.to_owned()))
+            .collect();
         for name in granted {
             // What everybody has is nothing that would have to be kept from others now.
             if environment.iter().all(|(known, _)| known != name.as_str()) {
-                environment.extend(self.granted_variable(name).map(|value| (OsString::from(name), value)));
+                environment.extend(
+                    self.granted_variable(name)
+                        .map(|value| (OsString::from(name), value)),
+                );
             }
         }
         environment
@@ -47,16 +54,26 @@ impl Settings {
     /// From now on the value is masked everywhere, and children without the grant do not get it.
     pub fn granted_variable(&self, name: &str) -> Option<OsString> {
         self.keep_from_children(name);
-        if self.get(&core::ENV_DROP).iter().any(|pattern| matches(pattern, name)) {
+        if self
+            .get(&core::ENV_DROP)
+            .iter()
+            .any(|pattern| matches(pattern, name))
+        {
             return None;
         }
         let setting = self.slots.iter().map(crate::settings::Slot::setting);
-        let setting = setting.into_iter().find(|setting| setting.variable() == name);
+        let setting = setting
+            .into_iter()
+            .find(|setting| setting.variable() == name);
         let value = match setting.map(|setting| self.get_value(setting.key())) {
             Some(Ok(Found::Secret(secret))) => Some(OsString::from(secret.expose())),
             _ => self.environment().get(name).map(OsStr::to_owned),
         };
-        if let Some(text) = value.as_deref().and_then(OsStr::to_str).filter(|text| !text.trim().is_empty()) {
+        if let Some(text) = value
+            .as_deref()
+            .and_then(OsStr::to_str)
+            .filter(|text| !text.trim().is_empty())
+        {
             self.redactor().register(&Secret::from(text.trim()));
         }
         value
@@ -65,8 +82,17 @@ impl Settings {
 
 /// Whether a variable may well be a secret: by its name, or by what it is. Only for those who can ask for it.
 fn looks_secret(name: &str, value: &str) -> bool {
-    const NAMES: [&str; 9] =
-        ["PAT", "PWD", "PASS", "PASSPHRASE", "AUTH", "CREDENTIAL", "CREDS", "WEBHOOK", "DSN"];
+    const NAMES: [&str; 9] = [
+        "PAT",
+        "PWD",
+        "PASS",
+        "PASSPHRASE",
+        "AUTH",
+        "CREDENTIAL",
+        "CREDS",
+        "WEBHOOK",
+        "DSN",
+    ];
     const PREFIXES: [&str; 14] = [
         "sk-",
         "sk_live_",
@@ -86,7 +112,9 @@ fn looks_secret(name: &str, value: &str) -> bool {
     let name = name.to_ascii_uppercase();
     // The directory everybody is in.
     let is_named = !matches!(name.as_str(), "PWD" | "OLDPWD")
-        && name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| NAMES.contains(&word));
+        && name
+            .split(|c: char| !c.is_ascii_alphanumeric())
+            .any(|word| NAMES.contains(&word));
     let value = value.trim();
     let is_jwt = value.starts_with("eyJ") && value.split('.').count() == 3;
     is_named
@@ -99,7 +127,9 @@ fn looks_secret(name: &str, value: &str) -> bool {
 
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
-        Some(prefix) => name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)),
+        Some(prefix) => name
+            .get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix)),
         None => pattern.eq_ignore_ascii_case(name),
     }
 }

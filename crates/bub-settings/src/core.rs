@@ -11,17 +11,29 @@ use serde_json::{Map, Value};
 use crate::{Declared, Key, Kind, PerProvider, Secret, Section, SettingType, form};
 
 /// Where bub keeps tapes, history and plugins.
-pub static HOME: Key<PathBuf> =
-    Key::new("home", "~/.bub", "Directory for tapes, history and plugins.").trusted().not_in_file();
+pub static HOME: Key<PathBuf> = Key::new(
+    "home",
+    "~/.bub",
+    "Directory for tapes, history and plugins.",
+)
+.trusted()
+.not_in_file();
 
 /// The model that answers. The original has a default that needs a key; without one, none is honest.
-pub static MODEL: Key<Option<String>> =
-    Key::new("model", None, "Model to use, as `provider:model`; without one bub looks for a usable model.")
-        .like(&form::MODEL);
+pub static MODEL: Key<Option<String>> = Key::new(
+    "model",
+    None,
+    "Model to use, as `provider:model`; without one bub looks for a usable model.",
+)
+.like(&form::MODEL);
 
 /// Models tried when the first one fails.
-pub static FALLBACK_MODELS: Key<Option<Vec<String>>> =
-    Key::new("fallback_models", None, "Models to try, in this order, when the first one fails.").listed();
+pub static FALLBACK_MODELS: Key<Option<Vec<String>>> = Key::new(
+    "fallback_models",
+    None,
+    "Models to try, in this order, when the first one fails.",
+)
+.listed();
 
 /// Keys of the providers.
 pub static API_KEY: Key<PerProvider<Secret>> = Key::new(
@@ -49,9 +61,12 @@ pub static API_KEY_COMMAND: Key<PerProvider<String>> = Key::new(
 .trusted();
 
 /// Providers that are added or changed. Trusted, because it decides who receives the key.
-pub static PROVIDERS: Key<Map<String, Value>> =
-    Key::new("providers", (), "Providers to add or change: a map of name to base URL, wire and more.")
-        .trusted();
+pub static PROVIDERS: Key<Map<String, Value>> = Key::new(
+    "providers",
+    (),
+    "Providers to add or change: a map of name to base URL, wire and more.",
+)
+.trusted();
 
 /// What the configuration says about plugins in other processes.
 pub static PLUGINS: Key<Map<String, Value>> = Key::new(
@@ -69,11 +84,16 @@ pub static LOCAL_MODELS: Key<bool> = Key::new(
 );
 
 /// How many steps a turn may take. The original has no limit; 100 stops a runaway loop.
-pub static MAX_STEPS: Key<Option<u64>> =
-    Key::new("max_steps", Some(100), "Most steps of one turn; null for no limit.").at_least(1);
+pub static MAX_STEPS: Key<Option<u64>> = Key::new(
+    "max_steps",
+    Some(100),
+    "Most steps of one turn; null for no limit.",
+)
+.at_least(1);
 
 /// How long an answer may be.
-pub static MAX_TOKENS: Key<u64> = Key::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
+pub static MAX_TOKENS: Key<u64> =
+    Key::new("max_tokens", 16_384, "Most tokens of one answer.").at_least(1);
 
 /// How long a model call may take.
 pub static MODEL_TIMEOUT: Key<Option<Duration>> = Key::new(
@@ -90,12 +110,20 @@ pub static MODEL_IDLE_TIMEOUT: Key<Duration> = Key::new(
 );
 
 /// Options of the HTTP client. Trusted, because they can redirect it.
-pub static CLIENT_ARGS: Key<Map<String, Value>> =
-    Key::new("client_args", (), "Options for the HTTP client of the provider.").trusted();
+pub static CLIENT_ARGS: Key<Map<String, Value>> = Key::new(
+    "client_args",
+    (),
+    "Options for the HTTP client of the provider.",
+)
+.trusted();
 
 /// Options of each model call. Trusted, because some providers take addresses and headers here.
-pub static COMPLETION_ARGS: Key<Map<String, Value>> =
-    Key::new("completion_args", (), "Options for every model call, the weakest of all sources.").trusted();
+pub static COMPLETION_ARGS: Key<Map<String, Value>> = Key::new(
+    "completion_args",
+    (),
+    "Options for every model call, the weakest of all sources.",
+)
+.trusted();
 
 /// How much to log.
 pub static VERBOSE: Key<u64> = Key::new("verbose", 0, "How much to log.").at_most(2);
@@ -115,8 +143,11 @@ pub static DEBOUNCE: Key<Duration> = Key::new(
 );
 
 /// The hard cap of that wait.
-pub static MAX_WAIT: Key<Duration> =
-    Key::new("max_wait_seconds", Duration::from_secs(10), "Longest time in seconds a message is held back.");
+pub static MAX_WAIT: Key<Duration> = Key::new(
+    "max_wait_seconds",
+    Duration::from_secs(10),
+    "Longest time in seconds a message is held back.",
+);
 
 /// How long a chat stays active after the bot was addressed.
 pub static ACTIVE_TIME_WINDOW: Key<Duration> = Key::new(
@@ -126,8 +157,11 @@ pub static ACTIVE_TIME_WINDOW: Key<Duration> = Key::new(
 );
 
 /// Whether channels see the answer grow.
-pub static STREAM_OUTPUT: Key<bool> =
-    Key::new("stream_output", false, "Show answers in channels while they grow.");
+pub static STREAM_OUTPUT: Key<bool> = Key::new(
+    "stream_output",
+    false,
+    "Show answers in channels while they grow.",
+);
 
 /// The plugin project directory of the original.
 pub static PROJECT: Key<Option<PathBuf>> = Key::new(
@@ -139,37 +173,57 @@ pub static PROJECT: Key<Option<PathBuf>> = Key::new(
 .not_in_file();
 
 /// Where the Codex login is kept.
-pub static CODEX_HOME: Key<PathBuf> = Key::new("codex_home", "~/.codex", "Directory of the Codex login.")
-    .variable("CODEX_HOME")
-    .trusted()
-    .not_in_file();
+pub static CODEX_HOME: Key<PathBuf> =
+    Key::new("codex_home", "~/.codex", "Directory of the Codex login.")
+        .variable("CODEX_HOME")
+        .trusted()
+        .not_in_file();
 
 /// Whose computer it is, seen from a channel. Trusted: it is policy.
-pub static OWNERS: Key<Vec<String>> =
-    Key::new("owners", "", "Who is the owner in a channel: `channel:id`, several with commas between them.")
-        .trusted();
+pub static OWNERS: Key<Vec<String>> = Key::new(
+    "owners",
+    "",
+    "Who is the owner in a channel: `channel:id`, several with commas between them.",
+)
+.trusted();
 
 /// The bot's token.
-pub static TELEGRAM_TOKEN: Key<Option<Secret>> =
-    Key::new("telegram.token", None, "Token of the Telegram bot; without one the channel is off.");
+pub static TELEGRAM_TOKEN: Key<Option<Secret>> = Key::new(
+    "telegram.token",
+    None,
+    "Token of the Telegram bot; without one the channel is off.",
+);
 
 /// Who may talk to the bot. Trusted: it is policy.
-pub static TELEGRAM_ALLOW_USERS: Key<Option<Vec<String>>> =
-    Key::new("telegram.allow_users", None, "Telegram users who may talk to bub.").trusted();
+pub static TELEGRAM_ALLOW_USERS: Key<Option<Vec<String>>> = Key::new(
+    "telegram.allow_users",
+    None,
+    "Telegram users who may talk to bub.",
+)
+.trusted();
 
 /// Where the bot may talk. Trusted: it is policy.
-pub static TELEGRAM_ALLOW_CHATS: Key<Option<Vec<String>>> =
-    Key::new("telegram.allow_chats", None, "Telegram chats in which bub may talk.").trusted();
+pub static TELEGRAM_ALLOW_CHATS: Key<Option<Vec<String>>> = Key::new(
+    "telegram.allow_chats",
+    None,
+    "Telegram chats in which bub may talk.",
+)
+.trusted();
 
 /// The way to Telegram. Trusted, because it sees the traffic.
 pub static TELEGRAM_PROXY: Key<Option<String>> =
-    Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.").like(&form::PROXY).trusted();
+    Key::new("telegram.proxy", None, "HTTP or SOCKS5 proxy for Telegram.")
+        .like(&form::PROXY)
+        .trusted();
 
 /// Where the Bot API is. Trusted, because it gets the token.
-pub static TELEGRAM_API_BASE: Key<String> =
-    Key::new("telegram.api_base", "https://api.telegram.org", "Address of the Bot API server.")
-        .like(&form::BASE_URL)
-        .trusted();
+pub static TELEGRAM_API_BASE: Key<String> = Key::new(
+    "telegram.api_base",
+    "https://api.telegram.org",
+    "Address of the Bot API server.",
+)
+.like(&form::BASE_URL)
+.trusted();
 
 /// How the model's answers reach people.
 pub static TELEGRAM_REPLY: Key<TelegramReply> = Key::new(
@@ -179,16 +233,26 @@ pub static TELEGRAM_REPLY: Key<TelegramReply> = Key::new(
 );
 
 /// Whether a long answer is seen to grow.
-pub static TELEGRAM_STREAM: Key<bool> =
-    Key::new("telegram.stream", true, "Show long answers while they grow, by editing one message.");
+pub static TELEGRAM_STREAM: Key<bool> = Key::new(
+    "telegram.stream",
+    true,
+    "Show long answers while they grow, by editing one message.",
+);
 
 /// Whether what was sent while bub did not run is thrown away.
-pub static TELEGRAM_DROP_PENDING: Key<bool> =
-    Key::new("telegram.drop_pending", false, "Throw away what was sent while bub did not run.");
+pub static TELEGRAM_DROP_PENDING: Key<bool> = Key::new(
+    "telegram.drop_pending",
+    false,
+    "Throw away what was sent while bub did not run.",
+);
 
 /// Whether strangers may ask to be let in. Trusted: it is policy.
-pub static TELEGRAM_PAIRING: Key<bool> =
-    Key::new("telegram.pairing", true, "Give unknown people a code for `bub pair`.").trusted();
+pub static TELEGRAM_PAIRING: Key<bool> = Key::new(
+    "telegram.pairing",
+    true,
+    "Give unknown people a code for `bub pair`.",
+)
+.trusted();
 
 /// Who may use the webhook. Trusted: whoever sets it opens the door.
 pub static WEBHOOK_TOKEN: Key<Option<Secret>> = Key::new(
@@ -199,10 +263,13 @@ pub static WEBHOOK_TOKEN: Key<Option<Secret>> = Key::new(
 .trusted();
 
 /// Where the webhook listens. Trusted: it decides who can reach it.
-pub static WEBHOOK_LISTEN: Key<String> =
-    Key::new("webhook.listen", "127.0.0.1:8787", "Address and port on which the webhook listens.")
-        .like(&form::LISTEN)
-        .trusted();
+pub static WEBHOOK_LISTEN: Key<String> = Key::new(
+    "webhook.listen",
+    "127.0.0.1:8787",
+    "Address and port on which the webhook listens.",
+)
+.like(&form::LISTEN)
+.trusted();
 
 /// What clients of the webhook may do. Trusted: it is policy.
 pub static WEBHOOK_ROLE: Key<WebhookRole> = Key::new(
@@ -228,16 +295,27 @@ pub static WEBHOOK_REPLY_TIMEOUT: Key<Duration> = Key::new(
 );
 
 /// How large a message may be.
-pub static WEBHOOK_BODY_LIMIT: Key<u64> =
-    Key::new("webhook.body_limit", 1_000_000, "Most bytes of one request to the webhook.").at_least(1);
+pub static WEBHOOK_BODY_LIMIT: Key<u64> = Key::new(
+    "webhook.body_limit",
+    1_000_000,
+    "Most bytes of one request to the webhook.",
+)
+.at_least(1);
 
 /// How many clients there may be.
-pub static WEBHOOK_CONNECTIONS: Key<u64> =
-    Key::new("webhook.connections", 1024, "Most connections to the webhook at one time.").at_least(1);
+pub static WEBHOOK_CONNECTIONS: Key<u64> = Key::new(
+    "webhook.connections",
+    1024,
+    "Most connections to the webhook at one time.",
+)
+.at_least(1);
 
 /// From which size a tool's output is put aside.
-pub static SPILL_THRESHOLD: Key<u64> =
-    Key::new("spill.threshold", 4096, "Size in characters above which tool output is put aside; 0 never.");
+pub static SPILL_THRESHOLD: Key<u64> = Key::new(
+    "spill.threshold",
+    4096,
+    "Size in characters above which tool output is put aside; 0 never.",
+);
 
 /// What an acknowledged tape entry survives.
 pub static TAPE_DURABILITY: Key<Durability> = Key::new(
@@ -254,9 +332,12 @@ pub static GATEWAY_DRAIN: Key<Duration> = Key::new(
 );
 
 /// How many messages of one session wait.
-pub static GATEWAY_SESSION_QUEUE: Key<u64> =
-    Key::new("gateway.session_queue", 100, "Messages of one session that may wait; more are refused.")
-        .at_least(1);
+pub static GATEWAY_SESSION_QUEUE: Key<u64> = Key::new(
+    "gateway.session_queue",
+    100,
+    "Messages of one session that may wait; more are refused.",
+)
+.at_least(1);
 
 /// How many messages wait in all.
 pub static GATEWAY_QUEUE: Key<u64> = Key::new(
@@ -267,9 +348,12 @@ pub static GATEWAY_QUEUE: Key<u64> = Key::new(
 .at_least(1);
 
 /// How many turns run.
-pub static GATEWAY_TURNS: Key<u64> =
-    Key::new("gateway.turns", 1000, "Turns that run at the same time; further messages wait for their turn.")
-        .at_least(1);
+pub static GATEWAY_TURNS: Key<u64> = Key::new(
+    "gateway.turns",
+    1000,
+    "Turns that run at the same time; further messages wait for their turn.",
+)
+.at_least(1);
 
 /// What people may do. Trusted: it is policy.
 pub static POLICY_RULES: Key<Vec<Map<String, Value>>> = Key::new(
@@ -288,12 +372,20 @@ pub static POLICY_APPROVAL_TIMEOUT: Key<Duration> = Key::new(
 .trusted();
 
 /// Whether files outside the workspace are out of reach. Trusted: it is policy.
-pub static FS_CONFINE: Key<bool> =
-    Key::new("fs.confine", false, "Keep the fs tools inside the workspace, for owners too.").trusted();
+pub static FS_CONFINE: Key<bool> = Key::new(
+    "fs.confine",
+    false,
+    "Keep the fs tools inside the workspace, for owners too.",
+)
+.trusted();
 
 /// Variables that child processes get although bub read them as secrets. Trusted: it is policy.
-pub static ENV_PASS: Key<Vec<String>> =
-    Key::new("env.pass", "", "Variables child processes get although they hold secrets.").trusted();
+pub static ENV_PASS: Key<Vec<String>> = Key::new(
+    "env.pass",
+    "",
+    "Variables child processes get although they hold secrets.",
+)
+.trusted();
 
 /// Variables that child processes never get. Trusted: it is policy.
 pub static ENV_DROP: Key<Vec<String>> =
@@ -324,13 +416,20 @@ pub static WEB_PROXY: Key<bool> = Key::new(
 .trusted();
 
 /// How many tokens a day. Trusted: a workspace must not lift it.
-pub static USAGE_DAILY_TOKENS: Key<Option<u64>> =
-    Key::new("usage.daily_tokens", None, "Most tokens of one day, input and output; null for no limit.")
-        .trusted();
+pub static USAGE_DAILY_TOKENS: Key<Option<u64>> = Key::new(
+    "usage.daily_tokens",
+    None,
+    "Most tokens of one day, input and output; null for no limit.",
+)
+.trusted();
 
 /// How much money a day. Trusted: a workspace must not lift it.
-pub static USAGE_DAILY_COST: Key<Option<f64>> =
-    Key::new("usage.daily_cost", None, "Most US dollars of one day; null for no limit.").trusted();
+pub static USAGE_DAILY_COST: Key<Option<f64>> = Key::new(
+    "usage.daily_cost",
+    None,
+    "Most US dollars of one day; null for no limit.",
+)
+.trusted();
 
 /// Which log lines are written.
 pub static LOG_FILTER: Key<Option<String>> = Key::new(
@@ -355,8 +454,12 @@ pub static LOG_FILE_SIZE: Key<u64> = Key::new(
 .trusted();
 
 /// Whether the log may hold what people said. Trusted: it is policy.
-pub static LOG_CONTENTS: Key<bool> =
-    Key::new("log.contents", false, "Log what people and models say, too, from the level info on.").trusted();
+pub static LOG_CONTENTS: Key<bool> = Key::new(
+    "log.contents",
+    false,
+    "Log what people and models say, too, from the level info on.",
+)
+.trusted();
 
 /// What an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -447,7 +550,11 @@ impl SettingType for TelegramReply {
     }
 
     fn default_value(default: Self) -> Value {
-        Value::from(if default == Self::Auto { "auto" } else { "tool" })
+        Value::from(if default == Self::Auto {
+            "auto"
+        } else {
+            "tool"
+        })
     }
 
     fn from_value(value: Value) -> Option<Self> {
@@ -507,7 +614,12 @@ static WEBHOOK: &[&dyn Declared] = &[
 ];
 static SPILL: &[&dyn Declared] = &[&SPILL_THRESHOLD];
 static TAPE: &[&dyn Declared] = &[&TAPE_DURABILITY];
-static GATEWAY: &[&dyn Declared] = &[&GATEWAY_DRAIN, &GATEWAY_SESSION_QUEUE, &GATEWAY_QUEUE, &GATEWAY_TURNS];
+static GATEWAY: &[&dyn Declared] = &[
+    &GATEWAY_DRAIN,
+    &GATEWAY_SESSION_QUEUE,
+    &GATEWAY_QUEUE,
+    &GATEWAY_TURNS,
+];
 static POLICY: &[&dyn Declared] = &[&POLICY_RULES, &POLICY_APPROVAL_TIMEOUT];
 static FS: &[&dyn Declared] = &[&FS_CONFINE];
 static ENV: &[&dyn Declared] = &[&ENV_PASS, &ENV_DROP];

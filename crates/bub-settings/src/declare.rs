@@ -38,7 +38,10 @@ pub enum Kind {
 
 /// The part of a declaration that does not depend on the Rust type.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "independent marks, set by name in the builder")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent marks, set by name in the builder"
+)]
 pub struct Setting {
     key: Cow<'static, str>,
     help: Cow<'static, str>,
@@ -72,7 +75,20 @@ impl Setting {
         let variable = Variable::Derived;
         let (min, max, form) = (None, None, None);
         let (nullable, secret, trusted, in_file, listed) = (false, false, false, true, false);
-        Self { key, help, kind, variable, nullable, secret, trusted, in_file, listed, min, max, form }
+        Self {
+            key,
+            help,
+            kind,
+            variable,
+            nullable,
+            secret,
+            trusted,
+            in_file,
+            listed,
+            min,
+            max,
+            form,
+        }
     }
 
     /// Marks a value as secret: never shown, always redacted, withheld from child processes.
@@ -140,9 +156,10 @@ impl Setting {
     pub fn variable(&self) -> Cow<'_, str> {
         match &self.variable {
             Variable::Named(name) => Cow::Borrowed(name),
-            Variable::Derived => {
-                Cow::Owned(format!("BUB_{}", self.key.to_ascii_uppercase().replace('.', "_")))
-            }
+            Variable::Derived => Cow::Owned(format!(
+                "BUB_{}",
+                self.key.to_ascii_uppercase().replace('.', "_")
+            )),
         }
     }
 
@@ -167,7 +184,9 @@ impl Setting {
         if let Variable::Named(own) = &self.variable {
             return own.eq_ignore_ascii_case(name);
         }
-        let Some((prefix, rest)) = name.split_at_checked(4) else { return false };
+        let Some((prefix, rest)) = name.split_at_checked(4) else {
+            return false;
+        };
         let as_key = |(key, byte): (u8, u8)| match key {
             b'.' => byte == b'_',
             _ => key.eq_ignore_ascii_case(&byte),
@@ -184,7 +203,9 @@ impl Setting {
         }
         let (prefix, rest) = name.split_at_checked(4)?;
         let (provider, suffix) = rest.split_at_checked(rest.len().checked_sub(self.key.len())?)?;
-        let provider = provider.strip_suffix('_').filter(|provider| !provider.is_empty())?;
+        let provider = provider
+            .strip_suffix('_')
+            .filter(|provider| !provider.is_empty())?;
         let ours = prefix.eq_ignore_ascii_case("BUB_") && suffix.eq_ignore_ascii_case(&self.key);
         ours.then(|| provider.to_ascii_lowercase())
     }
@@ -241,7 +262,11 @@ impl<T: SettingType> Key<T> {
         setting.nullable = T::NULLABLE;
         setting.secret = T::SECRET;
         setting.min = T::MIN;
-        Self { setting, default, marker: PhantomData }
+        Self {
+            setting,
+            default,
+            marker: PhantomData,
+        }
     }
 
     /// Only a trusted source may set it; see [`Setting::trusted`].
@@ -276,7 +301,10 @@ impl<T: SettingType> Key<T> {
     #[must_use]
     pub const fn variable(mut self, name: &'static str) -> Self {
         // A plain assignment would drop the old value, which a `const fn` may not do.
-        mem::forget(mem::replace(&mut self.setting.variable, Variable::Named(Cow::Borrowed(name))));
+        mem::forget(mem::replace(
+            &mut self.setting.variable,
+            Variable::Named(Cow::Borrowed(name)),
+        ));
         self
     }
 
@@ -356,11 +384,17 @@ pub(crate) enum Keys {
 impl Section {
     /// A section of settings declared in the program. Every key starts with `<name>.`.
     pub const fn new(name: &'static str, keys: &'static [&'static dyn Declared]) -> Self {
-        Self { name: Cow::Borrowed(name), keys: Keys::Static(keys) }
+        Self {
+            name: Cow::Borrowed(name),
+            keys: Keys::Static(keys),
+        }
     }
 
     /// A section of settings declared at run time.
     pub fn dynamic(name: impl Into<String>, keys: Vec<DynamicKey>) -> Self {
-        Self { name: Cow::Owned(name.into()), keys: Keys::Dynamic(keys) }
+        Self {
+            name: Cow::Owned(name.into()),
+            keys: Keys::Dynamic(keys),
+        }
     }
 }

@@ -34,7 +34,11 @@ pub(crate) struct DotEnv {
 /// Parses a file. `lookup` answers for names that the file itself does not define.
 pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<String>) -> DotEnv {
     let mut cursor = Cursor {
-        chars: text.strip_prefix('\u{feff}').unwrap_or(text).chars().peekable(),
+        chars: text
+            .strip_prefix('\u{feff}')
+            .unwrap_or(text)
+            .chars()
+            .peekable(),
         line: 1,
         is_open: false,
     };
@@ -42,17 +46,27 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
     while cursor.skip_to_statement() {
         let line = cursor.line;
         match cursor.statement() {
-            Some(Statement { name, value: Some(value) }) => {
+            Some(Statement {
+                name,
+                value: Some(value),
+            }) => {
                 let value = match value {
                     Text::Literal(value) => value,
                     Text::Expandable(value) => expand(&value, &mut |name| {
-                        let known = file.bindings.iter().rev().find(|binding| binding.name == name);
-                        known.map(|binding| binding.value.clone()).or_else(|| lookup(name, line))
+                        let known = file
+                            .bindings
+                            .iter()
+                            .rev()
+                            .find(|binding| binding.name == name);
+                        known
+                            .map(|binding| binding.value.clone())
+                            .or_else(|| lookup(name, line))
                     }),
                 };
                 // Values made of values double with every line; nobody means that.
                 if value.len() > MOST_VALUE_BYTES {
-                    file.bad_lines.push((line, "its value is longer than 64 KiB"));
+                    file.bad_lines
+                        .push((line, "its value is longer than 64 KiB"));
                     continue;
                 }
                 file.bindings.push(Binding { name, value, line });
@@ -60,7 +74,11 @@ pub(crate) fn parse(text: &str, lookup: &mut dyn FnMut(&str, usize) -> Option<St
             Some(Statement { value: None, .. }) => {}
             None => {
                 let is_open = std::mem::take(&mut cursor.is_open);
-                let problem = if is_open { "its quote is not closed" } else { "not a `NAME=value` line" };
+                let problem = if is_open {
+                    "its quote is not closed"
+                } else {
+                    "not a `NAME=value` line"
+                };
                 file.bad_lines.push((line, problem));
                 cursor.skip_line();
             }
@@ -221,8 +239,13 @@ impl Cursor<'_> {
 fn expand(text: &str, lookup: &mut dyn FnMut(&str) -> Option<String>) -> String {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some((before, after)) = rest.split_once("${").filter(|_| expanded.len() <= MOST_VALUE_BYTES) {
-        let Some((inside, tail)) = after.split_once('}') else { break };
+    while let Some((before, after)) = rest
+        .split_once("${")
+        .filter(|_| expanded.len() <= MOST_VALUE_BYTES)
+    {
+        let Some((inside, tail)) = after.split_once('}') else {
+            break;
+        };
         let (name, fallback) = inside.split_once(":-").unwrap_or((inside, ""));
         expanded.push_str(before);
         expanded.push_str(&lookup(name).unwrap_or_else(|| fallback.to_owned()));
@@ -239,8 +262,14 @@ mod tests {
     type Bad = Vec<(usize, &'static str)>;
 
     fn load(text: &str) -> (Vec<(String, String, usize)>, Bad) {
-        let file = parse(text, &mut |name, _| (name == "HOME").then(|| "/home/ada".to_owned()));
-        let bindings = file.bindings.into_iter().map(|b| (b.name, b.value, b.line)).collect();
+        let file = parse(text, &mut |name, _| {
+            (name == "HOME").then(|| "/home/ada".to_owned())
+        });
+        let bindings = file
+            .bindings
+            .into_iter()
+            .map(|b| (b.name, b.value, b.line))
+            .collect();
         (bindings, file.bad_lines)
     }
 
@@ -276,8 +305,16 @@ mod tests {
             ("export=b", "b"),
         ];
         for (text, value) in rows {
-            let name = if text.starts_with("export=") { "export" } else { "A" };
-            assert_eq!(load(text), (vec![(name.into(), value.into(), 1)], vec![]), "{text:?}");
+            let name = if text.starts_with("export=") {
+                "export"
+            } else {
+                "A"
+            };
+            assert_eq!(
+                load(text),
+                (vec![(name.into(), value.into(), 1)], vec![]),
+                "{text:?}"
+            );
         }
     }
 
@@ -286,7 +323,10 @@ mod tests {
         let text = "# first\n\nA=\"x\ny\"\nnonsense here\nB=${A}!\nC\nD='open\nE=\"open\nF=f\n";
         let (bindings, bad) = load(text);
         let read = [("A", "x\ny", 3), ("B", "x\ny!", 6), ("F", "f", 10)];
-        assert_eq!(bindings, read.map(|(name, value, line)| (name.into(), value.into(), line)));
+        assert_eq!(
+            bindings,
+            read.map(|(name, value, line)| (name.into(), value.into(), line))
+        );
         let open = "its quote is not closed";
         assert_eq!(bad, [(5, "not a `NAME=value` line"), (8, open), (9, open)]);
     }

@@ -83,7 +83,11 @@ impl ConfigFile {
     pub fn open(path: &Path) -> Result<Self, EditError> {
         let before = files::read(path)?;
         let text = before.clone().unwrap_or_default();
-        Ok(Self { path: path.to_owned(), before, text })
+        Ok(Self {
+            path: path.to_owned(),
+            before,
+            text,
+        })
     }
 
     /// The text with all changes.
@@ -132,7 +136,9 @@ impl ConfigFile {
             let mut expected = self.value()?;
             let text = self.without(&place, path)?;
             // With one of two equal keys gone, the other one counts: only the rest can be compared.
-            let after = self.meaning(&text).map_err(|_| self.refusal(path, &place))?;
+            let after = self
+                .meaning(&text)
+                .map_err(|_| self.refusal(path, &place))?;
             match at(&after, path).cloned() {
                 Some(other) => put(&mut expected, path, &other),
                 None => take(&mut expected, path),
@@ -145,7 +151,10 @@ impl ConfigFile {
 
     fn meaning(&self, text: &str) -> Result<Map<String, Value>, EditError> {
         let file: std::sync::Arc<Path> = self.path.as_path().into();
-        let origin = move |line| Origin::Config { file: file.clone(), line };
+        let origin = move |line| Origin::Config {
+            file: file.clone(),
+            line,
+        };
         let document = yaml::parse(text, &origin).map_err(|problem| SettingsError::Syntax {
             file: self.path.clone(),
             line: problem.line,
@@ -186,12 +195,24 @@ impl ConfigFile {
     }
 
     fn refusal(&self, path: &[&str], place: &Place) -> EditError {
-        let start = path.first().and_then(|key| place.entry(key)).map_or(0, |entry| entry.start);
-        EditError::Shape { file: self.path.clone(), line: self.line_of(start), key: path.join(".") }
+        let start = path
+            .first()
+            .and_then(|key| place.entry(key))
+            .map_or(0, |entry| entry.start);
+        EditError::Shape {
+            file: self.path.clone(),
+            line: self.line_of(start),
+            key: path.join("."),
+        }
     }
 
     fn line_of(&self, offset: usize) -> usize {
-        self.text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+        self.text
+            .bytes()
+            .take(offset)
+            .filter(|byte| *byte == b'\n')
+            .count()
+            + 1
     }
 
     /// The end of a line, before what ends it.
@@ -202,11 +223,18 @@ impl ConfigFile {
     }
 
     fn line_start(&self, offset: usize) -> usize {
-        self.text.get(..offset).and_then(|head| head.rfind('\n')).map_or(0, |at| at + 1)
+        self.text
+            .get(..offset)
+            .and_then(|head| head.rfind('\n'))
+            .map_or(0, |at| at + 1)
     }
 
     fn newline(&self) -> &'static str {
-        if self.text.contains("\r\n") { "\r\n" } else { "\n" }
+        if self.text.contains("\r\n") {
+            "\r\n"
+        } else {
+            "\n"
+        }
     }
 
     /// The text with pieces replaced; the last piece first.
@@ -229,7 +257,9 @@ impl ConfigFile {
         while let Some(entry) = path.get(depth).and_then(|key| place.entry(key)) {
             depth += 1;
             if depth == path.len() {
-                return Ok(self.spliced(&self.replacement(entry, &quote::inline(value, place.is_flow()))));
+                return Ok(
+                    self.spliced(&self.replacement(entry, &quote::inline(value, place.is_flow())))
+                );
             }
             match &entry.value.shape {
                 Shape::Nothing => {
@@ -253,19 +283,43 @@ impl ConfigFile {
         }
         let rest = path.get(depth..).unwrap_or_default();
         let piece = match &place.shape {
-            Shape::Map { is_flow: true, entries, .. } => {
+            Shape::Map {
+                is_flow: true,
+                entries,
+                ..
+            } => {
                 let comma = if entries.is_empty() { "" } else { ", " };
-                let at = entries.last().map_or(place.start + 1, |entry| entry.value.end);
-                (at, at, format!("{comma}{}", quote::nested_inline(rest, value)))
+                let at = entries
+                    .last()
+                    .map_or(place.start + 1, |entry| entry.value.end);
+                (
+                    at,
+                    at,
+                    format!("{comma}{}", quote::nested_inline(rest, value)),
+                )
             }
-            Shape::Map { column, entries, .. } => {
+            Shape::Map {
+                column, entries, ..
+            } => {
                 let at = self.line_end(entries.last().map_or(place.end, |entry| entry.value.end));
-                (at, at, format!("{}{}", self.newline(), self.block(rest, value, *column)))
+                (
+                    at,
+                    at,
+                    format!("{}{}", self.newline(), self.block(rest, value, *column)),
+                )
             }
             _ => {
                 let end = self.text.len();
-                let gap = if self.text.is_empty() || self.text.ends_with('\n') { "" } else { self.newline() };
-                (end, end, format!("{gap}{}{}", self.block(rest, value, 0), self.newline()))
+                let gap = if self.text.is_empty() || self.text.ends_with('\n') {
+                    ""
+                } else {
+                    self.newline()
+                };
+                (
+                    end,
+                    end,
+                    format!("{gap}{}{}", self.block(rest, value, 0), self.newline()),
+                )
             }
         };
         Ok(self.spliced(&[piece]))
@@ -284,17 +338,34 @@ impl ConfigFile {
 
     fn replacement(&self, entry: &locate::Entry, new: &str) -> Vec<(usize, usize, String)> {
         let colon = entry.colon;
-        let old = self.text.get(colon..entry.value.end.max(colon)).unwrap_or_default();
+        let old = self
+            .text
+            .get(colon..entry.value.end.max(colon))
+            .unwrap_or_default();
         if old.contains('\n') {
             // A comment behind the key stays there.
             let end = self.line_end(colon);
-            let is_comment = self.text.get(colon..end).is_some_and(|rest| rest.trim_start().starts_with('#'));
+            let is_comment = self
+                .text
+                .get(colon..end)
+                .is_some_and(|rest| rest.trim_start().starts_with('#'));
             let from = if is_comment { end } else { colon };
-            return vec![(from, entry.value.end, String::new()), (colon, colon, format!(" {new}"))];
+            return vec![
+                (from, entry.value.end, String::new()),
+                (colon, colon, format!(" {new}")),
+            ];
         }
-        let blanks = if old.trim().is_empty() { 0 } else { old.len() - old.trim_start().len() };
+        let blanks = if old.trim().is_empty() {
+            0
+        } else {
+            old.len() - old.trim_start().len()
+        };
         let gap = if blanks == 0 { " " } else { "" };
-        vec![(colon + blanks, entry.value.end.max(colon), format!("{gap}{new}"))]
+        vec![(
+            colon + blanks,
+            entry.value.end.max(colon),
+            format!("{gap}{new}"),
+        )]
     }
 
     /// The first key below one that has no value yet.
@@ -307,13 +378,18 @@ impl ConfigFile {
     ) -> Vec<(usize, usize, String)> {
         let at = self.line_end(entry.value.end.max(entry.colon));
         let below = format!("{}{}", self.newline(), self.block(path, value, column + 2));
-        vec![(at, at, below), (entry.colon, entry.value.end.max(entry.colon), String::new())]
+        vec![
+            (at, at, below),
+            (entry.colon, entry.value.end.max(entry.colon), String::new()),
+        ]
     }
 
     fn without(&self, root: &Place, path: &[&str]) -> Result<String, EditError> {
         let (mut place, mut chain) = (root, Vec::new());
         for key in path {
-            let Some(entry) = place.entry(key) else { return Err(self.refusal(path, root)) };
+            let Some(entry) = place.entry(key) else {
+                return Err(self.refusal(path, root));
+            };
             chain.push((place, entry));
             place = &entry.value;
         }
@@ -336,12 +412,28 @@ impl ConfigFile {
     }
 
     /// What to cut for one entry; of a map whose content is cut on its own, only the line of the key.
-    fn removal(&self, map: &Place, entry: &locate::Entry, inner: Option<usize>) -> (usize, usize, String) {
+    fn removal(
+        &self,
+        map: &Place,
+        entry: &locate::Entry,
+        inner: Option<usize>,
+    ) -> (usize, usize, String) {
         let end = entry.value.end.max(entry.colon);
-        if let Shape::Map { is_flow: true, entries, .. } = &map.shape {
-            let next = entries.iter().map(|other| other.start).find(|start| *start > entry.start);
-            let before =
-                entries.iter().filter(|other| other.start < entry.start).map(|other| other.value.end).max();
+        if let Shape::Map {
+            is_flow: true,
+            entries,
+            ..
+        } = &map.shape
+        {
+            let next = entries
+                .iter()
+                .map(|other| other.start)
+                .find(|start| *start > entry.start);
+            let before = entries
+                .iter()
+                .filter(|other| other.start < entry.start)
+                .map(|other| other.value.end)
+                .max();
             return match (next, before) {
                 (Some(next), _) => (entry.start, next, String::new()),
                 (None, Some(before)) => (before, end, String::new()),
@@ -350,22 +442,32 @@ impl ConfigFile {
         }
         let start = self.line_start(entry.start);
         let last = self.line_end(if inner.is_some() { entry.colon } else { end });
-        let newline = self.text.get(last..).map_or(0, |rest| rest.find('\n').map_or(rest.len(), |at| at + 1));
+        let newline = self
+            .text
+            .get(last..)
+            .map_or(0, |rest| rest.find('\n').map_or(rest.len(), |at| at + 1));
         (start, last + newline, String::new())
     }
 }
 
 fn root_column(place: &Place) -> usize {
-    if let Shape::Map { column, .. } = &place.shape { *column } else { 0 }
+    if let Shape::Map { column, .. } = &place.shape {
+        *column
+    } else {
+        0
+    }
 }
 
 fn at<'a>(map: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
     let (first, rest) = path.split_first()?;
-    rest.iter().try_fold(map.get(*first)?, |value, key| value.as_object()?.get(*key))
+    rest.iter()
+        .try_fold(map.get(*first)?, |value, key| value.as_object()?.get(*key))
 }
 
 fn put(map: &mut Map<String, Value>, path: &[&str], value: &Value) {
-    let Some((first, rest)) = path.split_first() else { return };
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
     if rest.is_empty() {
         map.insert((*first).to_owned(), value.clone());
         return;
@@ -380,7 +482,9 @@ fn put(map: &mut Map<String, Value>, path: &[&str], value: &Value) {
 }
 
 fn take(map: &mut Map<String, Value>, path: &[&str]) {
-    let Some((first, rest)) = path.split_first() else { return };
+    let Some((first, rest)) = path.split_first() else {
+        return;
+    };
     if rest.is_empty() {
         map.remove(*first);
     } else if let Some(Value::Object(inner)) = map.get_mut(*first) {

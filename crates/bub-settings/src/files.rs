@@ -14,9 +14,14 @@ pub(crate) fn read(path: &Path) -> Result<Option<String>, SettingsError> {
     match read_bytes(path) {
         Ok(bytes) => String::from_utf8(bytes)
             .map(Some)
-            .map_err(|_| SettingsError::NotText { place: path.display().to_string() }),
+            .map_err(|_| SettingsError::NotText {
+                place: path.display().to_string(),
+            }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(SettingsError::Unreadable { file: path.to_owned(), source }),
+        Err(source) => Err(SettingsError::Unreadable {
+            file: path.to_owned(),
+            source,
+        }),
     }
 }
 
@@ -42,12 +47,17 @@ pub(crate) fn config(
 ) -> (PathBuf, Result<Option<String>, SettingsError>) {
     let own = home.join("config.yml");
     let text = read(&own);
-    let usual = user_home.map(|user| user.join(".bub/config.yml")).filter(|usual| *usual != own);
+    let usual = user_home
+        .map(|user| user.join(".bub/config.yml"))
+        .filter(|usual| *usual != own);
     match (text, usual) {
         // Whoever made the link does not mean another file.
         (Ok(None), _) if own.is_symlink() => {
             let source = io::Error::other("it is a link to a file that does not exist");
-            let error = SettingsError::Unreadable { file: own.clone(), source };
+            let error = SettingsError::Unreadable {
+                file: own.clone(),
+                source,
+            };
             (own, Err(error))
         }
         (Ok(None), Some(usual)) => match read(&usual) {

@@ -12,7 +12,10 @@ pub struct Form {
 }
 
 /// The name of a model with its provider.
-pub(crate) const MODEL: Form = Form { fits: is_model, expected: "a model, as `provider:model`" };
+pub(crate) const MODEL: Form = Form {
+    fits: is_model,
+    expected: "a model, as `provider:model`",
+};
 
 /// A key, which travels in a header.
 pub(crate) const KEY: Form = Form {
@@ -21,16 +24,22 @@ pub(crate) const KEY: Form = Form {
 };
 
 /// The address of a server.
-pub(crate) const BASE_URL: Form =
-    Form { fits: is_base_url, expected: "a URL such as `https://host/v1`, without user, query and fragment" };
+pub(crate) const BASE_URL: Form = Form {
+    fits: is_base_url,
+    expected: "a URL such as `https://host/v1`, without user, query and fragment",
+};
 
 /// The address of a proxy.
-pub(crate) const PROXY: Form =
-    Form { fits: is_proxy, expected: "the URL of an HTTP or SOCKS proxy, such as `socks5://127.0.0.1:1080`" };
+pub(crate) const PROXY: Form = Form {
+    fits: is_proxy,
+    expected: "the URL of an HTTP or SOCKS proxy, such as `socks5://127.0.0.1:1080`",
+};
 
 /// Where a server listens.
-pub(crate) const LISTEN: Form =
-    Form { fits: is_listen, expected: "an address and a port, such as `127.0.0.1:8787`" };
+pub(crate) const LISTEN: Form = Form {
+    fits: is_listen,
+    expected: "an address and a port, such as `127.0.0.1:8787`",
+};
 
 /// Levels of the log.
 pub(crate) const LOG_FILTER: Form = Form {
@@ -39,7 +48,9 @@ pub(crate) const LOG_FILTER: Form = Form {
 };
 
 fn is_model(text: &str) -> bool {
-    let parts = text.find([':', '/']).and_then(|at| text.split_at_checked(at));
+    let parts = text
+        .find([':', '/'])
+        .and_then(|at| text.split_at_checked(at));
     parts.is_some_and(|(provider, model)| {
         !provider.trim().is_empty() && model.get(1..).is_some_and(|model| !model.trim().is_empty())
     })
@@ -53,20 +64,31 @@ pub fn is_base_url(text: &str) -> bool {
 }
 
 fn is_proxy(text: &str) -> bool {
-    let authority = authority(text, &["http", "https", "socks4", "socks4a", "socks5", "socks5h"]);
-    authority.is_some_and(|authority| is_authority(authority.rsplit('@').next().unwrap_or_default()))
+    let authority = authority(
+        text,
+        &["http", "https", "socks4", "socks4a", "socks5", "socks5h"],
+    );
+    authority
+        .is_some_and(|authority| is_authority(authority.rsplit('@').next().unwrap_or_default()))
 }
 
 /// What stands between the scheme, which is one of these, and the path.
 fn authority<'a>(text: &'a str, schemes: &[&str]) -> Option<&'a str> {
     let (scheme, rest) = text.split_once("://")?;
-    schemes.iter().any(|known| scheme.eq_ignore_ascii_case(known)).then(|| rest.split('/').next())?
+    schemes
+        .iter()
+        .any(|known| scheme.eq_ignore_ascii_case(known))
+        .then(|| rest.split('/').next())?
 }
 
 fn is_authority(authority: &str) -> bool {
     let (host, port) = split_port(authority);
-    let name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
-    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let name = host
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+    let literal = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
     let valid = literal.map_or(name, |host| host.parse::<Ipv6Addr>().is_ok());
     !host.is_empty() && valid && port.is_none_or(|port| port.parse::<u16>().is_ok())
 }
@@ -82,7 +104,8 @@ pub fn split_port(authority: &str) -> (&str, Option<&str>) {
 fn is_listen(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| {
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let is_name = || host.contains(|letter: char| letter.is_ascii_alphabetic()) && !host.contains(':');
+        let is_name =
+            || host.contains(|letter: char| letter.is_ascii_alphabetic()) && !host.contains(':');
         port.parse::<u16>().is_ok() && (host.parse::<IpAddr>().is_ok() || is_name())
     })
 }
@@ -90,10 +113,16 @@ fn is_listen(text: &str) -> bool {
 fn is_log_filter(text: &str) -> bool {
     let is_level = |level: &str| {
         let words = ["error", "warn", "info", "debug", "trace", "off"];
-        words.iter().any(|word| level.eq_ignore_ascii_case(word)) || level.parse().is_ok_and(|n: u8| n <= 5)
+        words.iter().any(|word| level.eq_ignore_ascii_case(word))
+            || level.parse().is_ok_and(|n: u8| n <= 5)
     };
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(|part| part.split_once('=').map_or(part, |(_, level)| level.trim())).all(is_level)
+    let parts = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
+    parts
+        .map(|part| part.split_once('=').map_or(part, |(_, level)| level.trim()))
+        .all(is_level)
 }
 
 #[cfg(test)]
@@ -103,10 +132,19 @@ mod tests {
     #[test]
     fn each_form_knows_what_makes_sense() {
         let table: [(Form, &[&str], &[&str]); 5] = [
-            (MODEL, &["lab:m", "lab:a/b:c", "lab/m", " lab : m "], &["foo", ":m", "lab:", "lab: ", ""]),
+            (
+                MODEL,
+                &["lab:m", "lab:a/b:c", "lab/m", " lab : m "],
+                &["foo", ":m", "lab:", "lab: ", ""],
+            ),
             (
                 BASE_URL,
-                &["https://api.example.com/v1/", "http://127.0.0.1:8080", "http://[::1]:80/x", "HTTP://a_b"],
+                &[
+                    "https://api.example.com/v1/",
+                    "http://127.0.0.1:8080",
+                    "http://[::1]:80/x",
+                    "HTTP://a_b",
+                ],
                 &[
                     "",
                     "api.example.com",
@@ -124,13 +162,39 @@ mod tests {
             ),
             (
                 PROXY,
-                &["http://proxy:3128", "socks5://me:pass@proxy", "socks5h://[::1]:1/"],
-                &["junk", "10.0.0.1", "nonsense://x", "ftp://proxy", "http://", "http://me:pass@"],
+                &[
+                    "http://proxy:3128",
+                    "socks5://me:pass@proxy",
+                    "socks5h://[::1]:1/",
+                ],
+                &[
+                    "junk",
+                    "10.0.0.1",
+                    "nonsense://x",
+                    "ftp://proxy",
+                    "http://",
+                    "http://me:pass@",
+                ],
             ),
             (
                 LISTEN,
-                &["127.0.0.1:8787", "0.0.0.0:0", "[::1]:80", "localhost:1", "my-host.lan:65535"],
-                &["", "foo", "8787", ":8787", "999.1.1.1:80", "127.0.0.1:99999", "127.0.0.1:", "127.0.0.1"],
+                &[
+                    "127.0.0.1:8787",
+                    "0.0.0.0:0",
+                    "[::1]:80",
+                    "localhost:1",
+                    "my-host.lan:65535",
+                ],
+                &[
+                    "",
+                    "foo",
+                    "8787",
+                    ":8787",
+                    "999.1.1.1:80",
+                    "127.0.0.1:99999",
+                    "127.0.0.1:",
+                    "127.0.0.1",
+                ],
             ),
             (
                 LOG_FILTER,

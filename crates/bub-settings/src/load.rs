@@ -7,7 +7,9 @@ use crate::declare::{Declared, Section};
 use crate::node::{Data, Map, Node};
 use crate::settings::Settings;
 use crate::sources::{DotEnvFile, Flag, Sources};
-use crate::{Environment, Origin, Redactor, SettingsError, Warning, check, core, dotenv, files, yaml};
+use crate::{
+    Environment, Origin, Redactor, SettingsError, Warning, check, core, dotenv, files, yaml,
+};
 
 /// Whether a workspace may set trusted settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +61,11 @@ impl Loader {
     #[must_use]
     pub fn flag(mut self, key: &dyn Declared, flag: &str, value: &str) -> Self {
         let key = key.setting().key().to_owned();
-        self.flags.push(Flag { key, name: flag.into(), value: value.to_owned() });
+        self.flags.push(Flag {
+            key,
+            name: flag.into(),
+            value: value.to_owned(),
+        });
         self
     }
 
@@ -90,13 +96,20 @@ impl Loader {
         let mut problems = Vec::new();
         let mut warnings = Vec::new();
         let user_home = self.environment.user_home().map(Path::to_owned);
-        let mut sources =
-            Sources { environment: self.environment, dotenv: None, config: None, flags: self.flags };
+        let mut sources = Sources {
+            environment: self.environment,
+            dotenv: None,
+            config: None,
+            flags: self.flags,
+        };
         // A workspace that is none is told of by whoever needs it.
-        if let Some((directory, trust)) = self.workspace.filter(|(directory, _)| directory.is_dir()) {
+        if let Some((directory, trust)) = self.workspace.filter(|(directory, _)| directory.is_dir())
+        {
             match read_dotenv(&directory, trust, &sources.environment, &mut warnings) {
                 Ok(file) => sources.dotenv = file,
-                Err(error) => warnings.push(Warning::DotEnvFile { problem: error.to_string() }),
+                Err(error) => warnings.push(Warning::DotEnvFile {
+                    problem: error.to_string(),
+                }),
             }
         }
         let mut settings = Settings::new(sources, self.redactor, warnings);
@@ -128,28 +141,46 @@ fn read_dotenv(
     warnings: &mut Vec<Warning>,
 ) -> Result<Option<DotEnvFile>, SettingsError> {
     let path = directory.join(".env");
-    let Some(text) = files::read(&path)? else { return Ok(None) };
+    let Some(text) = files::read(&path)? else {
+        return Ok(None);
+    };
     let file: Arc<Path> = path.into();
-    let origin = |line, name: &str| Origin::DotEnv { file: file.clone(), line, name: name.into() };
+    let origin = |line, name: &str| Origin::DotEnv {
+        file: file.clone(),
+        line,
+        name: name.into(),
+    };
     let mut lookup = |name: &str, line| {
         // `BUB_MODEL=x:${AWS_SECRET_ACCESS_KEY}` in a cloned repository would send the key away.
         if trust == Trust::Untrusted && !is_harmless(name) {
-            warnings.push(Warning::SecretReference { origin: origin(line, ""), name: name.to_owned() });
+            warnings.push(Warning::SecretReference {
+                origin: origin(line, ""),
+                name: name.to_owned(),
+            });
             return None;
         }
         environment.get(name)?.to_str().map(str::to_owned)
     };
     let parsed = dotenv::parse(&text, &mut lookup);
     let bad = parsed.bad_lines.into_iter();
-    let bad = bad.map(|(line, problem)| Warning::DotEnvSyntax { origin: origin(line, ""), problem });
+    let bad = bad.map(|(line, problem)| Warning::DotEnvSyntax {
+        origin: origin(line, ""),
+        problem,
+    });
     warnings.extend(bad);
-    Ok(Some(DotEnvFile { bindings: parsed.bindings, trust, file }))
+    Ok(Some(DotEnvFile {
+        bindings: parsed.bindings,
+        trust,
+        file,
+    }))
 }
 
 /// Names whose value anybody may know. What else is in an environment cannot be told from its name.
 fn is_harmless(name: &str) -> bool {
-    const NAMES: [&str; 11] =
-        ["HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ", "EDITOR"];
+    const NAMES: [&str; 11] = [
+        "HOME", "USER", "LOGNAME", "PWD", "SHELL", "LANG", "TERM", "TMPDIR", "HOSTNAME", "TZ",
+        "EDITOR",
+    ];
     NAMES.contains(&name) || name.starts_with("XDG_") || name.starts_with("LC_")
 }
 
@@ -157,11 +188,12 @@ fn is_harmless(name: &str) -> bool {
 fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
     let declared = core::HOME.setting();
     let layers = settings.sources.texts(declared);
-    let set =
-        layers.into_iter().rev().find_map(|layer| match check::expand(layer.text?.trim(), user_home)? {
+    let set = layers.into_iter().rev().find_map(|layer| {
+        match check::expand(layer.text?.trim(), user_home)? {
             path if path.is_empty() || layer.distrusted => None,
             path => Some(path),
-        });
+        }
+    });
     let path = match set {
         Some(path) => path,
         None => check::expand(core::HOME.default_value().as_str()?, user_home)?,
@@ -175,23 +207,47 @@ pub(crate) fn read_config(
     warnings: &mut Vec<Warning>,
 ) -> Result<Option<Map>, SettingsError> {
     let shared: Arc<Path> = file.into();
-    let origin = move |line| Origin::Config { file: shared.clone(), line };
+    let origin = move |line| Origin::Config {
+        file: shared.clone(),
+        line,
+    };
     let document = yaml::parse(text, &origin).map_err(|problem| SettingsError::Syntax {
         file: file.to_owned(),
         line: problem.line,
         column: problem.column,
         problem: problem.text,
     })?;
-    warnings
-        .extend(document.duplicates.into_iter().map(|(name, origin)| Warning::Duplicate { origin, name }));
+    warnings.extend(
+        document
+            .duplicates
+            .into_iter()
+            .map(|(name, origin)| Warning::Duplicate { origin, name }),
+    );
     let not_a_map = |origin, found| {
-        let line = if let Origin::Config { line, .. } = origin { line } else { 1 };
-        SettingsError::NotAMap { file: file.to_owned(), line, found }
+        let line = if let Origin::Config { line, .. } = origin {
+            line
+        } else {
+            1
+        };
+        SettingsError::NotAMap {
+            file: file.to_owned(),
+            line,
+            found,
+        }
     };
     match document.root {
         None => Ok(None),
-        Some(Node { data: Data::Map(map), .. }) => Ok(Some(map)),
-        Some(Node { data: Data::List(_), origin }) => Err(not_a_map(origin, "a list")),
-        Some(Node { data: Data::Scalar(_), origin }) => Err(not_a_map(origin, "a single value")),
+        Some(Node {
+            data: Data::Map(map),
+            ..
+        }) => Ok(Some(map)),
+        Some(Node {
+            data: Data::List(_),
+            origin,
+        }) => Err(not_a_map(origin, "a list")),
+        Some(Node {
+            data: Data::Scalar(_),
+            origin,
+        }) => Err(not_a_map(origin, "a single value")),
     }
 }

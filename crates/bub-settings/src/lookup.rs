@@ -53,15 +53,22 @@ impl Settings {
         }
         let found = match self.slot_for(path) {
             Some((slot, rest)) => self.part(slot, rest),
-            None => self.section_values(path).map(|values| Found::Value(Value::Object(values))),
+            None => self
+                .section_values(path)
+                .map(|values| Found::Value(Value::Object(values))),
         };
-        found.ok_or_else(|| LookupError::Unknown { path: path.to_owned(), suggestion: self.similar(path) })
+        found.ok_or_else(|| LookupError::Unknown {
+            path: path.to_owned(),
+            suggestion: self.similar(path),
+        })
     }
 
     /// Where the value at a path came from. A part of a merged map has its own origin.
     pub fn origin(&self, path: &str) -> Option<Origin> {
         let (slot, rest) = self.slot_for(path)?;
-        let Some(node) = &slot.value else { return Some(Origin::Default) };
+        let Some(node) = &slot.value else {
+            return Some(Origin::Default);
+        };
         node.descend(rest).map(|node| node.origin.clone())
     }
 
@@ -78,10 +85,14 @@ impl Settings {
                 _ => None,
             };
         }
-        let is_there =
-            |layer: &Layer<'_>| !layer.distrusted && discriminant(&layer.origin) == discriminant(place);
+        let is_there = |layer: &Layer<'_>| {
+            !layer.distrusted && discriminant(&layer.origin) == discriminant(place)
+        };
         let layers = self.sources.texts(setting);
-        let texts = layers.iter().filter(|layer| is_there(layer)).filter_map(|layer| layer.text);
+        let texts = layers
+            .iter()
+            .filter(|layer| is_there(layer))
+            .filter_map(|layer| layer.text);
         texts.map(str::trim).rfind(fits).map(str::to_owned)
     }
 
@@ -91,7 +102,10 @@ impl Settings {
             setting: slot.setting(),
             shown: self.shown(slot),
             default: slot.declared().default_value(),
-            origin: slot.value.as_ref().map_or(Origin::Default, |node| node.origin.clone()),
+            origin: slot
+                .value
+                .as_ref()
+                .map_or(Origin::Default, |node| node.origin.clone()),
         })
     }
 
@@ -104,22 +118,38 @@ impl Settings {
             let rest = path.strip_prefix(slot.setting().key());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
-        let slot = self.slots.iter().filter(fits).max_by_key(|slot| slot.setting().key().len())?;
-        let rest = path.get(slot.setting().key().len() + 1..).unwrap_or_default();
+        let slot = self
+            .slots
+            .iter()
+            .filter(fits)
+            .max_by_key(|slot| slot.setting().key().len())?;
+        let rest = path
+            .get(slot.setting().key().len() + 1..)
+            .unwrap_or_default();
         Some((slot, rest.split('.').filter(|_| !rest.is_empty())))
     }
 
-    fn part<'p>(&self, slot: &'p Slot, rest: impl Iterator<Item = &'p str> + Clone) -> Option<Found> {
+    fn part<'p>(
+        &self,
+        slot: &'p Slot,
+        rest: impl Iterator<Item = &'p str> + Clone,
+    ) -> Option<Found> {
         let setting = slot.setting();
         let Some(node) = &slot.value else {
             let default = self.shown(slot);
-            return rest.clone().try_fold(&default, |value, key| value.get(key)).cloned().map(Found::Value);
+            return rest
+                .clone()
+                .try_fold(&default, |value, key| value.get(key))
+                .cloned()
+                .map(Found::Value);
         };
         let name = rest.clone().fold(setting.key(), show::name_in);
         let shown = |node| Found::Value(show::masked(setting, name, node));
         let node = node.descend(rest)?;
         Some(match &node.data {
-            Data::Scalar(Scalar { text, atom }) if *atom != Atom::Null && show::is_secret(setting, name) => {
+            Data::Scalar(Scalar { text, atom })
+                if *atom != Atom::Null && show::is_secret(setting, name) =>
+            {
                 Found::Secret(Secret::from(text.as_str()))
             }
             _ => only_secret(setting, node).unwrap_or_else(|| shown(node)),
@@ -134,16 +164,23 @@ impl Settings {
     }
 
     fn section_values(&self, section: &str) -> Option<Map<String, Value>> {
-        self.sections.iter().find(|name| !name.is_empty() && *name == section)?;
+        self.sections
+            .iter()
+            .find(|name| !name.is_empty() && *name == section)?;
         let slots = self.slots.iter().filter_map(|slot| {
-            let name = slot.setting().key().strip_prefix(section)?.strip_prefix('.')?;
+            let name = slot
+                .setting()
+                .key()
+                .strip_prefix(section)?
+                .strip_prefix('.')?;
             Some((name.to_owned(), self.shown(slot)))
         });
         Some(slots.collect())
     }
 
     pub(crate) fn similar(&self, path: &str) -> Option<String> {
-        suggest::closest(path, self.slots.iter().map(|slot| slot.setting().key())).map(str::to_owned)
+        suggest::closest(path, self.slots.iter().map(|slot| slot.setting().key()))
+            .map(str::to_owned)
     }
 }
 

@@ -55,7 +55,13 @@ pub(crate) struct Map {
 
 impl Node {
     pub(crate) fn scalar(text: impl Into<String>, atom: Atom, origin: Origin) -> Self {
-        Self { data: Data::Scalar(Scalar { text: text.into(), atom }), origin }
+        Self {
+            data: Data::Scalar(Scalar {
+                text: text.into(),
+                atom,
+            }),
+            origin,
+        }
     }
 
     pub(crate) fn text(text: impl Into<String>, origin: Origin) -> Self {
@@ -67,7 +73,13 @@ impl Node {
     }
 
     pub(crate) fn is_null(&self) -> bool {
-        matches!(&self.data, Data::Scalar(Scalar { atom: Atom::Null, .. }))
+        matches!(
+            &self.data,
+            Data::Scalar(Scalar {
+                atom: Atom::Null,
+                ..
+            })
+        )
     }
 
     /// Follows map keys, and positions in lists, downwards.
@@ -105,7 +117,10 @@ impl Map {
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<&Node> {
-        self.entries.iter().find(|(known, _)| known == key).map(|(_, value)| value)
+        self.entries
+            .iter()
+            .find(|(known, _)| known == key)
+            .map(|(_, value)| value)
     }
 
     /// Sets an entry and returns the value it replaces.
@@ -118,7 +133,9 @@ impl Map {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Node)> {
-        self.entries.iter().map(|(key, value)| (key.as_str(), value))
+        self.entries
+            .iter()
+            .map(|(key, value)| (key.as_str(), value))
     }
 
     pub(crate) fn into_entries(self) -> Vec<(String, Node)> {
@@ -149,7 +166,9 @@ pub(crate) fn merge(lower: Node, upper: Node) -> Node {
             below.merge(above);
             Data::Map(below)
         }
-        (Data::Scalar(_) | Data::List(_), Data::Map(above)) => Data::Map(Map { cut: true, ..above }),
+        (Data::Scalar(_) | Data::List(_), Data::Map(above)) => {
+            Data::Map(Map { cut: true, ..above })
+        }
         (_, above) => above,
     };
     Node { data, origin }

@@ -49,7 +49,9 @@ impl fmt::Display for Origin {
         match self {
             Self::Flag(flag) => write!(f, "flag {flag}"),
             Self::Env(name) => write!(f, "environment variable {name}"),
-            Self::DotEnv { file, line, name } if name.is_empty() => write!(f, "{}:{line}", file.display()),
+            Self::DotEnv { file, line, name } if name.is_empty() => {
+                write!(f, "{}:{line}", file.display())
+            }
             Self::DotEnv { file, line, name } => write!(f, "{}:{line} ({name})", file.display()),
             Self::Config { file, line } => write!(f, "{}:{line}", file.display()),
             Self::Default => f.write_str("default"),

@@ -66,7 +66,9 @@ impl Redactor {
         if text.trim().len() < SHORTEST {
             return;
         }
-        let text = text.get(..text.floor_char_boundary(LONGEST)).unwrap_or(text);
+        let text = text
+            .get(..text.floor_char_boundary(LONGEST))
+            .unwrap_or(text);
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         for form in forms::forms(text) {
             if form.len() >= SHORTEST && state.patterns.insert(form) {
@@ -102,11 +104,22 @@ impl Redactor {
     }
 
     fn matcher(&self) -> Arc<Matcher> {
-        let known = self.state.read().unwrap_or_else(PoisonError::into_inner).matcher.clone();
+        let known = self
+            .state
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .matcher
+            .clone();
         known.unwrap_or_else(|| {
             let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-            let State { patterns, pieces, matcher } = &mut *state;
-            matcher.get_or_insert_with(|| Arc::new(Matcher::new(patterns, pieces))).clone()
+            let State {
+                patterns,
+                pieces,
+                matcher,
+            } = &mut *state;
+            matcher
+                .get_or_insert_with(|| Arc::new(Matcher::new(patterns, pieces)))
+                .clone()
         })
     }
 }

@@ -26,7 +26,10 @@ impl Settings {
 
     pub(crate) fn add(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
         if let Some(problem) = self.declaration_problem(&section, false) {
-            problems.push(SettingsError::Declaration { section: section.name.into_owned(), problem });
+            problems.push(SettingsError::Declaration {
+                section: section.name.into_owned(),
+                problem,
+            });
             return;
         }
         let first = self.slots.len();
@@ -37,10 +40,17 @@ impl Settings {
     fn push(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
         problems.extend(self.section_problem(&section.name));
         self.sections.push(section.name);
-        let slot = |declared| Slot { declared, value: None };
+        let slot = |declared| Slot {
+            declared,
+            value: None,
+        };
         match section.keys {
-            Keys::Static(keys) => self.slots.extend(keys.iter().map(|key| slot(Item::Static(*key)))),
-            Keys::Dynamic(keys) => self.slots.extend(keys.into_iter().map(|key| slot(Item::Dynamic(key)))),
+            Keys::Static(keys) => self
+                .slots
+                .extend(keys.iter().map(|key| slot(Item::Static(*key)))),
+            Keys::Dynamic(keys) => self
+                .slots
+                .extend(keys.into_iter().map(|key| slot(Item::Dynamic(key)))),
         }
     }
 
@@ -50,26 +60,49 @@ impl Settings {
             return Some("needs a name without dots".to_owned());
         }
         let goes = |known: &Cow<'_, str>| instead && matches!(known, Cow::Owned(_));
-        if self.sections.iter().any(|known| *known == section.name && !goes(known)) {
+        if self
+            .sections
+            .iter()
+            .any(|known| *known == section.name && !goes(known))
+        {
             return Some("a section of this name exists already".to_owned());
         }
-        if self.slots.iter().any(|slot| slot.setting().key() == section.name) {
+        if self
+            .slots
+            .iter()
+            .any(|slot| slot.setting().key() == section.name)
+        {
             return Some("a setting of this name exists already".to_owned());
         }
         let stays = |slot: &&Slot| {
-            let own = slot.setting().key().split_once('.').is_some_and(|(name, _)| name == section.name);
+            let own = slot
+                .setting()
+                .key()
+                .split_once('.')
+                .is_some_and(|(name, _)| name == section.name);
             !(instead && own)
         };
-        let mut variables: BTreeSet<String> =
-            self.slots.iter().filter(stays).map(|slot| slot.setting().variable().into_owned()).collect();
+        let mut variables: BTreeSet<String> = self
+            .slots
+            .iter()
+            .filter(stays)
+            .map(|slot| slot.setting().variable().into_owned())
+            .collect();
         let settings: Vec<&Setting> = match &section.keys {
             Keys::Static(keys) => keys.iter().map(|key| key.setting()).collect(),
             Keys::Dynamic(keys) => keys.iter().map(Declared::setting).collect(),
         };
         settings.into_iter().find_map(|setting| {
-            let inside = setting.key().strip_prefix(&*section.name).and_then(|rest| rest.strip_prefix('.'));
+            let inside = setting
+                .key()
+                .strip_prefix(&*section.name)
+                .and_then(|rest| rest.strip_prefix('.'));
             if inside.is_none_or(|name| name.is_empty() || name.contains('.')) {
-                return Some(format!("the key `{}` must be `{}.<name>`", setting.key(), section.name));
+                return Some(format!(
+                    "the key `{}` must be `{}.<name>`",
+                    setting.key(),
+                    section.name
+                ));
             }
             let variable = setting.variable().into_owned();
             (!variables.insert(variable.clone()))
@@ -80,8 +113,10 @@ impl Settings {
     pub(crate) fn resolve_from(&mut self, first: usize, problems: &mut Vec<SettingsError>) {
         for index in first..self.slots.len() {
             let mut warnings = Vec::new();
-            let value =
-                self.slots.get(index).and_then(|slot| self.resolve(slot.setting(), &mut warnings, problems));
+            let value = self
+                .slots
+                .get(index)
+                .and_then(|slot| self.resolve(slot.setting(), &mut warnings, problems));
             self.warnings.append(&mut warnings);
             if let Some(slot) = self.slots.get_mut(index) {
                 slot.value = value;
@@ -114,18 +149,27 @@ impl Settings {
             } else {
                 let variable = setting.variable().into_owned();
                 let (origin, name) = (node.origin.clone(), setting.key().to_owned());
-                warnings.push(Warning::NotInFile { origin, name, variable });
+                warnings.push(Warning::NotInFile {
+                    origin,
+                    name,
+                    variable,
+                });
             }
         }
         for layer in self.sources.texts(setting) {
             if layer.distrusted {
-                warnings.push(Warning::Untrusted { origin: layer.origin, name: setting.key().to_owned() });
+                warnings.push(Warning::Untrusted {
+                    origin: layer.origin,
+                    name: setting.key().to_owned(),
+                });
             } else if !self.belongs_elsewhere(&layer) {
                 let in_workspace = matches!(layer.origin, Origin::DotEnv { .. });
                 match self.read_layer(setting, layer) {
                     // A repository that somebody else wrote must not lock the user out.
                     Err(error) if in_workspace => {
-                        warnings.push(Warning::DotEnvValue { problem: error.to_string() });
+                        warnings.push(Warning::DotEnvValue {
+                            problem: error.to_string(),
+                        });
                     }
                     read => add(read),
                 }
@@ -140,12 +184,25 @@ impl Settings {
             Origin::Env(name) | Origin::DotEnv { name, .. } if layer.provider.is_some() => name,
             _ => return false,
         };
-        self.slots.iter().any(|slot| slot.setting().is_variable(name))
+        self.slots
+            .iter()
+            .any(|slot| slot.setting().is_variable(name))
     }
 
-    fn read_layer(&self, setting: &Setting, layer: Layer<'_>) -> Result<Option<Node>, SettingsError> {
-        let Layer { origin, text, provider, .. } = layer;
-        let text = text.ok_or_else(|| SettingsError::NotText { place: origin.to_string() })?;
+    fn read_layer(
+        &self,
+        setting: &Setting,
+        layer: Layer<'_>,
+    ) -> Result<Option<Node>, SettingsError> {
+        let Layer {
+            origin,
+            text,
+            provider,
+            ..
+        } = layer;
+        let text = text.ok_or_else(|| SettingsError::NotText {
+            place: origin.to_string(),
+        })?;
         if setting.is_secret() || (!setting.fits(text.trim()) && check::may_hide(setting, text)) {
             // Even a text that turns out to be wrong may be mentioned somewhere.
             self.redactor.register_text(text);
@@ -156,14 +213,20 @@ impl Settings {
         match provider {
             None => check::from_text(setting, text, origin, self.sources.environment.user_home()),
             Some(_) if text.trim().is_empty() => Ok(None),
-            Some(provider) => check::for_provider(setting, provider_key(&provider), text, origin).map(Some),
+            Some(provider) => {
+                check::for_provider(setting, provider_key(&provider), text, origin).map(Some)
+            }
         }
     }
 
     fn note_secrets(&self, setting: &Setting, node: &Node) {
         node.leaves(setting.key(), &mut |key, leaf| {
             let whole = show::is_secret(setting, key).then_some(leaf.text.as_str());
-            let parts = || show::url_password(&leaf.text).into_iter().chain(show::query_secrets(&leaf.text));
+            let parts = || {
+                show::url_password(&leaf.text)
+                    .into_iter()
+                    .chain(show::query_secrets(&leaf.text))
+            };
             let secrets: Vec<_> = whole.map_or_else(|| parts().collect(), |whole| vec![whole]);
             for secret in &secrets {
                 self.redactor.register_text(secret);
@@ -179,7 +242,12 @@ impl Settings {
     /// Secrets of plugins that are not loaded, of providers that are not used and of other programs are secrets all
     /// the same: what a command can read, the model and the tape get.
     pub(crate) fn note_undeclared_secrets(&self) {
-        for (name, value) in self.sources.environment.iter().filter(|(name, _)| is_sensitive_name(name)) {
+        for (name, value) in self
+            .sources
+            .environment
+            .iter()
+            .filter(|(name, _)| is_sensitive_name(name))
+        {
             self.keep_from_children(name);
             self.redactor.register_text(value.to_string_lossy().trim());
         }

@@ -41,7 +41,10 @@ impl Settings {
     /// Reads a text for the setting at a path, as it would be written into the config file. A secret is masked from
     /// now on.
     pub fn value_for(&self, path: &str, text: &str) -> Result<Value, ValueError> {
-        let unknown = || LookupError::Unknown { path: path.to_owned(), suggestion: self.similar(path) };
+        let unknown = || LookupError::Unknown {
+            path: path.to_owned(),
+            suggestion: self.similar(path),
+        };
         let (slot, mut rest) = self.slot_for(path).ok_or_else(unknown)?;
         let setting = slot.setting();
         if show::is_secret(setting, path) {
@@ -49,41 +52,60 @@ impl Settings {
         }
         if !setting.is_in_file() {
             let variable = setting.variable().into_owned();
-            return Err(ValueError::NotInFile { key: setting.key().to_owned(), variable });
+            return Err(ValueError::NotInFile {
+                key: setting.key().to_owned(),
+                variable,
+            });
         }
-        let unfit =
-            |found: String, expected: String| ValueError::Unfit { key: path.to_owned(), found, expected };
+        let unfit = |found: String, expected: String| ValueError::Unfit {
+            key: path.to_owned(),
+            found,
+            expected,
+        };
         // What came out of an empty pipe must not cost the secret that is there.
         if show::is_secret(setting, path) && text.trim().is_empty() {
-            return Err(unfit("empty".to_owned(), "a secret; `bub config unset` takes one out".to_owned()));
+            return Err(unfit(
+                "empty".to_owned(),
+                "a secret; `bub config unset` takes one out".to_owned(),
+            ));
         }
         // A key travels in one line; other secrets, such as a certificate, may have several.
-        let is_strange =
-            |one: char| one.is_control() && (one != '\n' || matches!(setting.kind(), Kind::PerProvider));
+        let is_strange = |one: char| {
+            one.is_control() && (one != '\n' || matches!(setting.kind(), Kind::PerProvider))
+        };
         if show::is_secret(setting, path) && text.trim().contains(is_strange) {
-            return Err(unfit("more than a line of text".to_owned(), "a secret in one line".to_owned()));
+            return Err(unfit(
+                "more than a line of text".to_owned(),
+                "a secret in one line".to_owned(),
+            ));
         }
         let wrong = |error| match error {
-            SettingsError::Invalid { found, expected, .. } => unfit(found, expected),
+            SettingsError::Invalid {
+                found, expected, ..
+            } => unfit(found, expected),
             other => unfit(other.to_string(), setting.expected()),
         };
         match (setting.kind(), rest.next()) {
             (_, None) => {}
             (Kind::PerProvider, Some(provider)) if rest.next().is_none() => {
-                check::for_provider(setting, provider.to_owned(), text, Origin::Default).map_err(wrong)?;
+                check::for_provider(setting, provider.to_owned(), text, Origin::Default)
+                    .map_err(wrong)?;
                 return Ok(Value::from(text.trim()));
             }
             (Kind::Map, Some(_)) => {
                 let parsed = yaml::parse(text, &|_| Origin::Default);
-                let node =
-                    parsed.map_err(|_| unfit("not YAML".to_owned(), "a value in YAML".to_owned()))?.root;
+                let node = parsed
+                    .map_err(|_| unfit("not YAML".to_owned(), "a value in YAML".to_owned()))?
+                    .root;
                 return Ok(node.as_ref().map(show::bare).unwrap_or_default());
             }
             _ => return Err(unknown().into()),
         }
         let user_home = self.environment().user_home();
         let node = check::from_text(setting, text, Origin::Default, user_home).map_err(wrong)?;
-        let Some(node) = node else { return Err(unfit("nothing".to_owned(), setting.expected())) };
+        let Some(node) = node else {
+            return Err(unfit("nothing".to_owned(), setting.expected()));
+        };
         let value = show::value(setting, &node);
         Ok(match (setting.kind(), value) {
             // `~` stays what it is.
@@ -104,7 +126,10 @@ impl Settings {
     pub fn revised(&self, text: &str) -> Result<(Self, Vec<SettingsError>), SettingsError> {
         let mut warnings = Vec::new();
         let config = read_config(&self.config_file, text, &mut warnings)?;
-        let sources = Sources { config, ..self.sources.clone() };
+        let sources = Sources {
+            config,
+            ..self.sources.clone()
+        };
         let mut revised = Self::new(sources, self.redactor.clone(), warnings);
         revised.home.clone_from(&self.home);
         revised.config_file.clone_from(&self.config_file);
@@ -126,9 +151,17 @@ impl Settings {
 
     /// Whether the config file holds a secret, of bub or of a plugin that is not loaded.
     pub fn has_secrets_in_file(&self) -> bool {
-        let Some(config) = &self.sources.config else { return false };
-        let declared = self.slots.iter().map(Slot::setting).filter(|setting| setting.is_secret());
-        let mut nodes: Vec<_> = declared.filter_map(|setting| self.sources.in_config(setting)).collect();
+        let Some(config) = &self.sources.config else {
+            return false;
+        };
+        let declared = self
+            .slots
+            .iter()
+            .map(Slot::setting)
+            .filter(|setting| setting.is_secret());
+        let mut nodes: Vec<_> = declared
+            .filter_map(|setting| self.sources.in_config(setting))
+            .collect();
         let mut found = false;
         let mut visit = |node: &Node, key: &str, is_secret: bool| {
             node.leaves(key, &mut |key, leaf| {
@@ -136,7 +169,9 @@ impl Settings {
             });
         };
         nodes.drain(..).for_each(|node| visit(node, "", true));
-        config.iter().for_each(|(key, node)| visit(node, key, false));
+        config
+            .iter()
+            .for_each(|(key, node)| visit(node, key, false));
         found
     }
 
@@ -148,7 +183,11 @@ impl Settings {
 
     /// What a section of the config file is when it is no map.
     pub(crate) fn section_problem(&self, section: &str) -> Option<SettingsError> {
-        let node = self.sources.config.as_ref().and_then(|config: &Map| config.get(section))?;
+        let node = self
+            .sources
+            .config
+            .as_ref()
+            .and_then(|config: &Map| config.get(section))?;
         (!node.is_null() && !matches!(node.data, Data::Map(_))).then(|| SettingsError::Invalid {
             origin: node.origin.clone(),
             key: section.to_owned(),
@@ -161,9 +200,13 @@ impl Settings {
     pub fn text_at(&self, path: &str) -> Option<String> {
         match self.get_value(path).ok()? {
             Found::Value(Value::String(text)) => Some(text),
-            Found::Value(Value::Array(items)) => {
-                Some(items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "))
-            }
+            Found::Value(Value::Array(items)) => Some(
+                items
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+            ),
             Found::Value(Value::Null) | Found::Secret(_) => None,
             Found::Value(value) => Some(value.to_string()),
         }

@@ -82,7 +82,10 @@ mod tests {
     #[test]
     fn a_secret_shows_only_the_mask() {
         let secret = Secret::from("sk-very-secret");
-        assert_eq!(format!("{secret} {secret:?} {:?}", Some(&secret)), "*** Secret(***) Some(Secret(***))");
+        assert_eq!(
+            format!("{secret} {secret:?} {:?}", Some(&secret)),
+            "*** Secret(***) Some(Secret(***))"
+        );
         assert_eq!(secret.expose(), "sk-very-secret");
     }
 

@@ -72,12 +72,17 @@ impl Settings {
     /// A key whose section was never registered has its default.
     pub fn get<T: SettingType>(&self, key: &Key<T>) -> T {
         let setting = key.setting();
-        let slot = self.slots.iter().find(|slot| slot.setting().key() == setting.key());
+        let slot = self
+            .slots
+            .iter()
+            .find(|slot| slot.setting().key() == setting.key());
         let value = match slot.and_then(|slot| slot.value.as_ref()) {
             Some(node) => Some(show::value(setting, node)),
             None => (setting.kind() == Kind::Path).then(|| self.default_of(key)),
         };
-        value.and_then(T::from_value).unwrap_or_else(|| key.default())
+        value
+            .and_then(T::from_value)
+            .unwrap_or_else(|| key.default())
     }
 
     /// A default as data; in a path `~` is replaced.
@@ -85,7 +90,8 @@ impl Settings {
         let default = declared.default_value();
         match default.as_str() {
             Some(path) if declared.setting().kind() == Kind::Path => {
-                check::expand(path, self.sources.environment.user_home()).map_or(default.clone(), Value::from)
+                check::expand(path, self.sources.environment.user_home())
+                    .map_or(default.clone(), Value::from)
             }
             _ => default,
         }
@@ -104,7 +110,10 @@ impl Settings {
     /// Whether a section could be registered, in the place of one of its name that was declared at run time.
     pub fn fits(&self, section: &Section) -> Result<(), SettingsError> {
         match self.declaration_problem(section, true) {
-            Some(problem) => Err(SettingsError::Declaration { section: section.name.to_string(), problem }),
+            Some(problem) => Err(SettingsError::Declaration {
+                section: section.name.to_string(),
+                problem,
+            }),
             None => Ok(()),
         }
     }
@@ -135,15 +144,25 @@ impl Settings {
         let text = match self.sources.environment.get(name) {
             Some(value) => {
                 self.keep_from_children(name);
-                let place = || SettingsError::NotText { place: format!("environment variable {name}") };
+                let place = || SettingsError::NotText {
+                    place: format!("environment variable {name}"),
+                };
                 Some(value.to_str().ok_or_else(place)?)
             }
             None => self.sources.dotenv.as_ref().and_then(|file| {
-                let same = |binding: &&crate::dotenv::Binding| binding.name.eq_ignore_ascii_case(name);
-                file.bindings.iter().rev().find(same).map(|binding| binding.value.as_str())
+                let same =
+                    |binding: &&crate::dotenv::Binding| binding.name.eq_ignore_ascii_case(name);
+                file.bindings
+                    .iter()
+                    .rev()
+                    .find(same)
+                    .map(|binding| binding.value.as_str())
             }),
         };
-        let secret = text.map(str::trim).filter(|text| !text.is_empty()).map(Secret::from);
+        let secret = text
+            .map(str::trim)
+            .filter(|text| !text.is_empty())
+            .map(Secret::from);
         if let Some(secret) = &secret {
             self.redactor.register(secret);
         }
@@ -153,7 +172,11 @@ impl Settings {
     /// Where the workspace's `.env` sets a variable that is no setting.
     pub fn dotenv_origin(&self, name: &str) -> Option<crate::Origin> {
         let file = self.sources.dotenv.as_ref()?;
-        let found = file.bindings.iter().rev().find(|binding| binding.name.eq_ignore_ascii_case(name))?;
+        let found = file
+            .bindings
+            .iter()
+            .rev()
+            .find(|binding| binding.name.eq_ignore_ascii_case(name))?;
         Some(crate::Origin::DotEnv {
             file: file.file.clone(),
             line: found.line,
@@ -164,14 +187,24 @@ impl Settings {
     /// The variables of the environment that hold secrets, spelled as they are there: those bub has read,
     /// and those whose names say so. Child processes must not get them.
     pub fn secret_env_names(&self) -> Vec<String> {
-        let names = self.secret_variables.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self
+            .secret_variables
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         names.iter().cloned().collect()
     }
 
     /// Every spelling of the name that is present: the child could read any of them.
     pub(crate) fn keep_from_children(&self, name: &str) {
-        let spelled = self.sources.environment.iter().filter(|(known, _)| known.eq_ignore_ascii_case(name));
-        let mut names = self.secret_variables.lock().unwrap_or_else(PoisonError::into_inner);
+        let spelled = self
+            .sources
+            .environment
+            .iter()
+            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
+        let mut names = self
+            .secret_variables
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         names.extend(spelled.map(|(known, _)| known.to_owned()));
     }
 }

@@ -61,15 +61,23 @@ pub(crate) fn url_password(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("://")?;
     let authority = rest.split(['/', '?', '#']).next()?;
     let (user, _) = authority.rsplit_once('@')?;
-    user.split_once(':').map(|(_, password)| password).filter(|password| !password.is_empty())
+    user.split_once(':')
+        .map(|(_, password)| password)
+        .filter(|password| !password.is_empty())
 }
 
 /// The values in the query of an address that are secrets by their names.
 pub(crate) fn query_secrets(text: &str) -> impl Iterator<Item = &str> {
-    let query =
-        text.split_once("://").and_then(|(_, rest)| rest.split_once('?')).map_or("", |(_, query)| query);
-    let pairs = query.split(['&', '#']).filter_map(|pair| pair.split_once('='));
-    pairs.filter(|(name, _)| is_sensitive_name(name)).map(|(_, value)| value)
+    let query = text
+        .split_once("://")
+        .and_then(|(_, rest)| rest.split_once('?'))
+        .map_or("", |(_, query)| query);
+    let pairs = query
+        .split(['&', '#'])
+        .filter_map(|pair| pair.split_once('='));
+    pairs
+        .filter(|(name, _)| is_sensitive_name(name))
+        .map(|(_, value)| value)
 }
 
 /// Whether a text that should be an address may have more in it than an address: a password, a key in its query.
@@ -85,16 +93,24 @@ fn without_secrets(key: &str, text: String) -> String {
     if !is_address || !has_extras(&text) {
         return text;
     }
-    let (scheme, rest) =
-        text.split_once("//").map_or(("", text.as_str()), |(_, rest)| text.split_at(text.len() - rest.len()));
+    let (scheme, rest) = text
+        .split_once("//")
+        .map_or(("", text.as_str()), |(_, rest)| {
+            text.split_at(text.len() - rest.len())
+        });
     let (user, host) = match rest.rsplit_once('@') {
         None => (String::new(), rest),
         Some((user, host)) => {
-            let name = user.split_once(':').map_or(String::new(), |(name, _)| format!("{name}:"));
+            let name = user
+                .split_once(':')
+                .map_or(String::new(), |(name, _)| format!("{name}:"));
             (format!("{name}{MASK}@"), host)
         }
     };
-    let cut = host.find(['?', '#']).and_then(|at| host.get(..=at)).map(|shown| format!("{shown}{MASK}"));
+    let cut = host
+        .find(['?', '#'])
+        .and_then(|at| host.get(..=at))
+        .map(|shown| format!("{shown}{MASK}"));
     format!("{scheme}{user}{}", cut.as_deref().unwrap_or(host))
 }
 
@@ -102,15 +118,18 @@ fn build(node: &Node, key: &str, leaf: &dyn Fn(&str, &Scalar) -> Value) -> Value
     match &node.data {
         Data::Scalar(scalar) => leaf(key, scalar),
         Data::List(items) => items.iter().map(|item| build(item, key, leaf)).collect(),
-        Data::Map(map) => {
-            map.iter().map(|(child, node)| (child, build(node, name_in(key, child), leaf))).collect()
-        }
+        Data::Map(map) => map
+            .iter()
+            .map(|(child, node)| (child, build(node, name_in(key, child), leaf)))
+            .collect(),
     }
 }
 
 /// One value for all providers is written, and shown, without a map.
 fn for_all<'a>(setting: &Setting, node: &'a Node) -> &'a Node {
-    let Data::Map(map) = &node.data else { return node };
+    let Data::Map(map) = &node.data else {
+        return node;
+    };
     let mut entries = map.iter();
     match (setting.kind(), entries.next(), entries.next()) {
         (Kind::PerProvider, Some((ANY_PROVIDER, only)), None) => only,

@@ -62,17 +62,24 @@ impl Sources {
             });
             collect(setting, bindings, distrusted, &mut layers);
         }
-        let variables = self.environment.iter().map(|(name, value): (&str, &OsStr)| {
-            let origin = move || Origin::Env(name.into());
-            (name, value.to_str(), origin)
-        });
+        let variables = self
+            .environment
+            .iter()
+            .map(|(name, value): (&str, &OsStr)| {
+                let origin = move || Origin::Env(name.into());
+                (name, value.to_str(), origin)
+            });
         collect(setting, variables, false, &mut layers);
-        let flags = self.flags.iter().filter(|flag| flag.key == setting.key()).map(|flag| Layer {
-            origin: Origin::Flag(flag.name.clone()),
-            text: Some(&flag.value),
-            provider: None,
-            distrusted: false,
-        });
+        let flags = self
+            .flags
+            .iter()
+            .filter(|flag| flag.key == setting.key())
+            .map(|flag| Layer {
+                origin: Origin::Flag(flag.name.clone()),
+                text: Some(&flag.value),
+                provider: None,
+                distrusted: false,
+            });
         layers.extend(flags);
         layers
     }
@@ -96,7 +103,12 @@ fn collect<'a, O: Fn() -> Origin>(
     for (name, text, origin) in variables {
         let provider = setting.provider_of(name);
         if provider.is_some() || setting.is_variable(name) {
-            layers.push(Layer { origin: origin(), text, provider, distrusted });
+            layers.push(Layer {
+                origin: origin(),
+                text,
+                provider,
+                distrusted,
+            });
         }
     }
     if let Some(own) = layers.get_mut(first..)

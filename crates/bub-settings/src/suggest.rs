@@ -7,7 +7,12 @@
 pub fn closest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let name = plain(name);
     candidates
-        .map(|candidate| (strsim::damerau_levenshtein(&name, &plain(candidate)), candidate))
+        .map(|candidate| {
+            (
+                strsim::damerau_levenshtein(&name, &plain(candidate)),
+                candidate,
+            )
+        })
         .filter(|(distance, candidate)| *distance <= (candidate.len() / 3).min(2))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)

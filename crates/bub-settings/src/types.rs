@@ -115,7 +115,11 @@ impl SettingType for Vec<String> {
     const KIND: Kind = Kind::List;
 
     fn from_default(default: &'static str) -> Self {
-        default.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect()
+        default
+            .split(',')
+            .filter(|item| !item.is_empty())
+            .map(str::to_owned)
+            .collect()
     }
 
     fn default_value(default: &'static str) -> Value {
@@ -123,7 +127,9 @@ impl SettingType for Vec<String> {
     }
 
     fn from_value(value: Value) -> Option<Self> {
-        let Value::Array(items) = value else { return None };
+        let Value::Array(items) = value else {
+            return None;
+        };
         items.into_iter().map(String::from_value).collect()
     }
 }
@@ -161,7 +167,9 @@ impl SettingType for Vec<Map<String, Value>> {
     }
 
     fn from_value(value: Value) -> Option<Self> {
-        let Value::Array(items) = value else { return None };
+        let Value::Array(items) = value else {
+            return None;
+        };
         items.into_iter().map(Map::from_value).collect()
     }
 }
@@ -241,7 +249,10 @@ impl<T: SettingType> SettingType for PerProvider<T> {
     const SECRET: bool = T::SECRET;
 
     fn from_default((): ()) -> Self {
-        Self { any: None, each: BTreeMap::new() }
+        Self {
+            any: None,
+            each: BTreeMap::new(),
+        }
     }
 
     fn default_value((): ()) -> Value {

@@ -18,8 +18,11 @@ impl Settings {
         if let Some(file) = &self.sources.dotenv {
             for binding in &file.bindings {
                 let name = binding.name.as_str();
-                let origin =
-                    || Origin::DotEnv { file: file.file.clone(), line: binding.line, name: name.into() };
+                let origin = || Origin::DotEnv {
+                    file: file.file.clone(),
+                    line: binding.line,
+                    name: name.into(),
+                };
                 self.check_variable(name, origin, &mut warnings);
             }
         }
@@ -33,11 +36,26 @@ impl Settings {
             self.check_root_key(key, node, &mut unknown);
         }
         unknown.into_iter().filter_map(|warning| {
-            let Warning::Unknown { origin, name, suggestion } = warning else { return None };
-            let meant = suggestion.as_deref().is_some_and(|meant| meant == "policy" || meant == "owners");
-            let suggestion = suggestion.map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
-            (meant || name.starts_with("policy.") || name.starts_with("owners."))
-                .then_some(SettingsError::Unknown { origin, name, suggestion })
+            let Warning::Unknown {
+                origin,
+                name,
+                suggestion,
+            } = warning
+            else {
+                return None;
+            };
+            let meant = suggestion
+                .as_deref()
+                .is_some_and(|meant| meant == "policy" || meant == "owners");
+            let suggestion =
+                suggestion.map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
+            (meant || name.starts_with("policy.") || name.starts_with("owners.")).then_some(
+                SettingsError::Unknown {
+                    origin,
+                    name,
+                    suggestion,
+                },
+            )
         })
     }
 
@@ -55,20 +73,37 @@ impl Settings {
         }
         // A map that resembles a setting of another kind is somebody's section.
         let is_map = matches!(node.data, Data::Map(_));
-        let fits =
-            |kind: Kind| !is_map || matches!(kind, Kind::Map | Kind::Maps | Kind::List | Kind::PerProvider);
+        let fits = |kind: Kind| {
+            !is_map
+                || matches!(
+                    kind,
+                    Kind::Map | Kind::Maps | Kind::List | Kind::PerProvider
+                )
+        };
         let slots = self.slots.iter().map(crate::settings::Slot::setting);
-        let roots = slots.filter(|known| !known.key().contains('.') && fits(known.kind())).map(Setting::key);
-        let sections = self.sections.iter().map(|section| &**section).filter(|section| !section.is_empty());
+        let roots = slots
+            .filter(|known| !known.key().contains('.') && fits(known.kind()))
+            .map(Setting::key);
+        let sections = self
+            .sections
+            .iter()
+            .map(|section| &**section)
+            .filter(|section| !section.is_empty());
         let suggestion = match key.split_once('.') {
             Some((section, name)) if self.keys().any(|known| known == key) => {
                 Some(format!("{section}: {{{name}: …}}"))
             }
-            _ => suggest::closest(key, roots.chain(sections)).or_else(|| restriction(key)).map(str::to_owned),
+            _ => suggest::closest(key, roots.chain(sections))
+                .or_else(|| restriction(key))
+                .map(str::to_owned),
         };
         // A map of another name is most likely the section of a plugin that is not loaded.
         if suggestion.is_some() || !is_map {
-            warnings.push(Warning::Unknown { origin: node.origin.clone(), name: key.to_owned(), suggestion });
+            warnings.push(Warning::Unknown {
+                origin: node.origin.clone(),
+                name: key.to_owned(),
+                suggestion,
+            });
         }
     }
 
@@ -79,27 +114,41 @@ impl Settings {
             if self.keys().any(|known| known == name) {
                 continue;
             }
-            let siblings =
-                self.keys().filter(|known| known.split_once('.').is_some_and(|(own, _)| own == section));
+            let siblings = self
+                .keys()
+                .filter(|known| known.split_once('.').is_some_and(|(own, _)| own == section));
             let suggestion = suggest::closest(&name, siblings).map(str::to_owned);
-            warnings.push(Warning::Unknown { origin: node.origin.clone(), name, suggestion });
+            warnings.push(Warning::Unknown {
+                origin: node.origin.clone(),
+                name,
+                suggestion,
+            });
         }
     }
 
     /// Variables of other programs may start with `BUB_` too, so only likely mistakes are named.
     fn check_variable(&self, name: &str, origin: impl Fn() -> Origin, warnings: &mut Vec<Warning>) {
-        let ours = name.get(..4).is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
+        let ours = name
+            .get(..4)
+            .is_some_and(|prefix| prefix.eq_ignore_ascii_case("BUB_"));
         let known = |slot: &crate::settings::Slot| {
             slot.setting().is_variable(name) || slot.setting().provider_of(name).is_some()
         };
         if !ours || self.slots.iter().any(known) {
             return;
         }
-        let variables: Vec<String> =
-            self.slots.iter().map(|slot| slot.setting().variable().into_owned()).collect();
+        let variables: Vec<String> = self
+            .slots
+            .iter()
+            .map(|slot| slot.setting().variable().into_owned())
+            .collect();
         if let Some(suggestion) = suggest::closest(name, variables.iter().map(String::as_str)) {
             let suggestion = Some(suggestion.to_owned());
-            warnings.push(Warning::Unknown { origin: origin(), name: name.to_owned(), suggestion });
+            warnings.push(Warning::Unknown {
+                origin: origin(),
+                name: name.to_owned(),
+                suggestion,
+            });
         }
     }
 }

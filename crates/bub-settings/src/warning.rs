@@ -69,26 +69,50 @@ pub enum Warning {
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown { origin, name, suggestion: Some(suggestion) } => {
-                write!(f, "{origin}: unknown setting `{name}`, did you mean `{suggestion}`?")
+            Self::Unknown {
+                origin,
+                name,
+                suggestion: Some(suggestion),
+            } => {
+                write!(
+                    f,
+                    "{origin}: unknown setting `{name}`, did you mean `{suggestion}`?"
+                )
             }
-            Self::Unknown { origin, name, suggestion: None } => {
+            Self::Unknown {
+                origin,
+                name,
+                suggestion: None,
+            } => {
                 write!(f, "{origin}: unknown setting `{name}`")
             }
             Self::Duplicate { origin, name } => {
                 write!(f, "{origin}: `{name}` is set twice, this one counts")
             }
             Self::Untrusted { origin, name } => {
-                write!(f, "{origin}: `{name}` ignored, this workspace is not trusted to set it")
+                write!(
+                    f,
+                    "{origin}: `{name}` ignored, this workspace is not trusted to set it"
+                )
             }
-            Self::NotInFile { origin, name, variable } => {
-                write!(f, "{origin}: `{name}` ignored, only the variable {variable} sets it")
+            Self::NotInFile {
+                origin,
+                name,
+                variable,
+            } => {
+                write!(
+                    f,
+                    "{origin}: `{name}` ignored, only the variable {variable} sets it"
+                )
             }
             Self::DotEnvSyntax { origin, problem } => write!(f, "{origin}: ignored, {problem}"),
             Self::DotEnvFile { problem } => write!(f, "{problem}; the file is ignored"),
             Self::DotEnvValue { problem } => write!(f, "{problem}; the line is ignored"),
             Self::SecretReference { origin, name } => {
-                write!(f, "{origin}: `${{{name}}}` left empty, this workspace is not trusted to read it")
+                write!(
+                    f,
+                    "{origin}: `${{{name}}}` left empty, this workspace is not trusted to read it"
+                )
             }
         }
     }

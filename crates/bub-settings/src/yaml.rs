@@ -66,7 +66,9 @@ pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docu
     for _ in 0..MOST_OUTDENTED {
         match parse_strictly(&text, origin) {
             // Blanks at the start of such a line mean nothing, so they can be added.
-            Err(problem) if problem.is_outdented => text = Cow::Owned(indented(&text, problem.line)),
+            Err(problem) if problem.is_outdented => {
+                text = Cow::Owned(indented(&text, problem.line))
+            }
             result => return result,
         }
     }
@@ -76,33 +78,49 @@ pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docu
 /// The text with enough blanks before one line to be inside of any block.
 fn indented(text: &str, line: usize) -> String {
     let lines = text.split_inclusive('\n').enumerate();
-    lines.fold(String::with_capacity(text.len() + 64), |mut whole, (index, text)| {
-        if index + 1 == line {
-            whole.push_str(&" ".repeat(64));
-        }
-        whole + text
-    })
+    lines.fold(
+        String::with_capacity(text.len() + 64),
+        |mut whole, (index, text)| {
+            if index + 1 == line {
+                whole.push_str(&" ".repeat(64));
+            }
+            whole + text
+        },
+    )
 }
 
 fn parse_strictly(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Document, Problem> {
     let mut options = Options::default();
     options.emit_comments = false;
     let mut composer = Composer {
-        events: Parser::new_from_str_with_options(text.strip_prefix('\u{feff}').unwrap_or(text), options),
+        events: Parser::new_from_str_with_options(
+            text.strip_prefix('\u{feff}').unwrap_or(text),
+            options,
+        ),
         origin,
         anchors: Vec::new(),
         duplicates: Vec::new(),
         nodes: 0,
     };
     let root = composer.document()?;
-    Ok(Document { root: root.filter(|root| !root.is_null()), duplicates: composer.duplicates })
+    Ok(Document {
+        root: root.filter(|root| !root.is_null()),
+        duplicates: composer.duplicates,
+    })
 }
 
 /// Reads a YAML document that holds no settings, such as the frontmatter of a skill. An empty one is null.
 pub fn parse_yaml(text: &str) -> Result<serde_json::Value, YamlError> {
     let document = parse(text, &|_| Origin::Default);
-    let document =
-        document.map_err(|Problem { line, column, text, .. }| YamlError { line, column, problem: text })?;
+    let document = document.map_err(
+        |Problem {
+             line, column, text, ..
+         }| YamlError {
+            line,
+            column,
+            problem: text,
+        },
+    )?;
     Ok(document.root.as_ref().map(show::bare).unwrap_or_default())
 }
 
@@ -169,17 +187,33 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
         let origin = (self.origin)(span.start.line().max(1));
         let (anchor, node) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                let atom = scalar::atom(&text, style == ScalarStyle::Plain, tag.as_deref().map(core_tag))
-                    .ok_or_else(|| problem(&span, "unknown tag, put quotes around the value"))?;
+                let atom = scalar::atom(
+                    &text,
+                    style == ScalarStyle::Plain,
+                    tag.as_deref().map(core_tag),
+                )
+                .ok_or_else(|| problem(&span, "unknown tag, put quotes around the value"))?;
                 (anchor, Node::scalar(text.into_owned(), atom, origin))
             }
             Event::SequenceStart(_, anchor, tag) => {
                 known_collection(tag.as_deref(), "seq", &span)?;
-                (anchor, Node { data: Data::List(self.list()?), origin })
+                (
+                    anchor,
+                    Node {
+                        data: Data::List(self.list()?),
+                        origin,
+                    },
+                )
             }
             Event::MappingStart(_, anchor, tag) => {
                 known_collection(tag.as_deref(), "map", &span)?;
-                (anchor, Node { data: Data::Map(self.map()?), origin })
+                (
+                    anchor,
+                    Node {
+                        data: Data::Map(self.map()?),
+                        origin,
+                    },
+                )
             }
             Event::Alias(id) => return self.alias(id, &span),
             _ => return Err(problem(&span, "expected a value")),
@@ -216,10 +250,12 @@ impl<'i, P: Iterator<Item = Result<Item<'i>, ScanError>>> Composer<'_, P> {
             let value = self.node(value)?;
             if plain && key.text == "<<" {
                 merged.extend(
-                    bases(value).ok_or_else(|| problem(&span, "`<<` needs a map or a list of maps"))?,
+                    bases(value)
+                        .ok_or_else(|| problem(&span, "`<<` needs a map or a list of maps"))?,
                 );
             } else if map.insert(key.text.clone(), value).is_some() {
-                self.duplicates.push((key.text, (self.origin)(span.start.line().max(1))));
+                self.duplicates
+                    .push((key.text, (self.origin)(span.start.line().max(1))));
             }
         }
         for (key, value) in merged.into_iter().flat_map(Map::into_entries) {
@@ -256,7 +292,10 @@ fn bases(value: Node) -> Option<Vec<Map>> {
     };
     match value.data {
         Data::List(items) => items.into_iter().map(map).collect(),
-        data => Some(vec![map(Node { data, origin: value.origin })?]),
+        data => Some(vec![map(Node {
+            data,
+            origin: value.origin,
+        })?]),
     }
 }
 
@@ -279,7 +318,12 @@ fn known_collection(tag: Option<&Tag>, name: &str, span: &Span) -> Result<(), Pr
 
 fn problem(span: &Span, text: &str) -> Problem {
     let (line, column) = (span.start.line().max(1), span.start.col() + 1);
-    Problem { line, column, text: text.to_owned(), is_outdented: false }
+    Problem {
+        line,
+        column,
+        text: text.to_owned(),
+        is_outdented: false,
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,11 @@
 //! opening, reading, appending and a view grow with the tape.
 //!
 //! `cargo bench -p bub-tape --bench figures`. Linux only, because it asks `/proc`.
-#![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "a benchmark")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    reason = "a benchmark"
+)]
 
 use std::{
     fs::{self, File},
@@ -12,7 +16,8 @@ use std::{
 };
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, EntryId, FileStore, Span, Tape, TapeName, TapeStore, ViewOptions, codec,
+    AnchorSearch, Durability, Entry, EntryId, FileStore, Span, Tape, TapeName, TapeStore,
+    ViewOptions, codec,
 };
 use bub_testkit::figures::{cpu, figure, is_quick, least, time};
 use futures_util::TryStreamExt as _;
@@ -29,7 +34,10 @@ fn main() {
     // Memory first: what the other one leaves to the allocator would hide it.
     opening();
     appending();
-    for size in SIZES.into_iter().filter(|size| !is_quick() || *size <= 10_000) {
+    for size in SIZES
+        .into_iter()
+        .filter(|size| !is_quick() || *size <= 10_000)
+    {
         growth(size);
     }
 }
@@ -40,14 +48,21 @@ fn growth(entries: usize) {
     let name = TapeName::for_session("/srv/demo", "cli:local");
     let open = || FileStore::new(root.path(), Durability::Os);
     write_tape(&open().path(&name), entries, SHORT_TAIL);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     // The first one builds the index.
     read_the_tail(&runtime, &open(), &name);
     let cost = least(30, || {
         read_the_tail(&runtime, &open(), &name);
     });
     time(&format!("open_and_read_the_tail_cpu/{entries}"), cost.cpu);
-    figure(&format!("open_and_read_the_tail_bytes/{entries}"), cost.read as f64, "bytes");
+    figure(
+        &format!("open_and_read_the_tail_bytes/{entries}"),
+        cost.read as f64,
+        "bytes",
+    );
     let tape = Tape::new(Arc::new(open()), name.clone());
     let options = ViewOptions::new();
     let cost = least(100, || {
@@ -61,13 +76,26 @@ fn growth(entries: usize) {
         runtime.block_on(store.append(&name, batch)).unwrap();
     });
     time(&format!("append_of_ten_cpu/{entries}"), cost.cpu);
-    figure(&format!("append_of_ten_bytes/{entries}"), cost.read as f64, "bytes");
+    figure(
+        &format!("append_of_ten_bytes/{entries}"),
+        cost.read as f64,
+        "bytes",
+    );
 }
 
 fn read_the_tail(runtime: &tokio::runtime::Runtime, store: &FileStore, tape: &TapeName) -> usize {
     runtime.block_on(async {
-        let anchor = store.anchors(tape, AnchorSearch::Latest(1)).await.unwrap().pop().unwrap();
-        let entries: Vec<Entry> = store.read(tape, Span::from(anchor.position)).try_collect().await.unwrap();
+        let anchor = store
+            .anchors(tape, AnchorSearch::Latest(1))
+            .await
+            .unwrap()
+            .pop()
+            .unwrap();
+        let entries: Vec<Entry> = store
+            .read(tape, Span::from(anchor.position))
+            .try_collect()
+            .await
+            .unwrap();
         entries.len()
     })
 }
@@ -77,8 +105,13 @@ fn appending() {
     let root = tempfile::tempdir().unwrap();
     let store = FileStore::new(root.path(), Durability::Os);
     let tape = TapeName::for_session("/srv/demo", "cli:local");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let batches: Vec<_> = (0..BATCHES).map(|_| vec![Entry::message("user", "x".repeat(260)); 10]).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let batches: Vec<_> = (0..BATCHES)
+        .map(|_| vec![Entry::message("user", "x".repeat(260)); 10])
+        .collect();
     let busy = cpu();
     for batch in batches {
         runtime.block_on(store.append(&tape, batch)).unwrap();
@@ -91,13 +124,20 @@ fn opening() {
     let tape = TapeName::for_session("/srv/demo", "cli:local");
     let path = FileStore::new(root.path(), Durability::Os).path(&tape);
     write_tape(&path, if is_quick() { ENTRIES / 10 } else { ENTRIES }, TAIL);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     for what in ["without_index", "with_index"] {
         forget_the_highest();
         let start = resident("VmRSS");
         let store = FileStore::new(root.path(), Durability::Os);
         read_the_tail(&runtime, &store, &tape);
-        figure(&format!("memory_of_opening_{what}"), (resident("VmHWM") - start) as f64, "kB");
+        figure(
+            &format!("memory_of_opening_{what}"),
+            (resident("VmHWM") - start) as f64,
+            "kB",
+        );
     }
 }
 
@@ -105,8 +145,13 @@ fn write_tape(path: &Path, entries: usize, tail: usize) {
     let mut file = BufWriter::new(File::create(path).unwrap());
     let message = Entry::message("user", "x".repeat(260));
     for number in 0..entries {
-        let at_anchor = number % 1_000 == 0 && number + tail < entries || number + tail + 1 == entries;
-        let mut entry = if at_anchor { Entry::anchor("phase", None) } else { message.clone() };
+        let at_anchor =
+            number % 1_000 == 0 && number + tail < entries || number + tail + 1 == entries;
+        let mut entry = if at_anchor {
+            Entry::anchor("phase", None)
+        } else {
+            message.clone()
+        };
         entry.id = EntryId::new(i64::try_from(number).unwrap() + 1);
         file.write_all(codec::encode(&entry).as_bytes()).unwrap();
     }
@@ -116,8 +161,12 @@ fn write_tape(path: &Path, entries: usize, tail: usize) {
 /// A line of `/proc/self/status`, in kilobytes; zero elsewhere.
 fn resident(line: &str) -> i64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let value = status.lines().find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
-    value.and_then(|text| text.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+    let value = status
+        .lines()
+        .find_map(|text| text.strip_prefix(line)?.strip_prefix(':'));
+    value
+        .and_then(|text| text.trim().trim_end_matches(" kB").parse().ok())
+        .unwrap_or(0)
 }
 
 fn forget_the_highest() {

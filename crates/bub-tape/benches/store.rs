@@ -9,7 +9,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use bub_tape::{AnchorSearch, Durability, Entry, EntryId, FileStore, Span, Tape, TapeName, TapeStore, codec};
+use bub_tape::{
+    AnchorSearch, Durability, Entry, EntryId, FileStore, Span, Tape, TapeName, TapeStore, codec,
+};
 use divan::{
     Bencher,
     counter::{BytesCount, ItemsCount},
@@ -28,7 +30,10 @@ fn main() {
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap()
 }
 
 fn name() -> TapeName {
@@ -50,8 +55,13 @@ fn tape_of(entries: usize) -> &'static FileStore {
         let mut file = BufWriter::new(File::create(store.path(&name())).unwrap());
         let mut entry = batch(1).pop().unwrap();
         for number in 0..entries {
-            let at_anchor = number % 1_000 == 0 && number + TAIL < entries || number + TAIL + 1 == entries;
-            let mut line = if at_anchor { Entry::anchor("phase", None) } else { entry.clone() };
+            let at_anchor =
+                number % 1_000 == 0 && number + TAIL < entries || number + TAIL + 1 == entries;
+            let mut line = if at_anchor {
+                Entry::anchor("phase", None)
+            } else {
+                entry.clone()
+            };
             line.id = EntryId::new(i64::try_from(number).unwrap() + 1);
             file.write_all(codec::encode(&line).as_bytes()).unwrap();
             entry.id = line.id;
@@ -98,14 +108,25 @@ fn append_batches_of_ten_with_fsync(bencher: Bencher) {
 fn open_and_read_the_tail(bencher: Bencher, entries: usize) {
     let (runtime, name) = (runtime(), name());
     let _ = tape_of(entries);
-    bencher.counter(ItemsCount::new(TAIL)).with_inputs(|| reopened(entries)).bench_refs(|store| {
-        runtime.block_on(async {
-            let anchor = store.anchors(&name, AnchorSearch::Latest(1)).await.unwrap().pop().unwrap();
-            let entries: Vec<Entry> =
-                store.read(&name, Span::from(anchor.position)).try_collect().await.unwrap();
-            entries.len()
-        })
-    });
+    bencher
+        .counter(ItemsCount::new(TAIL))
+        .with_inputs(|| reopened(entries))
+        .bench_refs(|store| {
+            runtime.block_on(async {
+                let anchor = store
+                    .anchors(&name, AnchorSearch::Latest(1))
+                    .await
+                    .unwrap()
+                    .pop()
+                    .unwrap();
+                let entries: Vec<Entry> = store
+                    .read(&name, Span::from(anchor.position))
+                    .try_collect()
+                    .await
+                    .unwrap();
+                entries.len()
+            })
+        });
 }
 
 #[divan::bench(args = SIZES, sample_count = 300)]
@@ -121,5 +142,7 @@ fn open_and_info(bencher: Bencher, entries: usize) {
 fn rebuild_the_index(bencher: Bencher) {
     let (store, runtime, name) = (tape_of(1_000_000), runtime(), name());
     let bytes = std::fs::metadata(store.path(&name)).unwrap().len();
-    bencher.counter(BytesCount::new(bytes)).bench(|| runtime.block_on(store.reindex(&name)).unwrap());
+    bencher
+        .counter(BytesCount::new(bytes))
+        .bench(|| runtime.block_on(store.reindex(&name)).unwrap());
 }

@@ -2,7 +2,12 @@
 //!
 //! `cargo bench -p bub-tape --bench view`. The tape of the searches has 100,000 entries (45 MB); the word `zebrafish` is in
 //! ten of its messages. The views are of 500 entries behind the last anchor, on a short and on a long tape.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a benchmark")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a benchmark"
+)]
 
 use std::{
     fs::File,
@@ -29,7 +34,10 @@ fn main() {
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap()
 }
 
 /// Numbers without meaning, the same in every run.
@@ -71,9 +79,10 @@ fn entry(number: usize, count: usize, noise: &mut Noise) -> Entry {
             ])
         }
         4 => Entry::tool_result(vec![noise.text(300).into()]),
-        step => {
-            Entry::event("loop.step", Some(json!({"step": step, "status": "ok", "note": noise.text(200)})))
-        }
+        step => Entry::event(
+            "loop.step",
+            Some(json!({"step": step, "status": "ok", "note": noise.text(200)})),
+        ),
     }
 }
 
@@ -106,14 +115,16 @@ fn made(entries: usize) -> &'static (TempDir, FileStore) {
         let mut file = BufWriter::new(File::create(store.path(&name)).unwrap());
         let mut noise = Noise(1);
         for number in 0..entries {
-            let anchor = number % 1_000 == 0 && number + TAIL < entries || number + TAIL + 1 == entries;
+            let anchor =
+                number % 1_000 == 0 && number + TAIL < entries || number + TAIL + 1 == entries;
             let mut line = if anchor {
                 Entry::anchor("phase", Some(json!({"summary": noise.text(100)})))
             } else {
                 entry(number, entries, &mut noise)
             };
             line.id = EntryId::new(i64::try_from(number).unwrap() + 1);
-            line.meta.insert("run_id".to_owned(), format!("run-{}", number / 10).into());
+            line.meta
+                .insert("run_id".to_owned(), format!("run-{}", number / 10).into());
             file.write_all(codec::encode(&line).as_bytes()).unwrap();
         }
         file.flush().unwrap();
@@ -136,7 +147,10 @@ fn open_and_view(bencher: Bencher, entries: usize) {
     let root = directory_of(entries);
     let options = ViewOptions::new();
     bencher.bench_local(|| {
-        let tape = Tape::new(Arc::new(FileStore::new(&root, Durability::Os)), known.name().clone());
+        let tape = Tape::new(
+            Arc::new(FileStore::new(&root, Durability::Os)),
+            known.name().clone(),
+        );
         runtime.block_on(async {
             tape.info().await.unwrap();
             tape.view(&options).await.unwrap()
@@ -162,5 +176,9 @@ fn search_nearly(bencher: Bencher, text: &str) {
 #[divan::bench]
 fn query_events_of_the_whole_tape(bencher: Bencher) {
     let (tape, runtime) = (tape_of(100_000), runtime());
-    bencher.bench_local(|| runtime.block_on(tape.query_all(Query::new().kinds([Kind::Anchor]))).unwrap());
+    bencher.bench_local(|| {
+        runtime
+            .block_on(tape.query_all(Query::new().kinds([Kind::Anchor])))
+            .unwrap()
+    });
 }

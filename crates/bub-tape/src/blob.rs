@@ -19,11 +19,16 @@ impl BlobId {
     /// Reads `sha256:<64 hex>`.
     pub fn parse(text: &str) -> Result<Self> {
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
-        let valid = hex.len() == 64 && hex.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let valid = hex.len() == 64
+            && hex
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         if valid {
             Ok(Self(hex.to_owned()))
         } else {
-            Err(TapeError::InvalidInput(format!("Invalid blob id {text:?}.")))
+            Err(TapeError::InvalidInput(format!(
+                "Invalid blob id {text:?}."
+            )))
         }
     }
 

@@ -41,7 +41,10 @@ pub struct ChatStep {
 impl ChatStep {
     /// A step of that run.
     pub fn new(run_id: impl Into<String>) -> Self {
-        Self { run_id: run_id.into(), ..Self::default() }
+        Self {
+            run_id: run_id.into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -67,7 +70,9 @@ impl ChatStep {
         let run_id = self.run_id.clone();
         let mut batch = step_entries(self, system, hash);
         for entry in &mut batch {
-            entry.meta.insert("run_id".to_owned(), run_id.clone().into());
+            entry
+                .meta
+                .insert("run_id".to_owned(), run_id.clone().into());
         }
         batch
     }
@@ -81,15 +86,20 @@ fn step_entries(step: ChatStep, system: Option<Entry>, hash: Option<String>) -> 
     batch.extend(step.context_error.clone());
     batch.extend(step.messages.into_iter().map(Entry::raw_message));
     if has_calls {
-        batch.push(call_entry(step.tool_calls, text.clone(), step.provider_state, step.model.as_deref()));
+        batch.push(call_entry(
+            step.tool_calls,
+            text.clone(),
+            step.provider_state,
+            step.model.as_deref(),
+        ));
     }
     batch.extend(step.tool_results.map(Entry::tool_result));
     // The same failure is recorded once.
-    batch.extend(
-        step.error.filter(|error| {
-            step.context_error.as_ref().is_none_or(|context| context.payload != error.payload)
-        }),
-    );
+    batch.extend(step.error.filter(|error| {
+        step.context_error
+            .as_ref()
+            .is_none_or(|context| context.payload != error.payload)
+    }));
     if !has_calls {
         batch.extend(text.map(|text| Entry::message("assistant", text)));
     }
@@ -98,7 +108,12 @@ fn step_entries(step: ChatStep, system: Option<Entry>, hash: Option<String>) -> 
     batch
 }
 
-fn call_entry(calls: Vec<Value>, text: Option<String>, state: Option<Value>, model: Option<&str>) -> Entry {
+fn call_entry(
+    calls: Vec<Value>,
+    text: Option<String>,
+    state: Option<Value>,
+    model: Option<&str>,
+) -> Entry {
     let mut entry = Entry::tool_call(calls);
     if let Some(text) = text {
         entry.payload.insert("content".to_owned(), text.into());
@@ -118,9 +133,16 @@ fn run_event(step: &ChatStep, hash: Option<String>) -> Entry {
         ("provider", step.provider.clone().map(Value::String)),
         ("model", step.model.clone().map(Value::String)),
         ("system_sha256", hash.map(Value::String)),
-        ("view", (!step.view.is_empty()).then(|| id_ranges(&step.view))),
+        (
+            "view",
+            (!step.view.is_empty()).then(|| id_ranges(&step.view)),
+        ),
     ];
-    data.extend(optional.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+    data.extend(
+        optional
+            .into_iter()
+            .filter_map(|(key, value)| Some((key.to_owned(), value?))),
+    );
     Entry::event("run", Some(Value::Object(data)))
 }
 
@@ -138,5 +160,8 @@ fn id_ranges(ids: &[EntryId]) -> Value {
             _ => ranges.push((*id, *id)),
         }
     }
-    ranges.into_iter().map(|(first, last)| json!([first, last])).collect()
+    ranges
+        .into_iter()
+        .map(|(first, last)| json!([first, last]))
+        .collect()
 }

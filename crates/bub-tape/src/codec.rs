@@ -29,7 +29,11 @@ pub(crate) fn encode_body(out: &mut Vec<u8>, entry: &Entry) {
     put(out, &entry.meta);
     out.extend_from_slice(b", \"date\": ");
     put(out, &entry.date);
-    for (key, value) in entry.extra.iter().filter(|(key, _)| !KEYS.contains(&key.as_str())) {
+    for (key, value) in entry
+        .extra
+        .iter()
+        .filter(|(key, _)| !KEYS.contains(&key.as_str()))
+    {
         out.extend_from_slice(b", ");
         put(out, key);
         out.extend_from_slice(b": ");
@@ -49,11 +53,16 @@ pub(crate) fn push_id(out: &mut Vec<u8>, id: EntryId, body: &[u8]) {
 /// without an integer id, a text kind and an object payload.
 pub fn decode(line: &[u8]) -> Option<Entry> {
     // An editor may have put a byte order mark before the first line.
-    let text = std::str::from_utf8(line).ok()?.trim_start_matches('\u{feff}').trim();
+    let text = std::str::from_utf8(line)
+        .ok()?
+        .trim_start_matches('\u{feff}')
+        .trim();
     if text.is_empty() {
         return None;
     }
-    let value = serde_json::from_str(text).ok().or_else(|| json::parse_lenient(text))?;
+    let value = serde_json::from_str(text)
+        .ok()
+        .or_else(|| json::parse_lenient(text))?;
     match value {
         Value::Object(map) => from_object(map),
         _ => None,
@@ -63,7 +72,9 @@ pub fn decode(line: &[u8]) -> Option<Entry> {
 fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
     let id = EntryId::new(map.get("id")?.as_i64()?);
     let kind = Kind::from(map.get("kind")?.as_str()?);
-    let Some(Value::Object(payload)) = map.get_mut("payload").map(Value::take) else { return None };
+    let Some(Value::Object(payload)) = map.get_mut("payload").map(Value::take) else {
+        return None;
+    };
     let meta = match map.get_mut("meta").map(Value::take) {
         Some(Value::Object(meta)) => meta,
         _ => Map::new(),
@@ -78,7 +89,14 @@ fn from_object(mut map: Map<String, Value>) -> Option<Entry> {
     } else {
         map.retain(|key, _| !KEYS.contains(&key.as_str()));
     }
-    Some(Entry { id, kind, payload, meta, date, extra: map })
+    Some(Entry {
+        id,
+        kind,
+        payload,
+        meta,
+        date,
+        extra: map,
+    })
 }
 
 /// Text in the original's JSON style (`", "` and `": "`, non-ASCII as is).
@@ -102,12 +120,28 @@ fn put<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
 struct Spaced;
 
 impl Formatter for Spaced {
-    fn begin_array_value<W: io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_array_value<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
-    fn begin_object_key<W: io::Write + ?Sized>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_object_key<W: io::Write + ?Sized>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
     fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {

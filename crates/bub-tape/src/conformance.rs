@@ -1,7 +1,11 @@
 //! The suite any store must pass.
 //!
 //! Call [`check`] with a function that makes an empty store; it panics with the promise that was broken.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "it is a test for other crates")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "it is a test for other crates"
+)]
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -9,7 +13,8 @@ use futures_util::{TryStreamExt as _, future::join_all};
 use serde_json::json;
 
 use crate::{
-    AnchorSearch, Entry, EntryId, ErrorKind, Kind, Listing, Position, Reset, Span, TapeName, TapeStore, Wait,
+    AnchorSearch, Entry, EntryId, ErrorKind, Kind, Listing, Position, Reset, Span, TapeName,
+    TapeStore, Wait,
 };
 
 /// Checks every promise of [`TapeStore`].
@@ -44,40 +49,82 @@ async fn all(store: &dyn TapeStore, span: Span) -> Vec<Entry> {
 }
 
 async fn ids(store: &dyn TapeStore, span: Span) -> Vec<i64> {
-    all(store, span).await.iter().map(|entry| entry.id.get()).collect()
+    all(store, span)
+        .await
+        .iter()
+        .map(|entry| entry.id.get())
+        .collect()
 }
 
 async fn ids_are_assigned_from_one(store: &dyn TapeStore) {
     let mut entry = numbered(1);
     entry.id = EntryId::new(77);
-    assert_eq!(store.append(&tape(), vec![entry, numbered(2)]).await.unwrap().ids, [1, 2].map(EntryId::new));
-    assert_eq!(store.append(&tape(), vec![numbered(3)]).await.unwrap().ids, [EntryId::new(3)]);
+    assert_eq!(
+        store
+            .append(&tape(), vec![entry, numbered(2)])
+            .await
+            .unwrap()
+            .ids,
+        [1, 2].map(EntryId::new)
+    );
+    assert_eq!(
+        store.append(&tape(), vec![numbered(3)]).await.unwrap().ids,
+        [EntryId::new(3)]
+    );
     assert_eq!(ids(store, Span::ALL).await, [1, 2, 3]);
 }
 
 async fn an_empty_batch_does_nothing(store: &dyn TapeStore) {
-    assert!(store.append(&tape(), Vec::new()).await.unwrap().ids.is_empty());
+    assert!(
+        store
+            .append(&tape(), Vec::new())
+            .await
+            .unwrap()
+            .ids
+            .is_empty()
+    );
     assert!(store.list(Listing::Sessions).await.unwrap().is_empty());
 }
 
 async fn unwritten_tapes_are_empty_and_stay_unlisted(store: &dyn TapeStore) {
     assert!(all(store, Span::ALL).await.is_empty());
-    assert_eq!(store.summary(&tape()).await.unwrap(), crate::Summary::default());
-    assert!(store.anchors(&tape(), AnchorSearch::All).await.unwrap().is_empty());
-    assert!(store.fetch(&tape(), &[EntryId::new(1)]).await.unwrap().is_empty());
+    assert_eq!(
+        store.summary(&tape()).await.unwrap(),
+        crate::Summary::default()
+    );
+    assert!(
+        store
+            .anchors(&tape(), AnchorSearch::All)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    assert!(
+        store
+            .fetch(&tape(), &[EntryId::new(1)])
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert!(store.list(Listing::Sessions).await.unwrap().is_empty());
 }
 
 async fn every_entry_comes_back_as_it_was(store: &dyn TapeStore) {
     let mut odd = Entry::new(
         Kind::from("telepathy"),
-        json!({"z": 1, "a": [null, 1.5, "\u{1F419} 你好\n\"\\\u{7}"]}).as_object().unwrap().clone(),
+        json!({"z": 1, "a": [null, 1.5, "\u{1F419} 你好\n\"\\\u{7}"]})
+            .as_object()
+            .unwrap()
+            .clone(),
     );
-    odd.extra.insert("added later".to_owned(), json!({"x": true}));
+    odd.extra
+        .insert("added later".to_owned(), json!({"x": true}));
     let batch = vec![
         Entry::system("be kind"),
         Entry::message("user", "hi"),
-        Entry::tool_call(vec![json!({"id": "c1", "function": {"name": "f", "arguments": "{}"}})]),
+        Entry::tool_call(vec![
+            json!({"id": "c1", "function": {"name": "f", "arguments": "{}"}}),
+        ]),
         Entry::tool_result(vec![json!("ok")]),
         Entry::error("provider", "no", Some(json!({"status": 500}))),
         Entry::event("run", Some(json!({"status": "ok"}))).with_meta("run_id", "run-1"),
@@ -85,28 +132,60 @@ async fn every_entry_comes_back_as_it_was(store: &dyn TapeStore) {
         odd,
     ];
     let appended = store.append(&tape(), batch.clone()).await.unwrap();
-    let expected: Vec<_> =
-        batch.into_iter().zip(appended.ids).map(|(entry, id)| Entry { id, ..entry }).collect();
+    let expected: Vec<_> = batch
+        .into_iter()
+        .zip(appended.ids)
+        .map(|(entry, id)| Entry { id, ..entry })
+        .collect();
     assert_eq!(all(store, Span::ALL).await, expected);
 }
 
 async fn spans_are_read_from_both_ends(store: &dyn TapeStore) {
     for number in 0..3 {
         let anchor = Entry::anchor(&format!("a{number}"), None);
-        store.append(&tape(), vec![anchor, numbered(1), numbered(2)]).await.unwrap();
+        store
+            .append(&tape(), vec![anchor, numbered(1), numbered(2)])
+            .await
+            .unwrap();
     }
     let marks = store.anchors(&tape(), AnchorSearch::All).await.unwrap();
-    let place = |name: &str| marks.iter().find(|mark| mark.name == name).map(|mark| mark.position).unwrap();
+    let place = |name: &str| {
+        marks
+            .iter()
+            .find(|mark| mark.name == name)
+            .map(|mark| mark.position)
+            .unwrap()
+    };
     assert_eq!(ids(store, Span::after(place("a1"))).await, [5, 6, 7, 8, 9]);
-    assert_eq!(ids(store, Span::from(place("a1"))).await, [4, 5, 6, 7, 8, 9]);
-    assert_eq!(ids(store, Span::after(place("a0")).before(place("a2"))).await, [2, 3, 4, 5, 6]);
     assert_eq!(
-        ids(store, Span::after(place("a0")).before(place("a2")).newest_first()).await,
+        ids(store, Span::from(place("a1"))).await,
+        [4, 5, 6, 7, 8, 9]
+    );
+    assert_eq!(
+        ids(store, Span::after(place("a0")).before(place("a2"))).await,
+        [2, 3, 4, 5, 6]
+    );
+    assert_eq!(
+        ids(
+            store,
+            Span::after(place("a0")).before(place("a2")).newest_first()
+        )
+        .await,
         [6, 5, 4, 3, 2]
     );
-    assert_eq!(ids(store, Span::ALL.newest_first()).await, [9, 8, 7, 6, 5, 4, 3, 2, 1]);
-    assert!(ids(store, Span::after(place("a1")).before(place("a1"))).await.is_empty());
-    let inclusive = Span { end: std::ops::Bound::Included(place("a1")), ..Span::from(place("a0")) };
+    assert_eq!(
+        ids(store, Span::ALL.newest_first()).await,
+        [9, 8, 7, 6, 5, 4, 3, 2, 1]
+    );
+    assert!(
+        ids(store, Span::after(place("a1")).before(place("a1")))
+            .await
+            .is_empty()
+    );
+    let inclusive = Span {
+        end: std::ops::Bound::Included(place("a1")),
+        ..Span::from(place("a0"))
+    };
     assert_eq!(ids(store, inclusive).await, [1, 2, 3, 4]);
 }
 
@@ -127,12 +206,21 @@ async fn concurrent_batches_stay_whole(store: Arc<dyn TapeStore>) {
     join_all((0..8).map(append)).await;
     let entries = all(&*store, Span::ALL).await;
     let numbers: BTreeSet<_> = entries.iter().map(|entry| entry.id.get()).collect();
-    assert_eq!((entries.len(), numbers.len(), numbers.last()), (480, 480, Some(&480)));
-    assert!(entries.chunks(3).all(|batch| batch.iter().all(|entry| entry.payload == batch[0].payload)));
+    assert_eq!(
+        (entries.len(), numbers.len(), numbers.last()),
+        (480, 480, Some(&480))
+    );
+    assert!(
+        entries
+            .chunks(3)
+            .all(|batch| batch.iter().all(|entry| entry.payload == batch[0].payload))
+    );
 }
 
 async fn anchors_are_found(store: &dyn TapeStore) {
-    let batch = ["a", "b", "a", "c"].map(|name| Entry::anchor(name, Some(json!({"n": name})))).to_vec();
+    let batch = ["a", "b", "a", "c"]
+        .map(|name| Entry::anchor(name, Some(json!({"n": name}))))
+        .to_vec();
     store.append(&tape(), batch).await.unwrap();
     let found = async |search| {
         let marks = store.anchors(&tape(), search).await.unwrap();
@@ -142,9 +230,14 @@ async fn anchors_are_found(store: &dyn TapeStore) {
     assert_eq!(found(AnchorSearch::Latest(1)).await, [4]);
     assert_eq!(found(AnchorSearch::Latest(3)).await, [2, 3, 4]);
     assert_eq!(found(AnchorSearch::LatestNamed("a".to_owned())).await, [3]);
-    assert!(found(AnchorSearch::LatestNamed("z".to_owned())).await.is_empty());
+    assert!(
+        found(AnchorSearch::LatestNamed("z".to_owned()))
+            .await
+            .is_empty()
+    );
     let marks = store.anchors(&tape(), AnchorSearch::All).await.unwrap();
-    let after = |name: &str, position: Position| AnchorSearch::FirstNamedAfter(name.to_owned(), position);
+    let after =
+        |name: &str, position: Position| AnchorSearch::FirstNamedAfter(name.to_owned(), position);
     assert_eq!(found(after("a", marks[0].position)).await, [3]);
     assert!(found(after("b", marks[1].position)).await.is_empty());
 }
@@ -152,54 +245,123 @@ async fn anchors_are_found(store: &dyn TapeStore) {
 async fn summaries_follow_the_tape(store: &dyn TapeStore) {
     let usage = json!({"status": "ok", "usage": {"total_tokens": 15, "prompt_tokens": 10, "prompt_tokens_details": {"cached_tokens": 4}}});
     let mut start = Entry::anchor("session/start", Some(json!({"owner": "human"})));
-    start.meta =
-        crate::SessionInfo { channel: Some("cli".to_owned()), ..crate::SessionInfo::new("cli:local") }
-            .to_map();
-    store.append(&tape(), vec![start, numbered(1)]).await.unwrap();
+    start.meta = crate::SessionInfo {
+        channel: Some("cli".to_owned()),
+        ..crate::SessionInfo::new("cli:local")
+    }
+    .to_map();
     store
-        .append(&tape(), vec![Entry::event("run", Some(usage)), Entry::event("run", Some(json!({})))])
+        .append(&tape(), vec![start, numbered(1)])
         .await
         .unwrap();
-    store.append(&tape(), vec![Entry::event("model_switch", Some(json!({"model": "a:b"})))]).await.unwrap();
+    store
+        .append(
+            &tape(),
+            vec![
+                Entry::event("run", Some(usage)),
+                Entry::event("run", Some(json!({}))),
+            ],
+        )
+        .await
+        .unwrap();
+    store
+        .append(
+            &tape(),
+            vec![Entry::event("model_switch", Some(json!({"model": "a:b"})))],
+        )
+        .await
+        .unwrap();
     let summary = store.summary(&tape()).await.unwrap();
-    assert_eq!((summary.entries, summary.anchors, summary.entries_since_last_anchor), (5, 1, 4));
+    assert_eq!(
+        (
+            summary.entries,
+            summary.anchors,
+            summary.entries_since_last_anchor
+        ),
+        (5, 1, 4)
+    );
     assert_eq!(summary.usage.map(|usage| usage.total_tokens), Some(15));
-    assert_eq!(summary.usage.and_then(|usage| usage.cache_hit_rate()), Some(0.4));
+    assert_eq!(
+        summary.usage.and_then(|usage| usage.cache_hit_rate()),
+        Some(0.4)
+    );
     assert_eq!(summary.model.as_deref(), Some("a:b"));
     assert_eq!(summary.title.as_deref(), Some("1"));
-    assert_eq!(summary.session.map(|session| session.session_id).as_deref(), Some("cli:local"));
+    assert_eq!(
+        summary.session.map(|session| session.session_id).as_deref(),
+        Some("cli:local")
+    );
 }
 
 async fn entries_are_fetched_by_id(store: &dyn TapeStore) {
     for number in 0..10 {
-        store.append(&tape(), vec![numbered(number), Entry::anchor("x", None)]).await.unwrap();
+        store
+            .append(&tape(), vec![numbered(number), Entry::anchor("x", None)])
+            .await
+            .unwrap();
     }
     let wanted = [19, 3, 99, 4].map(EntryId::new);
     let found = store.fetch(&tape(), &wanted).await.unwrap();
-    assert_eq!(found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(), [3, 4, 19]);
-    store.append(&tape(), vec![numbered(0); 3_000]).await.unwrap();
-    store.append(&tape(), vec![Entry::anchor("y", None)]).await.unwrap();
-    let found = store.fetch(&tape(), &[5, 2_000].map(EntryId::new)).await.unwrap();
-    assert_eq!(found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(), [5, 2_000]);
+    assert_eq!(
+        found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(),
+        [3, 4, 19]
+    );
+    store
+        .append(&tape(), vec![numbered(0); 3_000])
+        .await
+        .unwrap();
+    store
+        .append(&tape(), vec![Entry::anchor("y", None)])
+        .await
+        .unwrap();
+    let found = store
+        .fetch(&tape(), &[5, 2_000].map(EntryId::new))
+        .await
+        .unwrap();
+    assert_eq!(
+        found.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(),
+        [5, 2_000]
+    );
 }
 
 async fn resets_replace_everything(store: &dyn TapeStore) {
-    store.append(&tape(), vec![numbered(1), Entry::anchor("old", None), numbered(2)]).await.unwrap();
+    store
+        .append(
+            &tape(),
+            vec![numbered(1), Entry::anchor("old", None), numbered(2)],
+        )
+        .await
+        .unwrap();
     let opening = Box::new(|archived: Option<&str>| {
-        vec![Entry::anchor("new", Some(json!({"archived": archived}))), numbered(3)]
+        vec![
+            Entry::anchor("new", Some(json!({"archived": archived}))),
+            numbered(3),
+        ]
     });
-    let reset = Reset { archive: Some("20260102T030405Z".to_owned()), opening };
+    let reset = Reset {
+        archive: Some("20260102T030405Z".to_owned()),
+        opening,
+    };
     let outcome = store.reset(&tape(), reset).await.unwrap();
     assert_eq!(outcome.ids, [1, 2].map(EntryId::new));
     let entries = all(store, Span::ALL).await;
     assert_eq!(entries.len(), 2);
-    assert_eq!(entries[0].payload["state"]["archived"].as_str(), outcome.archived.as_deref());
+    assert_eq!(
+        entries[0].payload["state"]["archived"].as_str(),
+        outcome.archived.as_deref()
+    );
     assert!(outcome.archived.is_some());
     assert_eq!(store.summary(&tape()).await.unwrap().entries, 2);
-    assert_eq!(store.append(&tape(), vec![numbered(4)]).await.unwrap().ids, [EntryId::new(3)]);
+    assert_eq!(
+        store.append(&tape(), vec![numbered(4)]).await.unwrap().ids,
+        [EntryId::new(3)]
+    );
     store.reset(&tape(), Reset::empty(None)).await.unwrap();
     assert!(all(store, Span::ALL).await.is_empty());
-    assert_eq!(store.append(&tape(), vec![numbered(5)]).await.unwrap().ids, [EntryId::new(1)]);
+    assert_eq!(
+        store.append(&tape(), vec![numbered(5)]).await.unwrap().ids,
+        [EntryId::new(1)]
+    );
 }
 
 async fn archives_have_unique_names(store: &dyn TapeStore) {
@@ -220,11 +382,26 @@ async fn listings_tell_tapes_apart(store: &dyn TapeStore) {
     for tape in [&main, &other, &sidecar, &fork, &sidecar_fork] {
         store.append(tape, vec![numbered(1)]).await.unwrap();
     }
-    assert_eq!(store.list(Listing::Sessions).await.unwrap(), [main.clone(), other.clone()]);
-    assert_eq!(store.list(Listing::Sidecars(main.clone())).await.unwrap(), std::slice::from_ref(&sidecar));
-    assert_eq!(store.list(Listing::AllSidecars).await.unwrap(), std::slice::from_ref(&sidecar));
-    assert_eq!(store.list(Listing::Forks(main)).await.unwrap(), [fork.clone(), sidecar_fork.clone()]);
-    assert_eq!(store.list(Listing::AllForks).await.unwrap(), [fork, sidecar_fork]);
+    assert_eq!(
+        store.list(Listing::Sessions).await.unwrap(),
+        [main.clone(), other.clone()]
+    );
+    assert_eq!(
+        store.list(Listing::Sidecars(main.clone())).await.unwrap(),
+        std::slice::from_ref(&sidecar)
+    );
+    assert_eq!(
+        store.list(Listing::AllSidecars).await.unwrap(),
+        std::slice::from_ref(&sidecar)
+    );
+    assert_eq!(
+        store.list(Listing::Forks(main)).await.unwrap(),
+        [fork.clone(), sidecar_fork.clone()]
+    );
+    assert_eq!(
+        store.list(Listing::AllForks).await.unwrap(),
+        [fork, sidecar_fork]
+    );
     assert!(store.list(Listing::Forks(other)).await.unwrap().is_empty());
 }
 
@@ -258,5 +435,8 @@ async fn blobs_are_stored_once(store: &dyn TapeStore) {
     assert_eq!(blobs.list().await.unwrap(), std::slice::from_ref(&id));
     assert_eq!(blobs.get(&id).await.unwrap(), b"picture");
     blobs.remove(&id).await.unwrap();
-    assert_eq!(blobs.get(&id).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        blobs.get(&id).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
 }

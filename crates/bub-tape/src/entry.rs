@@ -11,7 +11,9 @@ use crate::time;
 ///
 /// Tapes written by unlocked writers may hold the same id twice, so an id names an entry for people;
 /// a [`Position`](crate::Position) is what a store reads from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct EntryId(i64);
 
@@ -131,7 +133,10 @@ impl Entry {
 
     /// A plain chat message.
     pub fn message(role: &str, content: impl Into<Value>) -> Self {
-        Self::new(Kind::Message, object([("role", role.into()), ("content", content.into())]))
+        Self::new(
+            Kind::Message,
+            object([("role", role.into()), ("content", content.into())]),
+        )
     }
 
     /// A chat message whose payload is already in the shape of the model API.
@@ -225,9 +230,15 @@ impl Entry {
 
 /// An object from literal keys, in the order given.
 pub(crate) fn object<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
-    pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    pairs
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 fn call_ids(calls: &[Value]) -> Value {
-    calls.iter().map(|call| call.get("id").cloned().unwrap_or_else(|| json!(null))).collect()
+    calls
+        .iter()
+        .map(|call| call.get("id").cloned().unwrap_or_else(|| json!(null)))
+        .collect()
 }

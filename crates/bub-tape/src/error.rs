@@ -35,7 +35,9 @@ pub enum TapeError {
         path: String,
     },
     /// The data did not reach the disk (failed fsync); it is not acknowledged: repeat.
-    #[error("`{path}` could not be made durable ({source}); the entries are not recorded, try again")]
+    #[error(
+        "`{path}` could not be made durable ({source}); the entries are not recorded, try again"
+    )]
     NotDurable {
         /// The file whose fsync failed.
         path: String,
@@ -110,8 +112,14 @@ impl TapeError {
         let path = path.display().to_string();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::NoSpace { path },
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::Denied { path },
-            _ => Self::Io { action, path, source: Arc::new(source) },
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+                Self::Denied { path }
+            }
+            _ => Self::Io {
+                action,
+                path,
+                source: Arc::new(source),
+            },
         }
     }
 }

@@ -65,8 +65,9 @@ use self::{
     thrift::Thrift,
 };
 use crate::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease, Listing,
-    Reset, ResetOutcome, Result, Sieve, Span, Summary, TapeError, TapeName, TapeStore, Wait,
+    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease,
+    Listing, Reset, ResetOutcome, Result, Sieve, Span, Summary, TapeError, TapeName, TapeStore,
+    Wait,
     fs::{Fs, RealFs},
 };
 
@@ -99,10 +100,20 @@ impl FileStore {
     /// The same on another file system.
     pub fn with_fs(root: impl Into<PathBuf>, durability: Durability, fs: Arc<dyn Fs>) -> Self {
         let slots = Arc::new_cyclic(|slots| {
-            let fs = Arc::new(Thrift { fs, slots: Weak::clone(slots) });
-            Slots::new(Arc::new(Shared { fs, layout: Layout::new(root.into()), durability }))
+            let fs = Arc::new(Thrift {
+                fs,
+                slots: Weak::clone(slots),
+            });
+            Slots::new(Arc::new(Shared {
+                fs,
+                layout: Layout::new(root.into()),
+                durability,
+            }))
         });
-        Self { shared: Arc::clone(&slots.shared), slots }
+        Self {
+            shared: Arc::clone(&slots.shared),
+            slots,
+        }
     }
 
     /// Deletes the index of a tape and makes it again.
@@ -119,17 +130,21 @@ impl FileStore {
     fn list_now(shared: &Shared, listing: &Listing) -> Result<Vec<TapeName>> {
         let directory = match listing {
             Listing::Forks(_) | Listing::AllForks => shared.layout.forks(),
-            Listing::Sessions | Listing::SessionsSince(_) | Listing::Sidecars(_) | Listing::AllSidecars => {
-                shared.layout.root().to_path_buf()
-            }
+            Listing::Sessions
+            | Listing::SessionsSince(_)
+            | Listing::Sidecars(_)
+            | Listing::AllSidecars => shared.layout.root().to_path_buf(),
         };
         let names = missing_is_none(shared.fs.read_dir(&directory));
-        let names = names.map_err(|error| shared.error("list", &directory, error))?.unwrap_or_default();
+        let names = names
+            .map_err(|error| shared.error("list", &directory, error))?
+            .unwrap_or_default();
         let stems = names.iter().filter_map(|name| name.strip_suffix(".jsonl"));
         let mut tapes: Vec<_> = stems.filter_map(|stem| TapeName::new(stem).ok()).collect();
         tapes.retain(|tape| listing.includes(tape));
         if let Listing::SessionsSince(since) = listing {
-            let modified = |tape: &TapeName| shared.fs.stat(&shared.layout.tape(tape)).ok()?.modified;
+            let modified =
+                |tape: &TapeName| shared.fs.stat(&shared.layout.tape(tape)).ok()?.modified;
             tapes.retain(|tape| modified(tape).is_none_or(|modified| modified >= *since));
         }
         tapes.sort();
@@ -142,7 +157,10 @@ impl FileStore {
         }
         let slot = self.slots.get(tape);
         let (reply, answer) = oneshot::channel();
-        slot.enqueue(Pending { batch: Batch::new(entries), reply });
+        slot.enqueue(Pending {
+            batch: Batch::new(entries),
+            reply,
+        });
         // Into the page cache of a free tape it is quicker than waking another thread.
         if self.shared.durability == Durability::Always || !slot.drain_if_free() {
             blocking(move || {
@@ -156,7 +174,11 @@ impl FileStore {
 
     /// An anchor behind that id, not far behind it: reading backwards from there finds the entry soon.
     async fn anchor_beyond(&self, tape: &TapeName, id: EntryId) -> Result<Option<AnchorMark>> {
-        let last = self.anchors(tape, AnchorSearch::Latest(1)).await?.pop().filter(|last| last.id > id);
+        let last = self
+            .anchors(tape, AnchorSearch::Latest(1))
+            .await?
+            .pop()
+            .filter(|last| last.id > id);
         match last {
             // What is asked for is usually recent; only for the rest is it worth going through all anchors.
             Some(last) if last.id.get() - id.get() > NEAR_IDS => {
@@ -173,7 +195,9 @@ impl FileStore {
             return Ok(Vec::new());
         };
         let start = self.anchor_beyond(tape, *highest).await?;
-        let span = start.map_or(Span::ALL, |mark| Span::ALL.before(mark.position)).newest_first();
+        let span = start
+            .map_or(Span::ALL, |mark| Span::ALL.before(mark.position))
+            .newest_first();
         let mut stream = self.read(tape, span);
         let mut found = Vec::new();
         while let Some(entry) = stream.next().await.transpose()? {
@@ -199,19 +223,42 @@ impl TapeStore for FileStore {
         Box::pin(blocking(move || Self::list_now(&shared, &listing)))
     }
 
-    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+    fn append<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        batch: Vec<Entry>,
+    ) -> BoxFuture<'a, Result<Appended>> {
         Box::pin(self.append_batch(tape, batch))
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
-        read::entries(Arc::clone(&self.shared), self.slots.get(tape), tape.clone(), span)
+        read::entries(
+            Arc::clone(&self.shared),
+            self.slots.get(tape),
+            tape.clone(),
+            span,
+        )
     }
 
-    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
-        sift::entries(Arc::clone(&self.shared), self.slots.get(tape), tape.clone(), (span, sieve))
+    fn sift<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        span: Span,
+        sieve: Arc<dyn Sieve>,
+    ) -> EntryStream<'a> {
+        sift::entries(
+            Arc::clone(&self.shared),
+            self.slots.get(tape),
+            tape.clone(),
+            (span, sieve),
+        )
     }
 
-    fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+    fn fetch<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        ids: &'a [EntryId],
+    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
         Box::pin(self.fetch_now(tape, ids))
     }
 
@@ -221,9 +268,10 @@ impl TapeStore for FileStore {
         search: AnchorSearch,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         let slot = self.slots.get(tape);
-        if let (AnchorSearch::Latest(1), Some(last)) =
-            (&search, slot.if_known(|core, _| core.index.summary.last_anchor.clone()))
-        {
+        if let (AnchorSearch::Latest(1), Some(last)) = (
+            &search,
+            slot.if_known(|core, _| core.index.summary.last_anchor.clone()),
+        ) {
             return Box::pin(std::future::ready(Ok(last.into_iter().collect())));
         }
         Box::pin(blocking(move || slot.core().anchors(&search)))
@@ -242,7 +290,11 @@ impl TapeStore for FileStore {
         Box::pin(blocking(move || slot.core().archive(&stamp)))
     }
 
-    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+    fn reset<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        reset: Reset,
+    ) -> BoxFuture<'a, Result<ResetOutcome>> {
         let slot = self.slots.get(tape);
         Box::pin(blocking(move || slot.core().reset(reset)))
     }
@@ -276,7 +328,9 @@ static HANDS: LazyLock<Semaphore> = LazyLock::new(|| {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return work() };
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return work();
+    };
     let with = |hand: Option<SemaphorePermit<'static>>| {
         move || {
             let done = work();
@@ -287,7 +341,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
     let done = if let Ok(hand) = HANDS.try_acquire() {
         runtime.spawn_blocking(with(Some(hand))).await
     } else {
-        let queued = async move { tokio::task::spawn_blocking(with(HANDS.acquire().await.ok())).await };
+        let queued =
+            async move { tokio::task::spawn_blocking(with(HANDS.acquire().await.ok())).await };
         runtime.spawn(queued).await.unwrap_or_else(Err)
     };
     done.unwrap_or_else(|_| Err(interrupted()))
@@ -295,5 +350,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 fn interrupted() -> TapeError {
     let source = io::Error::new(io::ErrorKind::Interrupted, "the runtime is shutting down");
-    TapeError::Io { action: "finish work on", path: "the tape".to_owned(), source: source.into() }
+    TapeError::Io {
+        action: "finish work on",
+        path: "the tape".to_owned(),
+        source: source.into(),
+    }
 }

@@ -22,8 +22,8 @@ use serde_json::{Value, json};
 use self::overlay::{Journal, Overlay};
 pub use self::recover::{Recovered, recover, recover_all};
 use crate::{
-    AnchorSearch, Entry, EntryId, Kind, Lease, Reset, Result, Span, Tape, TapeError, TapeName, TapeStore,
-    Wait, entry::object,
+    AnchorSearch, Entry, EntryId, Kind, Lease, Reset, Result, Span, Tape, TapeError, TapeName,
+    TapeStore, Wait, entry::object,
 };
 
 /// The kind of a journal's first entry. It never reaches a tape.
@@ -41,7 +41,11 @@ pub enum MergeBack {
 impl MergeBack {
     /// Temporary sessions (`temp/…`) leave nothing behind, all others are merged.
     pub fn for_session(session_id: &str) -> Self {
-        if session_id.starts_with("temp/") { Self::No } else { Self::Yes }
+        if session_id.starts_with("temp/") {
+            Self::No
+        } else {
+            Self::Yes
+        }
     }
 }
 
@@ -70,7 +74,11 @@ impl Tape {
         let id = new_id();
         let journal = self.name().fork(&id)?;
         let lease = self.store().lease(&journal, Wait::No).await?;
-        let header = Header { merge_back, base: self.summary().await?.max_id, reset: false };
+        let header = Header {
+            merge_back,
+            base: self.summary().await?.max_id,
+            reset: false,
+        };
         self.store().append(&journal, vec![header.entry()]).await?;
         let mut sidecars = Vec::new();
         for sidecar in self.sidecars() {
@@ -79,11 +87,23 @@ impl Tape {
             sidecars.push((name, journal));
         }
         let mut managed = vec![Journal::new(self.name().clone(), journal.clone())];
-        managed.extend(sidecars.iter().map(|(name, journal)| Journal::new(name.clone(), journal.clone())));
+        managed.extend(
+            sidecars
+                .iter()
+                .map(|(name, journal)| Journal::new(name.clone(), journal.clone())),
+        );
         let overlay = Overlay::new(Arc::clone(self.store()), managed, merge_back);
         let tape = self.clone().with_store(Arc::new(overlay));
         let parent = Arc::clone(self.store());
-        Ok(Fork { tape, parent, journal, sidecars, id, merge_back, _lease: lease })
+        Ok(Fork {
+            tape,
+            parent,
+            journal,
+            sidecars,
+            id,
+            merge_back,
+            _lease: lease,
+        })
     }
 }
 
@@ -108,7 +128,11 @@ impl Fork {
 
     /// Appends everything to the parent: sidecars first, then the tape, each as one batch.
     pub async fn merge(self) -> Result<Merged> {
-        let merge = Merge { store: &*self.parent, main: self.tape.name(), id: &self.id };
+        let merge = Merge {
+            store: &*self.parent,
+            main: self.tape.name(),
+            id: &self.id,
+        };
         merge.all(&self.journal, &self.sidecars, Vec::new()).await
     }
 
@@ -147,7 +171,11 @@ impl Header {
         }
         let flag = |key: &str| entry.payload.get(key).and_then(Value::as_bool);
         Some(Self {
-            merge_back: if flag("merge_back")? { MergeBack::Yes } else { MergeBack::No },
+            merge_back: if flag("merge_back")? {
+                MergeBack::Yes
+            } else {
+                MergeBack::No
+            },
             base: EntryId::new(entry.payload.get("base")?.as_i64()?),
             reset: flag("reset")?,
         })
@@ -179,7 +207,10 @@ impl Merge<'_> {
                 Err(error) => notes.push(sidecar_failure(target, &error)),
             }
         }
-        let failed = notes.iter().filter(|note| note.name() == Some("sidecar.merge")).count();
+        let failed = notes
+            .iter()
+            .filter(|note| note.name() == Some("sidecar.merge"))
+            .count();
         entries += self.one(self.main, journal, notes).await?;
         if failed == 0 {
             self.store.discard(journal).await?;
@@ -193,16 +224,28 @@ impl Merge<'_> {
 
     /// Merges one journal with some notes behind it, unless that was done before.
     async fn one(&self, target: &TapeName, journal: &TapeName, notes: Vec<Entry>) -> Result<usize> {
-        let Some((header, mut batch)) = read_journal(self.store, journal).await? else { return Ok(0) };
+        let Some((header, mut batch)) = read_journal(self.store, journal).await? else {
+            return Ok(0);
+        };
         batch.extend(notes);
-        let Some(last) = batch.last_mut() else { return Ok(0) };
+        let Some(last) = batch.last_mut() else {
+            return Ok(0);
+        };
         last.meta.insert("fork".to_owned(), self.id.into());
         if self.was_merged(target, header).await? {
             return Ok(0);
         }
         let count = batch.len();
         if header.reset {
-            self.store.reset(target, Reset { archive: None, opening: Box::new(move |_| batch) }).await?;
+            self.store
+                .reset(
+                    target,
+                    Reset {
+                        archive: None,
+                        opening: Box::new(move |_| batch),
+                    },
+                )
+                .await?;
         } else {
             self.store.append(target, batch).await?;
         }
@@ -224,9 +267,14 @@ impl Merge<'_> {
     }
 }
 
-async fn read_journal(store: &dyn TapeStore, journal: &TapeName) -> Result<Option<(Header, Vec<Entry>)>> {
+async fn read_journal(
+    store: &dyn TapeStore,
+    journal: &TapeName,
+) -> Result<Option<(Header, Vec<Entry>)>> {
     let mut entries: Vec<Entry> = store.read(journal, Span::ALL).try_collect().await?;
-    let Some(header) = entries.first().and_then(Header::read) else { return Ok(None) };
+    let Some(header) = entries.first().and_then(Header::read) else {
+        return Ok(None);
+    };
     entries.remove(0);
     // Repairs of the journal are nobody's history.
     entries.retain(|entry| entry.name() != Some("tape.repaired"));
@@ -242,7 +290,10 @@ fn sidecar_failure(target: &TapeName, error: &TapeError) -> Entry {
 fn new_id() -> String {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    format!("{:016x}", RandomState::new().hash_one((std::process::id(), count)))
+    format!(
+        "{:016x}",
+        RandomState::new().hash_one((std::process::id(), count))
+    )
 }
 
 /// Keeps the search type in one place for the overlay.

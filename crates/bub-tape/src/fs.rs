@@ -118,7 +118,9 @@ pub struct RealFs;
 
 /// A pipe has no end, and a link to nowhere would put a file outside the store.
 fn refuse_odd_file(path: &Path) -> io::Result<()> {
-    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
     let is_fine = match fs::metadata(path) {
         Ok(target) => target.is_file() || target.is_dir(),
         Err(_) => !found.is_symlink(),
@@ -126,7 +128,10 @@ fn refuse_odd_file(path: &Path) -> io::Result<()> {
     if is_fine {
         Ok(())
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        ))
     }
 }
 
@@ -176,7 +181,11 @@ impl Fs for RealFs {
 
 impl From<fs::Metadata> for FileStat {
     fn from(metadata: fs::Metadata) -> Self {
-        Self { inode: metadata.ino(), size: metadata.len(), modified: metadata.modified().ok() }
+        Self {
+            inode: metadata.ino(),
+            size: metadata.len(),
+            modified: metadata.modified().ok(),
+        }
     }
 }
 

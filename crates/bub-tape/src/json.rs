@@ -11,7 +11,9 @@ const MAX_DEPTH: usize = 1_000;
 
 /// Parses JSON text, replacing what JSON cannot express. `None` when it is not JSON even then.
 pub fn parse_lossy(text: &str) -> Option<Value> {
-    serde_json::from_str(text).ok().or_else(|| parse_lenient(text))
+    serde_json::from_str(text)
+        .ok()
+        .or_else(|| parse_lenient(text))
 }
 
 /// The forgiving path alone.
@@ -44,7 +46,10 @@ impl Parser<'_> {
     }
 
     fn literal(&mut self, word: &str, value: Value) -> Option<Value> {
-        self.text.get(self.at..)?.starts_with(word).then(|| self.at += word.len())?;
+        self.text
+            .get(self.at..)?
+            .starts_with(word)
+            .then(|| self.at += word.len())?;
         Some(value)
     }
 
@@ -122,7 +127,10 @@ impl Parser<'_> {
         let mut out = String::new();
         loop {
             let rest = self.text.get(self.at..)?;
-            let plain = rest.bytes().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..=0x1f)).count();
+            let plain = rest
+                .bytes()
+                .take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..=0x1f))
+                .count();
             out.push_str(rest.get(..plain)?);
             self.at += plain;
             match self.peek()? {
@@ -175,7 +183,10 @@ impl Parser<'_> {
 
     fn hex4(&mut self) -> Option<u32> {
         let digits = self.text.get(self.at..self.at + 4)?;
-        digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(())?;
+        digits
+            .bytes()
+            .all(|byte| byte.is_ascii_hexdigit())
+            .then_some(())?;
         self.at += 4;
         u32::from_str_radix(digits, 16).ok()
     }

@@ -61,13 +61,15 @@ pub use search::{Found, Hit, SEARCH_MARKER, Search};
 pub use sidecar::Sidecar;
 pub use sieve::Sieve;
 pub use store::{
-    AnchorMark, AnchorSearch, Appended, BoxFuture, EntryStream, Lease, Listing, Opening, Position, Reset,
-    ResetOutcome, Span, TapeStore, Wait,
+    AnchorMark, AnchorSearch, Appended, BoxFuture, EntryStream, Lease, Listing, Opening, Position,
+    Reset, ResetOutcome, Span, TapeStore, Wait,
 };
 pub use summary::{SessionInfo, Summary, Usage};
 pub use tape::{ResetReport, Tape, TapeInfo, handoff_entries};
 pub use time::{archive_stamp, now_iso, run_id};
-pub use view::{INTERRUPTED, Message, OPENING_LINE, REPLACES, TOOL_DONE, View, ViewOptions, tool_done};
+pub use view::{
+    INTERRUPTED, Message, OPENING_LINE, REPLACES, TOOL_DONE, View, ViewOptions, tool_done,
+};
 
 /// What every fallible operation of this crate returns.
 pub type Result<T, E = TapeError> = std::result::Result<T, E>;

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Entry, Reset, ResetReport, Result, SESSION_START, SessionInfo, Tape, TapeName, tape::handoff_entries,
-    time,
+    Entry, Reset, ResetReport, Result, SESSION_START, SessionInfo, Tape, TapeName,
+    tape::handoff_entries, time,
 };
 
 impl Tape {
@@ -16,13 +16,20 @@ impl Tape {
         let stamp = archive.then(time::archive_stamp);
         let session = self.summary().await?.session;
         let opening = move |archived: Option<&str>| opening_entries(session.as_ref(), archived);
-        let reset = Reset { archive: stamp.clone(), opening: Box::new(opening) };
+        let reset = Reset {
+            archive: stamp.clone(),
+            opening: Box::new(opening),
+        };
         let outcome = self.store().reset(self.name(), reset).await?;
         for sidecar in self.sidecars() {
-            let events = self.reset_one(&sidecar.name, "tape.reset", stamp.as_deref()).await?;
+            let events = self
+                .reset_one(&sidecar.name, "tape.reset", stamp.as_deref())
+                .await?;
             self.append_all(events).await?;
         }
-        Ok(ResetReport { archived: outcome.archived })
+        Ok(ResetReport {
+            archived: outcome.archived,
+        })
     }
 
     /// Keeps a copy of a sidecar and records it; `reason` is `manual` in the original's command.
@@ -30,7 +37,13 @@ impl Tape {
         let tape = self.sidecar(name)?;
         let stamp = time::archive_stamp();
         let archived = self.store().archive(tape.name(), &stamp).await;
-        self.append(sidecar_event("sidecar.archive", name, reason, archived.as_ref().map(Some))).await?;
+        self.append(sidecar_event(
+            "sidecar.archive",
+            name,
+            reason,
+            archived.as_ref().map(Some),
+        ))
+        .await?;
         archived
     }
 
@@ -48,14 +61,24 @@ impl Tape {
         let mut events = Vec::new();
         if let Some(stamp) = stamp {
             let archived = self.store().archive(&tape, stamp).await;
-            events.push(sidecar_event("sidecar.archive", name, reason, archived.as_ref().map(Some)));
+            events.push(sidecar_event(
+                "sidecar.archive",
+                name,
+                reason,
+                archived.as_ref().map(Some),
+            ));
             if archived.is_err() {
                 events.push(skipped_event(name, reason));
                 return Ok(events);
             }
         }
         let reset = self.store().reset(&tape, Reset::empty(None)).await;
-        events.push(sidecar_event("sidecar.reset", name, reason, reset.as_ref().map(|_| None)));
+        events.push(sidecar_event(
+            "sidecar.reset",
+            name,
+            reason,
+            reset.as_ref().map(|_| None),
+        ));
         Ok(events)
     }
 }
@@ -65,7 +88,11 @@ fn opening_entries(session: Option<&SessionInfo>, archived: Option<&str>) -> Vec
     if let (Some(state), Some(path)) = (state.as_object_mut(), archived) {
         state.insert("archived".to_owned(), path.into());
     }
-    handoff_entries(SESSION_START, Some(state), session.map(SessionInfo::to_map).unwrap_or_default())
+    handoff_entries(
+        SESSION_START,
+        Some(state),
+        session.map(SessionInfo::to_map).unwrap_or_default(),
+    )
 }
 
 fn sidecar_event<E: ToString>(
@@ -76,7 +103,10 @@ fn sidecar_event<E: ToString>(
 ) -> Entry {
     let mut data = Map::new();
     data.insert("sidecar".to_owned(), name.into());
-    data.insert("status".to_owned(), if outcome.is_ok() { "ok" } else { "error" }.into());
+    data.insert(
+        "status".to_owned(),
+        if outcome.is_ok() { "ok" } else { "error" }.into(),
+    );
     data.insert("reason".to_owned(), reason.into());
     match outcome {
         Ok(Some(path)) => {
@@ -91,6 +121,7 @@ fn sidecar_event<E: ToString>(
 }
 
 fn skipped_event(name: &str, reason: &str) -> Entry {
-    let data = json!({"sidecar": name, "status": "skipped", "reason": reason, "cause": "archive_failed"});
+    let data =
+        json!({"sidecar": name, "status": "skipped", "reason": reason, "cause": "archive_failed"});
     Entry::event("sidecar.reset", Some(data)).outside_context()
 }

@@ -14,7 +14,9 @@ pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
         drop_media(&mut entry);
         return Ok(entry);
     }
-    let Some(Value::Array(parts)) = entry.payload.get_mut("content") else { return Ok(entry) };
+    let Some(Value::Array(parts)) = entry.payload.get_mut("content") else {
+        return Ok(entry);
+    };
     if parts.iter().all(is_text) {
         return Ok(entry);
     }
@@ -35,18 +37,31 @@ pub async fn detach(blobs: &dyn BlobStore, mut entry: Entry) -> Result<Entry> {
 /// Puts the media of a message back where they stood. A blob that is gone is left out.
 pub async fn attach(blobs: &dyn BlobStore, entry: &Entry) -> Result<Entry> {
     let mut entry = entry.clone();
-    let Some(Value::Array(media)) = entry.meta.get("media").cloned() else { return Ok(entry) };
-    let Some(Value::Array(parts)) = entry.payload.get_mut("content") else { return Ok(entry) };
+    let Some(Value::Array(media)) = entry.meta.get("media").cloned() else {
+        return Ok(entry);
+    };
+    let Some(Value::Array(parts)) = entry.payload.get_mut("content") else {
+        return Ok(entry);
+    };
     for item in media {
-        let Some(part) = load(blobs, &item).await? else { continue };
-        let index = item.get("index").and_then(Value::as_u64).and_then(|index| usize::try_from(index).ok());
+        let Some(part) = load(blobs, &item).await? else {
+            continue;
+        };
+        let index = item
+            .get("index")
+            .and_then(Value::as_u64)
+            .and_then(|index| usize::try_from(index).ok());
         parts.insert(index.unwrap_or(usize::MAX).min(parts.len()), part);
     }
     Ok(entry)
 }
 
 async fn load(blobs: &dyn BlobStore, item: &Value) -> Result<Option<Value>> {
-    let Some(id) = item.get("blob").and_then(Value::as_str).and_then(|id| BlobId::parse(id).ok()) else {
+    let Some(id) = item
+        .get("blob")
+        .and_then(Value::as_str)
+        .and_then(|id| BlobId::parse(id).ok())
+    else {
         return Ok(None);
     };
     match blobs.get(&id).await {
@@ -61,7 +76,11 @@ fn drop_media(entry: &mut Entry) {
         if let Some(value) = entry.payload.get_mut(key) {
             keep_text(value);
         }
-        if let Some(value) = entry.payload.get_mut("data").and_then(|data| data.get_mut(key)) {
+        if let Some(value) = entry
+            .payload
+            .get_mut("data")
+            .and_then(|data| data.get_mut(key))
+        {
             keep_text(value);
         }
     }

@@ -9,9 +9,9 @@ use std::{
 use futures_util::stream;
 
 use crate::{
-    AnchorMark, AnchorSearch, Appended, BlobId, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease,
-    Listing, Order, Position, Reset, ResetOutcome, Result, Span, Summary, TapeError, TapeName, TapeStore,
-    Wait,
+    AnchorMark, AnchorSearch, Appended, BlobId, BlobStore, BoxFuture, Entry, EntryId, EntryStream,
+    Lease, Listing, Order, Position, Reset, ResetOutcome, Result, Span, Summary, TapeError,
+    TapeName, TapeStore, Wait,
 };
 
 /// A store that forgets everything when it is dropped. Clones share their tapes.
@@ -50,9 +50,15 @@ impl Recorded {
     }
 
     fn span(&self, span: Span) -> Vec<Arc<Entry>> {
-        let inside = |(index, _): &(usize, &Arc<Entry>)| span.contains(Position::new(*index as u64));
-        let mut entries: Vec<_> =
-            self.entries.iter().enumerate().filter(inside).map(|(_, entry)| Arc::clone(entry)).collect();
+        let inside =
+            |(index, _): &(usize, &Arc<Entry>)| span.contains(Position::new(*index as u64));
+        let mut entries: Vec<_> = self
+            .entries
+            .iter()
+            .enumerate()
+            .filter(inside)
+            .map(|(_, entry)| Arc::clone(entry))
+            .collect();
         if span.order == Order::NewestFirst {
             entries.reverse();
         }
@@ -68,7 +74,14 @@ impl MemoryStore {
 
     /// The entries of an archive, by the name [`TapeStore::archive`] returned.
     pub fn archived(&self, name: &str) -> Option<Vec<Entry>> {
-        Some(self.lock().archives.get(name)?.iter().map(|entry| (**entry).clone()).collect())
+        Some(
+            self.lock()
+                .archives
+                .get(name)?
+                .iter()
+                .map(|entry| (**entry).clone())
+                .collect(),
+        )
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
@@ -78,9 +91,18 @@ impl MemoryStore {
 
     fn try_lease(&self, tape: &TapeName) -> Result<Lease> {
         if !self.lock().leased.insert(tape.clone()) {
-            return Err(TapeError::Busy { tape: tape.to_string(), holder: "this process".to_owned() });
+            return Err(TapeError::Busy {
+                tape: tape.to_string(),
+                holder: "this process".to_owned(),
+            });
         }
-        Ok(Lease::new(tape.clone(), MemoryLease { store: self.clone(), tape: tape.clone() }))
+        Ok(Lease::new(
+            tape.clone(),
+            MemoryLease {
+                store: self.clone(),
+                tape: tape.clone(),
+            },
+        ))
     }
 }
 
@@ -97,7 +119,11 @@ impl Drop for MemoryLease {
 
 impl Shared {
     fn archive(&mut self, tape: &TapeName, stamp: &str) -> String {
-        let entries = self.tapes.get(tape).map(|recorded| recorded.entries.clone()).unwrap_or_default();
+        let entries = self
+            .tapes
+            .get(tape)
+            .map(|recorded| recorded.entries.clone())
+            .unwrap_or_default();
         let mut name = format!("memory:{tape}.{stamp}");
         let mut number = 1;
         while self.archives.contains_key(&name) {
@@ -111,29 +137,59 @@ impl Shared {
 
 impl TapeStore for MemoryStore {
     fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>> {
-        let names = self.lock().tapes.keys().filter(|name| listing.includes(name)).cloned().collect();
+        let names = self
+            .lock()
+            .tapes
+            .keys()
+            .filter(|name| listing.includes(name))
+            .cloned()
+            .collect();
         Box::pin(ready(Ok(names)))
     }
 
-    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+    fn append<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        batch: Vec<Entry>,
+    ) -> BoxFuture<'a, Result<Appended>> {
         Box::pin(async move {
             if batch.is_empty() {
                 return Ok(Appended { ids: Vec::new() });
             }
-            let ids = self.lock().tapes.entry(tape.clone()).or_default().append(batch);
+            let ids = self
+                .lock()
+                .tapes
+                .entry(tape.clone())
+                .or_default()
+                .append(batch);
             Ok(Appended { ids })
         })
     }
 
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
-        let entries = self.lock().tapes.get(tape).map(|recorded| recorded.span(span)).unwrap_or_default();
-        Box::pin(stream::iter(entries.into_iter().map(|entry| Ok((*entry).clone()))))
+        let entries = self
+            .lock()
+            .tapes
+            .get(tape)
+            .map(|recorded| recorded.span(span))
+            .unwrap_or_default();
+        Box::pin(stream::iter(
+            entries.into_iter().map(|entry| Ok((*entry).clone())),
+        ))
     }
 
-    fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+    fn fetch<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        ids: &'a [EntryId],
+    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
         let wanted: HashSet<_> = ids.iter().collect();
         let shared = self.lock();
-        let entries = shared.tapes.get(tape).map(|recorded| recorded.entries.as_slice()).unwrap_or_default();
+        let entries = shared
+            .tapes
+            .get(tape)
+            .map(|recorded| recorded.entries.as_slice())
+            .unwrap_or_default();
         let found = entries
             .iter()
             .filter(|entry| wanted.contains(&entry.id))
@@ -148,13 +204,21 @@ impl TapeStore for MemoryStore {
         search: AnchorSearch,
     ) -> BoxFuture<'a, Result<Vec<AnchorMark>>> {
         let shared = self.lock();
-        let marks = shared.tapes.get(tape).map(|recorded| recorded.marks.as_slice()).unwrap_or_default();
+        let marks = shared
+            .tapes
+            .get(tape)
+            .map(|recorded| recorded.marks.as_slice())
+            .unwrap_or_default();
         Box::pin(ready(Ok(search.pick(marks))))
     }
 
     fn summary<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<Summary>> {
-        let summary =
-            self.lock().tapes.get(tape).map(|recorded| recorded.summary.clone()).unwrap_or_default();
+        let summary = self
+            .lock()
+            .tapes
+            .get(tape)
+            .map(|recorded| recorded.summary.clone())
+            .unwrap_or_default();
         Box::pin(ready(Ok(summary)))
     }
 
@@ -162,7 +226,11 @@ impl TapeStore for MemoryStore {
         Box::pin(async move { Ok(self.lock().archive(tape, stamp)) })
     }
 
-    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+    fn reset<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        reset: Reset,
+    ) -> BoxFuture<'a, Result<ResetOutcome>> {
         Box::pin(async move {
             let mut shared = self.lock();
             let archived = reset.archive.map(|stamp| shared.archive(tape, &stamp));
@@ -207,7 +275,9 @@ impl BlobStore for MemoryBlobs {
 
     fn get<'a>(&'a self, id: &'a BlobId) -> BoxFuture<'a, Result<Vec<u8>>> {
         let found = self.lock().get(id).cloned();
-        Box::pin(ready(found.ok_or_else(|| TapeError::NotFound(format!("Blob {id} was not found.")))))
+        Box::pin(ready(found.ok_or_else(|| {
+            TapeError::NotFound(format!("Blob {id} was not found."))
+        })))
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<BlobId>>> {

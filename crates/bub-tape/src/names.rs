@@ -23,7 +23,9 @@ impl TapeName {
         let name = name.into();
         match complaint(&name) {
             None => Ok(Self(name)),
-            Some(why) => Err(TapeError::InvalidInput(format!("Invalid tape name {name:?}: {why}."))),
+            Some(why) => Err(TapeError::InvalidInput(format!(
+                "Invalid tape name {name:?}: {why}."
+            ))),
         }
     }
 
@@ -31,7 +33,11 @@ impl TapeName {
     ///
     /// `workspace` is the resolved path as text; the same session id in another workspace is another tape.
     pub fn for_session(workspace: &str, session_id: &str) -> Self {
-        Self(format!("{}__{}", short_md5(workspace), short_md5(session_id)))
+        Self(format!(
+            "{}__{}",
+            short_md5(workspace),
+            short_md5(session_id)
+        ))
     }
 
     /// The tape of a sidecar: `<tape>__sidecar__<name>`.
@@ -56,7 +62,11 @@ impl TapeName {
 
     /// The tape and sidecar name, when this is a sidecar.
     pub fn as_sidecar(&self) -> Option<(&str, &str)> {
-        if self.is_fork() { None } else { self.0.split_once(SIDECAR) }
+        if self.is_fork() {
+            None
+        } else {
+            self.0.split_once(SIDECAR)
+        }
     }
 
     /// The tape and fork id, when this is a fork's journal.
@@ -89,7 +99,9 @@ fn complaint(name: &str) -> Option<&'static str> {
     if name.contains(['/', '\\', ':']) {
         return Some("it contains a path separator");
     }
-    name.chars().any(char::is_control).then_some("it contains a control character")
+    name.chars()
+        .any(char::is_control)
+        .then_some("it contains a control character")
 }
 
 fn short_md5(text: &str) -> String {
@@ -101,9 +113,11 @@ fn short_md5(text: &str) -> String {
 /// Lowercase hexadecimal.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a `String` cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }

@@ -75,7 +75,11 @@ impl Query {
     /// Only what follows the latest anchor of that name; an empty name clears the window.
     pub fn after_anchor(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
-        self.window = if name.is_empty() { Window::All } else { Window::After(name) };
+        self.window = if name.is_empty() {
+            Window::All
+        } else {
+            Window::After(name)
+        };
         self
     }
 
@@ -93,7 +97,10 @@ impl Query {
 
     /// Only what was written between two dates.
     pub fn between_dates(mut self, start: impl Into<String>, end: impl Into<String>) -> Self {
-        self.dates = DateRange { start: Some(start.into()), end: Some(end.into()) };
+        self.dates = DateRange {
+            start: Some(start.into()),
+            end: Some(end.into()),
+        };
         self
     }
 

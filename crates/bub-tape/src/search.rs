@@ -49,7 +49,12 @@ impl Search {
     /// A search of all messages and tool results.
     pub fn new(text: impl Into<String>) -> Self {
         let within = Query::new().kinds([Kind::Message, Kind::ToolResult]);
-        Self { text: text.into(), within, limit: DEFAULT_LIMIT, fuzzy: true }
+        Self {
+            text: text.into(),
+            within,
+            limit: DEFAULT_LIMIT,
+            fuzzy: true,
+        }
     }
 
     /// Looks at other entries.
@@ -95,9 +100,20 @@ impl Tape {
     /// Searches the tape, what the running turn has written included.
     pub async fn search(&self, search: &Search) -> Result<Found> {
         let wanted = Wanted::new(search.text.trim());
-        let words = if search.fuzzy { Words::new(wanted.folded()) } else { None };
-        let blurred = words.as_ref().map(|words| Arc::new(Blurred::new(words, wanted.folded())));
-        let query = Query { text: None, limit: None, ..search.within.clone() }.newest_first();
+        let words = if search.fuzzy {
+            Words::new(wanted.folded())
+        } else {
+            None
+        };
+        let blurred = words
+            .as_ref()
+            .map(|words| Arc::new(Blurred::new(words, wanted.folded())));
+        let query = Query {
+            text: None,
+            limit: None,
+            ..search.within.clone()
+        }
+        .newest_first();
         let sieve = |outside| sieve(blurred.as_ref(), &wanted, outside);
         let mut entries = query.run_for_search(&**self.store(), self.name(), sieve);
         let mut gathered = Gathered::new(search.limit);
@@ -135,14 +151,26 @@ fn compare(entry: Entry, wanted: &Wanted, words: Option<&Words>) -> Option<Hit> 
         snippet.is_some()
     });
     if let Some(snippet) = snippet {
-        return Some(Hit { entry, snippet, exact: true });
+        return Some(Hit {
+            entry,
+            snippet,
+            exact: true,
+        });
     }
     let place = words?.find_in(&entry)?;
-    Some(Hit { entry, snippet: snippet::snippet(&place.text, place.at), exact: false })
+    Some(Hit {
+        entry,
+        snippet: snippet::snippet(&place.text, place.at),
+        exact: false,
+    })
 }
 
 /// Calls `visit` with the texts of a payload until it returns `true`. What every message has says nothing about it.
 fn visit_texts(entry: &Entry, visit: &mut dyn FnMut(&str) -> bool) {
-    let mut visit = |key: Option<&str>, text: &str| !matches!(key, Some("role" | "type")) && visit(text);
-    let _ = entry.payload.iter().any(|(key, value)| each_text(Some(key), value, false, &mut visit));
+    let mut visit =
+        |key: Option<&str>, text: &str| !matches!(key, Some("role" | "type")) && visit(text);
+    let _ = entry
+        .payload
+        .iter()
+        .any(|(key, value)| each_text(Some(key), value, false, &mut visit));
 }

@@ -14,7 +14,10 @@ pub struct Sidecar {
 impl Sidecar {
     /// A sidecar of that name.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), description: String::new() }
+        Self {
+            name: name.into(),
+            description: String::new(),
+        }
     }
 
     /// Says what it is for.

@@ -27,7 +27,9 @@ pub type EntryStream<'a> = Pin<Box<dyn Stream<Item = Result<Entry>> + Send + 'a>
 
 /// Where an entry stands on its tape. Only its order means something outside the store that issued it, and only until
 /// that tape is reset.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Position(u64);
 
@@ -56,28 +58,44 @@ pub struct Span {
 
 impl Span {
     /// The whole tape, oldest first.
-    pub const ALL: Self = Self { start: Bound::Unbounded, end: Bound::Unbounded, order: Order::OldestFirst };
+    pub const ALL: Self = Self {
+        start: Bound::Unbounded,
+        end: Bound::Unbounded,
+        order: Order::OldestFirst,
+    };
 
     /// What follows a position, without the entry that stands there.
     pub const fn after(position: Position) -> Self {
-        Self { start: Bound::Excluded(position), ..Self::ALL }
+        Self {
+            start: Bound::Excluded(position),
+            ..Self::ALL
+        }
     }
 
     /// A position and what follows it.
     pub const fn from(position: Position) -> Self {
-        Self { start: Bound::Included(position), ..Self::ALL }
+        Self {
+            start: Bound::Included(position),
+            ..Self::ALL
+        }
     }
 
     /// The same stretch up to a position, without the entry that stands there.
     #[must_use]
     pub const fn before(self, position: Position) -> Self {
-        Self { end: Bound::Excluded(position), ..self }
+        Self {
+            end: Bound::Excluded(position),
+            ..self
+        }
     }
 
     /// The same stretch, latest first.
     #[must_use]
     pub const fn newest_first(self) -> Self {
-        Self { order: Order::NewestFirst, ..self }
+        Self {
+            order: Order::NewestFirst,
+            ..self
+        }
     }
 
     /// Whether a position lies in it.
@@ -158,13 +176,18 @@ pub struct Reset {
 impl Reset {
     /// Leaves an empty tape.
     pub fn empty(archive: Option<String>) -> Self {
-        Self { archive, opening: Box::new(|_| Vec::new()) }
+        Self {
+            archive,
+            opening: Box::new(|_| Vec::new()),
+        }
     }
 }
 
 impl fmt::Debug for Reset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reset").field("archive", &self.archive).finish_non_exhaustive()
+        f.debug_struct("Reset")
+            .field("archive", &self.archive)
+            .finish_non_exhaustive()
     }
 }
 
@@ -197,7 +220,10 @@ pub struct Lease {
 impl Lease {
     /// Called by stores; `guard` releases the lease when dropped.
     pub fn new(tape: TapeName, guard: impl Send + Sync + 'static) -> Self {
-        Self { tape, _guard: Box::new(guard) }
+        Self {
+            tape,
+            _guard: Box::new(guard),
+        }
     }
 
     /// The tape it is for.
@@ -208,7 +234,9 @@ impl Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("tape", &self.tape).finish_non_exhaustive()
+        f.debug_struct("Lease")
+            .field("tape", &self.tape)
+            .finish_non_exhaustive()
     }
 }
 
@@ -227,21 +255,34 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
     fn list(&self, listing: Listing) -> BoxFuture<'_, Result<Vec<TapeName>>>;
 
     /// Appends a batch atomically and assigns its ids. An empty batch does nothing.
-    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>>;
+    fn append<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        batch: Vec<Entry>,
+    ) -> BoxFuture<'a, Result<Appended>>;
 
     /// Reads a stretch of a tape.
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a>;
 
     /// Reads a stretch of a tape like [`read`](Self::read), except that what the sieve rules out may be missing. Stores
     /// that hold lines override it, because searching a long tape is a matter of not decoding it.
-    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+    fn sift<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        span: Span,
+        sieve: Arc<dyn Sieve>,
+    ) -> EntryStream<'a> {
         drop(sieve);
         self.read(tape, span)
     }
 
     /// The entries with these ids, in tape order; what is not there is left out. Where an id occurs twice the latest
     /// entry is meant.
-    fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>>;
+    fn fetch<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        ids: &'a [EntryId],
+    ) -> BoxFuture<'a, Result<Vec<Entry>>>;
 
     /// Finds anchors without reading the tape.
     fn anchors<'a>(
@@ -257,7 +298,8 @@ pub trait TapeStore: Send + Sync + fmt::Debug {
     fn archive<'a>(&'a self, tape: &'a TapeName, stamp: &'a str) -> BoxFuture<'a, Result<String>>;
 
     /// Replaces the content of a tape, archiving the old one first when asked to; all of it or nothing.
-    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>>;
+    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset)
+    -> BoxFuture<'a, Result<ResetOutcome>>;
 
     /// Removes a tape with everything derived from it. Meant for fork journals; it is no error when it is not there.
     fn discard<'a>(&'a self, tape: &'a TapeName) -> BoxFuture<'a, Result<()>>;

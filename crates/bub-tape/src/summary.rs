@@ -58,9 +58,15 @@ pub struct Usage {
 
 impl Usage {
     /// The share of the prompt that came from a cache.
-    #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "token counts are far below 2^52"
+    )]
     pub fn cache_hit_rate(&self) -> Option<f64> {
-        let (prompt, cached) = (self.prompt_tokens.filter(|prompt| *prompt > 0)?, self.cached_tokens?);
+        let (prompt, cached) = (
+            self.prompt_tokens.filter(|prompt| *prompt > 0)?,
+            self.cached_tokens?,
+        );
         Some(cached as f64 / prompt as f64)
     }
 
@@ -69,7 +75,9 @@ impl Usage {
         Some(Self {
             total_tokens: usage.get("total_tokens")?.as_i64()?,
             prompt_tokens: usage.get("prompt_tokens").and_then(Value::as_i64),
-            cached_tokens: usage.pointer("/prompt_tokens_details/cached_tokens").and_then(Value::as_i64),
+            cached_tokens: usage
+                .pointer("/prompt_tokens_details/cached_tokens")
+                .and_then(Value::as_i64),
         })
     }
 }
@@ -90,15 +98,26 @@ pub struct SessionInfo {
 impl SessionInfo {
     /// A session of that id.
     pub fn new(session_id: impl Into<String>) -> Self {
-        Self { session_id: session_id.into(), ..Self::default() }
+        Self {
+            session_id: session_id.into(),
+            ..Self::default()
+        }
     }
 
     /// What a tape of which that is known lacks before its first turn; see [`Tape::ensure_bootstrap`](crate::Tape).
     pub fn bootstrap_entries(&self, tape: &Summary) -> Vec<Entry> {
         if tape.anchors == 0 {
-            return handoff_entries(SESSION_START, Some(json!({"owner": "human"})), self.to_map());
+            return handoff_entries(
+                SESSION_START,
+                Some(json!({"owner": "human"})),
+                self.to_map(),
+            );
         }
-        if tape.session.is_none() { vec![self.event()] } else { Vec::new() }
+        if tape.session.is_none() {
+            vec![self.event()]
+        } else {
+            Vec::new()
+        }
     }
 
     /// The event that tells an older tape whose it is.
@@ -121,7 +140,11 @@ impl SessionInfo {
 
     fn read(map: &Map<String, Value>) -> Option<Self> {
         let text = |key: &str| map.get(key).and_then(Value::as_str).map(str::to_owned);
-        Some(Self { session_id: text("session_id")?, workspace: text("workspace"), channel: text("channel") })
+        Some(Self {
+            session_id: text("session_id")?,
+            workspace: text("workspace"),
+            channel: text("channel"),
+        })
     }
 }
 
@@ -182,7 +205,11 @@ impl Summary {
     }
 
     fn anchor(&mut self, id: EntryId, name: &str, position: Position) -> AnchorMark {
-        let mark = AnchorMark { id, name: name.to_owned(), position };
+        let mark = AnchorMark {
+            id,
+            name: name.to_owned(),
+            position,
+        };
         self.anchors += 1;
         self.entries_since_last_anchor = 0;
         self.last_anchor = Some(mark.clone());
@@ -190,7 +217,11 @@ impl Summary {
     }
 
     fn event(&mut self, name: &str, data: Option<&Value>) {
-        let text = |key: &str| data.and_then(|data| data.get(key)).and_then(Value::as_str).map(str::to_owned);
+        let text = |key: &str| {
+            data.and_then(|data| data.get(key))
+                .and_then(Value::as_str)
+                .map(str::to_owned)
+        };
         match name {
             "run" => self.usage = data.and_then(Usage::read).or(self.usage),
             "model_switch" => self.model = text("model"),
@@ -206,7 +237,9 @@ impl Summary {
     }
 
     fn prompt(&mut self, hash: Option<&str>) {
-        let Some(hash) = hash.filter(|hash| !self.prompts.iter().any(|known| known == hash)) else { return };
+        let Some(hash) = hash.filter(|hash| !self.prompts.iter().any(|known| known == hash)) else {
+            return;
+        };
         if self.prompts.len() >= MAX_PROMPTS {
             self.prompts.remove(0);
         }
@@ -221,7 +254,9 @@ fn title(message: &Map<String, Value>) -> Option<String> {
     }
     let text = match message.get("content")? {
         Value::String(text) => text.as_str(),
-        Value::Array(parts) => parts.iter().find_map(|part| part.get("text").and_then(Value::as_str))?,
+        Value::Array(parts) => parts
+            .iter()
+            .find_map(|part| part.get("text").and_then(Value::as_str))?,
         _ => return None,
     };
     let body = match text.split_once("\n---Date: ") {

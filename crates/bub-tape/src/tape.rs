@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    AnchorMark, AnchorSearch, Appended, Entry, EntryId, Lease, Result, SessionInfo, Sidecar, Span, Summary,
-    TapeContext, TapeError, TapeName, TapeStore, Wait, media,
+    AnchorMark, AnchorSearch, Appended, Entry, EntryId, Lease, Result, SessionInfo, Sidecar, Span,
+    Summary, TapeContext, TapeError, TapeName, TapeStore, Wait, media,
 };
 
 /// One tape in one store. Cloning it is cheap; clones are the same tape.
@@ -58,7 +58,12 @@ pub struct ResetReport {
 impl Tape {
     /// A tape without sidecars, with the default context.
     pub fn new(store: Arc<dyn TapeStore>, name: TapeName) -> Self {
-        Self { store, name, sidecars: Arc::default(), context: TapeContext::new() }
+        Self {
+            store,
+            name,
+            sidecars: Arc::default(),
+            context: TapeContext::new(),
+        }
     }
 
     /// The same tape with these sidecars.
@@ -105,7 +110,9 @@ impl Tape {
     /// The tape of a mounted sidecar.
     pub fn sidecar(&self, name: &str) -> Result<Self> {
         if !self.sidecars.iter().any(|sidecar| sidecar.name == name) {
-            return Err(TapeError::NotFound(format!("Sidecar '{name}' was not found.")));
+            return Err(TapeError::NotFound(format!(
+                "Sidecar '{name}' was not found."
+            )));
         }
         Ok(Self::new(Arc::clone(&self.store), self.name.sidecar(name)?))
     }
@@ -134,7 +141,9 @@ impl Tape {
 
     /// Writes an anchor and its `handoff` event and returns the anchor's id. Views start there from now on.
     pub async fn handoff(&self, name: &str, state: Option<Value>) -> Result<EntryId> {
-        let appended = self.append_all(handoff_entries(name, state, Map::new())).await?;
+        let appended = self
+            .append_all(handoff_entries(name, state, Map::new()))
+            .await?;
         Ok(appended.ids.first().copied().unwrap_or_default())
     }
 
@@ -195,5 +204,8 @@ pub fn handoff_entries(name: &str, state: Option<Value>, meta: Map<String, Value
     let event_state = state.clone().unwrap_or_else(|| json!({}));
     let mut anchor = Entry::anchor(name, state);
     anchor.meta = meta;
-    vec![anchor, Entry::event("handoff", Some(json!({"name": name, "state": event_state})))]
+    vec![
+        anchor,
+        Entry::event("handoff", Some(json!({"name": name, "state": event_state}))),
+    ]
 }

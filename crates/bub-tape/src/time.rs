@@ -9,7 +9,9 @@ pub fn now_iso() -> String {
 
 /// A run id: `run-` and the UTC moment with microseconds.
 pub fn run_id() -> String {
-    Timestamp::now().strftime("run-%Y%m%dT%H%M%S%6fZ").to_string()
+    Timestamp::now()
+        .strftime("run-%Y%m%dT%H%M%S%6fZ")
+        .to_string()
 }
 
 /// The stamp in the name of an archive.
@@ -20,7 +22,11 @@ pub fn archive_stamp() -> String {
 /// A moment in the tape's date format.
 pub(crate) fn iso(moment: Timestamp) -> String {
     let whole = moment.subsec_nanosecond() / 1_000 == 0;
-    let format = if whole { "%Y-%m-%dT%H:%M:%S+00:00" } else { "%Y-%m-%dT%H:%M:%S.%6f+00:00" };
+    let format = if whole {
+        "%Y-%m-%dT%H:%M:%S+00:00"
+    } else {
+        "%Y-%m-%dT%H:%M:%S.%6f+00:00"
+    };
     moment.strftime(format).to_string()
 }
 
@@ -40,5 +46,8 @@ pub(crate) fn parse(date: &str) -> Option<Timestamp> {
         return Some(moment);
     }
     let naive: civil::DateTime = date.parse().ok()?;
-    naive.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
+    naive
+        .to_zoned(TimeZone::UTC)
+        .ok()
+        .map(|zoned| zoned.timestamp())
 }

@@ -18,7 +18,9 @@ use serde_json::{Map, Value};
 
 pub use self::calls::INTERRUPTED;
 use self::{builder::Builder, telling::Telling};
-use crate::{AnchorSearch, AnchorSelector, Entry, EntryId, Kind, Result, Span, Tape, TapeContext, TapeError};
+use crate::{
+    AnchorSearch, AnchorSelector, Entry, EntryId, Kind, Result, Span, Tape, TapeContext, TapeError,
+};
 
 /// The event that records the result of one call while others of the same response still run; see [`tool_done`].
 pub const TOOL_DONE: &str = "tool.done";
@@ -60,7 +62,12 @@ pub struct ViewOptions {
 
 impl Default for ViewOptions {
     fn default() -> Self {
-        Self { model: None, turn_start: None, open_with_user: false, carry_limit: 256 * 1024 }
+        Self {
+            model: None,
+            turn_start: None,
+            open_with_user: false,
+            carry_limit: 256 * 1024,
+        }
     }
 }
 
@@ -125,7 +132,11 @@ impl Tape {
         if options.open_with_user {
             open_with_user(&mut messages);
         }
-        Ok(View { messages, entries, origin })
+        Ok(View {
+            messages,
+            entries,
+            origin,
+        })
     }
 
     /// The anchor, what it carries, and what follows it.
@@ -146,7 +157,9 @@ impl Tape {
         if let (AnchorSelector::Named(name), None) = (&context.anchor, &mark) {
             return Err(TapeError::no_anchor(name));
         }
-        let span = mark.as_ref().map_or(Span::ALL, |mark| Span::from(mark.position));
+        let span = mark
+            .as_ref()
+            .map_or(Span::ALL, |mark| Span::from(mark.position));
         let mut stream = match context.select {
             Some(_) => self.store().read(self.name(), span),
             None => self.store().sift(self.name(), span, Arc::new(Telling)),
@@ -155,8 +168,11 @@ impl Tape {
         let mut entries = Vec::new();
         while let Some(entry) = stream.try_next().await? {
             let first = entries.is_empty() && mark.is_some() && entry.kind == Kind::Anchor;
-            let carried =
-                if first { carry::carried(self, &entry, options.carry_limit).await? } else { Vec::new() };
+            let carried = if first {
+                carry::carried(self, &entry, options.carry_limit).await?
+            } else {
+                Vec::new()
+            };
             for entry in [entry].into_iter().chain(carried) {
                 let entry = pictures::for_turn(&*blobs, entry, options.turn_start).await?;
                 match replaced(&entries, &entry).and_then(|at| entries.get_mut(at)) {
@@ -173,18 +189,34 @@ impl Tape {
 fn replaced(entries: &[Entry], entry: &Entry) -> Option<usize> {
     let id = EntryId::new(entry.meta.get(REPLACES)?.as_i64()?);
     let is_meant = |other: &Entry| {
-        other.id == id && other.kind == Kind::Message && other.meta.get("run_id") == entry.meta.get("run_id")
+        other.id == id
+            && other.kind == Kind::Message
+            && other.meta.get("run_id") == entry.meta.get("run_id")
     };
-    entries.iter().rposition(is_meant).filter(|_| entry.kind == Kind::Message)
+    entries
+        .iter()
+        .rposition(is_meant)
+        .filter(|_| entry.kind == Kind::Message)
 }
 
 fn open_with_user(messages: &mut Vec<Message>) {
     let is = |message: &Message, roles: &[&str]| {
-        message.get("role").and_then(Value::as_str).is_some_and(|role| roles.contains(&role))
+        message
+            .get("role")
+            .and_then(Value::as_str)
+            .is_some_and(|role| roles.contains(&role))
     };
-    let opening = messages.iter().position(|message| !is(message, &["system", "developer"]));
-    if let Some(at) = opening.filter(|at| messages.get(*at).is_some_and(|message| !is(message, &["user"]))) {
+    let opening = messages
+        .iter()
+        .position(|message| !is(message, &["system", "developer"]));
+    if let Some(at) = opening.filter(|at| {
         messages
-            .insert(at, crate::entry::object([("role", "user".into()), ("content", OPENING_LINE.into())]));
+            .get(*at)
+            .is_some_and(|message| !is(message, &["user"]))
+    }) {
+        messages.insert(
+            at,
+            crate::entry::object([("role", "user".into()), ("content", OPENING_LINE.into())]),
+        );
     }
 }

@@ -1,7 +1,14 @@
 //! Whatever bytes stand in a tape file: nothing panics, every way of reading agrees, and appending goes on.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
-use bub_tape::{AnchorSearch, Durability, Entry, FileStore, Kind, Span, TapeName, TapeStore, codec};
+use bub_tape::{
+    AnchorSearch, Durability, Entry, FileStore, Kind, Span, TapeName, TapeStore, codec,
+};
 use futures_util::TryStreamExt as _;
 use proptest::prelude::*;
 
@@ -12,7 +19,11 @@ fn name() -> TapeName {
 /// A piece of a tape: good lines, foreign lines, rubbish, and any of them torn.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     let line = (0..30_i64, "[a-z你\"\\\\]{0,20}").prop_map(|(id, text)| {
-        let mut entry = if id % 5 == 0 { Entry::anchor(&text, None) } else { Entry::message("user", text) };
+        let mut entry = if id % 5 == 0 {
+            Entry::anchor(&text, None)
+        } else {
+            Entry::message("user", text)
+        };
         entry.id = bub_tape::EntryId::new(id);
         codec::encode(&entry).into_bytes()
     });
@@ -38,27 +49,52 @@ async fn check(bytes: &[u8]) {
     let store = FileStore::new(root.path(), Durability::Os);
     std::fs::write(store.path(&name()), bytes).unwrap();
     let before = entries(&store, Span::ALL).await;
-    let expected: Vec<_> = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(codec::decode).collect();
+    let expected: Vec<_> = bytes
+        .split_inclusive(|byte| *byte == b'\n')
+        .filter_map(codec::decode)
+        .collect();
     assert_eq!(before, expected, "the stream differs from the lines");
     let mut newest = entries(&store, Span::ALL.newest_first()).await;
     newest.reverse();
     assert_eq!(before, newest, "backwards differs");
     let summary = store.summary(&name()).await.unwrap();
-    assert_eq!(summary.entries, before.len() as u64, "the index counts differently");
+    assert_eq!(
+        summary.entries,
+        before.len() as u64,
+        "the index counts differently"
+    );
     let anchors = before
         .iter()
         .filter(|entry| entry.kind == Kind::Anchor)
         .map(|entry| entry.name().unwrap_or_default());
     let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
-    assert!(marks.iter().map(|mark| mark.name.as_str()).eq(anchors), "the index has other anchors");
-    assert_eq!(std::fs::read(store.path(&name())).unwrap(), bytes, "a reader changed the tape");
+    assert!(
+        marks.iter().map(|mark| mark.name.as_str()).eq(anchors),
+        "the index has other anchors"
+    );
+    assert_eq!(
+        std::fs::read(store.path(&name())).unwrap(),
+        bytes,
+        "a reader changed the tape"
+    );
 
-    let ids = store.append(&name(), vec![Entry::message("user", "next")]).await.unwrap().ids;
-    assert!(before.iter().all(|entry| entry.id < ids[0]), "an id was given twice");
+    let ids = store
+        .append(&name(), vec![Entry::message("user", "next")])
+        .await
+        .unwrap()
+        .ids;
+    assert!(
+        before.iter().all(|entry| entry.id < ids[0]),
+        "an id was given twice"
+    );
     let after = entries(&store, Span::ALL).await;
     assert_eq!(after[..before.len()], before, "an append changed history");
     let report = after[before.len()..].iter().rev().skip(1);
-    assert!(report.into_iter().all(|entry| entry.name() == Some("tape.repaired")));
+    assert!(
+        report
+            .into_iter()
+            .all(|entry| entry.name() == Some("tape.repaired"))
+    );
 }
 
 proptest! {

@@ -1,5 +1,10 @@
 //! Finding damage, repairing it, and telling what nobody needs any more.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
 use std::{
     fs,
@@ -7,8 +12,8 @@ use std::{
 };
 
 use bub_tape::{
-    Damage, Durability, Entry, EntryId, ErrorKind, FileStore, LeftoverKind, Span, Tape, TapeName, TapeStore,
-    Wait, codec,
+    Damage, Durability, Entry, EntryId, ErrorKind, FileStore, LeftoverKind, Span, Tape, TapeName,
+    TapeStore, Wait, codec,
 };
 use futures_util::TryStreamExt as _;
 use serde_json::json;
@@ -27,7 +32,10 @@ fn scene() -> (TempDir, FileStore) {
 }
 
 fn line(id: i64, entry: Entry) -> String {
-    codec::encode(&Entry { id: EntryId::new(id), ..entry.with_date("2026-01-02T03:04:05+00:00") })
+    codec::encode(&Entry {
+        id: EntryId::new(id),
+        ..entry.with_date("2026-01-02T03:04:05+00:00")
+    })
 }
 
 fn message(id: i64) -> String {
@@ -39,7 +47,11 @@ async fn damage_of(content: impl AsRef<[u8]>) -> Vec<Damage> {
     fs::write(store.path(&name()), content).unwrap();
     let before = fs::read(store.path(&name())).unwrap();
     let found = store.verify(&name()).await.unwrap().damage;
-    assert_eq!(fs::read(store.path(&name())).unwrap(), before, "checking changed the tape");
+    assert_eq!(
+        fs::read(store.path(&name())).unwrap(),
+        before,
+        "checking changed the tape"
+    );
     found
 }
 
@@ -56,7 +68,10 @@ async fn a_whole_tape_has_no_damage() {
         "\n".to_owned(),
         line(2, call.with_meta("run_id", "r")),
         line(3, Entry::event("tool.done", None)),
-        line(4, Entry::tool_result(vec![json!("ok")]).with_meta("run_id", "r")),
+        line(
+            4,
+            Entry::tool_result(vec![json!("ok")]).with_meta("run_id", "r"),
+        ),
         line(9, Entry::anchor("far", None)).trim_end().to_owned(),
     ];
     assert_eq!(damage_of(whole.concat()).await, []);
@@ -67,7 +82,10 @@ async fn a_whole_tape_has_no_damage() {
 async fn a_tape_that_is_not_there_is_whole_and_stays_away() {
     let (root, store) = scene();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
-    assert_eq!(store.repair(&name()).await.unwrap(), bub_tape::Repaired::default());
+    assert_eq!(
+        store.repair(&name()).await.unwrap(),
+        bub_tape::Repaired::default()
+    );
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
 }
 
@@ -75,26 +93,61 @@ async fn a_tape_that_is_not_there_is_whole_and_stays_away() {
 async fn every_damage_is_found_and_placed() {
     let torn = message(1) + "{\"id\": 2, \"kind\": \"mess";
     let offset = message(1).len() as u64;
-    assert_eq!(damage_of(&torn).await, [Damage::TornTail { offset, bytes: torn.len() as u64 - offset }]);
+    assert_eq!(
+        damage_of(&torn).await,
+        [Damage::TornTail {
+            offset,
+            bytes: torn.len() as u64 - offset
+        }]
+    );
     let split = [message(1).as_bytes(), &[0xe4, 0xbd]].concat();
-    assert_eq!(damage_of(split).await, [Damage::TornTail { offset, bytes: 2 }]);
+    assert_eq!(
+        damage_of(split).await,
+        [Damage::TornTail { offset, bytes: 2 }]
+    );
     let garbage = [message(1), "what?\n".to_owned(), message(2)].concat();
-    assert_eq!(damage_of(garbage).await, [Damage::BadLine { line: 2, offset }]);
+    assert_eq!(
+        damage_of(garbage).await,
+        [Damage::BadLine { line: 2, offset }]
+    );
     let (one, two) = (EntryId::new(1), EntryId::new(2));
     assert_eq!(
         damage_of([message(1), message(1), message(2), message(1)].concat()).await,
         [
-            Damage::IdOrder { line: 2, id: one, previous: one },
-            Damage::IdOrder { line: 4, id: one, previous: two }
+            Damage::IdOrder {
+                line: 2,
+                id: one,
+                previous: one
+            },
+            Damage::IdOrder {
+                line: 4,
+                id: one,
+                previous: two
+            }
         ]
     );
     // Calls that were cut off are part of the story.
-    let calls = [line(1, Entry::tool_call(vec![])), line(2, Entry::tool_call(vec![])), message(3)].concat();
+    let calls = [
+        line(1, Entry::tool_call(vec![])),
+        line(2, Entry::tool_call(vec![])),
+        message(3),
+    ]
+    .concat();
     assert_eq!(damage_of(calls).await, []);
-    assert_eq!(damage_of(line(2, Entry::tool_result(vec![]))).await, [Damage::Unpaired { id: two }]);
+    assert_eq!(
+        damage_of(line(2, Entry::tool_result(vec![]))).await,
+        [Damage::Unpaired { id: two }]
+    );
     let blob = format!("sha256:{}", "0".repeat(64));
     let media = Entry::message("user", json!([])).with_meta("media", json!([{"blob": blob}]));
-    assert_eq!(damage_of(line(1, media)).await, [Damage::BadBlob { id: one, blob, missing: true }]);
+    assert_eq!(
+        damage_of(line(1, media)).await,
+        [Damage::BadBlob {
+            id: one,
+            blob,
+            missing: true
+        }]
+    );
 }
 
 #[tokio::test]
@@ -103,14 +156,29 @@ async fn a_repair_keeps_what_it_removes_and_says_so() {
     let bad = "what?\n";
     fs::write(
         store.path(&name()),
-        [message(1), bad.to_owned(), message(2), "{\"id\": 3, ".to_owned()].concat(),
+        [
+            message(1),
+            bad.to_owned(),
+            message(2),
+            "{\"id\": 3, ".to_owned(),
+        ]
+        .concat(),
     )
     .unwrap();
     let repaired = store.repair(&name()).await.unwrap();
     assert_eq!(repaired.done.len(), 2, "{repaired:?}");
-    let kept: Vec<_> = repaired.kept.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let kept: Vec<_> = repaired
+        .kept
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
     assert_eq!(kept, ["{\"id\": 3, ", bad]);
-    assert!(repaired.kept.iter().all(|path| path.starts_with(root.path())));
+    assert!(
+        repaired
+            .kept
+            .iter()
+            .all(|path| path.starts_with(root.path()))
+    );
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
     let text = fs::read_to_string(store.path(&name())).unwrap();
     assert!(text.starts_with(&(message(1) + &message(2))), "{text}");
@@ -118,7 +186,10 @@ async fn a_repair_keeps_what_it_removes_and_says_so() {
     assert_eq!(ids(&store).await, [1, 2, 3, 4]);
     // Another process goes on as if nothing had happened.
     let other = FileStore::new(root.path(), Durability::Os);
-    other.append(&name(), vec![Entry::message("user", "next")]).await.unwrap();
+    other
+        .append(&name(), vec![Entry::message("user", "next")])
+        .await
+        .unwrap();
     assert_eq!(store.summary(&name()).await.unwrap().entries, 5);
 }
 
@@ -130,21 +201,46 @@ async fn what_only_rewriting_history_could_change_is_accepted_once() {
     assert_eq!(store.verify(&name()).await.unwrap().damage.len(), 2);
     store.repair(&name()).await.unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
-    assert!(fs::read_to_string(store.path(&name())).unwrap().starts_with(&tape), "history was rewritten");
-    store.append(&name(), vec![Entry::tool_result(vec![])]).await.unwrap();
-    assert_eq!(store.verify(&name()).await.unwrap().damage, [Damage::Unpaired { id: EntryId::new(4) }]);
-    store.append(&name(), vec![Entry::tool_call(vec![])]).await.unwrap();
-    assert_eq!(store.verify(&name()).await.unwrap().interrupted, [EntryId::new(5)]);
+    assert!(
+        fs::read_to_string(store.path(&name()))
+            .unwrap()
+            .starts_with(&tape),
+        "history was rewritten"
+    );
+    store
+        .append(&name(), vec![Entry::tool_result(vec![])])
+        .await
+        .unwrap();
+    assert_eq!(
+        store.verify(&name()).await.unwrap().damage,
+        [Damage::Unpaired {
+            id: EntryId::new(4)
+        }]
+    );
+    store
+        .append(&name(), vec![Entry::tool_call(vec![])])
+        .await
+        .unwrap();
+    assert_eq!(
+        store.verify(&name()).await.unwrap().interrupted,
+        [EntryId::new(5)]
+    );
 }
 
 #[tokio::test]
 async fn a_running_turn_is_neither_damaged_nor_repaired() {
     let (_root, store) = scene();
     let lease = store.lease(&name(), Wait::No).await.unwrap();
-    store.append(&name(), vec![Entry::tool_call(vec![])]).await.unwrap();
+    store
+        .append(&name(), vec![Entry::tool_call(vec![])])
+        .await
+        .unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
     fs::write(store.path(&name()), message(1) + "what?\n").unwrap();
-    assert_eq!(store.repair(&name()).await.unwrap_err().kind(), ErrorKind::Busy);
+    assert_eq!(
+        store.repair(&name()).await.unwrap_err().kind(),
+        ErrorKind::Busy
+    );
     drop(lease);
     store.repair(&name()).await.unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
@@ -158,10 +254,15 @@ async fn a_wrong_index_is_found_and_made_again() {
     store.reindex(&name()).await.unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
     let index = root.path().join(format!(".bub/index/{}.idx", name()));
-    let wrong = fs::read_to_string(&index).unwrap().replace("\"entries\":20", "\"entries\":21");
+    let wrong = fs::read_to_string(&index)
+        .unwrap()
+        .replace("\"entries\":20", "\"entries\":21");
     fs::write(&index, wrong).unwrap();
     let store = FileStore::new(root.path(), Durability::Os);
-    assert_eq!(store.verify(&name()).await.unwrap().damage, [Damage::StaleIndex]);
+    assert_eq!(
+        store.verify(&name()).await.unwrap().damage,
+        [Damage::StaleIndex]
+    );
     store.repair(&name()).await.unwrap();
     assert_eq!(store.verify(&name()).await.unwrap().damage, []);
     assert_eq!(store.summary(&name()).await.unwrap().entries, 20);
@@ -172,21 +273,46 @@ async fn old_archives_and_unreferenced_blobs_are_left_over() {
     let (root, store) = scene();
     let picture = |bytes: &str| json!([{"type": "image_url", "image_url": {"url": bytes}}]);
     let tape = Tape::new(std::sync::Arc::new(store.clone()), name());
-    tape.append(Entry::message("user", picture("used"))).await.unwrap();
+    tape.append(Entry::message("user", picture("used")))
+        .await
+        .unwrap();
     let unused = store.blobs().put(b"unused".to_vec()).await.unwrap();
     let young = store.blobs().put(b"young".to_vec()).await.unwrap();
-    for id in store.blobs().list().await.unwrap().iter().filter(|id| **id != young) {
+    for id in store
+        .blobs()
+        .list()
+        .await
+        .unwrap()
+        .iter()
+        .filter(|id| **id != young)
+    {
         age(&blob_path(&root, id.as_hex()), 40);
     }
     for stamp in ["20200101T000000Z", "20200101T000000Z-1", "20990101T000000Z"] {
-        fs::write(root.path().join(format!("{}.jsonl.{stamp}.bak", name())), "x").unwrap();
+        fs::write(
+            root.path().join(format!("{}.jsonl.{stamp}.bak", name())),
+            "x",
+        )
+        .unwrap();
     }
-    for other in ["notes.bak", "a__b.jsonl.today.bak", ".jsonl.20200101T000000Z.bak"] {
+    for other in [
+        "notes.bak",
+        "a__b.jsonl.today.bak",
+        ".jsonl.20200101T000000Z.bak",
+    ] {
         fs::write(root.path().join(other), "x").unwrap();
     }
     let left = store.leftovers(30 * DAY).await.unwrap();
     let kinds: Vec<_> = left.iter().map(|leftover| leftover.kind).collect();
-    assert_eq!(kinds, [LeftoverKind::Archive, LeftoverKind::Archive, LeftoverKind::Blob], "{left:?}");
+    assert_eq!(
+        kinds,
+        [
+            LeftoverKind::Archive,
+            LeftoverKind::Archive,
+            LeftoverKind::Blob
+        ],
+        "{left:?}"
+    );
     assert_eq!(left[2].path, blob_path(&root, unused.as_hex()));
     assert_eq!(
         store.leftovers(Duration::ZERO).await.unwrap().len(),
@@ -206,7 +332,12 @@ async fn old_archives_and_unreferenced_blobs_are_left_over() {
 async fn blobs_of_archives_that_stay_are_kept() {
     let (root, store) = scene();
     let tape = Tape::new(std::sync::Arc::new(store.clone()), name());
-    tape.append(Entry::message("user", json!([{"type": "image_url", "image_url": {}}]))).await.unwrap();
+    tape.append(Entry::message(
+        "user",
+        json!([{"type": "image_url", "image_url": {}}]),
+    ))
+    .await
+    .unwrap();
     tape.reset(true).await.unwrap();
     for id in store.blobs().list().await.unwrap() {
         age(&blob_path(&root, id.as_hex()), 40);

@@ -1,11 +1,16 @@
 //! What the store does when the file system fails under it, at every single step.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
 use std::{io, path::Path, sync::Arc};
 
 use bub_tape::{
-    Durability, Entry, EntryId, ErrorKind, FileStore, MergeBack, Reset, Sidecar, Span, Tape, TapeError,
-    TapeName, TapeStore, recover_all,
+    Durability, Entry, EntryId, ErrorKind, FileStore, MergeBack, Reset, Sidecar, Span, Tape,
+    TapeError, TapeName, TapeStore, recover_all,
 };
 use bub_testkit::{Faults, Left};
 use futures_util::TryStreamExt as _;
@@ -23,8 +28,13 @@ fn numbered(number: usize) -> Entry {
 async fn messages(root: &Path) -> Vec<String> {
     let store = FileStore::new(root, Durability::Os);
     let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
-    assert!(entries.windows(2).all(|pair| pair[0].id < pair[1].id), "ids do not ascend");
-    let texts = entries.iter().filter_map(|entry| entry.payload.get("content")?.as_str());
+    assert!(
+        entries.windows(2).all(|pair| pair[0].id < pair[1].id),
+        "ids do not ascend"
+    );
+    let texts = entries
+        .iter()
+        .filter_map(|entry| entry.payload.get("content")?.as_str());
     texts.map(str::to_owned).collect()
 }
 
@@ -40,8 +50,12 @@ async fn crash_everywhere<T>(
         prepare(root.path()).await;
         let faults = Faults::new();
         faults.crash_at(step);
-        let outcome =
-            scenario(Arc::new(FileStore::with_fs(root.path(), Durability::Always, faults.fs()))).await;
+        let outcome = scenario(Arc::new(FileStore::with_fs(
+            root.path(),
+            Durability::Always,
+            faults.fs(),
+        )))
+        .await;
         let crashed = faults.crashed();
         check(root.path(), outcome, step).await;
         if !crashed {
@@ -75,28 +89,49 @@ async fn a_crash_at_any_step_of_an_append_loses_nothing_acknowledged() {
     };
     crash_everywhere(prepare_three, scenario, async |root, acknowledged, step| {
         let seen = messages(root).await;
-        let expected: Vec<_> = (0..3).chain(acknowledged).map(|number| format!("{number} 你好")).collect();
-        assert!(seen.starts_with(&expected), "step {step}: {seen:?} lacks {expected:?}");
+        let expected: Vec<_> = (0..3)
+            .chain(acknowledged)
+            .map(|number| format!("{number} 你好"))
+            .collect();
+        assert!(
+            seen.starts_with(&expected),
+            "step {step}: {seen:?} lacks {expected:?}"
+        );
         assert_eq!(seen.len() % 2, 1, "step {step}: a reader saw half a batch");
         let store = FileStore::new(root, Durability::Os);
         store.append(&name(), vec![numbered(99)]).await.unwrap();
         let after = messages(root).await;
-        assert!(after.len() > seen.len() && after.len() % 2 == 0, "step {step}: {after:?}");
-        assert!(after.starts_with(&seen), "step {step}: what was seen is gone");
+        assert!(
+            after.len() > seen.len() && after.len() % 2 == 0,
+            "step {step}: {after:?}"
+        );
+        assert!(
+            after.starts_with(&seen),
+            "step {step}: what was seen is gone"
+        );
     })
     .await;
 }
 
 /// Appends until the power goes at a step, and leaves so much of what was not synced; what was acknowledged, and whether
 /// it went.
-async fn append_until_cut(root: &Path, texts: &[&str], step: u64, left: Left) -> (Vec<String>, bool) {
+async fn append_until_cut(
+    root: &Path,
+    texts: &[&str],
+    step: u64,
+    left: Left,
+) -> (Vec<String>, bool) {
     let faults = Faults::new();
     faults.remember_durable(root).unwrap();
     faults.crash_at(step);
     let store = FileStore::with_fs(root, Durability::Always, faults.fs());
     let mut acknowledged = Vec::new();
     for text in texts {
-        if store.append(&name(), vec![Entry::message("user", *text); 2]).await.is_err() {
+        if store
+            .append(&name(), vec![Entry::message("user", *text); 2])
+            .await
+            .is_err()
+        {
             break;
         }
         acknowledged.extend([(*text).to_owned(), (*text).to_owned()]);
@@ -116,16 +151,24 @@ async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
         let (mut step, mut again) = (1, 1);
         loop {
             let then = Left::ALL[usize::try_from(step + again).unwrap() % Left::ALL.len()];
-            let place = format!("{first:?} at step {step}, {then:?} at step {again} of the recovery");
+            let place =
+                format!("{first:?} at step {step}, {then:?} at step {again} of the recovery");
             let root = tempfile::tempdir().unwrap();
             let texts = long.each_ref().map(String::as_str);
             let (mut expected, was_cut) = append_until_cut(root.path(), &texts, step, first).await;
             let found = messages(root.path()).await;
-            assert!(found.starts_with(&expected), "{place}: {expected:?} became {found:?}");
+            assert!(
+                found.starts_with(&expected),
+                "{place}: {expected:?} became {found:?}"
+            );
             // Only the beginning of a batch may have come through, and only where nothing says that it was one.
-            assert!(found.len().is_multiple_of(2) || first == Left::Half, "{place}: half a batch");
+            assert!(
+                found.len().is_multiple_of(2) || first == Left::Half,
+                "{place}: half a batch"
+            );
             expected = found;
-            let (more, was_cut_again) = append_until_cut(root.path(), &["c", "d"], again, then).await;
+            let (more, was_cut_again) =
+                append_until_cut(root.path(), &["c", "d"], again, then).await;
             expected.extend(more);
             let faults = Faults::new();
             faults.remember_durable(root.path()).unwrap();
@@ -136,7 +179,10 @@ async fn a_loss_of_power_at_any_step_loses_nothing_acknowledged() {
                 let count = |texts: &[String]| texts.iter().filter(|found| *found == text).count();
                 count(&found) >= count(&expected)
             });
-            assert!(is_kept && found.last().unwrap() == "9 你好", "{place}: {expected:?} became {found:?}");
+            assert!(
+                is_kept && found.last().unwrap() == "9 你好",
+                "{place}: {expected:?} became {found:?}"
+            );
             assert_eq!(store.verify(&name()).await.unwrap().damage, [], "{place}");
             match (was_cut, was_cut_again) {
                 // In the recovery some steps, others each time.
@@ -167,11 +213,20 @@ async fn a_crash_at_any_step_of_a_reset_leaves_the_old_tape_or_the_new_one() {
             .filter(|path| !path.to_string_lossy().contains("sidecar"))
             .collect();
         if before.len() == 3 {
-            assert!(!done, "step {step}: acknowledged, yet the old tape is there");
+            assert!(
+                !done,
+                "step {step}: acknowledged, yet the old tape is there"
+            );
             assert!(archives.is_empty(), "step {step}: {archives:?}");
         } else {
             assert_eq!(archives.len(), 1, "step {step}");
-            assert_eq!(std::fs::read_to_string(&archives[0]).unwrap().lines().count(), 3);
+            assert_eq!(
+                std::fs::read_to_string(&archives[0])
+                    .unwrap()
+                    .lines()
+                    .count(),
+                3
+            );
             let first: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
             assert_eq!(first[0].name(), Some("session/start"), "step {step}");
         }
@@ -185,7 +240,9 @@ async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
     let scenario = async |store: Arc<dyn TapeStore>| {
         let tape = Tape::new(store, name()).with_sidecars([Sidecar::new("spill")]);
         let mut acknowledged = 0;
-        let Ok(fork) = tape.fork(MergeBack::Yes).await else { return (0, false) };
+        let Ok(fork) = tape.fork(MergeBack::Yes).await else {
+            return (0, false);
+        };
         for number in 3..6 {
             if fork.tape().append(numbered(number)).await.is_ok() {
                 acknowledged += 1;
@@ -196,24 +253,43 @@ async fn a_crash_at_any_step_of_a_fork_and_its_merge_is_recovered_once() {
         }
         (acknowledged, fork.merge().await.is_ok())
     };
-    crash_everywhere(prepare_three, scenario, async |root, (acknowledged, merged), step| {
-        let store = FileStore::new(root, Durability::Os);
-        let recovered = recover_all(&store).await.unwrap();
-        let seen = messages(root).await;
-        let expected: Vec<_> = (0..seen.len()).map(|number| format!("{number} 你好")).collect();
-        assert_eq!(seen, expected, "step {step}: out of order or twice");
-        assert!(seen.len() >= 3 + acknowledged, "step {step}: {acknowledged} acknowledged, {seen:?}");
-        assert!(!merged || seen.len() == 6);
-        assert!(recover_all(&store).await.unwrap().is_empty(), "step {step}: recovered twice");
-        assert!(store.list(bub_tape::Listing::AllForks).await.unwrap().is_empty());
-        if recovered.iter().any(|fork| fork.merged) && !merged && seen.len() > 3 {
-            let entries: Vec<Entry> = store.read(&name(), Span::ALL).try_collect().await.unwrap();
-            let said = entries
-                .iter()
-                .any(|entry| entry.name() == Some("fork.recovered") || entry.meta.contains_key("fork"));
-            assert!(said, "step {step}: the tape does not say so");
-        }
-    })
+    crash_everywhere(
+        prepare_three,
+        scenario,
+        async |root, (acknowledged, merged), step| {
+            let store = FileStore::new(root, Durability::Os);
+            let recovered = recover_all(&store).await.unwrap();
+            let seen = messages(root).await;
+            let expected: Vec<_> = (0..seen.len())
+                .map(|number| format!("{number} 你好"))
+                .collect();
+            assert_eq!(seen, expected, "step {step}: out of order or twice");
+            assert!(
+                seen.len() >= 3 + acknowledged,
+                "step {step}: {acknowledged} acknowledged, {seen:?}"
+            );
+            assert!(!merged || seen.len() == 6);
+            assert!(
+                recover_all(&store).await.unwrap().is_empty(),
+                "step {step}: recovered twice"
+            );
+            assert!(
+                store
+                    .list(bub_tape::Listing::AllForks)
+                    .await
+                    .unwrap()
+                    .is_empty()
+            );
+            if recovered.iter().any(|fork| fork.merged) && !merged && seen.len() > 3 {
+                let entries: Vec<Entry> =
+                    store.read(&name(), Span::ALL).try_collect().await.unwrap();
+                let said = entries.iter().any(|entry| {
+                    entry.name() == Some("fork.recovered") || entry.meta.contains_key("fork")
+                });
+                assert!(said, "step {step}: the tape does not say so");
+            }
+        },
+    )
     .await;
 }
 
@@ -232,7 +308,10 @@ async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
         // Long enough that the index is saved.
         let batch: Vec<_> = (0..400)
             .flat_map(|number| {
-                [Entry::anchor("b", None), Entry::message("user", format!("{number}").repeat(500))]
+                [
+                    Entry::anchor("b", None),
+                    Entry::message("user", format!("{number}").repeat(500)),
+                ]
             })
             .collect();
         store.append(&name(), batch).await.is_ok()
@@ -245,8 +324,15 @@ async fn a_crash_at_any_step_of_an_index_write_changes_no_answer() {
             .filter(|entry| entry.kind == bub_tape::Kind::Anchor)
             .map(|entry| entry.id)
             .collect();
-        let marks = store.anchors(&name(), bub_tape::AnchorSearch::All).await.unwrap();
-        assert_eq!(marks.iter().map(|mark| mark.id).collect::<Vec<_>>(), anchors, "step {step}");
+        let marks = store
+            .anchors(&name(), bub_tape::AnchorSearch::All)
+            .await
+            .unwrap();
+        assert_eq!(
+            marks.iter().map(|mark| mark.id).collect::<Vec<_>>(),
+            anchors,
+            "step {step}"
+        );
         let summary = store.summary(&name()).await.unwrap();
         assert_eq!(summary.entries, entries.len() as u64, "step {step}");
     })
@@ -264,7 +350,13 @@ async fn a_full_disk_is_an_error_and_nothing_else() {
         faults.disk_space(Some(free));
         let mut acknowledged = 1;
         let error = loop {
-            match store.append(&name(), vec![numbered(acknowledged), numbered(acknowledged + 1)]).await {
+            match store
+                .append(
+                    &name(),
+                    vec![numbered(acknowledged), numbered(acknowledged + 1)],
+                )
+                .await
+            {
                 Ok(_) => acknowledged += 2,
                 Err(error) => break error,
             }
@@ -273,8 +365,15 @@ async fn a_full_disk_is_an_error_and_nothing_else() {
         assert_eq!(error.kind(), ErrorKind::Retry);
         assert_eq!(messages(root.path()).await.len(), acknowledged);
         faults.disk_space(None);
-        let ids = store.append(&name(), vec![numbered(acknowledged)]).await.unwrap().ids;
-        assert_eq!(ids, [EntryId::new(i64::try_from(acknowledged).unwrap() + 1)]);
+        let ids = store
+            .append(&name(), vec![numbered(acknowledged)])
+            .await
+            .unwrap()
+            .ids;
+        assert_eq!(
+            ids,
+            [EntryId::new(i64::try_from(acknowledged).unwrap() + 1)]
+        );
     }
 }
 
@@ -292,7 +391,11 @@ async fn a_failure_at_any_step_leaves_a_working_tape() {
                 acknowledged.push(format!("{number} 你好"));
             }
         }
-        assert!(acknowledged.len() >= 5, "step {step}: one failure cost {} appends", 6 - acknowledged.len());
+        assert!(
+            acknowledged.len() >= 5,
+            "step {step}: one failure cost {} appends",
+            6 - acknowledged.len()
+        );
         assert_eq!(messages(root.path()).await, acknowledged, "step {step}");
     }
 }
@@ -304,7 +407,10 @@ async fn short_writes_are_continued() {
     faults.short_writes(7);
     let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
     for number in 0..20 {
-        store.append(&name(), vec![numbered(number), numbered(number)]).await.unwrap();
+        store
+            .append(&name(), vec![numbered(number), numbered(number)])
+            .await
+            .unwrap();
     }
     assert_eq!(messages(root.path()).await.len(), 40);
 }
@@ -316,7 +422,10 @@ async fn durability_always_costs_one_fsync_per_batch() {
     let faults = Faults::new();
     let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
     for number in 0..50 {
-        store.append(&name(), vec![numbered(number); 10]).await.unwrap();
+        store
+            .append(&name(), vec![numbered(number); 10])
+            .await
+            .unwrap();
     }
     assert_eq!(faults.syncs(), 50);
     let faults = Faults::new();
@@ -330,7 +439,11 @@ async fn durability_always_costs_one_fsync_per_batch() {
 async fn concurrent_batches_share_an_fsync() {
     let root = tempfile::tempdir().unwrap();
     let faults = Faults::new();
-    let store = Arc::new(FileStore::with_fs(root.path(), Durability::Always, faults.fs()));
+    let store = Arc::new(FileStore::with_fs(
+        root.path(),
+        Durability::Always,
+        faults.fs(),
+    ));
     let append = |number| {
         let store = Arc::clone(&store);
         tokio::spawn(async move { store.append(&name(), vec![numbered(number)]).await.unwrap() })
@@ -339,7 +452,11 @@ async fn concurrent_batches_share_an_fsync() {
         task.await.unwrap();
     }
     assert_eq!(messages(root.path()).await.len(), 200);
-    assert!(faults.syncs() < 200, "{} fsyncs for 200 concurrent batches", faults.syncs());
+    assert!(
+        faults.syncs() < 200,
+        "{} fsyncs for 200 concurrent batches",
+        faults.syncs()
+    );
 }
 
 // L1: a failed fsync stops acknowledgements until the data is rewritten and verified.
@@ -352,7 +469,10 @@ async fn after_a_failed_fsync_nothing_is_acknowledged_until_the_tape_is_rewritte
     // One for the batch, one for the first attempt to rewrite.
     faults.fail_syncs(2);
     for number in [1, 2] {
-        let error = store.append(&name(), vec![numbered(number)]).await.unwrap_err();
+        let error = store
+            .append(&name(), vec![numbered(number)])
+            .await
+            .unwrap_err();
         assert!(matches!(error, TapeError::NotDurable { .. }), "{error}");
         assert_eq!(messages(root.path()).await, ["0 你好"]);
     }
@@ -376,7 +496,11 @@ async fn a_failed_fsync_is_remembered_by_the_next_process() {
     let faults = Faults::new();
     let store = FileStore::with_fs(root.path(), Durability::Always, faults.fs());
     store.append(&name(), vec![numbered(2)]).await.unwrap();
-    assert_eq!(faults.syncs(), 4, "the rewrite, the tape and its record, and the batch");
+    assert_eq!(
+        faults.syncs(),
+        4,
+        "the rewrite, the tape and its record, and the batch"
+    );
     assert_eq!(messages(root.path()).await, ["0 你好", "2 你好"]);
 }
 
@@ -399,11 +523,21 @@ async fn a_sidecar_that_cannot_be_archived_is_not_reset() {
     let report = tape.reset(true).await.unwrap();
     assert!(report.archived.is_some());
     let entries = tape.entries(Span::ALL).await.unwrap();
-    let of =
-        |name: &str| entries.iter().find(|entry| entry.name() == Some(name)).unwrap().data().unwrap().clone();
+    let of = |name: &str| {
+        entries
+            .iter()
+            .find(|entry| entry.name() == Some(name))
+            .unwrap()
+            .data()
+            .unwrap()
+            .clone()
+    };
     assert_eq!(of("sidecar.archive")["status"], "error");
     assert_eq!(of("sidecar.reset")["status"], "skipped");
     assert_eq!(of("sidecar.reset")["cause"], "archive_failed");
-    assert_eq!(tape.sidecar("spill").unwrap().info().await.unwrap().entries, 1);
+    assert_eq!(
+        tape.sidecar("spill").unwrap().info().await.unwrap().entries,
+        1
+    );
     let _ = store.reset(&name(), Reset::empty(None)).await.unwrap();
 }

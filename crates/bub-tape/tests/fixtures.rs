@@ -20,8 +20,8 @@ use std::{
 };
 
 use bub_tape::{
-    Durability, FileStore, Listing, MemoryStore, Query, Search, Span, Tape, TapeName, TapeStore, ViewOptions,
-    codec,
+    Durability, FileStore, Listing, MemoryStore, Query, Search, Span, Tape, TapeName, TapeStore,
+    ViewOptions, codec,
 };
 use serde_json::{Value, json};
 use view_support::{complaint, decode};
@@ -40,7 +40,11 @@ fn fixtures() -> Option<(PathBuf, Value)> {
 fn file_store(tapes: &Path) -> (tempfile::TempDir, FileStore) {
     let root = tempfile::tempdir().unwrap();
     for file in fs::read_dir(tapes).unwrap().map(Result::unwrap) {
-        fs::write(root.path().join(file.file_name()), fs::read(file.path()).unwrap()).unwrap();
+        fs::write(
+            root.path().join(file.file_name()),
+            fs::read(file.path()).unwrap(),
+        )
+        .unwrap();
     }
     let store = FileStore::new(root.path(), Durability::Os);
     (root, store)
@@ -48,10 +52,24 @@ fn file_store(tapes: &Path) -> (tempfile::TempDir, FileStore) {
 
 async fn memory_store(tapes: &Path) -> MemoryStore {
     let store = MemoryStore::new();
-    for file in fs::read_dir(tapes).unwrap().map(|file| file.unwrap().path()) {
-        let Some(stem) = file.file_name().unwrap().to_str().unwrap().strip_suffix(".jsonl") else { continue };
+    for file in fs::read_dir(tapes)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+    {
+        let Some(stem) = file
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .strip_suffix(".jsonl")
+        else {
+            continue;
+        };
         let name = TapeName::new(stem).unwrap();
-        store.append(&name, decode(&fs::read(&file).unwrap())).await.unwrap();
+        store
+            .append(&name, decode(&fs::read(&file).unwrap()))
+            .await
+            .unwrap();
     }
     store
 }
@@ -60,10 +78,18 @@ async fn memory_store(tapes: &Path) -> MemoryStore {
 async fn answer(tape: &Tape) -> Value {
     let info = tape.info().await.unwrap();
     let anchors = tape.anchors(usize::MAX).await.unwrap();
-    let anchors: Vec<Value> = anchors.into_iter().map(|anchor| Value::Object(anchor.payload)).collect();
+    let anchors: Vec<Value> = anchors
+        .into_iter()
+        .map(|anchor| Value::Object(anchor.payload))
+        .collect();
     let view = tape.view(&ViewOptions::new()).await.unwrap();
     assert_eq!(complaint(&view.messages), None);
-    assert!(view.messages[0]["content"].as_str().unwrap().starts_with("[Anchor created: "));
+    assert!(
+        view.messages[0]["content"]
+            .as_str()
+            .unwrap()
+            .starts_with("[Anchor created: ")
+    );
     json!({
         "tape": tape.name().as_str(),
         "entries": info.entries,
@@ -79,7 +105,9 @@ async fn answer(tape: &Tape) -> Value {
 /// Issue 3, S-62: the original's answers are ours, once the anchor's own message is taken away.
 #[tokio::test]
 async fn the_original_and_this_one_say_the_same() {
-    let Some((tapes, answers)) = fixtures() else { return };
+    let Some((tapes, answers)) = fixtures() else {
+        return;
+    };
     let (_root, file) = file_store(&tapes);
     let stores: [Arc<dyn TapeStore>; 2] = [Arc::new(file), Arc::new(memory_store(&tapes).await)];
     for store in stores {
@@ -98,11 +126,27 @@ async fn the_original_and_this_one_say_the_same() {
 async fn lines_come_back_byte_for_byte() {
     let Some((tapes, _)) = fixtures() else { return };
     let (_root, store) = file_store(&tapes);
-    for path in fs::read_dir(&tapes).unwrap().map(|file| file.unwrap().path()) {
+    for path in fs::read_dir(&tapes)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+    {
         let text = fs::read_to_string(&path).unwrap();
-        let Some(stem) = path.file_name().unwrap().to_str().unwrap().strip_suffix(".jsonl") else { continue };
+        let Some(stem) = path
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .strip_suffix(".jsonl")
+        else {
+            continue;
+        };
         for line in text.split_inclusive('\n') {
-            assert_eq!(codec::encode(&codec::decode(line.as_bytes()).unwrap()), line, "{}", path.display());
+            assert_eq!(
+                codec::encode(&codec::decode(line.as_bytes()).unwrap()),
+                line,
+                "{}",
+                path.display()
+            );
         }
         let tape = Tape::new(Arc::new(store.clone()), TapeName::new(stem).unwrap());
         let entries = tape.entries(Span::ALL).await.unwrap();
@@ -114,12 +158,19 @@ async fn lines_come_back_byte_for_byte() {
 /// W-20: what the original could not find in its own tapes.
 #[tokio::test]
 async fn search_finds_what_the_original_missed() {
-    let Some((tapes, answers)) = fixtures() else { return };
+    let Some((tapes, answers)) = fixtures() else {
+        return;
+    };
     let (_root, store) = file_store(&tapes);
     let name = TapeName::new(answers["sessions"]["plain"]["tape"].as_str().unwrap()).unwrap();
     let tape = Tape::new(Arc::new(store), name);
     let found = tape.search(&Search::new("你好世界")).await.unwrap();
     assert_eq!(found.hits.len(), 2);
-    assert!(found.hits.iter().all(|hit| hit.exact && hit.snippet.contains("你好世界")));
+    assert!(
+        found
+            .hits
+            .iter()
+            .all(|hit| hit.exact && hit.snippet.contains("你好世界"))
+    );
     assert!(found.hits[0].entry.id > found.hits[1].entry.id);
 }

@@ -1,11 +1,16 @@
 //! Whatever is done to a tape, every store gives the same answers.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, FileStore, Fork, MemoryStore, MergeBack, Sidecar, Span, Tape, TapeName,
-    ViewOptions,
+    AnchorSearch, Durability, Entry, FileStore, Fork, MemoryStore, MergeBack, Sidecar, Span, Tape,
+    TapeName, ViewOptions,
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -54,7 +59,11 @@ impl Player {
             Some(store) => Tape::new(Arc::new(store.clone()), name),
             None => Tape::new(Arc::new(MemoryStore::new()), name),
         };
-        Self { tape: tape.with_sidecars([Sidecar::new("spill")]), fork: None, files }
+        Self {
+            tape: tape.with_sidecars([Sidecar::new("spill")]),
+            fork: None,
+            files,
+        }
     }
 
     fn current(&self) -> &Tape {
@@ -69,13 +78,22 @@ impl Player {
         match act {
             Act::Message(text) => put(Entry::message("user", text.as_str())).await,
             Act::Calls(count) => put(Entry::tool_call((0..*count).map(call).collect())).await,
-            Act::Results(count) => put(Entry::tool_result((0..*count).map(Value::from).collect())).await,
+            Act::Results(count) => {
+                put(Entry::tool_result((0..*count).map(Value::from).collect())).await
+            }
             Act::Hidden => put(Entry::message("user", "hidden").outside_context()).await,
             Act::Handoff(name) => {
-                self.current().handoff(&format!("p{name}"), Some(json!({"n": name}))).await.unwrap();
+                self.current()
+                    .handoff(&format!("p{name}"), Some(json!({"n": name})))
+                    .await
+                    .unwrap();
             }
             Act::Fork(merge) if self.fork.is_none() => {
-                let merge_back = if *merge { MergeBack::Yes } else { MergeBack::No };
+                let merge_back = if *merge {
+                    MergeBack::Yes
+                } else {
+                    MergeBack::No
+                };
                 self.fork = Some(self.tape.fork(merge_back).await.unwrap());
             }
             Act::Finish => {
@@ -105,9 +123,16 @@ impl Player {
         let mut newest = tape.entries(Span::ALL.newest_first()).await.unwrap();
         newest.reverse();
         assert_eq!(entries, newest);
-        assert!(entries.windows(2).all(|pair| pair[0].id.next() == pair[1].id), "ids are not consecutive");
-        let plain =
-            entries.iter().map(|entry| json!([entry.id, entry.kind.as_str(), entry.payload])).collect();
+        assert!(
+            entries
+                .windows(2)
+                .all(|pair| pair[0].id.next() == pair[1].id),
+            "ids are not consecutive"
+        );
+        let plain = entries
+            .iter()
+            .map(|entry| json!([entry.id, entry.kind.as_str(), entry.payload]))
+            .collect();
         let summary = tape.summary().await.unwrap();
         let figures = json!([
             summary.entries,
@@ -119,11 +144,21 @@ impl Player {
         let marks = tape.marks(AnchorSearch::All).await.unwrap();
         assert_eq!(marks.last(), summary.last_anchor.as_ref());
         for mark in &marks {
-            assert_eq!(tape.first_of(Span::from(mark.position)).await.unwrap().unwrap().id, mark.id);
+            assert_eq!(
+                tape.first_of(Span::from(mark.position))
+                    .await
+                    .unwrap()
+                    .unwrap()
+                    .id,
+                mark.id
+            );
         }
         let view = tape.view(&ViewOptions::new()).await.unwrap();
         check_view(&view.messages);
-        let names = marks.into_iter().map(|mark| format!("{} {}", mark.id, mark.name)).collect();
+        let names = marks
+            .into_iter()
+            .map(|mark| format!("{} {}", mark.id, mark.name))
+            .collect();
         (plain, figures, names, json!([view.messages, view.entries]))
     }
 }
@@ -137,7 +172,10 @@ fn check_view(messages: &[serde_json::Map<String, Value>]) {
     let mut open: Vec<String> = Vec::new();
     for message in messages {
         let role = message["role"].as_str().unwrap();
-        assert!(["system", "user", "assistant", "tool"].contains(&role), "{role}");
+        assert!(
+            ["system", "user", "assistant", "tool"].contains(&role),
+            "{role}"
+        );
         if role == "tool" {
             assert!(!open.is_empty(), "a result without its call");
             assert_eq!(message["tool_call_id"].as_str().unwrap(), open.remove(0));
@@ -145,7 +183,10 @@ fn check_view(messages: &[serde_json::Map<String, Value>]) {
         }
         assert!(open.is_empty(), "a call without its result");
         if let Some(calls) = message.get("tool_calls").and_then(Value::as_array) {
-            open = calls.iter().map(|call| call["id"].as_str().unwrap().to_owned()).collect();
+            open = calls
+                .iter()
+                .map(|call| call["id"].as_str().unwrap().to_owned())
+                .collect();
         }
     }
     assert!(open.is_empty(), "a call without its result at the end");

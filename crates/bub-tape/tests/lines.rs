@@ -1,5 +1,10 @@
 //! Entries as lines: what is written, and what of foreign lines is understood.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
 use bub_tape::{Entry, EntryId, Kind, TapeName, codec, parse_lossy, run_id};
 use proptest::prelude::*;
@@ -12,8 +17,10 @@ fn decode(line: &str) -> Option<Entry> {
 // C.1: key order, separators, non-ASCII as is.
 #[test]
 fn a_line_is_written_byte_for_byte_as_the_original_writes_it() {
-    let mut entry =
-        Entry::anchor("session/start", Some(json!({"owner": "human", "note": "你好 🐙\n\"x\"\\ \u{1}"})));
+    let mut entry = Entry::anchor(
+        "session/start",
+        Some(json!({"owner": "human", "note": "你好 🐙\n\"x\"\\ \u{1}"})),
+    );
     entry.id = EntryId::new(1);
     entry.date = "2026-11-15T18:09:55.707194+00:00".to_owned();
     assert_eq!(
@@ -34,7 +41,10 @@ fn a_line_of_the_original_survives_a_round_trip() {
 #[test]
 fn constructors_make_the_payloads_of_the_original() {
     let payload = |entry: Entry| (entry.kind.to_string(), Value::Object(entry.payload));
-    assert_eq!(payload(Entry::anchor("a", None)), ("anchor".to_owned(), json!({"name": "a"})));
+    assert_eq!(
+        payload(Entry::anchor("a", None)),
+        ("anchor".to_owned(), json!({"name": "a"}))
+    );
     assert_eq!(
         payload(Entry::event("e", Some(json!(1)))),
         ("event".to_owned(), json!({"name": "e", "data": 1}))
@@ -42,19 +52,31 @@ fn constructors_make_the_payloads_of_the_original() {
     let error = Entry::error("provider", "no", Some(json!({"status": 500})));
     assert_eq!(
         payload(error),
-        ("error".to_owned(), json!({"kind": "provider", "message": "no", "details": {"status": 500}}))
+        (
+            "error".to_owned(),
+            json!({"kind": "provider", "message": "no", "details": {"status": 500}})
+        )
     );
-    assert_eq!(payload(Entry::system("s")), ("system".to_owned(), json!({"content": "s"})));
+    assert_eq!(
+        payload(Entry::system("s")),
+        ("system".to_owned(), json!({"content": "s"}))
+    );
     let call = Entry::tool_call(vec![json!({"id": "c1"}), json!({})]);
     assert_eq!(call.meta["call_ids"], json!(["c1", null]));
-    assert_eq!(payload(call), ("tool_call".to_owned(), json!({"calls": [{"id": "c1"}, {}]})));
+    assert_eq!(
+        payload(call),
+        ("tool_call".to_owned(), json!({"calls": [{"id": "c1"}, {}]}))
+    );
     assert_eq!(
         payload(Entry::tool_result(vec![json!("r")])),
         ("tool_result".to_owned(), json!({"results": ["r"]}))
     );
     assert_eq!(
         payload(Entry::message("user", "hi")),
-        ("message".to_owned(), json!({"role": "user", "content": "hi"}))
+        (
+            "message".to_owned(),
+            json!({"role": "user", "content": "hi"})
+        )
     );
 }
 
@@ -76,7 +98,10 @@ fn lines_that_are_no_entries_are_skipped() {
     ] {
         assert_eq!(decode(line), None, "{line}");
     }
-    assert_eq!(codec::decode(b"{\"id\": 1, \"kind\": \"x\", \"payload\": {\"a\": \"\xe4\xbd\"}}"), None);
+    assert_eq!(
+        codec::decode(b"{\"id\": 1, \"kind\": \"x\", \"payload\": {\"a\": \"\xe4\xbd\"}}"),
+        None
+    );
 }
 
 // C.2: NaN and Infinity of Python, lone surrogates of models.
@@ -105,7 +130,10 @@ fn a_legacy_timestamp_becomes_a_date() {
     let date = |line: &str| decode(line).unwrap().date;
     let entry = r#"{"id": 1, "kind": "event", "payload": {}, "timestamp": 1763233795.707194}"#;
     assert_eq!(date(entry), "2025-11-15T19:09:55.707194+00:00");
-    assert_eq!(date(r#"{"id": 1, "kind": "event", "payload": {}}"#), "1970-01-01T00:00:00+00:00");
+    assert_eq!(
+        date(r#"{"id": 1, "kind": "event", "payload": {}}"#),
+        "1970-01-01T00:00:00+00:00"
+    );
     assert_eq!(
         date(r#"{"id": 1, "kind": "event", "payload": {}, "date": 5, "timestamp": 2}"#),
         "1970-01-01T00:00:02+00:00"
@@ -115,21 +143,40 @@ fn a_legacy_timestamp_becomes_a_date() {
 // C.2: unknown kinds and keys are kept, a meta that is no map becomes an empty one.
 #[test]
 fn unknown_kinds_and_keys_are_preserved() {
-    let line = r#"{"id": 1, "kind": "dream", "payload": {}, "meta": {}, "date": "d", "z": 1, "a": [2]}"#;
+    let line =
+        r#"{"id": 1, "kind": "dream", "payload": {}, "meta": {}, "date": "d", "z": 1, "a": [2]}"#;
     let entry = decode(line).unwrap();
     assert_eq!(entry.kind, Kind::Other("dream".to_owned()));
     assert_eq!(codec::encode(&entry), format!("{line}\n"));
-    assert!(decode(r#"{"id": 1, "kind": "dream", "payload": {}, "meta": [1]}"#).unwrap().meta.is_empty());
+    assert!(
+        decode(r#"{"id": 1, "kind": "dream", "payload": {}, "meta": [1]}"#)
+            .unwrap()
+            .meta
+            .is_empty()
+    );
 }
 
 // C.2: the three forms of a date.
 #[test]
 fn dates_are_understood_in_every_form_the_original_writes() {
-    let moment =
-        |date: &str| Entry::event("x", None).with_date(date).timestamp().map(|moment| moment.to_string());
-    assert_eq!(moment("2026-11-15T18:09:55.707194+00:00").as_deref(), Some("2026-11-15T18:09:55.707194Z"));
-    assert_eq!(moment("2026-11-15T18:09:55Z").as_deref(), Some("2026-11-15T18:09:55Z"));
-    assert_eq!(moment("2026-11-15T18:09:55").as_deref(), Some("2026-11-15T18:09:55Z"));
+    let moment = |date: &str| {
+        Entry::event("x", None)
+            .with_date(date)
+            .timestamp()
+            .map(|moment| moment.to_string())
+    };
+    assert_eq!(
+        moment("2026-11-15T18:09:55.707194+00:00").as_deref(),
+        Some("2026-11-15T18:09:55.707194Z")
+    );
+    assert_eq!(
+        moment("2026-11-15T18:09:55Z").as_deref(),
+        Some("2026-11-15T18:09:55Z")
+    );
+    assert_eq!(
+        moment("2026-11-15T18:09:55").as_deref(),
+        Some("2026-11-15T18:09:55Z")
+    );
     assert_eq!(moment("yesterday"), None);
     assert!(Entry::event("x", None).date.ends_with("+00:00"));
 }
@@ -138,7 +185,10 @@ fn dates_are_understood_in_every_form_the_original_writes() {
 #[test]
 fn a_run_id_is_the_moment_in_microseconds() {
     let id = run_id();
-    let digits = id.strip_prefix("run-").and_then(|rest| rest.strip_suffix('Z')).unwrap();
+    let digits = id
+        .strip_prefix("run-")
+        .and_then(|rest| rest.strip_suffix('Z'))
+        .unwrap();
     assert_eq!(digits.len(), "20261115T180955712123".len(), "{id}");
 }
 
@@ -148,18 +198,37 @@ fn tapes_are_named_as_in_the_original() {
     let tape = TapeName::for_session("/srv/demo", "cli:local");
     assert_eq!(tape.as_str(), "53047a1277384003__0b871d5e50e7c192");
     assert_ne!(tape, TapeName::for_session("/srv/other", "cli:local"));
-    assert_eq!(tape.sidecar("spill").unwrap().as_str(), "53047a1277384003__0b871d5e50e7c192__sidecar__spill");
+    assert_eq!(
+        tape.sidecar("spill").unwrap().as_str(),
+        "53047a1277384003__0b871d5e50e7c192__sidecar__spill"
+    );
     assert!(tape.is_session() && !tape.sidecar("spill").unwrap().is_session());
 }
 
 #[test]
 fn a_tape_name_cannot_leave_its_directory() {
     let long = "x".repeat(300);
-    for name in ["", ".", "..", "../x", "a/b", "a\\b", "a:b", ".hidden", "a\0b", "a\nb", long.as_str()] {
+    for name in [
+        "",
+        ".",
+        "..",
+        "../x",
+        "a/b",
+        "a\\b",
+        "a:b",
+        ".hidden",
+        "a\0b",
+        "a\nb",
+        long.as_str(),
+    ] {
         let error = TapeName::new(name).unwrap_err();
         assert_eq!(error.kind(), bub_tape::ErrorKind::InvalidInput, "{name:?}");
     }
-    assert!(TapeName::for_session("/w", "s").sidecar("../../etc").is_err());
+    assert!(
+        TapeName::for_session("/w", "s")
+            .sidecar("../../etc")
+            .is_err()
+    );
     assert!(TapeName::new("你好__x").is_ok());
 }
 

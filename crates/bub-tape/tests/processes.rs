@@ -23,8 +23,8 @@ use std::{
 };
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, FileStore, Kind, Listing, MergeBack, Sidecar, Span, Tape, TapeName,
-    TapeStore, Wait, recover_all,
+    AnchorSearch, Durability, Entry, FileStore, Kind, Listing, MergeBack, Sidecar, Span, Tape,
+    TapeName, TapeStore, Wait, recover_all,
 };
 use futures_util::TryStreamExt as _;
 
@@ -46,7 +46,11 @@ fn numbered(number: usize) -> Entry {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(future)
 }
 
 fn acknowledge(number: usize) {
@@ -76,7 +80,11 @@ fn spawn(role: &str, root: &Path, first: usize) -> Child {
 #[test]
 fn child() {
     let Ok(role) = env::var(ROLE) else { return };
-    let durability = if env::var(ALWAYS).is_ok() { Durability::Always } else { Durability::Os };
+    let durability = if env::var(ALWAYS).is_ok() {
+        Durability::Always
+    } else {
+        Durability::Os
+    };
     let store = FileStore::new(env::var(ROOT).unwrap(), durability);
     let first: usize = env::var(FIRST).unwrap().parse().unwrap();
     let tape = Tape::new(Arc::new(store.clone()), name()).with_sidecars([Sidecar::new("spill")]);
@@ -95,22 +103,34 @@ fn child() {
 
 async fn append_forever(tape: &Tape, first: usize) {
     for number in (first..).step_by(BATCH) {
-        tape.append_all((number..number + BATCH).map(numbered).collect()).await.unwrap();
+        tape.append_all((number..number + BATCH).map(numbered).collect())
+            .await
+            .unwrap();
         acknowledge(number + BATCH - 1);
     }
 }
 
 async fn append_singly(tape: &Tape, count: usize) {
     for number in 0..count {
-        tape.append(Entry::message("user", number.to_string())).await.unwrap();
+        tape.append(Entry::message("user", number.to_string()))
+            .await
+            .unwrap();
     }
 }
 
 async fn fork_forever(tape: &Tape, first: usize) {
     for number in (first..).step_by(BATCH) {
         let fork = tape.fork(MergeBack::Yes).await.unwrap();
-        fork.tape().append_all((number..number + BATCH).map(numbered).collect()).await.unwrap();
-        fork.tape().sidecar("spill").unwrap().append(numbered(number)).await.unwrap();
+        fork.tape()
+            .append_all((number..number + BATCH).map(numbered).collect())
+            .await
+            .unwrap();
+        fork.tape()
+            .sidecar("spill")
+            .unwrap()
+            .append(numbered(number))
+            .await
+            .unwrap();
         acknowledge(number + BATCH - 1);
         fork.merge().await.unwrap();
     }
@@ -118,7 +138,9 @@ async fn fork_forever(tape: &Tape, first: usize) {
 
 async fn reset_forever(tape: &Tape, first: usize) {
     for number in first.. {
-        tape.append_all((0..BATCH).map(|_| numbered(number)).collect()).await.unwrap();
+        tape.append_all((0..BATCH).map(|_| numbered(number)).collect())
+            .await
+            .unwrap();
         acknowledge(number);
         tape.reset(true).await.unwrap();
     }
@@ -126,7 +148,9 @@ async fn reset_forever(tape: &Tape, first: usize) {
 
 async fn index_forever(tape: &Tape, store: &FileStore, first: usize) {
     for number in first.. {
-        tape.append_all(vec![Entry::anchor("a", None), numbered(number)]).await.unwrap();
+        tape.append_all(vec![Entry::anchor("a", None), numbered(number)])
+            .await
+            .unwrap();
         acknowledge(number);
         store.reindex(tape.name()).await.unwrap();
     }
@@ -143,13 +167,19 @@ struct Chance(u64);
 
 impl Chance {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % limit
     }
 }
 
 fn rounds() -> u64 {
-    env::var("BUB_CRASH_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(500)
+    env::var("BUB_CRASH_ROUNDS")
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(500)
 }
 
 /// Starts a child, kills it at a random moment after its first acknowledgement, and returns the last number acknowledged.
@@ -173,18 +203,26 @@ fn run_and_kill(role: &str, root: &Path, first: usize, chance: &mut Chance) -> O
     output.read_to_string(&mut rest).unwrap();
     // The last line may have been cut off by the kill.
     let whole = rest.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    line.lines().chain(whole.lines()).filter_map(|line| line.strip_prefix("ack ")?.parse().ok()).next_back()
+    line.lines()
+        .chain(whole.lines())
+        .filter_map(|line| line.strip_prefix("ack ")?.parse().ok())
+        .next_back()
 }
 
 async fn read(store: &FileStore, span: Span) -> Vec<Entry> {
     let entries: Vec<Entry> = store.read(&name(), span).try_collect().await.unwrap();
-    assert!(entries.windows(2).all(|pair| pair[0].id < pair[1].id), "ids do not ascend");
+    assert!(
+        entries.windows(2).all(|pair| pair[0].id < pair[1].id),
+        "ids do not ascend"
+    );
     entries
 }
 
 fn numbers(entries: &[Entry]) -> Vec<usize> {
     let messages = entries.iter().filter(|entry| entry.kind == Kind::Message);
-    messages.filter_map(|entry| entry.payload["content"].as_str()?.parse().ok()).collect()
+    messages
+        .filter_map(|entry| entry.payload["content"].as_str()?.parse().ok())
+        .collect()
 }
 
 // L1, W-1, W-3, W-16: nothing acknowledged is lost when a writer is killed.
@@ -228,13 +266,21 @@ async fn end_of_tape(store: &FileStore) -> Option<usize> {
 
 async fn check_whole(store: &FileStore, count: usize) {
     let entries = read(store, Span::ALL).await;
-    assert!(numbers(&entries).into_iter().eq(0..count), "a gap, a repetition or disorder");
+    assert!(
+        numbers(&entries).into_iter().eq(0..count),
+        "a gap, a repetition or disorder"
+    );
     let summary = store.summary(&name()).await.unwrap();
     assert_eq!(summary.entries, entries.len() as u64);
     let lines = std::fs::read(store.path(&name())).unwrap();
-    let readable =
-        lines.split_inclusive(|byte| *byte == b'\n').filter(|line| bub_tape::codec::decode(line).is_some());
-    assert_eq!(readable.count(), entries.len(), "an unreadable line is left on the tape");
+    let readable = lines
+        .split_inclusive(|byte| *byte == b'\n')
+        .filter(|line| bub_tape::codec::decode(line).is_some());
+    assert_eq!(
+        readable.count(),
+        entries.len(),
+        "an unreadable line is left on the tape"
+    );
 }
 
 // S-64, W-2: a fork whose process is killed before, in or after its merge is merged exactly once.
@@ -254,15 +300,24 @@ fn a_fork_killed_anywhere_is_merged_once() {
             assert!(store.list(Listing::AllForks).await.unwrap().is_empty());
             let entries = read(&store, Span::ALL).await;
             let seen = numbers(&entries);
-            assert!(seen.iter().copied().eq(0..seen.len()), "round {round}: {seen:?}");
+            assert!(
+                seen.iter().copied().eq(0..seen.len()),
+                "round {round}: {seen:?}"
+            );
             assert!(
                 acknowledged.is_none_or(|number| seen.len() > number),
                 "round {round}: lost {acknowledged:?}"
             );
-            let spilled: Vec<Entry> =
-                store.read(&name().sidecar("spill").unwrap(), Span::ALL).try_collect().await.unwrap();
+            let spilled: Vec<Entry> = store
+                .read(&name().sidecar("spill").unwrap(), Span::ALL)
+                .try_collect()
+                .await
+                .unwrap();
             let spilled = numbers(&spilled);
-            assert!(spilled.windows(2).all(|pair| pair[0] < pair[1]), "round {round}: {spilled:?}");
+            assert!(
+                spilled.windows(2).all(|pair| pair[0] < pair[1]),
+                "round {round}: {spilled:?}"
+            );
             let last = acknowledged.map(|number| number + 1 - BATCH);
             assert!(
                 last.is_none_or(|number| spilled.contains(&number)),
@@ -287,10 +342,16 @@ fn a_killed_reset_loses_neither_tape_nor_archive() {
             let tape = Tape::new(Arc::new(store.clone()), name());
             tape.append(Entry::event("round", None)).await.unwrap();
             let present = numbers(&read(&store, Span::ALL).await);
-            assert!(present.len().is_multiple_of(BATCH), "round {round}: {present:?}");
+            assert!(
+                present.len().is_multiple_of(BATCH),
+                "round {round}: {present:?}"
+            );
             found.extend(present);
         });
-        for path in std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()) {
+        for path in std::fs::read_dir(root.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
             if path.extension().is_some_and(|extension| extension == "bak")
                 && !path.to_string_lossy().contains("spill")
             {
@@ -309,7 +370,10 @@ fn a_killed_reset_loses_neither_tape_nor_archive() {
         );
         first = found.last().map_or(first, |last| last + 1);
         // Archives of earlier rounds were looked at; fewer of them make the next rounds quick.
-        for path in std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()) {
+        for path in std::fs::read_dir(root.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+        {
             if path.extension().is_some_and(|extension| extension == "bak") {
                 std::fs::remove_file(path).unwrap();
             }
@@ -337,10 +401,20 @@ fn a_killed_index_write_changes_no_answer() {
                 acknowledged.is_none_or(|number| seen.len() > number),
                 "round {round}: lost {acknowledged:?}"
             );
-            assert_eq!(store.summary(&name()).await.unwrap().entries, entries.len() as u64, "round {round}");
+            assert_eq!(
+                store.summary(&name()).await.unwrap().entries,
+                entries.len() as u64,
+                "round {round}"
+            );
             let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
-            let anchors = entries.iter().filter(|entry| entry.kind == Kind::Anchor).map(|entry| entry.id);
-            assert!(marks.iter().map(|mark| mark.id).eq(anchors), "round {round}");
+            let anchors = entries
+                .iter()
+                .filter(|entry| entry.kind == Kind::Anchor)
+                .map(|entry| entry.id);
+            assert!(
+                marks.iter().map(|mark| mark.id).eq(anchors),
+                "round {round}"
+            );
             first = seen.len();
         });
     }
@@ -359,9 +433,18 @@ fn eight_processes_append_two_thousand_entries_each() {
     assert!(entries.iter().map(|entry| entry.id.get()).eq(1..=16_000));
     let mut counted = numbers(&entries);
     counted.sort_unstable();
-    assert!(counted.chunks(8).enumerate().all(|(number, eight)| eight == [number; 8]));
+    assert!(
+        counted
+            .chunks(8)
+            .enumerate()
+            .all(|(number, eight)| eight == [number; 8])
+    );
     assert_eq!(block_on(store.summary(&name())).unwrap().entries, 16_000);
-    assert!(block_on(store.anchors(&name(), AnchorSearch::All)).unwrap().is_empty());
+    assert!(
+        block_on(store.anchors(&name(), AnchorSearch::All))
+            .unwrap()
+            .is_empty()
+    );
 }
 
 // L4: the system gives the lease of a dead process back.
@@ -377,7 +460,12 @@ fn a_lease_is_free_again_when_its_holder_is_killed() {
     }
     let store = FileStore::new(root.path(), Durability::Os);
     let refused = block_on(store.lease(&name(), Wait::For(Duration::from_millis(1)))).unwrap_err();
-    assert!(refused.to_string().contains(&format!("process {}", child.id())), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains(&format!("process {}", child.id())),
+        "{refused}"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
     drop(block_on(store.lease(&name(), Wait::No)).unwrap());

@@ -17,16 +17,40 @@ fn dated(entry: Entry, date: &str) -> Entry {
 /// Ids 1…10: two phases named alike, one named otherwise.
 fn story() -> Vec<Entry> {
     vec![
-        dated(Entry::anchor("session/start", Some(json!({"owner": "human"}))), "2026-01-01T00:00:00+00:00"),
-        dated(Entry::message("user", "Hello World"), "2026-01-01T10:00:00.000001+00:00"),
-        dated(Entry::anchor("phase", None), "2026-01-01T23:59:59.999999+00:00"),
-        dated(Entry::message("assistant", "你好，世界"), "2026-01-02T00:00:00Z"),
-        dated(Entry::event("loop.step", Some(json!({"step": 1}))), "2026-01-02T12:00:00"),
+        dated(
+            Entry::anchor("session/start", Some(json!({"owner": "human"}))),
+            "2026-01-01T00:00:00+00:00",
+        ),
+        dated(
+            Entry::message("user", "Hello World"),
+            "2026-01-01T10:00:00.000001+00:00",
+        ),
+        dated(
+            Entry::anchor("phase", None),
+            "2026-01-01T23:59:59.999999+00:00",
+        ),
+        dated(
+            Entry::message("assistant", "你好，世界"),
+            "2026-01-02T00:00:00Z",
+        ),
+        dated(
+            Entry::event("loop.step", Some(json!({"step": 1}))),
+            "2026-01-02T12:00:00",
+        ),
         dated(Entry::anchor("middle", None), "2026-01-02T12:00:01+02:00"),
-        dated(Entry::message("user", "she said \"hi\" and\nleft"), "2026-01-03T00:00:00+00:00"),
+        dated(
+            Entry::message("user", "she said \"hi\" and\nleft"),
+            "2026-01-03T00:00:00+00:00",
+        ),
         dated(Entry::anchor("phase", None), "2026-01-03T01:00:00+00:00"),
-        dated(Entry::tool_result(vec!["/etc/hosts was É-mpty".into()]), "not a date"),
-        dated(Entry::message("assistant", "bye"), "2026-01-04T00:00:00+00:00"),
+        dated(
+            Entry::tool_result(vec!["/etc/hosts was É-mpty".into()]),
+            "not a date",
+        ),
+        dated(
+            Entry::message("assistant", "bye"),
+            "2026-01-04T00:00:00+00:00",
+        ),
     ]
 }
 
@@ -56,13 +80,28 @@ async fn windows_lie_between_anchors() {
         (Query::new().last_anchor(), Ok(vec![9, 10])),
         (Query::new().after_anchor("phase"), Ok(vec![9, 10])),
         (Query::new().after_anchor("middle"), Ok(vec![7, 8, 9, 10])),
-        (Query::new().after_anchor("middle").after_anchor(""), Ok((1..=10).collect())),
-        (Query::new().between_anchors("session/start", "phase"), Ok(vec![2])),
+        (
+            Query::new().after_anchor("middle").after_anchor(""),
+            Ok((1..=10).collect()),
+        ),
+        (
+            Query::new().between_anchors("session/start", "phase"),
+            Ok(vec![2]),
+        ),
         (Query::new().between_anchors("middle", "phase"), Ok(vec![7])),
-        (Query::new().after_anchor("nowhere"), Err("Anchor 'nowhere' was not found.")),
-        (Query::new().between_anchors("nowhere", "phase"), Err("Anchor 'nowhere' was not found.")),
+        (
+            Query::new().after_anchor("nowhere"),
+            Err("Anchor 'nowhere' was not found."),
+        ),
+        (
+            Query::new().between_anchors("nowhere", "phase"),
+            Err("Anchor 'nowhere' was not found."),
+        ),
         // The end is looked for behind the latest start only.
-        (Query::new().between_anchors("phase", "middle"), Err("Anchor 'middle' was not found.")),
+        (
+            Query::new().between_anchors("phase", "middle"),
+            Err("Anchor 'middle' was not found."),
+        ),
     ];
     for (query, expected) in cases {
         check(query, expected).await;
@@ -74,7 +113,11 @@ async fn windows_lie_between_anchors() {
 async fn a_window_needs_an_anchor() {
     for place in places() {
         assert_eq!(place.tape.query_all(Query::new()).await.unwrap(), vec![]);
-        let error = place.tape.query_all(Query::new().last_anchor()).await.unwrap_err();
+        let error = place
+            .tape
+            .query_all(Query::new().last_anchor())
+            .await
+            .unwrap_err();
         assert_eq!(error.to_string(), "No anchors found in tape.");
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }
@@ -84,18 +127,48 @@ async fn a_window_needs_an_anchor() {
 #[tokio::test]
 async fn dates_are_inclusive_and_may_be_open() {
     let cases = [
-        (Query::new().between_dates("2026-01-01", "2026-01-01"), Ok(vec![1, 2, 3])),
-        (Query::new().between_dates("2026-01-02", "2026-01-02"), Ok(vec![4, 5, 6])),
+        (
+            Query::new().between_dates("2026-01-01", "2026-01-01"),
+            Ok(vec![1, 2, 3]),
+        ),
+        (
+            Query::new().between_dates("2026-01-02", "2026-01-02"),
+            Ok(vec![4, 5, 6]),
+        ),
         (Query::new().since("2026-01-03T01:00:00"), Ok(vec![8, 10])),
-        (Query::new().since("2026-01-03T01:00:00.000001Z"), Ok(vec![10])),
-        (Query::new().until("2026-01-01T10:00:00.000001"), Ok(vec![1, 2])),
-        (Query::new().until("2026-01-01T12:00:00.000001+02:00"), Ok(vec![1, 2])),
-        (Query::new().between_dates("2026-01-02 12:00", "2026-01-02T12:00:00Z"), Ok(vec![5])),
+        (
+            Query::new().since("2026-01-03T01:00:00.000001Z"),
+            Ok(vec![10]),
+        ),
+        (
+            Query::new().until("2026-01-01T10:00:00.000001"),
+            Ok(vec![1, 2]),
+        ),
+        (
+            Query::new().until("2026-01-01T12:00:00.000001+02:00"),
+            Ok(vec![1, 2]),
+        ),
+        (
+            Query::new().between_dates("2026-01-02 12:00", "2026-01-02T12:00:00Z"),
+            Ok(vec![5]),
+        ),
         (Query::new().since("2027-01-01"), Ok(vec![])),
-        (Query::new().since("yesterday"), Err("Invalid ISO date or datetime: 'yesterday'.")),
-        (Query::new().until("2026-02-30"), Err("Invalid ISO date or datetime: '2026-02-30'.")),
-        (Query::new().since(""), Err("Invalid ISO date or datetime: ''.")),
-        (Query::new().until("2026-01-01T25:00"), Err("Invalid ISO date or datetime: '2026-01-01T25:00'.")),
+        (
+            Query::new().since("yesterday"),
+            Err("Invalid ISO date or datetime: 'yesterday'."),
+        ),
+        (
+            Query::new().until("2026-02-30"),
+            Err("Invalid ISO date or datetime: '2026-02-30'."),
+        ),
+        (
+            Query::new().since(""),
+            Err("Invalid ISO date or datetime: ''."),
+        ),
+        (
+            Query::new().until("2026-01-01T25:00"),
+            Err("Invalid ISO date or datetime: '2026-01-01T25:00'."),
+        ),
         (
             Query::new().between_dates("2026-01-02", "2026-01-01"),
             Err("The start date must not be after the end date."),
@@ -121,13 +194,33 @@ async fn text_kinds_and_limit_narrow_the_window() {
         (all().text("2026-01-02t12"), vec![5, 6]),
         (all().text("nothing like it"), vec![]),
         (all().kinds([Kind::Message]), vec![2, 4, 7, 10]),
-        (all().kinds([Kind::Message, Kind::Event]).limit(2), vec![2, 4]),
-        (all().kinds([Kind::Message]).newest_first().limit(2), vec![10, 7]),
+        (
+            all().kinds([Kind::Message, Kind::Event]).limit(2),
+            vec![2, 4],
+        ),
+        (
+            all().kinds([Kind::Message]).newest_first().limit(2),
+            vec![10, 7],
+        ),
         (all().newest_first(), (1..=10).rev().collect()),
         (all().limit(0), vec![]),
-        (all().after_anchor("middle").kinds([Kind::Message]).text("e").newest_first(), vec![10, 7]),
+        (
+            all()
+                .after_anchor("middle")
+                .kinds([Kind::Message])
+                .text("e")
+                .newest_first(),
+            vec![10, 7],
+        ),
         (all().kinds([Kind::Other("letter".to_owned())]), vec![]),
-        (all().between_anchors("session/start", "phase").until("2026-01-01").text("hello").limit(5), vec![2]),
+        (
+            all()
+                .between_anchors("session/start", "phase")
+                .until("2026-01-01")
+                .text("hello")
+                .limit(5),
+            vec![2],
+        ),
     ];
     for (query, expected) in cases {
         check(query, Ok(expected)).await;
@@ -140,26 +233,57 @@ async fn a_query_sees_what_the_fork_wrote_and_filters_it() {
     for place in places() {
         place.tape.store().append(&name(), story()).await.unwrap();
         let fork = place.tape.fork(MergeBack::Yes).await.unwrap();
-        fork.tape().append(Entry::message("user", "hello from the fork")).await.unwrap();
-        fork.tape().append(Entry::message("user", "something else")).await.unwrap();
+        fork.tape()
+            .append(Entry::message("user", "hello from the fork"))
+            .await
+            .unwrap();
+        fork.tape()
+            .append(Entry::message("user", "something else"))
+            .await
+            .unwrap();
         let query = Query::new().text("hello");
-        assert_eq!(ids(&fork.tape().query_all(query.clone()).await.unwrap()), [2, 11], "{}", place.label);
-        assert_eq!(ids(&fork.tape().query_all(query.clone().last_anchor()).await.unwrap()), [11]);
-        assert_eq!(ids(&fork.tape().query_all(query.newest_first().limit(1)).await.unwrap()), [11]);
+        assert_eq!(
+            ids(&fork.tape().query_all(query.clone()).await.unwrap()),
+            [2, 11],
+            "{}",
+            place.label
+        );
+        assert_eq!(
+            ids(&fork
+                .tape()
+                .query_all(query.clone().last_anchor())
+                .await
+                .unwrap()),
+            [11]
+        );
+        assert_eq!(
+            ids(&fork
+                .tape()
+                .query_all(query.newest_first().limit(1))
+                .await
+                .unwrap()),
+            [11]
+        );
     }
 }
 
 /// W-15: a store that cannot be read is an error, not an empty tape.
 #[tokio::test]
 async fn errors_of_the_store_are_passed_on() {
-    let queries =
-        [Query::new(), Query::new().last_anchor(), Query::new().text("x"), Query::new().after_anchor("a")];
+    let queries = [
+        Query::new(),
+        Query::new().last_anchor(),
+        Query::new().text("x"),
+        Query::new().after_anchor("a"),
+    ];
     for query in queries {
         let spy = Arc::new(Spy::new());
         spy.append(&name(), story()).await.unwrap();
         let tape = Tape::new(Arc::clone(&spy) as Arc<_>, name());
         let fork = tape.fork(MergeBack::No).await.unwrap();
-        spy.fail_with(TapeError::Denied { path: "tapes".to_owned() });
+        spy.fail_with(TapeError::Denied {
+            path: "tapes".to_owned(),
+        });
         for tape in [&tape, fork.tape()] {
             let error = tape.query_all(query.clone()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Environment, "{query:?}");
@@ -184,12 +308,20 @@ async fn only_the_window_is_read() {
     ] {
         let before = spy.count();
         tape.query_all(query.clone()).await.unwrap();
-        assert!(spy.count() - before <= most, "{query:?} read {}", spy.count() - before);
+        assert!(
+            spy.count() - before <= most,
+            "{query:?} read {}",
+            spy.count() - before
+        );
     }
     let before = spy.count();
     let mut stream = tape.query(Query::new());
     stream.next().await.unwrap().unwrap();
-    assert_eq!(spy.count() - before, 1, "entries are read as they are asked for");
+    assert_eq!(
+        spy.count() - before,
+        1,
+        "entries are read as they are asked for"
+    );
 }
 
 /// Files whose text is written with `\u` escapes, or without spaces, or by hand, are searched like others.
@@ -212,10 +344,17 @@ async fn the_spelling_of_json_does_not_matter() {
         (Query::new().text("A/B"), vec![3]),
         (Query::new().text("2026-01-01"), vec![1, 3]),
         (Query::new().kinds([Kind::Message]), vec![1, 2, 3]),
-        (Query::new().kinds([Kind::Message]).since("2026-01-02"), vec![2]),
+        (
+            Query::new().kinds([Kind::Message]).since("2026-01-02"),
+            vec![2],
+        ),
         (Query::new().until("2026-01-01"), vec![1, 3]),
         (Query::new().text("message").newest_first(), vec![3, 2, 1]),
     ] {
-        assert_eq!(ids(&tape.query_all(query.clone()).await.unwrap()), expected, "{query:?}");
+        assert_eq!(
+            ids(&tape.query_all(query.clone()).await.unwrap()),
+            expected,
+            "{query:?}"
+        );
     }
 }

@@ -1,11 +1,16 @@
 //! Tapes that others wrote, tore, replaced or left half finished.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
 use std::{fs, io::Write as _, path::Path, sync::Arc};
 
 use bub_tape::{
-    AnchorSearch, Durability, Entry, EntryId, ErrorKind, FileStore, Listing, Position, Span, Tape, TapeName,
-    TapeStore,
+    AnchorSearch, Durability, Entry, EntryId, ErrorKind, FileStore, Listing, Position, Span, Tape,
+    TapeName, TapeStore,
 };
 use bub_testkit::Faults;
 use futures_util::TryStreamExt as _;
@@ -41,18 +46,33 @@ impl Scene {
     }
 
     fn add(&self, bytes: impl AsRef<[u8]>) {
-        let mut file =
-            fs::OpenOptions::new().append(true).create(true).open(self.store.path(&name())).unwrap();
+        let mut file = fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.store.path(&name()))
+            .unwrap();
         file.write_all(bytes.as_ref()).unwrap();
     }
 
     async fn append(&self, text: &str) -> Vec<EntryId> {
-        self.store.append(&name(), vec![Entry::message("user", text)]).await.unwrap().ids
+        self.store
+            .append(&name(), vec![Entry::message("user", text)])
+            .await
+            .unwrap()
+            .ids
     }
 
     async fn texts(&self) -> Vec<String> {
-        let entries: Vec<Entry> = self.store.read(&name(), Span::ALL).try_collect().await.unwrap();
-        entries.iter().filter_map(|entry| entry.payload.get("content")?.as_str().map(str::to_owned)).collect()
+        let entries: Vec<Entry> = self
+            .store
+            .read(&name(), Span::ALL)
+            .try_collect()
+            .await
+            .unwrap();
+        entries
+            .iter()
+            .filter_map(|entry| entry.payload.get("content")?.as_str().map(str::to_owned))
+            .collect()
     }
 
     async fn count(&self) -> u64 {
@@ -63,7 +83,9 @@ impl Scene {
         let Ok(entries) = fs::read_dir(self.root.path().join(".bub").join(directory)) else {
             return Vec::new();
         };
-        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
     }
 }
 
@@ -80,11 +102,22 @@ async fn a_torn_line_is_cut_off_kept_and_reported() {
     );
     assert_eq!(scene.append("three").await, [EntryId::new(3)]);
     assert_eq!(scene.texts().await, ["one", "three"]);
-    let entries: Vec<Entry> = scene.store.read(&name(), Span::ALL).try_collect().await.unwrap();
+    let entries: Vec<Entry> = scene
+        .store
+        .read(&name(), Span::ALL)
+        .try_collect()
+        .await
+        .unwrap();
     let report = &entries[1];
-    assert_eq!((report.name(), report.in_context()), (Some("tape.repaired"), false));
+    assert_eq!(
+        (report.name(), report.in_context()),
+        (Some("tape.repaired"), false)
+    );
     let kept = report.data().unwrap()["kept"].as_str().unwrap();
-    assert_eq!(fs::read_to_string(kept).unwrap(), python_line(2, "two")[..40]);
+    assert_eq!(
+        fs::read_to_string(kept).unwrap(),
+        python_line(2, "two")[..40]
+    );
 }
 
 // W-3 (b): torn inside a character, the session goes on.
@@ -92,7 +125,11 @@ async fn a_torn_line_is_cut_off_kept_and_reported() {
 async fn a_line_torn_inside_a_character_bricks_nothing() {
     let scene = scene();
     let torn = python_line(2, "你好").into_bytes();
-    let cut = torn.windows(3).position(|window| window == "你".as_bytes()).unwrap() + 1;
+    let cut = torn
+        .windows(3)
+        .position(|window| window == "你".as_bytes())
+        .unwrap()
+        + 1;
     scene.write([python_line(1, "one").as_bytes(), &torn[..cut]].concat());
     assert_eq!(scene.texts().await, ["one"]);
     scene.append("two").await;
@@ -108,19 +145,37 @@ async fn an_entry_without_final_newline_is_read_and_completed() {
     assert_eq!(scene.append("three").await, [EntryId::new(3)]);
     assert_eq!(scene.texts().await, ["one", "two", "three"]);
     assert!(scene.own("torn").is_empty());
-    assert_eq!(fs::read_to_string(scene.store.path(&name())).unwrap().lines().count(), 3);
+    assert_eq!(
+        fs::read_to_string(scene.store.path(&name()))
+            .unwrap()
+            .lines()
+            .count(),
+        3
+    );
 }
 
 // C.2, W-16: duplicate and jumping ids of unlocked writers are read as they are, and continued from the highest.
 #[tokio::test]
 async fn duplicate_and_jumping_ids_are_continued_from_the_highest() {
     let scene = scene();
-    scene.write([(1, "a"), (9, "b"), (9, "c"), (4, "d")].map(|(id, text)| python_line(id, text)).concat());
+    scene.write(
+        [(1, "a"), (9, "b"), (9, "c"), (4, "d")]
+            .map(|(id, text)| python_line(id, text))
+            .concat(),
+    );
     assert_eq!(scene.texts().await, ["a", "b", "c", "d"]);
     assert_eq!(scene.append("e").await, [EntryId::new(10)]);
-    let anchors = scene.store.anchors(&name(), AnchorSearch::All).await.unwrap();
+    let anchors = scene
+        .store
+        .anchors(&name(), AnchorSearch::All)
+        .await
+        .unwrap();
     assert!(anchors.is_empty());
-    let fetched = scene.store.fetch(&name(), &[EntryId::new(10)]).await.unwrap();
+    let fetched = scene
+        .store
+        .fetch(&name(), &[EntryId::new(10)])
+        .await
+        .unwrap();
     assert_eq!(fetched.len(), 1);
 }
 
@@ -129,10 +184,21 @@ async fn duplicate_and_jumping_ids_are_continued_from_the_highest() {
 async fn bad_lines_are_skipped_and_counted_by_nobody() {
     let scene = scene();
     let bad: &[u8] = b"garbage\n\n{\"id\": 2}\n\xff\xfe\n{\"id\": 3, \"kind\": \"x\", \"payload\": {}, \"meta\": {\"a\": \"\xe4\"}, \"date\": \"d\"}\n";
-    scene.write([python_line(1, "one").as_bytes(), bad, python_line(5, "two").as_bytes()].concat());
+    scene.write(
+        [
+            python_line(1, "one").as_bytes(),
+            bad,
+            python_line(5, "two").as_bytes(),
+        ]
+        .concat(),
+    );
     assert_eq!((scene.texts().await.len(), scene.count().await), (2, 2));
-    let backwards: Vec<Entry> =
-        scene.store.read(&name(), Span::ALL.newest_first()).try_collect().await.unwrap();
+    let backwards: Vec<Entry> = scene
+        .store
+        .read(&name(), Span::ALL.newest_first())
+        .try_collect()
+        .await
+        .unwrap();
     assert_eq!(backwards.len(), 2);
 }
 
@@ -152,17 +218,30 @@ async fn entries_of_another_writer_are_noticed() {
 async fn a_tape_replaced_by_another_process_is_noticed() {
     let scene = scene();
     for number in 0..50 {
-        scene.store.append(&name(), vec![Entry::anchor(&format!("old{number}"), None)]).await.unwrap();
+        scene
+            .store
+            .append(&name(), vec![Entry::anchor(&format!("old{number}"), None)])
+            .await
+            .unwrap();
     }
     assert_eq!(scene.count().await, 50);
     scene.store.reindex(&name()).await.unwrap();
     // As the original does it: delete, then write again, beyond the old length.
     fs::remove_file(scene.store.path(&name())).unwrap();
     assert_eq!(scene.count().await, 0);
-    let lines: String = (1..=100).map(|id| python_line(id, &format!("new{id}"))).collect();
+    let lines: String = (1..=100)
+        .map(|id| python_line(id, &format!("new{id}")))
+        .collect();
     scene.write(&lines);
     assert_eq!((scene.count().await, scene.texts().await.len()), (100, 100));
-    assert!(scene.store.anchors(&name(), AnchorSearch::All).await.unwrap().is_empty());
+    assert!(
+        scene
+            .store
+            .anchors(&name(), AnchorSearch::All)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert_eq!(scene.append("next").await, [EntryId::new(101)]);
     // The same length in the same file: only the content tells.
     scene.write(lines.replace("new", "NEW"));
@@ -180,9 +259,15 @@ async fn a_reset_is_seen_by_other_handles() {
     };
     scene.append("old").await;
     assert_eq!(other.count().await, 1);
-    Tape::new(Arc::new(scene.store.clone()), name()).reset(false).await.unwrap();
+    Tape::new(Arc::new(scene.store.clone()), name())
+        .reset(false)
+        .await
+        .unwrap();
     assert_eq!(other.append("new").await, [EntryId::new(3)]);
-    assert_eq!((other.texts().await, scene.texts().await), (vec!["new".to_owned()], vec!["new".to_owned()]));
+    assert_eq!(
+        (other.texts().await, scene.texts().await),
+        (vec!["new".to_owned()], vec!["new".to_owned()])
+    );
     assert_eq!((other.count().await, scene.count().await), (3, 3));
 }
 
@@ -191,15 +276,20 @@ async fn a_reset_is_seen_by_other_handles() {
 async fn deleting_everything_derived_changes_no_answer() {
     let scene = scene();
     for number in 0..300 {
-        let batch =
-            vec![Entry::anchor(&format!("a{}", number % 7), None), Entry::message("user", "x".repeat(300))];
+        let batch = vec![
+            Entry::anchor(&format!("a{}", number % 7), None),
+            Entry::message("user", "x".repeat(300)),
+        ];
         scene.store.append(&name(), batch).await.unwrap();
         if number % 50 == 0 {
             let _ = fs::remove_dir_all(scene.root.path().join(".bub/index"));
         }
     }
     let ask = async |store: &FileStore| {
-        (store.summary(&name()).await.unwrap(), store.anchors(&name(), AnchorSearch::All).await.unwrap())
+        (
+            store.summary(&name()).await.unwrap(),
+            store.anchors(&name(), AnchorSearch::All).await.unwrap(),
+        )
     };
     let before = ask(&scene.store).await;
     assert_eq!((before.0.entries, before.1.len()), (600, 300));
@@ -210,8 +300,15 @@ async fn deleting_everything_derived_changes_no_answer() {
     assert_eq!(ask(&fresh).await, before);
     // An index of lies is not believed.
     fs::create_dir_all(scene.root.path().join(".bub/index")).unwrap();
-    fs::write(scene.root.path().join(format!(".bub/index/{}.idx", name())), "{\"version\": 1}").unwrap();
-    assert_eq!(ask(&FileStore::new(scene.root.path(), Durability::Os)).await, before);
+    fs::write(
+        scene.root.path().join(format!(".bub/index/{}.idx", name())),
+        "{\"version\": 1}",
+    )
+    .unwrap();
+    assert_eq!(
+        ask(&FileStore::new(scene.root.path(), Durability::Os)).await,
+        before
+    );
 }
 
 // L5: the index on disk is continued by whoever writes, and never far behind.
@@ -220,13 +317,29 @@ async fn the_index_follows_many_writers() {
     let scene = scene();
     let other = FileStore::new(scene.root.path(), Durability::Os);
     for number in 0..400 {
-        let store = if number % 3 == 0 { &other } else { &scene.store };
-        let batch = vec![Entry::anchor(&number.to_string(), None), Entry::message("user", "x".repeat(500))];
+        let store = if number % 3 == 0 {
+            &other
+        } else {
+            &scene.store
+        };
+        let batch = vec![
+            Entry::anchor(&number.to_string(), None),
+            Entry::message("user", "x".repeat(500)),
+        ];
         store.append(&name(), batch).await.unwrap();
     }
-    for store in [&scene.store, &other, &FileStore::new(scene.root.path(), Durability::Os)] {
+    for store in [
+        &scene.store,
+        &other,
+        &FileStore::new(scene.root.path(), Durability::Os),
+    ] {
         let marks = store.anchors(&name(), AnchorSearch::All).await.unwrap();
-        assert!(marks.iter().map(|mark| mark.name.clone()).eq((0..400).map(|number| number.to_string())));
+        assert!(
+            marks
+                .iter()
+                .map(|mark| mark.name.clone())
+                .eq((0..400).map(|number| number.to_string()))
+        );
         assert_eq!(store.summary(&name()).await.unwrap().entries, 800);
     }
 }
@@ -238,7 +351,11 @@ async fn reading_creates_no_files() {
     let store = FileStore::new(root.path().join("tapes"), Durability::Os);
     assert_eq!(store.summary(&name()).await.unwrap().entries, 0);
     assert!(store.list(Listing::Sessions).await.unwrap().is_empty());
-    let none: Vec<Entry> = store.read(&name(), Span::after(Position::new(77))).try_collect().await.unwrap();
+    let none: Vec<Entry> = store
+        .read(&name(), Span::after(Position::new(77)))
+        .try_collect()
+        .await
+        .unwrap();
     assert!(none.is_empty() && !root.path().join("tapes").exists());
 }
 
@@ -248,7 +365,12 @@ async fn a_directory_that_cannot_be_read_is_not_an_empty_tape() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("tapes"), "a file, not a directory").unwrap();
     let store = FileStore::new(root.path().join("tapes"), Durability::Os);
-    assert!(store.append(&name(), vec![Entry::event("x", None)]).await.is_err());
+    assert!(
+        store
+            .append(&name(), vec![Entry::event("x", None)])
+            .await
+            .is_err()
+    );
     assert!(store.summary(&name()).await.is_err());
     assert!(store.list(Listing::Sessions).await.is_err());
 }
@@ -259,8 +381,14 @@ async fn a_directory_without_permission_is_a_typed_error() {
     let faults = Faults::new();
     faults.fail_at(1, std::io::ErrorKind::PermissionDenied);
     let store = FileStore::with_fs(root.path(), Durability::Os, faults.fs());
-    let error = store.append(&name(), vec![Entry::event("x", None)]).await.unwrap_err();
-    assert!(matches!(error, bub_tape::TapeError::Denied { .. }), "{error:?}");
+    let error = store
+        .append(&name(), vec![Entry::event("x", None)])
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, bub_tape::TapeError::Denied { .. }),
+        "{error:?}"
+    );
     assert_eq!(error.kind(), ErrorKind::Environment);
 }
 
@@ -278,11 +406,18 @@ async fn archives_keep_the_bytes_and_have_their_own_names() {
     assert_eq!(fs::read_to_string(&first).unwrap(), odd);
     let stem = format!("{}.jsonl.", name());
     let file = Path::new(&first).file_name().unwrap().to_str().unwrap();
-    let stamp = file.strip_prefix(&stem).unwrap().strip_suffix(".bak").unwrap();
+    let stamp = file
+        .strip_prefix(&stem)
+        .unwrap()
+        .strip_suffix(".bak")
+        .unwrap();
     assert_eq!((stamp.len(), &stamp[8..9], &stamp[15..]), (16, "T", "Z"));
     // H-60: the new tape says where the old one is.
     let opening = tape.entries(Span::ALL).await.unwrap();
-    assert_eq!(opening[0].payload["state"], json!({"owner": "human", "archived": second}));
+    assert_eq!(
+        opening[0].payload["state"],
+        json!({"owner": "human", "archived": second})
+    );
     assert_eq!(scene.store.list(Listing::Sessions).await.unwrap(), [name()]);
 }
 
@@ -291,10 +426,18 @@ async fn archives_keep_the_bytes_and_have_their_own_names() {
 async fn a_damaged_blob_is_refused() {
     let scene = scene();
     let id = scene.store.blobs().put(b"picture".to_vec()).await.unwrap();
-    let path = scene.root.path().join(".bub/blobs").join(&id.as_hex()[..2]).join(id.as_hex());
+    let path = scene
+        .root
+        .path()
+        .join(".bub/blobs")
+        .join(&id.as_hex()[..2])
+        .join(id.as_hex());
     fs::write(&path, b"pictuRe").unwrap();
     let error = scene.store.blobs().get(&id).await.unwrap_err();
-    assert!(matches!(error, bub_tape::TapeError::Damaged { .. }), "{error}");
+    assert!(
+        matches!(error, bub_tape::TapeError::Damaged { .. }),
+        "{error}"
+    );
     fs::write(&path, b"pic").unwrap();
     scene.store.blobs().put(b"picture".to_vec()).await.unwrap();
     assert_eq!(scene.store.blobs().get(&id).await.unwrap(), b"picture");

@@ -1,7 +1,14 @@
 //! Every store keeps the promises of the contract.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
-use bub_tape::{Durability, Entry, FileStore, Listing, MemoryStore, Span, TapeName, TapeStore, conformance};
+use bub_tape::{
+    Durability, Entry, FileStore, Listing, MemoryStore, Span, TapeName, TapeStore, conformance,
+};
 use futures_util::TryStreamExt as _;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -31,13 +38,32 @@ async fn tapes_that_have_not_changed_since_are_not_listed() {
     let hour = std::time::Duration::from_hours(1);
     let since = std::time::SystemTime::now() - hour;
     for tape in [&old, &new] {
-        store.append(tape, vec![Entry::message("user", "hi")]).await.unwrap();
+        store
+            .append(tape, vec![Entry::message("user", "hi")])
+            .await
+            .unwrap();
     }
-    let file = std::fs::File::options().append(true).open(store.path(&old)).unwrap();
+    let file = std::fs::File::options()
+        .append(true)
+        .open(store.path(&old))
+        .unwrap();
     file.set_modified(since - hour).unwrap();
-    assert_eq!(store.list(Listing::SessionsSince(since)).await.unwrap(), [new]);
-    store.append(&old, vec![Entry::message("user", "again")]).await.unwrap();
-    assert_eq!(store.list(Listing::SessionsSince(since)).await.unwrap().len(), 2);
+    assert_eq!(
+        store.list(Listing::SessionsSince(since)).await.unwrap(),
+        [new]
+    );
+    store
+        .append(&old, vec![Entry::message("user", "again")])
+        .await
+        .unwrap();
+    assert_eq!(
+        store
+            .list(Listing::SessionsSince(since))
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
 }
 
 // L1: few do the work of many, and what was begun is done, also when nobody waits for it any more.
@@ -45,15 +71,19 @@ async fn tapes_that_have_not_changed_since_are_not_listed() {
 async fn appends_of_a_crowd_are_made_though_those_who_asked_have_gone() {
     let root = tempfile::tempdir().unwrap();
     let store = std::sync::Arc::new(FileStore::new(root.path(), Durability::Always));
-    let names: Vec<TapeName> =
-        (0..300).map(|number| TapeName::for_session("/srv/demo", &number.to_string())).collect();
+    let names: Vec<TapeName> = (0..300)
+        .map(|number| TapeName::for_session("/srv/demo", &number.to_string()))
+        .collect();
     let asked: Vec<_> = names
         .iter()
         .cloned()
         .map(|tape| {
             let store = std::sync::Arc::clone(&store);
-            let mut append =
-                Box::pin(async move { store.append(&tape, vec![Entry::message("user", "hi")]).await });
+            let mut append = Box::pin(async move {
+                store
+                    .append(&tape, vec![Entry::message("user", "hi")])
+                    .await
+            });
             // Begun, and then nobody waits for it.
             let is_over = futures_util::FutureExt::now_or_never(append.as_mut()).is_some();
             (!is_over).then_some(append)
@@ -72,19 +102,28 @@ async fn appends_of_a_crowd_are_made_though_those_who_asked_have_gone() {
 async fn a_reader_never_sees_part_of_a_batch() {
     let root = tempfile::tempdir().unwrap();
     let tape = TapeName::for_session("/srv/demo", "cli:local");
-    let (writer, reader) =
-        (FileStore::new(root.path(), Durability::Os), FileStore::new(root.path(), Durability::Os));
+    let (writer, reader) = (
+        FileStore::new(root.path(), Durability::Os),
+        FileStore::new(root.path(), Durability::Os),
+    );
     let writing = tokio::spawn({
         let tape = tape.clone();
         async move {
             for _ in 0..150 {
-                writer.append(&tape, vec![Entry::message("user", "x".repeat(2_000)); 7]).await.unwrap();
+                writer
+                    .append(&tape, vec![Entry::message("user", "x".repeat(2_000)); 7])
+                    .await
+                    .unwrap();
             }
         }
     });
     let mut seen = 0;
     while seen < 1_050 {
-        let span = if seen % 2 == 0 { Span::ALL } else { Span::ALL.newest_first() };
+        let span = if seen % 2 == 0 {
+            Span::ALL
+        } else {
+            Span::ALL.newest_first()
+        };
         let entries: Vec<Entry> = reader.read(&tape, span).try_collect().await.unwrap();
         assert_eq!(entries.len() % 7, 0, "part of a batch");
         assert!(entries.len() >= seen, "entries were seen and are gone");
@@ -102,12 +141,24 @@ async fn lock_files_may_be_deleted_between_appends() {
     let stores = [(); 3].map(|()| FileStore::new(root.path(), Durability::Os));
     for round in 0..30 {
         for store in &stores {
-            store.append(&tape, vec![Entry::message("user", round.to_string())]).await.unwrap();
+            store
+                .append(&tape, vec![Entry::message("user", round.to_string())])
+                .await
+                .unwrap();
         }
         std::fs::remove_dir_all(root.path().join(".bub")).unwrap();
-        let all = stores.each_ref().map(|store| store.append(&tape, vec![Entry::message("user", "x")]));
-        futures_util::future::join_all(all).await.into_iter().for_each(|appended| drop(appended.unwrap()));
+        let all = stores
+            .each_ref()
+            .map(|store| store.append(&tape, vec![Entry::message("user", "x")]));
+        futures_util::future::join_all(all)
+            .await
+            .into_iter()
+            .for_each(|appended| drop(appended.unwrap()));
     }
-    let entries: Vec<Entry> = stores[0].read(&tape, Span::ALL).try_collect().await.unwrap();
+    let entries: Vec<Entry> = stores[0]
+        .read(&tape, Span::ALL)
+        .try_collect()
+        .await
+        .unwrap();
     assert!(entries.iter().map(|entry| entry.id.get()).eq(1..=180));
 }

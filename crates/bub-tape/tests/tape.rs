@@ -1,11 +1,17 @@
 //! What is done with a tape: handoff, info, records of chat steps, reset, sidecars, forks.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "tests"
+)]
 
 use std::{future::ready, sync::Arc};
 
 use bub_tape::{
-    AnchorSearch, ChatStep, Durability, Entry, EntryId, ErrorKind, FileStore, Kind, Listing, MemoryStore,
-    MergeBack, SessionInfo, Sidecar, Span, Tape, TapeName, Wait, media, recover, recover_all,
+    AnchorSearch, ChatStep, Durability, Entry, EntryId, ErrorKind, FileStore, Kind, Listing,
+    MemoryStore, MergeBack, SessionInfo, Sidecar, Span, Tape, TapeName, Wait, media, recover,
+    recover_all,
 };
 use serde_json::{Value, json};
 
@@ -25,25 +31,44 @@ fn session() -> SessionInfo {
 async fn on_every_store(test: impl AsyncFn(Tape)) {
     test(Tape::new(Arc::new(MemoryStore::new()), name())).await;
     let root = tempfile::tempdir().unwrap();
-    test(Tape::new(Arc::new(FileStore::new(root.path(), Durability::Os)), name())).await;
+    test(Tape::new(
+        Arc::new(FileStore::new(root.path(), Durability::Os)),
+        name(),
+    ))
+    .await;
 }
 
 async fn shapes(tape: &Tape) -> Vec<(String, Value)> {
     let entries = tape.entries(Span::ALL).await.unwrap();
-    entries.into_iter().map(|entry| (entry.kind.to_string(), Value::Object(entry.payload))).collect()
+    entries
+        .into_iter()
+        .map(|entry| (entry.kind.to_string(), Value::Object(entry.payload)))
+        .collect()
 }
 
 // S-58, H-60
 #[tokio::test]
 async fn a_handoff_is_an_anchor_and_an_event() {
     on_every_store(async |tape| {
-        assert_eq!(tape.handoff("phase", Some(json!({"k": 1}))).await.unwrap(), EntryId::new(1));
+        assert_eq!(
+            tape.handoff("phase", Some(json!({"k": 1}))).await.unwrap(),
+            EntryId::new(1)
+        );
         tape.handoff("bare", None).await.unwrap();
         let expected = [
-            ("anchor".to_owned(), json!({"name": "phase", "state": {"k": 1}})),
-            ("event".to_owned(), json!({"name": "handoff", "data": {"name": "phase", "state": {"k": 1}}})),
+            (
+                "anchor".to_owned(),
+                json!({"name": "phase", "state": {"k": 1}}),
+            ),
+            (
+                "event".to_owned(),
+                json!({"name": "handoff", "data": {"name": "phase", "state": {"k": 1}}}),
+            ),
             ("anchor".to_owned(), json!({"name": "bare"})),
-            ("event".to_owned(), json!({"name": "handoff", "data": {"name": "bare", "state": {}}})),
+            (
+                "event".to_owned(),
+                json!({"name": "handoff", "data": {"name": "bare", "state": {}}}),
+            ),
         ];
         assert_eq!(shapes(&tape).await, expected);
     })
@@ -73,7 +98,9 @@ async fn the_bootstrap_anchor_is_written_once() {
 #[tokio::test]
 async fn an_older_tape_learns_whose_it_is() {
     on_every_store(async |tape| {
-        tape.handoff("session/start", Some(json!({"owner": "human"}))).await.unwrap();
+        tape.handoff("session/start", Some(json!({"owner": "human"})))
+            .await
+            .unwrap();
         for _ in 0..2 {
             tape.ensure_bootstrap(&session()).await.unwrap();
         }
@@ -108,12 +135,24 @@ async fn info_reports_the_newest_usage_that_is_whole() {
 #[tokio::test]
 async fn the_session_model_and_effort_are_the_newest() {
     on_every_store(async |tape| {
-        tape.event("model_switch", json!({"model": "a:1"})).await.unwrap();
-        tape.event("reasoning_effort_switch", json!({"reasoning_effort": "high"})).await.unwrap();
-        tape.event("model_switch", json!({"model": "b:2"})).await.unwrap();
+        tape.event("model_switch", json!({"model": "a:1"}))
+            .await
+            .unwrap();
+        tape.event(
+            "reasoning_effort_switch",
+            json!({"reasoning_effort": "high"}),
+        )
+        .await
+        .unwrap();
+        tape.event("model_switch", json!({"model": "b:2"}))
+            .await
+            .unwrap();
         let summary = tape.summary().await.unwrap();
         assert_eq!(
-            (summary.model.as_deref(), summary.reasoning_effort.as_deref()),
+            (
+                summary.model.as_deref(),
+                summary.reasoning_effort.as_deref()
+            ),
             (Some("b:2"), Some("high"))
         );
     })
@@ -136,7 +175,12 @@ async fn the_title_is_the_first_line_of_the_first_user_message() {
 fn full_step() -> ChatStep {
     ChatStep {
         system: Some("be kind".to_owned()),
-        messages: vec![json!({"role": "user", "content": "hi"}).as_object().unwrap().clone()],
+        messages: vec![
+            json!({"role": "user", "content": "hi"})
+                .as_object()
+                .unwrap()
+                .clone(),
+        ],
         tool_calls: vec![
             json!({"id": "c1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}),
         ],
@@ -157,7 +201,10 @@ async fn a_chat_step_is_recorded_as_one_batch_in_order() {
         tape.record_chat(full_step()).await.unwrap();
         let entries = tape.entries(Span::ALL).await.unwrap();
         let kinds: Vec<_> = entries.iter().map(|entry| entry.kind.to_string()).collect();
-        assert_eq!(kinds, ["system", "message", "tool_call", "tool_result", "event"]);
+        assert_eq!(
+            kinds,
+            ["system", "message", "tool_call", "tool_result", "event"]
+        );
         assert!(entries.iter().all(|entry| entry.meta["run_id"] == "run-1"));
         assert_eq!(entries[2].payload["content"], "let me look");
         assert_eq!(entries[2].meta["call_ids"], json!(["c1"]));
@@ -166,7 +213,10 @@ async fn a_chat_step_is_recorded_as_one_batch_in_order() {
             json!({"model": "openai:x", "state": {"signature": "s"}})
         );
         let run = entries[4].data().unwrap();
-        assert_eq!((run["status"].as_str(), &run["view"]), (Some("ok"), &json!([[2, 4], [7, 7]])));
+        assert_eq!(
+            (run["status"].as_str(), &run["view"]),
+            (Some("ok"), &json!([[2, 4], [7, 7]]))
+        );
         assert_eq!(run["usage"], json!({"total_tokens": 3}));
     })
     .await;
@@ -184,7 +234,11 @@ async fn a_failed_step_records_its_error_once() {
             ..ChatStep::new("run-2")
         };
         tape.record_chat(step).await.unwrap();
-        let kinds: Vec<_> = shapes(&tape).await.into_iter().map(|(kind, _)| kind).collect();
+        let kinds: Vec<_> = shapes(&tape)
+            .await
+            .into_iter()
+            .map(|(kind, _)| kind)
+            .collect();
         assert_eq!(kinds, ["error", "message", "event"]);
         assert_eq!(shapes(&tape).await[2].1["data"]["status"], "error");
     })
@@ -196,15 +250,23 @@ async fn a_failed_step_records_its_error_once() {
 async fn a_system_prompt_is_stored_once() {
     on_every_store(async |tape| {
         for prompt in ["one", "one", "two", "one", "two"] {
-            tape.record_chat(ChatStep { system: Some(prompt.to_owned()), ..ChatStep::new("r") })
-                .await
-                .unwrap();
+            tape.record_chat(ChatStep {
+                system: Some(prompt.to_owned()),
+                ..ChatStep::new("r")
+            })
+            .await
+            .unwrap();
         }
         let entries = tape.entries(Span::ALL).await.unwrap();
-        let stored: Vec<_> = entries.iter().filter(|entry| entry.kind == Kind::System).collect();
+        let stored: Vec<_> = entries
+            .iter()
+            .filter(|entry| entry.kind == Kind::System)
+            .collect();
         assert_eq!(stored.len(), 2);
-        let hashes: Vec<_> =
-            entries.iter().filter_map(|entry| entry.data()?["system_sha256"].as_str()).collect();
+        let hashes: Vec<_> = entries
+            .iter()
+            .filter_map(|entry| entry.data()?["system_sha256"].as_str())
+            .collect();
         assert_eq!(hashes.len(), 5);
         assert_eq!((hashes[0], hashes[2]), (hashes[1], hashes[4]));
         assert_eq!(stored[0].meta["sha256"], hashes[0]);
@@ -216,9 +278,14 @@ async fn a_system_prompt_is_stored_once() {
 #[tokio::test]
 async fn media_leave_the_entry_and_come_back() {
     on_every_store(async |tape| {
-        let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
-        let parts = json!([{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}, image]);
-        let id = tape.append(Entry::message("user", parts.clone())).await.unwrap();
+        let image =
+            json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}});
+        let parts =
+            json!([{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}, image]);
+        let id = tape
+            .append(Entry::message("user", parts.clone()))
+            .await
+            .unwrap();
         let event = Entry::event("loop.start", Some(json!({"prompt": parts})));
         tape.append(event).await.unwrap();
         let entries = tape.entries(Span::ALL).await.unwrap();
@@ -227,15 +294,23 @@ async fn media_leave_the_entry_and_come_back() {
             entries[0].payload["content"],
             json!([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])
         );
-        assert!(
-            entries.iter().all(|entry| !Value::Object(entry.payload.clone()).to_string().contains("base64"))
-        );
+        assert!(entries.iter().all(|entry| {
+            !Value::Object(entry.payload.clone())
+                .to_string()
+                .contains("base64")
+        }));
         let blobs = tape.store().blobs();
         assert_eq!(blobs.list().await.unwrap().len(), 1);
-        assert_eq!(media::attach(&*blobs, &entries[0]).await.unwrap().payload["content"], parts);
+        assert_eq!(
+            media::attach(&*blobs, &entries[0]).await.unwrap().payload["content"],
+            parts
+        );
         // A blob that is gone leaves the text.
         blobs.remove(&blobs.list().await.unwrap()[0]).await.unwrap();
-        assert_eq!(media::attach(&*blobs, &entries[0]).await.unwrap().payload, entries[0].payload);
+        assert_eq!(
+            media::attach(&*blobs, &entries[0]).await.unwrap().payload,
+            entries[0].payload
+        );
     })
     .await;
 }
@@ -246,18 +321,36 @@ async fn a_reset_empties_tape_and_sidecars_and_says_so() {
     on_every_store(async |tape| {
         let tape = tape.with_sidecars([Sidecar::new("spill")]);
         tape.ensure_bootstrap(&session()).await.unwrap();
-        tape.sidecar("spill").unwrap().append(Entry::message("user", "big")).await.unwrap();
+        tape.sidecar("spill")
+            .unwrap()
+            .append(Entry::message("user", "big"))
+            .await
+            .unwrap();
         let report = tape.reset(true).await.unwrap();
         let entries = tape.entries(Span::ALL).await.unwrap();
         let names: Vec<_> = entries.iter().map(|entry| entry.name().unwrap()).collect();
-        assert_eq!(names, ["session/start", "handoff", "sidecar.archive", "sidecar.reset"]);
-        assert_eq!(entries[0].payload["state"]["archived"].as_str(), report.archived.as_deref());
+        assert_eq!(
+            names,
+            [
+                "session/start",
+                "handoff",
+                "sidecar.archive",
+                "sidecar.reset"
+            ]
+        );
+        assert_eq!(
+            entries[0].payload["state"]["archived"].as_str(),
+            report.archived.as_deref()
+        );
         assert!(!entries[2].in_context() && !entries[3].in_context());
         assert_eq!(
             entries[3].data().unwrap(),
             &json!({"sidecar": "spill", "status": "ok", "reason": "tape.reset"})
         );
-        assert_eq!(tape.sidecar("spill").unwrap().info().await.unwrap().entries, 0);
+        assert_eq!(
+            tape.sidecar("spill").unwrap().info().await.unwrap().entries,
+            0
+        );
         assert_eq!(
             tape.summary().await.unwrap().session,
             Some(session()),
@@ -272,8 +365,17 @@ async fn a_reset_empties_tape_and_sidecars_and_says_so() {
 async fn sidecars_are_archived_and_reset_by_name() {
     on_every_store(async |tape| {
         let tape = tape.with_sidecars([Sidecar::new("spill")]);
-        assert_eq!(tape.sidecar("nope").unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(tape.archive_sidecar("nope", "manual").await.unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            tape.sidecar("nope").unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        assert_eq!(
+            tape.archive_sidecar("nope", "manual")
+                .await
+                .unwrap_err()
+                .kind(),
+            ErrorKind::NotFound
+        );
         let spill = tape.sidecar("spill").unwrap();
         assert_eq!(spill.name().as_str(), format!("{}__sidecar__spill", name()));
         spill.append(Entry::message("user", "big")).await.unwrap();
@@ -305,29 +407,67 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
         let tape = tape.with_sidecars([Sidecar::new("spill")]);
         tape.ensure_bootstrap(&session()).await.unwrap();
         let fork = tape.fork(MergeBack::Yes).await.unwrap();
-        assert_eq!(fork.tape().handoff("inside", None).await.unwrap(), EntryId::new(3));
-        fork.tape().append(Entry::message("user", "hi")).await.unwrap();
+        assert_eq!(
+            fork.tape().handoff("inside", None).await.unwrap(),
+            EntryId::new(3)
+        );
+        fork.tape()
+            .append(Entry::message("user", "hi"))
+            .await
+            .unwrap();
         let spill = fork.tape().sidecar("spill").unwrap();
-        assert_eq!(spill.append(Entry::message("user", "big")).await.unwrap(), EntryId::new(1));
+        assert_eq!(
+            spill.append(Entry::message("user", "big")).await.unwrap(),
+            EntryId::new(1)
+        );
         let inside = fork.tape().entries(Span::ALL).await.unwrap();
-        assert_eq!(inside.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        assert_eq!(
+            inside
+                .iter()
+                .map(|entry| entry.id.get())
+                .collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5]
+        );
         let mut newest = fork.tape().entries(Span::ALL.newest_first()).await.unwrap();
         newest.reverse();
         assert_eq!(newest, inside);
         let marks = fork.tape().marks(AnchorSearch::All).await.unwrap();
         assert_eq!(
-            marks.iter().map(|mark| mark.name.as_str()).collect::<Vec<_>>(),
+            marks
+                .iter()
+                .map(|mark| mark.name.as_str())
+                .collect::<Vec<_>>(),
             ["session/start", "inside"]
         );
-        assert_eq!(fork.tape().entries(Span::after(marks[1].position)).await.unwrap(), inside[3..]);
         assert_eq!(
-            fork.tape().entries(Span::after(marks[0].position).before(marks[1].position)).await.unwrap(),
+            fork.tape()
+                .entries(Span::after(marks[1].position))
+                .await
+                .unwrap(),
+            inside[3..]
+        );
+        assert_eq!(
+            fork.tape()
+                .entries(Span::after(marks[0].position).before(marks[1].position))
+                .await
+                .unwrap(),
             inside[1..2]
         );
         let summary = fork.tape().summary().await.unwrap();
-        assert_eq!((summary.entries, summary.anchors, summary.last_anchor.as_ref()), (5, 2, marks.last()));
         assert_eq!(
-            fork.tape().store().fetch(&name(), &[5, 1].map(EntryId::new)).await.unwrap(),
+            (
+                summary.entries,
+                summary.anchors,
+                summary.last_anchor.as_ref()
+            ),
+            (5, 2, marks.last())
+        );
+        assert_eq!(
+            fork.tape()
+                .store()
+                .fetch(&name(), &[5, 1].map(EntryId::new))
+                .await
+                .unwrap(),
             [inside[0].clone(), inside[4].clone()]
         );
         assert_eq!(
@@ -341,11 +481,26 @@ async fn a_fork_shows_its_parent_and_is_merged_whole() {
         assert_eq!(fork.merge().await.unwrap().entries, 4);
         let merged = tape.entries(Span::ALL).await.unwrap();
         assert_eq!(
-            merged.iter().map(|entry| &entry.payload).collect::<Vec<_>>(),
-            inside.iter().map(|entry| &entry.payload).collect::<Vec<_>>()
+            merged
+                .iter()
+                .map(|entry| &entry.payload)
+                .collect::<Vec<_>>(),
+            inside
+                .iter()
+                .map(|entry| &entry.payload)
+                .collect::<Vec<_>>()
         );
-        assert_eq!(tape.sidecar("spill").unwrap().info().await.unwrap().entries, 1);
-        assert!(tape.store().list(Listing::AllForks).await.unwrap().is_empty());
+        assert_eq!(
+            tape.sidecar("spill").unwrap().info().await.unwrap().entries,
+            1
+        );
+        assert!(
+            tape.store()
+                .list(Listing::AllForks)
+                .await
+                .unwrap()
+                .is_empty()
+        );
     })
     .await;
 }
@@ -358,12 +513,32 @@ async fn a_fork_that_is_not_merged_leaves_nothing() {
     on_every_store(async |tape| {
         let tape = tape.with_sidecars([Sidecar::new("spill")]);
         let fork = tape.fork(MergeBack::No).await.unwrap();
-        fork.tape().append(Entry::message("user", "hi")).await.unwrap();
-        fork.tape().sidecar("spill").unwrap().append(Entry::message("user", "big")).await.unwrap();
+        fork.tape()
+            .append(Entry::message("user", "hi"))
+            .await
+            .unwrap();
+        fork.tape()
+            .sidecar("spill")
+            .unwrap()
+            .append(Entry::message("user", "big"))
+            .await
+            .unwrap();
         assert_eq!(fork.finish().await.unwrap().entries, 0);
         assert_eq!(tape.info().await.unwrap().entries, 0);
-        assert!(tape.store().list(Listing::AllForks).await.unwrap().is_empty());
-        assert!(tape.store().list(Listing::Sessions).await.unwrap().is_empty());
+        assert!(
+            tape.store()
+                .list(Listing::AllForks)
+                .await
+                .unwrap()
+                .is_empty()
+        );
+        assert!(
+            tape.store()
+                .list(Listing::Sessions)
+                .await
+                .unwrap()
+                .is_empty()
+        );
     })
     .await;
 }
@@ -375,8 +550,17 @@ async fn abandoned_forks_end_as_they_were_meant_to() {
         tape.ensure_bootstrap(&session()).await.unwrap();
         for merge_back in [MergeBack::Yes, MergeBack::No] {
             let fork = tape.fork(merge_back).await.unwrap();
-            fork.tape().append(Entry::message("user", "work")).await.unwrap();
-            assert!(recover(&**tape.store(), tape.name()).await.unwrap().is_empty(), "it is still in use");
+            fork.tape()
+                .append(Entry::message("user", "work"))
+                .await
+                .unwrap();
+            assert!(
+                recover(&**tape.store(), tape.name())
+                    .await
+                    .unwrap()
+                    .is_empty(),
+                "it is still in use"
+            );
             drop(fork);
             let recovered = recover(&**tape.store(), tape.name()).await.unwrap();
             assert_eq!(
@@ -385,8 +569,10 @@ async fn abandoned_forks_end_as_they_were_meant_to() {
             );
         }
         let entries = tape.entries(Span::ALL).await.unwrap();
-        let said: Vec<_> =
-            entries[2..].iter().map(|entry| entry.name().unwrap_or("work").to_owned()).collect();
+        let said: Vec<_> = entries[2..]
+            .iter()
+            .map(|entry| entry.name().unwrap_or("work").to_owned())
+            .collect();
         assert_eq!(said, ["work", "fork.recovered", "fork.discarded"]);
         assert!(recover_all(&**tape.store()).await.unwrap().is_empty());
     })
@@ -400,15 +586,30 @@ async fn a_reset_inside_a_fork_takes_effect_at_the_merge() {
         tape.ensure_bootstrap(&session()).await.unwrap();
         tape.append(Entry::message("user", "old")).await.unwrap();
         let fork = tape.fork(MergeBack::Yes).await.unwrap();
-        fork.tape().append(Entry::message("user", "lost with the reset")).await.unwrap();
+        fork.tape()
+            .append(Entry::message("user", "lost with the reset"))
+            .await
+            .unwrap();
         fork.tape().reset(true).await.unwrap();
-        fork.tape().append(Entry::message("user", "new")).await.unwrap();
+        fork.tape()
+            .append(Entry::message("user", "new"))
+            .await
+            .unwrap();
         let inside = fork.tape().entries(Span::ALL).await.unwrap();
-        assert_eq!(inside.iter().map(|entry| entry.id.get()).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!(
+            inside
+                .iter()
+                .map(|entry| entry.id.get())
+                .collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
         assert_eq!(tape.info().await.unwrap().entries, 3);
         fork.merge().await.unwrap();
         let entries = tape.entries(Span::ALL).await.unwrap();
-        assert_eq!((entries.len(), &entries[2].payload["content"]), (3, &json!("new")));
+        assert_eq!(
+            (entries.len(), &entries[2].payload["content"]),
+            (3, &json!("new"))
+        );
         assert!(entries[0].payload["state"]["archived"].is_string());
     })
     .await;

@@ -1,19 +1,28 @@
 //! What a model is shown of a tape.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 mod view_support;
 
 use std::sync::Arc;
 
 use bub_tape::{
-    AnchorSelector, ChatStep, Entry, EntryId, ErrorKind, INTERRUPTED, Kind, OPENING_LINE, Tape, TapeContext,
-    TapeError, TapeStore as _, View, ViewOptions, tool_done,
+    AnchorSelector, ChatStep, Entry, EntryId, ErrorKind, INTERRUPTED, Kind, OPENING_LINE, Tape,
+    TapeContext, TapeError, TapeStore as _, View, ViewOptions, tool_done,
 };
 use serde_json::{Map, Value, json};
 use view_support::{Spy, call, complaint, name, places, tape_of};
 
 async fn view(entries: Vec<Entry>) -> View {
-    let view = tape_of(entries).await.view(&ViewOptions::new()).await.unwrap();
+    let view = tape_of(entries)
+        .await
+        .view(&ViewOptions::new())
+        .await
+        .unwrap();
     assert_eq!(complaint(&view.messages), None);
     view
 }
@@ -59,21 +68,29 @@ async fn the_latest_anchor_opens_the_view() {
         messages(&view),
         json!([{"role": "assistant", "content": opening}, {"role": "user", "content": "hello"}])
     );
-    assert_eq!((used(&view), view.origin), (vec![3, 5], Some(EntryId::new(3))));
+    assert_eq!(
+        (used(&view), view.origin),
+        (vec![3, 5], Some(EntryId::new(3)))
+    );
 }
 
 /// S-62: a missing state is `null`.
 #[tokio::test]
 async fn an_anchor_without_state_says_null() {
     let view = view(vec![Entry::anchor("bare", None)]).await;
-    assert_eq!(messages(&view)[0]["content"], "[Anchor created: bare]: null");
+    assert_eq!(
+        messages(&view)[0]["content"],
+        "[Anchor created: bare]: null"
+    );
 }
 
 /// S-62: messages as they are; calls and results by position; whatever else is there says nothing.
 #[tokio::test]
 async fn entries_become_messages() {
     let mut with_text = called(&["a", "b"]);
-    with_text.payload.insert("content".to_owned(), "let me look".into());
+    with_text
+        .payload
+        .insert("content".to_owned(), "let me look".into());
     let entries = vec![
         Entry::system("prompt"),
         Entry::raw_message(Map::from_iter([
@@ -105,7 +122,11 @@ async fn entries_become_messages() {
 /// H-57: what is marked `context: false` reaches neither the mapping nor a selector.
 #[tokio::test]
 async fn entries_outside_the_context_are_left_out() {
-    let entries = vec![Entry::anchor("a", None), user("seen"), user("unseen").outside_context()];
+    let entries = vec![
+        Entry::anchor("a", None),
+        user("seen"),
+        user("unseen").outside_context(),
+    ];
     let tape = tape_of(entries.clone()).await;
     let context = TapeContext::new().selected(|entries| {
         assert!(entries.iter().all(Entry::in_context));
@@ -135,34 +156,65 @@ async fn what_a_selector_returns_is_repaired_too() {
     });
     let tape = tape_of(vec![user("hi")]).await.with_context(context);
     let view = tape.view(&ViewOptions::new()).await.unwrap();
-    assert_eq!(messages(&view), json!([calls(&["a", "b"]), tool("a", INTERRUPTED), tool("b", "second")]));
+    assert_eq!(
+        messages(&view),
+        json!([
+            calls(&["a", "b"]),
+            tool("a", INTERRUPTED),
+            tool("b", "second")
+        ])
+    );
 }
 
 /// L3: the entries of a repaired view are those whose content is in it.
 #[tokio::test]
 async fn results_known_from_events_are_named() {
-    let view =
-        view(vec![called(&["a", "b"]), tool_done("b", "second"), tool_done("zzz", "?"), user("go on")]).await;
+    let view = view(vec![
+        called(&["a", "b"]),
+        tool_done("b", "second"),
+        tool_done("zzz", "?"),
+        user("go on"),
+    ])
+    .await;
     assert_eq!(used(&view), [1, 2, 4]);
 }
 
 /// Seed 003: other anchors can be chosen; then the anchors in between are shown as well.
 #[tokio::test]
 async fn the_origin_can_be_chosen() {
-    let entries = vec![user("0"), Entry::anchor("a", None), user("1"), Entry::anchor("b", None), user("2")];
+    let entries = vec![
+        user("0"),
+        Entry::anchor("a", None),
+        user("1"),
+        Entry::anchor("b", None),
+        user("2"),
+    ];
     for place in places() {
-        place.tape.store().append(&name(), entries.clone()).await.unwrap();
+        place
+            .tape
+            .store()
+            .append(&name(), entries.clone())
+            .await
+            .unwrap();
         for (anchor, expected) in [
             (AnchorSelector::Last, vec![4, 5]),
             (AnchorSelector::Named("a".to_owned()), vec![2, 3, 4, 5]),
             (AnchorSelector::Whole, vec![1, 2, 3, 4, 5]),
         ] {
             let context = TapeContext::new().anchored(anchor.clone());
-            let view = place.tape.view_by(&context, &ViewOptions::new()).await.unwrap();
+            let view = place
+                .tape
+                .view_by(&context, &ViewOptions::new())
+                .await
+                .unwrap();
             assert_eq!(used(&view), expected, "{anchor:?} in {}", place.label);
         }
         let missing = TapeContext::new().anchored(AnchorSelector::Named("c".to_owned()));
-        let error = place.tape.view_by(&missing, &ViewOptions::new()).await.unwrap_err();
+        let error = place
+            .tape
+            .view_by(&missing, &ViewOptions::new())
+            .await
+            .unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
             (ErrorKind::NotFound, "Anchor 'c' was not found.")
@@ -174,14 +226,22 @@ async fn the_origin_can_be_chosen() {
 #[tokio::test]
 async fn a_view_never_takes_an_error_for_an_empty_tape() {
     for place in places() {
-        assert_eq!(place.tape.view(&ViewOptions::new()).await.unwrap(), View::default());
+        assert_eq!(
+            place.tape.view(&ViewOptions::new()).await.unwrap(),
+            View::default()
+        );
     }
     assert_eq!(used(&view(vec![user("before any anchor")]).await), [1]);
     let spy = Arc::new(Spy::new());
     spy.append(&name(), vec![user("x")]).await.unwrap();
-    spy.fail_with(TapeError::Denied { path: "tapes".to_owned() });
+    spy.fail_with(TapeError::Denied {
+        path: "tapes".to_owned(),
+    });
     let tape = Tape::new(spy, name());
-    assert_eq!(tape.view(&ViewOptions::new()).await.unwrap_err().kind(), ErrorKind::Environment);
+    assert_eq!(
+        tape.view(&ViewOptions::new()).await.unwrap_err().kind(),
+        ErrorKind::Environment
+    );
 }
 
 /// L5: nothing before the anchor is read.
@@ -193,7 +253,10 @@ async fn the_cost_of_a_view_is_that_of_its_entries() {
     entries.extend(vec![user("y"); 10]);
     spy.append(&name(), entries).await.unwrap();
     let tape = Tape::new(Arc::clone(&spy) as Arc<_>, name());
-    assert_eq!(tape.view(&ViewOptions::new()).await.unwrap().messages.len(), 11);
+    assert_eq!(
+        tape.view(&ViewOptions::new()).await.unwrap().messages.len(),
+        11
+    );
     assert_eq!(spy.count(), 11);
 }
 
@@ -211,12 +274,16 @@ async fn carried_entries_follow_the_anchor() {
     ])
     .await;
     // Ids that are not there, or not before the anchor, are no harm.
-    tape.handoff("auto_handoff/context_overflow", Some(state(json!([3, 4, 5, 6, 99, 7])))).await.unwrap();
+    tape.handoff(
+        "auto_handoff/context_overflow",
+        Some(state(json!([3, 4, 5, 6, 99, 7]))),
+    )
+    .await
+    .unwrap();
     tape.append(user("go on")).await.unwrap();
     let options = ViewOptions::new();
     let view = tape.view(&options).await.unwrap();
-    let opening =
-        "[Anchor created: auto_handoff/context_overflow]: {\"reason\": \"context_length_exceeded\"}";
+    let opening = "[Anchor created: auto_handoff/context_overflow]: {\"reason\": \"context_length_exceeded\"}";
     let expected = json!([
         {"role": "assistant", "content": opening},
         {"role": "user", "content": "the task"},
@@ -229,13 +296,24 @@ async fn carried_entries_follow_the_anchor() {
     assert_eq!(messages(&view), expected);
     assert_eq!(used(&view), [7, 3, 4, 5, 6, 9]);
     // With little room the task stays, and of the rest the latest.
-    let short = tape.view(&ViewOptions { carry_limit: 160, ..options }).await.unwrap();
+    let short = tape
+        .view(&ViewOptions {
+            carry_limit: 160,
+            ..options
+        })
+        .await
+        .unwrap();
     assert_eq!(used(&short), [7, 3, 6, 9]);
     assert_eq!(complaint(&short.messages), None);
     // A state that happens to have such a key is left alone.
-    tape.handoff("mine", Some(json!({"carry": "the bag"}))).await.unwrap();
+    tape.handoff("mine", Some(json!({"carry": "the bag"})))
+        .await
+        .unwrap();
     let mine = tape.view(&ViewOptions::new()).await.unwrap();
-    assert_eq!(messages(&mine)[0]["content"], "[Anchor created: mine]: {\"carry\": \"the bag\"}");
+    assert_eq!(
+        messages(&mine)[0]["content"],
+        "[Anchor created: mine]: {\"carry\": \"the bag\"}"
+    );
 }
 
 /// L3, W-9: media are shown for the whole turn they came in, and named afterwards.
@@ -245,12 +323,26 @@ async fn media_stay_visible_during_the_turn() {
     let text = json!({"type": "text", "text": "what is this?"});
     for place in places() {
         let tape = &place.tape;
-        tape.append(Entry::message("user", vec![picture.clone()])).await.unwrap();
-        let turn = tape.append(Entry::message("user", vec![text.clone(), picture.clone()])).await.unwrap();
+        tape.append(Entry::message("user", vec![picture.clone()]))
+            .await
+            .unwrap();
+        let turn = tape
+            .append(Entry::message("user", vec![text.clone(), picture.clone()]))
+            .await
+            .unwrap();
         tape.append(called(&["a"])).await.unwrap();
         let during = messages(&tape.view(&ViewOptions::new().in_turn(turn)).await.unwrap());
-        assert_eq!(during[0]["content"], "[not shown again: image_url]", "{}", place.label);
-        assert_eq!(during[1]["content"], json!([text, picture]), "{}", place.label);
+        assert_eq!(
+            during[0]["content"], "[not shown again: image_url]",
+            "{}",
+            place.label
+        );
+        assert_eq!(
+            during[1]["content"],
+            json!([text, picture]),
+            "{}",
+            place.label
+        );
         let after = messages(&tape.view(&ViewOptions::new()).await.unwrap());
         assert_eq!(after[1]["content"], json!([text]), "{}", place.label);
     }
@@ -271,9 +363,16 @@ async fn provider_state_is_for_its_own_model() {
         (Some("openai:gpt"), None),
         (Some("anthropic:claude"), Some(json!({"signature": "s"}))),
     ] {
-        let options = ViewOptions { model: model.map(str::to_owned), ..ViewOptions::new() };
+        let options = ViewOptions {
+            model: model.map(str::to_owned),
+            ..ViewOptions::new()
+        };
         let view = tape.view(&options).await.unwrap();
-        assert_eq!(view.messages[0].get("provider_state"), expected.as_ref(), "{model:?}");
+        assert_eq!(
+            view.messages[0].get("provider_state"),
+            expected.as_ref(),
+            "{model:?}"
+        );
     }
 }
 
@@ -283,7 +382,10 @@ async fn a_fixed_line_can_open_the_view() {
     let options = ViewOptions::new().opened_by_user();
     let tape = tape_of(vec![Entry::anchor("a", None), user("hi")]).await;
     let view = tape.view(&options).await.unwrap();
-    assert_eq!(messages(&view)[0], json!({"role": "user", "content": OPENING_LINE}));
+    assert_eq!(
+        messages(&view)[0],
+        json!({"role": "user", "content": OPENING_LINE})
+    );
     assert_eq!(view.messages.len(), 3);
     let tape = tape_of(vec![Entry::message("system", "be kind"), user("hi")]).await;
     assert_eq!(tape.view(&options).await.unwrap().messages.len(), 2);

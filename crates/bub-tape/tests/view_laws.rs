@@ -1,11 +1,16 @@
 //! Laws of views and queries, tried with whatever tapes can hold.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
 
 mod view_support;
 
 use bub_tape::{
-    AnchorSelector, Entry, Fork, Kind, MergeBack, Message, Order, Query, Search, Span, Tape, TapeContext,
-    ViewOptions, codec,
+    AnchorSelector, Entry, Fork, Kind, MergeBack, Message, Order, Query, Search, Span, Tape,
+    TapeContext, ViewOptions, codec,
 };
 use proptest::{prelude::*, sample::select};
 use serde_json::{Map, Value, json};
@@ -49,20 +54,32 @@ fn value() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(2, 8, 3, |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            prop::collection::btree_map(word(), inner, 0..3).prop_map(|map| map.into_iter().collect()),
+            prop::collection::btree_map(word(), inner, 0..3)
+                .prop_map(|map| map.into_iter().collect()),
         ]
     })
 }
 
 fn call() -> impl Strategy<Value = Value> {
-    let id = select(vec![json!("a"), json!("b"), json!(""), json!(null), json!("call_1")]);
-    let good = id.clone().prop_map(|id| view_support::call(id.as_str().unwrap_or_default(), "bash"));
+    let id = select(vec![
+        json!("a"),
+        json!("b"),
+        json!(""),
+        json!(null),
+        json!("call_1"),
+    ]);
+    let good = id
+        .clone()
+        .prop_map(|id| view_support::call(id.as_str().unwrap_or_default(), "bash"));
     let nameless = id.prop_map(|id| json!({"id": id, "type": "function"}));
     prop_oneof![8 => good, 1 => nameless, 1 => value()]
 }
 
 fn message() -> impl Strategy<Value = Entry> {
-    let plain = (select(vec!["user", "assistant", "system", "tool", "wizard"]), value())
+    let plain = (
+        select(vec!["user", "assistant", "system", "tool", "wizard"]),
+        value(),
+    )
         .prop_map(|(role, content)| Entry::message(role, content));
     let calling = prop::collection::vec(call(), 0..3).prop_map(|calls| {
         let payload = json!({"role": "assistant", "content": null, "tool_calls": calls});
@@ -74,15 +91,19 @@ fn message() -> impl Strategy<Value = Entry> {
     });
     let pictured = word().prop_map(|text| {
         let image = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}});
-        let parts =
-            if text.is_empty() { vec![image] } else { vec![json!({"type": "text", "text": text}), image] };
+        let parts = if text.is_empty() {
+            vec![image]
+        } else {
+            vec![json!({"type": "text", "text": text}), image]
+        };
         Entry::message("user", parts)
     });
     prop_oneof![5 => plain, 2 => calling, 2 => answering, 1 => pictured]
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let done = (select(vec!["a", "b"]), value()).prop_map(|(id, result)| bub_tape::tool_done(id, result));
+    let done =
+        (select(vec!["a", "b"]), value()).prop_map(|(id, result)| bub_tape::tool_done(id, result));
     let state = prop::option::of(prop_oneof![
         value(),
         prop::collection::vec(0..40_i64, 0..6).prop_map(|ids| json!({"carry": ids, "digest": "…"})),
@@ -100,15 +121,23 @@ fn entry() -> impl Strategy<Value = Entry> {
             Entry::new(kind, Map::from_iter([("x".to_owned(), value)]))
         }),
     ];
-    (bare, prop::option::of(select(vec!["run-1", "run-2"])), prop::bool::weighted(0.1), 1..28_u8).prop_map(
-        |(mut entry, run, hidden, day)| {
+    (
+        bare,
+        prop::option::of(select(vec!["run-1", "run-2"])),
+        prop::bool::weighted(0.1),
+        1..28_u8,
+    )
+        .prop_map(|(mut entry, run, hidden, day)| {
             if let Some(run) = run {
                 entry.meta.insert("run_id".to_owned(), run.into());
             }
-            let entry = if hidden { entry.outside_context() } else { entry };
+            let entry = if hidden {
+                entry.outside_context()
+            } else {
+                entry
+            };
             entry.with_date(format!("2026-01-{day:02}T00:00:00+00:00"))
-        },
-    )
+        })
 }
 
 /// Kinds with payloads that are not theirs, and kinds nobody knows.
@@ -172,24 +201,46 @@ impl Player {
     /// Everything a view may say, in one value: the same for every store.
     async fn shows(&self) -> Vec<(Vec<Message>, Vec<i64>)> {
         let mut shown = Vec::new();
-        let anchors =
-            [AnchorSelector::Last, AnchorSelector::Whole, AnchorSelector::Named("phase".to_owned())];
+        let anchors = [
+            AnchorSelector::Last,
+            AnchorSelector::Whole,
+            AnchorSelector::Named("phase".to_owned()),
+        ];
         for anchor in anchors {
             let options = ViewOptions {
                 carry_limit: 200,
-                ..ViewOptions::new().in_turn(bub_tape::EntryId::new(3)).opened_by_user()
+                ..ViewOptions::new()
+                    .in_turn(bub_tape::EntryId::new(3))
+                    .opened_by_user()
             };
-            let view = self.current().view_by(&TapeContext::new().anchored(anchor.clone()), &options).await;
+            let view = self
+                .current()
+                .view_by(&TapeContext::new().anchored(anchor.clone()), &options)
+                .await;
             let Ok(view) = view else { continue };
-            assert_eq!(complaint(&view.messages), None, "{anchor:?} in {}", self.label);
-            let first = view.messages.iter().find(|message| message["role"] != "system");
-            assert!(first.is_none_or(|message| message["role"] == "user"), "{first:?}");
+            assert_eq!(
+                complaint(&view.messages),
+                None,
+                "{anchor:?} in {}",
+                self.label
+            );
+            let first = view
+                .messages
+                .iter()
+                .find(|message| message["role"] != "system");
+            assert!(
+                first.is_none_or(|message| message["role"] == "user"),
+                "{first:?}"
+            );
             // The path of an archive is the store's own.
             let messages = view
                 .messages
                 .into_iter()
                 .filter(|message| !message["content"].to_string().contains("archived"));
-            shown.push((messages.collect(), view.entries.iter().map(|id| id.get()).collect()));
+            shown.push((
+                messages.collect(),
+                view.entries.iter().map(|id| id.get()).collect(),
+            ));
         }
         shown
     }
@@ -253,17 +304,27 @@ fn query() -> impl Strategy<Value = Query> {
         ]),
         0..3,
     );
-    (window, prop::option::of(text()), dates, kinds, prop::option::of(0..5_usize), any::<bool>()).prop_map(
-        |(mut query, text, (start, end), kinds, limit, newest)| {
+    (
+        window,
+        prop::option::of(text()),
+        dates,
+        kinds,
+        prop::option::of(0..5_usize),
+        any::<bool>(),
+    )
+        .prop_map(|(mut query, text, (start, end), kinds, limit, newest)| {
             query.text = text.filter(|text| !text.is_empty());
             query.dates.start = start.map(str::to_owned);
             query.dates.end = end.map(str::to_owned);
             query.kinds = kinds;
             query.limit = limit;
-            query.order = if newest { Order::NewestFirst } else { Order::OldestFirst };
+            query.order = if newest {
+                Order::NewestFirst
+            } else {
+                Order::OldestFirst
+            };
             query
-        },
-    )
+        })
 }
 
 proptest! {
@@ -342,13 +403,23 @@ fn blocks_come_back_in_order() {
     Runtime::new().unwrap().block_on(async {
         let word = |number: i64| if number % 7 == 0 { "Needle" } else { "hay" };
         let text = |number: i64| format!("{number} {} {}", word(number), "x".repeat(200));
-        tape.append_all((1..=3_000).map(|number| Entry::message("user", text(number))).collect())
-            .await
-            .unwrap();
+        tape.append_all(
+            (1..=3_000)
+                .map(|number| Entry::message("user", text(number)))
+                .collect(),
+        )
+        .await
+        .unwrap();
         let mut expected: Vec<i64> = (1..=3_000).filter(|number| number % 7 == 0).collect();
         let query = Query::new().text("needle");
-        assert_eq!(view_support::ids(&tape.query_all(query.clone()).await.unwrap()), expected);
+        assert_eq!(
+            view_support::ids(&tape.query_all(query.clone()).await.unwrap()),
+            expected
+        );
         expected.reverse();
-        assert_eq!(view_support::ids(&tape.query_all(query.newest_first()).await.unwrap()), expected);
+        assert_eq!(
+            view_support::ids(&tape.query_all(query.newest_first()).await.unwrap()),
+            expected
+        );
     });
 }

@@ -28,9 +28,17 @@ type Case = (&'static str, Vec<Entry>, Value);
 
 async fn check_all(cases: Vec<Case>) {
     for (what, entries, expected) in cases {
-        let view = tape_of(entries).await.view(&ViewOptions::new()).await.unwrap();
+        let view = tape_of(entries)
+            .await
+            .view(&ViewOptions::new())
+            .await
+            .unwrap();
         assert_eq!(complaint(&view.messages), None, "{what}");
-        assert_eq!(serde_json::to_value(&view.messages).unwrap(), expected, "{what}");
+        assert_eq!(
+            serde_json::to_value(&view.messages).unwrap(),
+            expected,
+            "{what}"
+        );
     }
 }
 
@@ -56,7 +64,12 @@ async fn calls_and_results_stay_paired() {
         (
             "two calls, the first interrupted",
             vec![called(&["a"]), called(&["b"]), result(&["two"])],
-            json!([calls(&["a"]), tool("a", INTERRUPTED), calls(&["b"]), tool("b", "two")]),
+            json!([
+                calls(&["a"]),
+                tool("a", INTERRUPTED),
+                calls(&["b"]),
+                tool("b", "two")
+            ]),
         ),
         (
             "a result without a call",
@@ -81,11 +94,19 @@ async fn calls_and_results_stay_paired() {
         (
             "a crash after some of the calls were done",
             vec![called(&["a", "b"]), tool_done("b", "second")],
-            json!([calls(&["a", "b"]), tool("a", INTERRUPTED), tool("b", "second")]),
+            json!([
+                calls(&["a", "b"]),
+                tool("a", INTERRUPTED),
+                tool("b", "second")
+            ]),
         ),
         (
             "what is done is no news once the results are there",
-            vec![called(&["a", "b"]), tool_done("a", "early"), result(&["one", "two"])],
+            vec![
+                called(&["a", "b"]),
+                tool_done("a", "early"),
+                result(&["one", "two"]),
+            ],
             json!([calls(&["a", "b"]), tool("a", "one"), tool("b", "two")]),
         ),
         (
@@ -101,11 +122,19 @@ async fn calls_and_results_stay_paired() {
                 in_run(result(&["one"]), "r1"),
                 in_run(result(&["two"]), "r2"),
             ],
-            json!([calls(&["a"]), tool("a", "one"), calls(&["b"]), tool("b", "two")]),
+            json!([
+                calls(&["a"]),
+                tool("a", "one"),
+                calls(&["b"]),
+                tool("b", "two")
+            ]),
         ),
         (
             "a result that names its calls",
-            vec![called(&["a"]), result(&["two"]).with_meta("call_ids", json!(["b"]))],
+            vec![
+                called(&["a"]),
+                result(&["two"]).with_meta("call_ids", json!(["b"])),
+            ],
             json!([calls(&["a"]), tool("a", INTERRUPTED)]),
         ),
     ];
@@ -119,23 +148,37 @@ async fn malformed_calls_do_no_harm() {
     let cases: Vec<Case> = vec![
         (
             "no valid call",
-            vec![Entry::tool_call(vec![json!("x"), no_call.clone()]), result(&["?"])],
+            vec![
+                Entry::tool_call(vec![json!("x"), no_call.clone()]),
+                result(&["?"]),
+            ],
             json!([]),
         ),
         (
             "an invalid call keeps its place",
-            vec![Entry::tool_call(vec![no_call, call("b", "bash")]), result(&["first", "second"])],
+            vec![
+                Entry::tool_call(vec![no_call, call("b", "bash")]),
+                result(&["first", "second"]),
+            ],
             json!([calls(&["b"]), tool("b", "second")]),
         ),
         (
             "calls without an id of their own",
             vec![called(&["", ""]), result(&["one", "two"])],
-            json!([calls(&["call_0", "call_1"]), tool("call_0", "one"), tool("call_1", "two")]),
+            json!([
+                calls(&["call_0", "call_1"]),
+                tool("call_0", "one"),
+                tool("call_1", "two")
+            ]),
         ),
         (
             "the same id twice",
             vec![called(&["a", "a"]), result(&["one", "two"])],
-            json!([calls(&["a", "call_1"]), tool("a", "one"), tool("call_1", "two")]),
+            json!([
+                calls(&["a", "call_1"]),
+                tool("a", "one"),
+                tool("call_1", "two")
+            ]),
         ),
         (
             "calls and results inside messages",
@@ -148,7 +191,11 @@ async fn malformed_calls_do_no_harm() {
         ),
         (
             "roles nobody knows",
-            vec![Entry::message("wizard", "x"), Entry::raw_message(Map::new()), user("hi")],
+            vec![
+                Entry::message("wizard", "x"),
+                Entry::raw_message(Map::new()),
+                user("hi"),
+            ],
             json!([{"role": "user", "content": "hi"}]),
         ),
     ];

@@ -32,17 +32,61 @@ const ANSWERS: [Answer; 12] = [
         begin: "",
         part: "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n",
     },
-    Answer { name: "paragraph", begin: "", part: "some words of *text* and `code`\n" },
-    Answer { name: "line", begin: "", part: "some words of *text* and `code` " },
-    Answer { name: "code", begin: "```rust\n", part: "let x = 1; // a line\n" },
-    Answer { name: "code line", begin: "```\n", part: "let x = 1;" },
-    Answer { name: "list", begin: "", part: "- an item with **words**\n" },
-    Answer { name: "nested", begin: "- a\n", part: "  - nested\n" },
-    Answer { name: "table", begin: "| a | b |\n|---|---|\n", part: "| one | two |\n" },
-    Answer { name: "wide", begin: "", part: "你好世界，再见。" },
-    Answer { name: "brackets", begin: "", part: "[[[[" },
-    Answer { name: "quotes", begin: "", part: ">" },
-    Answer { name: "stars", begin: "", part: "*a **b " },
+    Answer {
+        name: "paragraph",
+        begin: "",
+        part: "some words of *text* and `code`\n",
+    },
+    Answer {
+        name: "line",
+        begin: "",
+        part: "some words of *text* and `code` ",
+    },
+    Answer {
+        name: "code",
+        begin: "```rust\n",
+        part: "let x = 1; // a line\n",
+    },
+    Answer {
+        name: "code line",
+        begin: "```\n",
+        part: "let x = 1;",
+    },
+    Answer {
+        name: "list",
+        begin: "",
+        part: "- an item with **words**\n",
+    },
+    Answer {
+        name: "nested",
+        begin: "- a\n",
+        part: "  - nested\n",
+    },
+    Answer {
+        name: "table",
+        begin: "| a | b |\n|---|---|\n",
+        part: "| one | two |\n",
+    },
+    Answer {
+        name: "wide",
+        begin: "",
+        part: "你好世界，再见。",
+    },
+    Answer {
+        name: "brackets",
+        begin: "",
+        part: "[[[[",
+    },
+    Answer {
+        name: "quotes",
+        begin: "",
+        part: ">",
+    },
+    Answer {
+        name: "stars",
+        begin: "",
+        part: "*a **b ",
+    },
 ];
 
 fn deltas(text: &str) -> Vec<&str> {
@@ -60,21 +104,28 @@ fn deltas(text: &str) -> Vec<&str> {
 fn push(bencher: Bencher, answer: &Answer) {
     let text = answer.text(SIZE);
     let deltas = deltas(&text);
-    bencher.counter(ItemsCount::new(deltas.len())).bench_local(|| {
-        let mut markdown = Markdown::new(80, Look::Styled);
-        let lines: usize = deltas.iter().map(|delta| markdown.push(delta).len()).sum();
-        lines + markdown.finish().len()
-    });
+    bencher
+        .counter(ItemsCount::new(deltas.len()))
+        .bench_local(|| {
+            let mut markdown = Markdown::new(80, Look::Styled);
+            let lines: usize = deltas.iter().map(|delta| markdown.push(delta).len()).sum();
+            lines + markdown.finish().len()
+        });
 }
 
 #[divan::bench(args = &ANSWERS[..9], sample_count = 3, sample_size = 1)]
 fn push_and_preview(bencher: Bencher, answer: &Answer) {
     let text = answer.text(SIZE / 64);
     let deltas = deltas(&text);
-    bencher.counter(ItemsCount::new(deltas.len())).bench_local(|| {
-        let mut markdown = Markdown::new(80, Look::Styled);
-        deltas.iter().map(|delta| markdown.push(delta).len() + markdown.preview(20).len()).sum::<usize>()
-    });
+    bencher
+        .counter(ItemsCount::new(deltas.len()))
+        .bench_local(|| {
+            let mut markdown = Markdown::new(80, Look::Styled);
+            deltas
+                .iter()
+                .map(|delta| markdown.push(delta).len() + markdown.preview(20).len())
+                .sum::<usize>()
+        });
 }
 
 fn main() {

@@ -4,15 +4,21 @@
 use bub_terminal::markdown::{Look, Markdown};
 use bub_testkit::figures::{is_quick, least, time};
 
-const PART: &str = "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n";
+const PART: &str =
+    "# Title\n\nSome *text* of a `paragraph`.\n\n```\ncode\n```\n\n- item\n- item\n\n";
 const DELTA: usize = 4;
 
 fn main() {
-    for size in [1_000, 10_000, 100_000, 1_000_000].into_iter().filter(|size| !is_quick() || *size <= 100_000)
+    for size in [1_000, 10_000, 100_000, 1_000_000]
+        .into_iter()
+        .filter(|size| !is_quick() || *size <= 100_000)
     {
         let text = PART.repeat(size / PART.len());
-        let deltas: Vec<&str> =
-            text.as_bytes().chunks(DELTA).map(|bytes| str::from_utf8(bytes).unwrap()).collect();
+        let deltas: Vec<&str> = text
+            .as_bytes()
+            .chunks(DELTA)
+            .map(|bytes| str::from_utf8(bytes).unwrap())
+            .collect();
         let cost = least(20, || {
             let mut markdown = Markdown::new(80, Look::Styled);
             let lines: usize = deltas.iter().map(|delta| markdown.push(delta).len()).sum();

@@ -22,15 +22,17 @@ fn deltas(bytes: usize) -> Vec<StreamEvent> {
 #[divan::bench(args = [1_000, 10_000, 100_000, 1_000_000], sample_count = 3)]
 fn delta(bencher: Bencher<'_, '_>, bytes: usize) {
     let events = deltas(bytes);
-    bencher.counter(ItemsCount::new(events.len())).bench_local(|| {
-        let mut view = View::new(80, Ink::Colours, Redactor::new());
-        view.begin(None);
-        let mut lines = 0;
-        for event in &events {
-            view.event(event);
-            lines += view.take().len();
-        }
-        view.end(false);
-        lines + view.take().len()
-    });
+    bencher
+        .counter(ItemsCount::new(events.len()))
+        .bench_local(|| {
+            let mut view = View::new(80, Ink::Colours, Redactor::new());
+            view.begin(None);
+            let mut lines = 0;
+            for event in &events {
+                view.event(event);
+                lines += view.take().len();
+            }
+            view.end(false);
+            lines + view.take().len()
+        });
 }

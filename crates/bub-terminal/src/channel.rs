@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use bub_kernel::{
-    Admission, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelRole, Decision,
-    Envelope, ErrorKind, ModelStream, Result, StreamEvent, TurnSnapshot,
+    Admission, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelRole,
+    Decision, Envelope, ErrorKind, ModelStream, Result, StreamEvent, TurnSnapshot,
 };
 use bub_settings::Redactor;
 use futures_util::StreamExt as _;
@@ -98,10 +98,17 @@ impl Question {
     pub fn text(&self) -> String {
         match self {
             Self::Call(request, _) => {
-                let arguments: Vec<_> =
-                    request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+                let arguments: Vec<_> = request
+                    .arguments
+                    .iter()
+                    .map(|(name, value)| format!("{name}={value}"))
+                    .collect();
                 let reason = crate::harmless::line(&request.reason);
-                format!("{reason}\nallow {}({})?", request.tool, arguments.join(", "))
+                format!(
+                    "{reason}\nallow {}({})?",
+                    request.tool,
+                    arguments.join(", ")
+                )
             }
             Self::Line(_, text, _) => crate::harmless::line(text),
         }
@@ -153,9 +160,18 @@ impl Teller {
     /// Asks the person. When whoever asks goes away, so does the question.
     pub async fn ask(&self, request: &ApprovalRequest) -> ApprovalAnswer {
         let (answer, answered) = oneshot::channel();
-        let _withdraw = Withdraw { teller: self, id: request.id.clone() };
-        self.tell(Happening::Asked(Question::Call(Box::new(request.clone()), answer))).await;
-        answered.await.unwrap_or_else(|_| ApprovalAnswer::Denied(Some("no answer".to_owned())))
+        let _withdraw = Withdraw {
+            teller: self,
+            id: request.id.clone(),
+        };
+        self.tell(Happening::Asked(Question::Call(
+            Box::new(request.clone()),
+            answer,
+        )))
+        .await;
+        answered
+            .await
+            .unwrap_or_else(|_| ApprovalAnswer::Denied(Some("no answer".to_owned())))
     }
 }
 
@@ -165,8 +181,15 @@ impl Teller {
         static ASKED: AtomicU64 = AtomicU64::new(0);
         let id = format!("line {}", ASKED.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = std::sync::mpsc::channel();
-        let _withdraw = Withdraw { teller: self, id: id.clone() };
-        self.tell_soon(Happening::Asked(Question::Line(id, text.to_owned(), answer)));
+        let _withdraw = Withdraw {
+            teller: self,
+            id: id.clone(),
+        };
+        self.tell_soon(Happening::Asked(Question::Line(
+            id,
+            text.to_owned(),
+            answer,
+        )));
         answered.recv().ok()
     }
 }
@@ -178,7 +201,8 @@ struct Withdraw<'a> {
 
 impl Drop for Withdraw<'_> {
     fn drop(&mut self) {
-        self.teller.tell_soon(Happening::Withdrawn(std::mem::take(&mut self.id)));
+        self.teller
+            .tell_soon(Happening::Withdrawn(std::mem::take(&mut self.id)));
     }
 }
 
@@ -200,12 +224,19 @@ const MOST_STREAMED: usize = 8;
 impl Cli {
     /// A channel that tells a chat. Replies come without the secrets that are registered there.
     pub fn new(teller: Teller, redactor: Redactor, take_up: TakeUp) -> Self {
-        Self { teller, redactor, take_up, streamed: Arc::default() }
+        Self {
+            teller,
+            redactor,
+            take_up,
+            streamed: Arc::default(),
+        }
     }
 
     fn was_streamed(&self, content: &str) -> bool {
         let mut streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = streamed.iter().position(|text| text.trim() == content.trim());
+        let at = streamed
+            .iter()
+            .position(|text| text.trim() == content.trim());
         at.map(|at| streamed.remove(at)).is_some()
     }
 }
@@ -213,23 +244,33 @@ impl Cli {
 impl Cli {
     /// An error without what the person at the terminal knows: that it was this turn, and what its command printed.
     fn in_short(&self, content: &str) -> String {
-        let text = content.strip_prefix("An error occurred at stage 'turn': ").unwrap_or(content);
-        let plain = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
+        let text = content
+            .strip_prefix("An error occurred at stage 'turn': ")
+            .unwrap_or(content);
+        let plain = text
+            .strip_prefix('[')
+            .and_then(|rest| rest.split_once("] "));
         let text = plain
             .filter(|(kind, _)| ErrorKind::from_name(kind).name() == *kind)
             .map_or(text, |(_, text)| text);
-        let wrong =
-            text.strip_prefix("Tool '").and_then(|rest| rest.split_once("' argument validation failed. "));
+        let wrong = text
+            .strip_prefix("Tool '")
+            .and_then(|rest| rest.split_once("' argument validation failed. "));
         if let Some((name, why)) = wrong {
             return format!(",{name}: {why}");
         }
         let streamed = self.streamed.lock().unwrap_or_else(PoisonError::into_inner);
         let about = |printed: &String| {
             let printed = Some(printed.trim_end()).filter(|printed| !printed.is_empty())?;
-            text.trim_end().strip_suffix(printed)?.strip_suffix("\noutput:\n")
+            text.trim_end()
+                .strip_suffix(printed)?
+                .strip_suffix("\noutput:\n")
         };
         let nothing = text.strip_suffix("\noutput:\n(no output)");
-        nothing.or_else(|| streamed.iter().find_map(about)).unwrap_or(text).to_owned()
+        nothing
+            .or_else(|| streamed.iter().find_map(about))
+            .unwrap_or(text)
+            .to_owned()
     }
 }
 
@@ -255,8 +296,18 @@ impl Channel for Cli {
         Box::pin(async move {
             let (content, kind) = (message.content().into_owned(), message.kind().to_owned());
             let is_known = kind != "error" && self.was_streamed(&content);
-            let content = if kind == "error" { self.in_short(&content) } else { content };
-            self.teller.tell(Happening::Said { content, kind, is_known }).await;
+            let content = if kind == "error" {
+                self.in_short(&content)
+            } else {
+                content
+            };
+            self.teller
+                .tell(Happening::Said {
+                    content,
+                    kind,
+                    is_known,
+                })
+                .await;
             Ok(())
         })
     }
@@ -264,17 +315,27 @@ impl Channel for Cli {
     fn stream_events(self: Arc<Self>, message: Envelope, stream: ModelStream) -> ModelStream {
         // What a turn begins with is told by whoever runs it: a command may be over before there is a stream.
         drop(message);
-        let telling = Telling { cli: self, text: String::new() };
-        ModelStream::new(futures_util::stream::unfold((stream, telling), |(mut stream, mut telling)| async {
-            let event = stream.next().await?;
-            if let Ok(event) = &event {
-                if let StreamEvent::Text(delta) = event {
-                    telling.text.push_str(delta);
+        let telling = Telling {
+            cli: self,
+            text: String::new(),
+        };
+        ModelStream::new(futures_util::stream::unfold(
+            (stream, telling),
+            |(mut stream, mut telling)| async {
+                let event = stream.next().await?;
+                if let Ok(event) = &event {
+                    if let StreamEvent::Text(delta) = event {
+                        telling.text.push_str(delta);
+                    }
+                    telling
+                        .cli
+                        .teller
+                        .tell(Happening::Event(event.clone()))
+                        .await;
                 }
-                telling.cli.teller.tell(Happening::Event(event.clone())).await;
-            }
-            Some((event, (stream, telling)))
-        }))
+                Some((event, (stream, telling)))
+            },
+        ))
     }
 
     // H-157, W-47: text steers the turn that runs; a command waits for its own, and what is typed after it waits behind it.
@@ -283,9 +344,12 @@ impl Channel for Cli {
         message: &'a Envelope,
         turn: &'a TurnSnapshot,
     ) -> BoxFuture<'a, Result<Option<Admission>>> {
-        let steers =
-            turn.is_running && turn.pending_count == 0 && !message.content().trim_start().starts_with(',');
-        Box::pin(std::future::ready(Ok(steers.then(|| Admission::new(Decision::Steer)))))
+        let steers = turn.is_running
+            && turn.pending_count == 0
+            && !message.content().trim_start().starts_with(',');
+        Box::pin(std::future::ready(Ok(
+            steers.then(|| Admission::new(Decision::Steer))
+        )))
     }
 
     fn role(&self) -> ChannelRole {
@@ -307,7 +371,11 @@ struct Telling {
 
 impl Drop for Telling {
     fn drop(&mut self) {
-        let mut streamed = self.cli.streamed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut streamed = self
+            .cli
+            .streamed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         streamed.push(self.cli.redactor.redact(&self.text).into_owned());
         if streamed.len() > MOST_STREAMED {
             streamed.remove(0);

@@ -142,10 +142,21 @@ pub async fn run(setup: Setup) -> Result<Left> {
     let mut resized = signal(SignalKind::window_change()).map_err(terminal_error)?;
     let raw = RawMode::enter().map_err(terminal_error)?;
     let mut typed = tty::typed().map_err(terminal_error)?;
-    let Setup { host, teller, mut happenings, stop, .. } = setup;
+    let Setup {
+        host,
+        teller,
+        mut happenings,
+        stop,
+        ..
+    } = setup;
     let size = tty::size();
     let (history, was_read) = History::open(&setup.home, &setup.workspace);
-    let name = setup.workspace.rsplit('/').next().unwrap_or_default().to_owned();
+    let name = setup
+        .workspace
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     let mut chat = Chat {
         screen: Screen::new(io::stdout(), size, setup.ink, setup.reflows),
         raw: Some(raw),
@@ -223,7 +234,11 @@ pub async fn run(setup: Setup) -> Result<Left> {
             }
             () = sleep_until(wake) => true,
         };
-        let at = if soon { Instant::now() } else { Instant::now() + FRAME };
+        let at = if soon {
+            Instant::now()
+        } else {
+            Instant::now() + FRAME
+        };
         draw_at = Some(draw_at.map_or(at, |planned| planned.min(at)));
     }
 }
@@ -309,8 +324,9 @@ impl Chat {
     fn history_refused(&mut self, error: &io::Error) {
         if !std::mem::replace(&mut self.was_history_refused, true) {
             let file = self.history.file().display();
-            let text =
-                format!("the history in {file} cannot be used: {error}; lines are kept until you leave");
+            let text = format!(
+                "the history in {file} cannot be used: {error}; lines are kept until you leave"
+            );
             self.view.notice(&text, crate::Style::YELLOW);
         }
     }
@@ -327,9 +343,11 @@ fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::UnboundedSender<Opti
             };
             let happening = match host.submit(line, text).await {
                 Ok(()) => Happening::Taken(line),
-                Err(error) => {
-                    Happening::Settled { line, dropped: Some(error.message().to_owned()), replies: 0 }
-                }
+                Err(error) => Happening::Settled {
+                    line,
+                    dropped: Some(error.message().to_owned()),
+                    replies: 0,
+                },
             };
             teller.tell(happening).await;
         }
@@ -351,6 +369,8 @@ fn terminal_error(error: io::Error) -> Error {
 
 impl std::fmt::Debug for Setup {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setup").field("workspace", &self.workspace).finish_non_exhaustive()
+        f.debug_struct("Setup")
+            .field("workspace", &self.workspace)
+            .finish_non_exhaustive()
     }
 }

@@ -77,7 +77,10 @@ struct Search {
 impl Editor {
     /// An editor that completes these words.
     pub fn new(words: Words) -> Self {
-        Self { words, ..Self::default() }
+        Self {
+            words,
+            ..Self::default()
+        }
     }
 
     /// The text.
@@ -102,7 +105,11 @@ impl Editor {
 
     /// Completes these sessions from now on.
     pub fn set_sessions(&mut self, ids: Vec<String>) {
-        let word = |text| Word { text, about: String::new(), arguments: String::new() };
+        let word = |text| Word {
+            text,
+            about: String::new(),
+            arguments: String::new(),
+        };
         self.words.sessions = ids.into_iter().map(word).collect();
     }
 
@@ -114,7 +121,10 @@ impl Editor {
         {
             return edited;
         }
-        if !matches!(key, Key::Tab | Key::BackTab) && self.menu.take().is_some() && key == Key::Escape {
+        if !matches!(key, Key::Tab | Key::BackTab)
+            && self.menu.take().is_some()
+            && key == Key::Escape
+        {
             return Edited::Changed;
         }
         if !matches!(key, Key::Up | Key::Down | Key::Ctrl('p' | 'n')) {
@@ -142,7 +152,11 @@ impl Editor {
             Key::Ctrl('z') => return Edited::Suspend,
             Key::Ctrl('r') => {
                 let draft = self.text().to_owned();
-                self.search = Some(Search { query: String::new(), index: history.len(), draft });
+                self.search = Some(Search {
+                    query: String::new(),
+                    index: history.len(),
+                    draft,
+                });
             }
             Key::Ctrl('y') => {
                 let killed = self.killed.clone();
@@ -167,7 +181,9 @@ impl Editor {
             Key::Alt('>') => buffer.go(buffer.text().len()),
             Key::Backspace => drop(buffer.cut_to(buffer.left())),
             Key::Delete | Key::Ctrl('d') => drop(buffer.cut_to(buffer.right())),
-            Key::Ctrl('k') if buffer.line_end() == buffer.cursor() => self.kill(Buffer::right, was_kill),
+            Key::Ctrl('k') if buffer.line_end() == buffer.cursor() => {
+                self.kill(Buffer::right, was_kill)
+            }
             Key::Ctrl('k') => self.kill(Buffer::line_end, was_kill),
             Key::Ctrl('u') => self.kill(Buffer::line_start, was_kill),
             Key::Ctrl('w') => self.kill(Buffer::blank_left, was_kill),
@@ -207,10 +223,20 @@ impl Editor {
         };
         let from = self.walk.as_ref().map_or(history.len(), |walk| walk.index);
         let current = self.buffer.text();
-        let found = history.iter().take(from).rposition(|line| line.starts_with(&prefix) && line != current);
+        let found = history
+            .iter()
+            .take(from)
+            .rposition(|line| line.starts_with(&prefix) && line != current);
         if let Some(index) = found {
-            let draft = self.walk.take().map_or_else(|| self.buffer.text().to_owned(), |walk| walk.draft);
-            self.walk = Some(Walk { prefix, draft, index });
+            let draft = self
+                .walk
+                .take()
+                .map_or_else(|| self.buffer.text().to_owned(), |walk| walk.draft);
+            self.walk = Some(Walk {
+                prefix,
+                draft,
+                index,
+            });
             self.show(history, index);
         }
     }
@@ -219,10 +245,15 @@ impl Editor {
         if self.walk.is_none() && self.buffer.after().contains('\n') {
             return self.go_line(1);
         }
-        let Some(mut walk) = self.walk.take() else { return };
+        let Some(mut walk) = self.walk.take() else {
+            return;
+        };
         let later = history.iter().enumerate().skip(walk.index + 1);
         let current = self.buffer.text();
-        match later.into_iter().find(|(_, line)| line.starts_with(&walk.prefix) && *line != current) {
+        match later
+            .into_iter()
+            .find(|(_, line)| line.starts_with(&walk.prefix) && *line != current)
+        {
             Some((index, _)) => {
                 walk.index = index;
                 self.walk = Some(walk);
@@ -241,13 +272,27 @@ impl Editor {
     /// To the same column of the line above or below.
     fn go_line(&mut self, direction: isize) {
         let start = self.buffer.line_start();
-        let column =
-            self.buffer.text().get(start..self.buffer.cursor()).map_or(0, |text| text.chars().count());
-        let target = if direction < 0 { start.saturating_sub(1) } else { self.buffer.line_end() + 1 };
+        let column = self
+            .buffer
+            .text()
+            .get(start..self.buffer.cursor())
+            .map_or(0, |text| text.chars().count());
+        let target = if direction < 0 {
+            start.saturating_sub(1)
+        } else {
+            self.buffer.line_end() + 1
+        };
         self.buffer.go(target);
         let start = self.buffer.line_start();
-        let line = self.buffer.text().get(start..self.buffer.line_end()).unwrap_or_default();
-        let offset = line.char_indices().nth(column).map_or(line.len(), |(at, _)| at);
+        let line = self
+            .buffer
+            .text()
+            .get(start..self.buffer.line_end())
+            .unwrap_or_default();
+        let offset = line
+            .char_indices()
+            .nth(column)
+            .map_or(line.len(), |(at, _)| at);
         self.buffer.go(start + offset);
     }
 
@@ -255,7 +300,9 @@ impl Editor {
         if let Some(menu) = &mut self.menu {
             let count = menu.choices.words.len();
             let at = match menu.chosen {
-                Some(chosen) => chosen.checked_add_signed(step).map_or(count - 1, |next| next % count),
+                Some(chosen) => chosen
+                    .checked_add_signed(step)
+                    .map_or(count - 1, |next| next % count),
                 None if step < 0 => count - 1,
                 None => 0,
             };
@@ -266,17 +313,24 @@ impl Editor {
             }
             return;
         }
-        let Some(choices) = self.words.fitting(self.buffer.before(), self.is_shell) else { return };
+        let Some(choices) = self.words.fitting(self.buffer.before(), self.is_shell) else {
+            return;
+        };
         let typed = self.buffer.cursor() - choices.from;
         let common = common(&choices.words).to_owned();
         if let [only] = choices.words.as_slice() {
             let text = format!("{} ", only.text);
-            self.buffer.replace(choices.from, self.buffer.cursor(), &text);
+            self.buffer
+                .replace(choices.from, self.buffer.cursor(), &text);
         } else {
             if common.len() >= typed {
-                self.buffer.replace(choices.from, self.buffer.cursor(), &common);
+                self.buffer
+                    .replace(choices.from, self.buffer.cursor(), &common);
             }
-            self.menu = Some(Menu { choices, chosen: None });
+            self.menu = Some(Menu {
+                choices,
+                chosen: None,
+            });
         }
     }
 
@@ -286,7 +340,10 @@ impl Editor {
         if text.is_empty() || !self.buffer.after().is_empty() || self.menu.is_some() {
             return None;
         }
-        let line = history.iter().rev().find(|line| line.len() > text.len() && line.starts_with(text))?;
+        let line = history
+            .iter()
+            .rev()
+            .find(|line| line.len() > text.len() && line.starts_with(text))?;
         let rest = line.get(text.len()..)?;
         Some(rest.split('\n').next().unwrap_or_default().to_owned()).filter(|rest| !rest.is_empty())
     }
@@ -316,7 +373,10 @@ impl Editor {
             }
         }
         let query = search.query.to_lowercase();
-        let found = history.iter().take(search.index).rposition(|line| line.to_lowercase().contains(&query));
+        let found = history
+            .iter()
+            .take(search.index)
+            .rposition(|line| line.to_lowercase().contains(&query));
         if let Some(index) = found.filter(|_| !query.is_empty()) {
             search.index = index;
             self.show(history, index);
@@ -325,16 +385,31 @@ impl Editor {
     }
 
     /// The editor as rows: the text, at most `most` rows of it, and below it what may help. The cursor is in the text.
-    pub fn rows(&self, prompt: &Line, history: &[String], width: usize, most: usize) -> (Layout, Vec<Line>) {
-        let searching = self
-            .search
-            .as_ref()
-            .map(|search| Line::new(format!("(search `{}') ", one_line(&search.query)), Style::DIM));
+    pub fn rows(
+        &self,
+        prompt: &Line,
+        history: &[String],
+        width: usize,
+        most: usize,
+    ) -> (Layout, Vec<Line>) {
+        let searching = self.search.as_ref().map(|search| {
+            Line::new(
+                format!("(search `{}') ", one_line(&search.query)),
+                Style::DIM,
+            )
+        });
         let prompt = searching.as_ref().unwrap_or(prompt);
         let layout = lay_out(prompt, self.buffer.text(), self.buffer.cursor(), width);
         let mut layout = layout.window(most.max(1));
-        let arguments = || self.words.arguments(self.buffer.text(), self.is_shell).map(str::to_owned);
-        if let (Some(hint), Some(row)) = (self.hint(history).or_else(arguments), layout.rows.last_mut()) {
+        let arguments = || {
+            self.words
+                .arguments(self.buffer.text(), self.is_shell)
+                .map(str::to_owned)
+        };
+        if let (Some(hint), Some(row)) = (
+            self.hint(history).or_else(arguments),
+            layout.rows.last_mut(),
+        ) {
             let room = width.saturating_sub(1).saturating_sub(row.columns());
             let hint = harmless(&hint).replace('\t', " ");
             row.push(fit(&hint, room).0, Style::DIM);
@@ -343,20 +418,43 @@ impl Editor {
     }
 
     fn menu_rows(&self, width: usize) -> Vec<Line> {
-        let Some(menu) = &self.menu else { return Vec::new() };
+        let Some(menu) = &self.menu else {
+            return Vec::new();
+        };
         let words = &menu.choices.words;
         let chosen = menu.chosen.unwrap_or(0);
         let first = chosen.saturating_sub(MENU_ROWS - 1);
-        let widest = words.iter().map(|word| crate::columns(&word.text)).max().unwrap_or(0);
+        let widest = words
+            .iter()
+            .map(|word| crate::columns(&word.text))
+            .max()
+            .unwrap_or(0);
         let row = |(index, word): (usize, &Word)| {
-            let style = if menu.chosen == Some(index) { Style::REVERSE } else { Style::NONE };
-            let name = format!("  {}{}", word.text, " ".repeat(widest - crate::columns(&word.text)));
+            let style = if menu.chosen == Some(index) {
+                Style::REVERSE
+            } else {
+                Style::NONE
+            };
+            let name = format!(
+                "  {}{}",
+                word.text,
+                " ".repeat(widest - crate::columns(&word.text))
+            );
             let mut row = Line::new(fit(&name, width - 1).0, style);
             let room = width.saturating_sub(1).saturating_sub(row.columns());
-            row.push(&shortened(&format!("  {}", one_line(&word.about)), room), Style::DIM);
+            row.push(
+                &shortened(&format!("  {}", one_line(&word.about)), room),
+                Style::DIM,
+            );
             row
         };
-        words.iter().enumerate().skip(first).take(MENU_ROWS).map(row).collect()
+        words
+            .iter()
+            .enumerate()
+            .skip(first)
+            .take(MENU_ROWS)
+            .map(row)
+            .collect()
     }
 }
 
@@ -366,7 +464,9 @@ fn shortened(text: &str, room: usize) -> String {
         return text.to_owned();
     }
     let short = fit(text, room.saturating_sub(2)).0;
-    short.rsplit_once(' ').map_or_else(String::new, |(words, _)| format!("{} …", words.trim_end()))
+    short
+        .rsplit_once(' ')
+        .map_or_else(String::new, |(words, _)| format!("{} …", words.trim_end()))
 }
 
 #[cfg(test)]
@@ -377,7 +477,11 @@ mod tests {
         let word = |text: &str| Word {
             text: text.to_owned(),
             about: format!("about {text}"),
-            arguments: if text == "help" { "topic".to_owned() } else { String::new() },
+            arguments: if text == "help" {
+                "topic".to_owned()
+            } else {
+                String::new()
+            },
         };
         Editor::new(Words {
             commands: ["tape.info", "tape.anchors", "help"].map(word).to_vec(),
@@ -409,7 +513,12 @@ mod tests {
             ("one two", &[WordLeft, Ctrl('u')], "two", 0),
             ("one two", &[Ctrl('w')], "one ", 4),
             ("one two", &[Ctrl('w'), Ctrl('w'), Ctrl('y')], "one two", 7),
-            ("one two", &[Ctrl('a'), Ctrl('k'), Ctrl('y'), Ctrl('y')], "one twoone two", 14),
+            (
+                "one two",
+                &[Ctrl('a'), Ctrl('k'), Ctrl('y'), Ctrl('y')],
+                "one twoone two",
+                14,
+            ),
             ("one two", &[Key::AltBackspace, Char('x')], "one x", 5),
             ("ab", &[Ctrl('t')], "ba", 2),
             ("é🐙", &[Backspace], "é", 2),
@@ -422,7 +531,11 @@ mod tests {
             let mut editor = editor();
             editor.set_text(text);
             press(&mut editor, keys.iter().cloned(), &[]);
-            assert_eq!((editor.text(), editor.buffer.cursor()), (*expected, *cursor), "{text:?} {keys:?}");
+            assert_eq!(
+                (editor.text(), editor.buffer.cursor()),
+                (*expected, *cursor),
+                "{text:?} {keys:?}"
+            );
         }
     }
 
@@ -430,7 +543,10 @@ mod tests {
     fn a_pasted_text_keeps_its_lines_until_enter() {
         let mut editor = editor();
         press(&mut editor, [Key::Paste("one\ntwo".to_owned())], &[]);
-        assert_eq!(press(&mut editor, [Key::Enter], &[]), Edited::Submit("one\ntwo".to_owned()));
+        assert_eq!(
+            press(&mut editor, [Key::Enter], &[]),
+            Edited::Submit("one\ntwo".to_owned())
+        );
         assert_eq!(editor.text(), "");
     }
 
@@ -439,7 +555,10 @@ mod tests {
         let mut editor = editor();
         assert_eq!(press(&mut editor, [Key::Ctrl('c')], &[]), Edited::Interrupt);
         assert_eq!(press(&mut editor, [Key::Ctrl('d')], &[]), Edited::End);
-        assert_eq!(press(&mut editor, [Key::Char('a'), Key::Ctrl('d')], &[]), Edited::Changed);
+        assert_eq!(
+            press(&mut editor, [Key::Char('a'), Key::Ctrl('d')], &[]),
+            Edited::Changed
+        );
     }
 
     #[test]
@@ -467,13 +586,21 @@ mod tests {
     fn a_line_is_found_by_a_part_of_it() {
         let history = ["deploy a", "test", "deploy b"];
         let mut editor = editor();
-        press(&mut editor, [Key::Ctrl('r')].into_iter().chain(chars("PLOY")), &history);
+        press(
+            &mut editor,
+            [Key::Ctrl('r')].into_iter().chain(chars("PLOY")),
+            &history,
+        );
         assert_eq!(editor.text(), "deploy b");
         press(&mut editor, [Key::Ctrl('r')], &history);
         assert_eq!(editor.text(), "deploy a");
         assert_eq!(press(&mut editor, [Key::Enter], &history), Edited::Changed);
         assert_eq!(editor.text(), "deploy a");
-        press(&mut editor, [Key::Ctrl('r'), Key::Char('t'), Key::Escape], &history);
+        press(
+            &mut editor,
+            [Key::Ctrl('r'), Key::Char('t'), Key::Escape],
+            &history,
+        );
         assert_eq!(editor.text(), "deploy a", "the draft is back");
     }
 
@@ -491,7 +618,13 @@ mod tests {
             let (_, menu) = editor.rows(&Line::default(), &[], 40, 5);
             menu.iter().map(Line::text).collect::<Vec<_>>()
         };
-        assert_eq!(menu(&editor), ["  tape.info     about tape.info", "  tape.anchors  about tape.anchors"]);
+        assert_eq!(
+            menu(&editor),
+            [
+                "  tape.info     about tape.info",
+                "  tape.anchors  about tape.anchors"
+            ]
+        );
         press(&mut editor, [Key::Tab], &[]);
         assert_eq!(editor.text(), ",tape.info");
         press(&mut editor, [Key::Tab], &[]);

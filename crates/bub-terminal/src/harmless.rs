@@ -10,7 +10,9 @@ use unicode_width::UnicodeWidthStr;
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
     if text.bytes().all(is_plain)
-        || !text.chars().any(|character| is_suspect(character) && !matches!(character, '\n' | '\t'))
+        || !text
+            .chars()
+            .any(|character| is_suspect(character) && !matches!(character, '\n' | '\t'))
     {
         return Cow::Borrowed(text);
     }
@@ -21,7 +23,9 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
         match character {
             '\r' if rest.peek() == Some(&'\n') => {}
             '\n' | '\t' => clean.push(character),
-            _ if is_harmful(character) || is_out_of_place(character, previous) => show(&mut clean, character),
+            _ if is_harmful(character) || is_out_of_place(character, previous) => {
+                show(&mut clean, character)
+            }
             _ => clean.push(character),
         }
         previous = character;
@@ -100,8 +104,14 @@ mod tests {
 
     #[test]
     fn control_sequences_become_visible() {
-        assert_eq!(harmless("a\x1b[31mb\u{9b}2Jc\x07\x7f"), "a␛[31mb\\u{9b}2Jc␇␡");
-        assert_eq!(harmless("\x1b]0;title\x07\x1b]8;;http://evil\x1b\\x"), "␛]0;title␇␛]8;;http://evil␛\\x");
+        assert_eq!(
+            harmless("a\x1b[31mb\u{9b}2Jc\x07\x7f"),
+            "a␛[31mb\\u{9b}2Jc␇␡"
+        );
+        assert_eq!(
+            harmless("\x1b]0;title\x07\x1b]8;;http://evil\x1b\\x"),
+            "␛]0;title␇␛]8;;http://evil␛\\x"
+        );
         assert_eq!(harmless("one\r\ntwo\rthree\tfour"), "one\ntwo␍three\tfour");
         assert!(matches!(harmless("plain\n你好 🐙"), Cow::Borrowed(_)));
         assert_eq!(line(" a\n\tb\x1b "), "a b␛");
@@ -109,11 +119,15 @@ mod tests {
 
     #[test]
     fn nothing_is_hidden_or_turned_around() {
-        for harmful in
-            ["\u{202e}", "\u{2066}", "\u{200b}", "\u{feff}", "\u{2060}", "\u{ad}", "\u{2028}", "\u{3164}"]
-        {
+        for harmful in [
+            "\u{202e}", "\u{2066}", "\u{200b}", "\u{feff}", "\u{2060}", "\u{ad}", "\u{2028}",
+            "\u{3164}",
+        ] {
             let shown = harmless(harmful).into_owned();
-            assert_eq!(shown, format!("\\u{{{:x}}}", u32::from(harmful.chars().next().unwrap())));
+            assert_eq!(
+                shown,
+                format!("\\u{{{:x}}}", u32::from(harmful.chars().next().unwrap()))
+            );
         }
         assert_eq!(harmless("pay\u{200d}pal"), "pay\\u{200d}pal");
         assert_eq!(harmless("x\u{e0041}"), "x\\u{e0041}");
@@ -121,9 +135,14 @@ mod tests {
 
     #[test]
     fn joined_letters_and_emoji_stay() {
-        for text in
-            ["👨‍👩‍👧", "می‌خواهم", "🏴\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}", "❤️", "שלום", "क्‍ष"]
-        {
+        for text in [
+            "👨‍👩‍👧",
+            "می‌خواهم",
+            "🏴\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}",
+            "❤️",
+            "שלום",
+            "क्‍ष",
+        ] {
             assert_eq!(harmless(text), text);
         }
     }

@@ -26,12 +26,18 @@ pub struct History {
 impl History {
     /// The history of a workspace. What cannot be read is an error; the history is then empty and can be used.
     pub fn open(home: &Path, workspace: &str) -> (Self, io::Result<()>) {
-        let name = Md5::digest(workspace.as_bytes()).iter().fold(String::new(), |mut name, byte| {
-            let _ = write!(name, "{byte:02x}");
-            name
-        });
+        let name =
+            Md5::digest(workspace.as_bytes())
+                .iter()
+                .fold(String::new(), |mut name, byte| {
+                    let _ = write!(name, "{byte:02x}");
+                    name
+                });
         let file = home.join("history").join(format!("{name}.history"));
-        let mut history = Self { file, lines: Vec::new() };
+        let mut history = Self {
+            file,
+            lines: Vec::new(),
+        };
         let read = match read(&history.file) {
             Ok(text) => {
                 for line in parse(&text) {
@@ -61,13 +67,18 @@ impl History {
             return Ok(());
         }
         self.remember(line.to_owned());
-        let now = jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S%.6f").to_string();
+        let now = jiff::Zoned::now()
+            .strftime("%Y-%m-%d %H:%M:%S%.6f")
+            .to_string();
         let mut record = format!("\n# {now}\n");
         for part in line.split('\n') {
             let _ = writeln!(record, "+{part}");
         }
         if let Some(directory) = self.file.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)?;
         }
         // One write: another chat may be adding at the same time.
         OpenOptions::new()
@@ -124,7 +135,9 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         std::fs::create_dir(home.path().join("history")).unwrap();
         // md5 of "/work"
-        let file = home.path().join("history/1e0bb3bee2d09d2e4ad3523530d3b40c.history");
+        let file = home
+            .path()
+            .join("history/1e0bb3bee2d09d2e4ad3523530d3b40c.history");
         let (mut history, read) = History::open(home.path(), "/work");
         assert!(read.is_ok() && history.lines().is_empty());
         assert_eq!(history.file(), file);
@@ -142,7 +155,14 @@ mod tests {
             "{head:?}"
         );
         assert_eq!(body, "+three\n++four\n");
-        assert_eq!(History::open(home.path(), "/work").0.lines().last().unwrap(), "three\n+four");
+        assert_eq!(
+            History::open(home.path(), "/work")
+                .0
+                .lines()
+                .last()
+                .unwrap(),
+            "three\n+four"
+        );
     }
 
     #[test]

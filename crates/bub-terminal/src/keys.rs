@@ -76,7 +76,9 @@ impl Decoder {
         let mut keys = Vec::new();
         loop {
             if self.is_pasting {
-                let Some(pasted) = self.pasted() else { return keys };
+                let Some(pasted) = self.pasted() else {
+                    return keys;
+                };
                 keys.push(pasted);
             }
             match first(&self.pending) {
@@ -116,15 +118,21 @@ impl Decoder {
     }
 
     fn pasted(&mut self) -> Option<Key> {
-        let end = self.pending.windows(PASTE_END.len()).position(|window| window == PASTE_END);
+        let end = self
+            .pending
+            .windows(PASTE_END.len())
+            .position(|window| window == PASTE_END);
         if end.is_none() && self.pending.len() < MOST_PASTE {
             return None;
         }
         let end = end.unwrap_or(self.pending.len());
         let text = self.pending.drain(..end).collect::<Vec<u8>>();
-        self.pending.drain(..PASTE_END.len().min(self.pending.len()));
+        self.pending
+            .drain(..PASTE_END.len().min(self.pending.len()));
         self.is_pasting = false;
-        let text = String::from_utf8_lossy(&text).replace("\r\n", "\n").replace('\r', "\n");
+        let text = String::from_utf8_lossy(&text)
+            .replace("\r\n", "\n")
+            .replace('\r', "\n");
         Some(Key::Paste(text))
     }
 }
@@ -155,7 +163,9 @@ fn unicode(bytes: &[u8]) -> Found {
     let (valid, error) = match str::from_utf8(start) {
         Ok(text) => (text, None),
         Err(error) => {
-            let valid = start.get(..error.valid_up_to()).and_then(|valid| str::from_utf8(valid).ok());
+            let valid = start
+                .get(..error.valid_up_to())
+                .and_then(|valid| str::from_utf8(valid).ok());
             (valid.unwrap_or_default(), Some(error))
         }
     };
@@ -173,9 +183,16 @@ fn unicode(bytes: &[u8]) -> Found {
 fn control_sequence(rest: &[u8]) -> Found {
     let Some(end) = rest.iter().position(|byte| (0x40..=0x7e).contains(byte)) else {
         // No key: it is thrown away before it grows without end.
-        return if rest.len() > MOST_SEQUENCE { Found::Key(rest.len() + 2, None) } else { Found::More };
+        return if rest.len() > MOST_SEQUENCE {
+            Found::Key(rest.len() + 2, None)
+        } else {
+            Found::More
+        };
     };
-    let (parameters, last) = (rest.get(..end).unwrap_or_default(), rest.get(end).copied().unwrap_or(b'~'));
+    let (parameters, last) = (
+        rest.get(..end).unwrap_or_default(),
+        rest.get(end).copied().unwrap_or(b'~'),
+    );
     let numbers: Vec<u32> = String::from_utf8_lossy(parameters)
         .split([';', ':'])
         .map(|number| number.parse().unwrap_or(0))
@@ -258,10 +275,17 @@ mod tests {
             (b"\x1b[Z", Key::BackTab),
         ];
         for (bytes, key) in rows {
-            assert_eq!(Decoder::default().feed(bytes), std::slice::from_ref(key), "{bytes:?}");
+            assert_eq!(
+                Decoder::default().feed(bytes),
+                std::slice::from_ref(key),
+                "{bytes:?}"
+            );
             // However the bytes arrive.
             let mut decoder = Decoder::default();
-            let split: Vec<Key> = bytes.iter().flat_map(|byte| decoder.feed(&[*byte])).collect();
+            let split: Vec<Key> = bytes
+                .iter()
+                .flat_map(|byte| decoder.feed(&[*byte]))
+                .collect();
             assert_eq!(split, std::slice::from_ref(key), "{bytes:?} byte by byte");
         }
     }
@@ -273,7 +297,10 @@ mod tests {
         assert!(!decoder.is_waiting());
         assert_eq!(
             decoder.feed(b"o\rthree\x1b[A\x1b[201~x"),
-            [Key::Paste("one\ntwo\nthree\x1b[A".to_owned()), Key::Char('x')]
+            [
+                Key::Paste("one\ntwo\nthree\x1b[A".to_owned()),
+                Key::Char('x')
+            ]
         );
     }
 
@@ -294,7 +321,10 @@ mod tests {
             [Key::Char('\u{fffd}'), Key::Char('\u{fffd}'), Key::Char('a')]
         );
         assert_eq!(decoder.feed(b"\x1b[99;99;99Xb\x1b[12~"), [Key::Char('b')]);
-        assert_eq!(decoder.feed(&[b"\x1b[".as_slice(), &[b'1'; 100]].concat()), []);
+        assert_eq!(
+            decoder.feed(&[b"\x1b[".as_slice(), &[b'1'; 100]].concat()),
+            []
+        );
         assert_eq!(decoder.feed(b"c"), [Key::Char('c')]);
     }
 }

@@ -68,7 +68,11 @@ impl Style {
             Ink::Colours => Self::SGR.len(),
         };
         let mut separator = "\x1b[";
-        for (_, number) in Self::SGR.iter().take(known).filter(|(style, _)| self.has(*style)) {
+        for (_, number) in Self::SGR
+            .iter()
+            .take(known)
+            .filter(|(style, _)| self.has(*style))
+        {
             let _ = write!(out, "{separator}{number}");
             separator = ";";
         }
@@ -133,7 +137,10 @@ impl Line {
         match self.spans.last_mut() {
             _ if text.is_empty() => {}
             Some(last) if last.style == style => last.text.push_str(text),
-            _ => self.spans.push(Span { text: text.to_owned(), style }),
+            _ => self.spans.push(Span {
+                text: text.to_owned(),
+                style,
+            }),
         }
     }
 

@@ -76,7 +76,12 @@ pub struct Markdown {
 impl Markdown {
     /// For a terminal of so many columns.
     pub fn new(width: usize, look: Look) -> Self {
-        Self { partial: String::new(), returned: false, continued: false, blocks: Blocks::new(width, look) }
+        Self {
+            partial: String::new(),
+            returned: false,
+            continued: false,
+            blocks: Blocks::new(width, look),
+        }
     }
 
     /// From now on so wide; finished lines stay as they are.
@@ -109,7 +114,10 @@ impl Markdown {
         let mut blocks = self.blocks.tail();
         let partial = blocks::recent(&self.partial);
         if !partial.is_empty() {
-            blocks.preview_line(partial, self.continued || partial.len() < self.partial.len());
+            blocks.preview_line(
+                partial,
+                self.continued || partial.len() < self.partial.len(),
+            );
         }
         blocks.close();
         let mut lines = Vec::new();
@@ -126,8 +134,12 @@ impl Markdown {
         }
         self.blocks.close();
         let lines = self.blocks.take_lines();
-        *self =
-            Self { partial: String::new(), returned: false, continued: false, blocks: self.blocks.fresh() };
+        *self = Self {
+            partial: String::new(),
+            returned: false,
+            continued: false,
+            blocks: self.blocks.fresh(),
+        };
         lines
     }
 

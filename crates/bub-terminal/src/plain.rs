@@ -49,7 +49,9 @@ pub async fn pipe(mut plain: Plain, is_shown: bool) -> Result<Left> {
             line = lines.recv() => line,
             () = plain.stop.cancelled() => return Ok(Left::Stopped),
         };
-        let Some(Typed::Line(text)) = line.transpose().map_err(input_error)? else { return Ok(Left::Quit) };
+        let Some(Typed::Line(text)) = line.transpose().map_err(input_error)? else {
+            return Ok(Left::Quit);
+        };
         match text.trim() {
             "" => {}
             ",quit" | ",exit" => return Ok(Left::Quit),
@@ -74,7 +76,9 @@ impl Plain {
                 happening = self.happenings.recv() => happening,
                 () = self.stop.cancelled() => return Ok(false),
             };
-            let Some(happening) = happening else { return Ok(false) };
+            let Some(happening) = happening else {
+                return Ok(false);
+            };
             said += u32::from(matches!(happening, Happening::Said { .. }));
             match happening {
                 Happening::Event(StreamEvent::Text(delta)) => out.text(&delta)?,
@@ -89,15 +93,25 @@ impl Plain {
                     out.end()?;
                     self.complain(&content);
                 }
-                Happening::Said { content, is_known: false, .. } => {
+                Happening::Said {
+                    content,
+                    is_known: false,
+                    ..
+                } => {
                     out.text(&content)?;
                     out.end()?;
                 }
                 Happening::Remark(text) => self.remark(&text),
-                Happening::Settled { line, dropped, replies } if line == number => {
+                Happening::Settled {
+                    line,
+                    dropped,
+                    replies,
+                } if line == number => {
                     out.end()?;
                     if let Some(reason) = dropped {
-                        return Err(Error::unknown(format!("the message was not answered: {reason}")));
+                        return Err(Error::unknown(format!(
+                            "the message was not answered: {reason}"
+                        )));
                     }
                     expected = Some(replies);
                 }
@@ -130,7 +144,13 @@ struct Printed<'a> {
 
 impl<'a> Printed<'a> {
     fn new(redactor: &'a Redactor, is_shown: bool) -> Self {
-        Self { redactor, out: None, blank: String::new(), is_shown, is_open: false }
+        Self {
+            redactor,
+            out: None,
+            blank: String::new(),
+            is_shown,
+            is_open: false,
+        }
     }
 
     fn text(&mut self, text: &str) -> Result<()> {
@@ -143,15 +163,23 @@ impl<'a> Printed<'a> {
         }
         self.is_open = !text.ends_with('\n');
         let text = &(std::mem::take(&mut self.blank) + text);
-        let out = self.out.get_or_insert_with(|| self.redactor.writer(io::stdout()));
-        let text = if self.is_shown { harmless(text) } else { text.into() };
+        let out = self
+            .out
+            .get_or_insert_with(|| self.redactor.writer(io::stdout()));
+        let text = if self.is_shown {
+            harmless(text)
+        } else {
+            text.into()
+        };
         written(out.write_all(text.as_bytes()))
     }
 
     /// Ends the last line.
     fn end(&mut self) -> Result<()> {
         self.blank.clear();
-        let Some(mut out) = self.out.take() else { return Ok(()) };
+        let Some(mut out) = self.out.take() else {
+            return Ok(());
+        };
         if std::mem::take(&mut self.is_open) {
             written(out.write_all(b"\n"))?;
         }
@@ -162,9 +190,9 @@ impl<'a> Printed<'a> {
 
 fn written(outcome: io::Result<()>) -> Result<()> {
     match outcome {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::unknown(format!("cannot write to standard output: {error}")))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Error::unknown(format!(
+            "cannot write to standard output: {error}"
+        ))),
         _ => Ok(()),
     }
 }
@@ -290,7 +318,11 @@ impl Talk {
             Ok(()) => {
                 self.open.push(self.number);
                 if is_busy {
-                    let mark = if self.has_command { "(queued)" } else { "(steering)" };
+                    let mark = if self.has_command {
+                        "(queued)"
+                    } else {
+                        "(steering)"
+                    };
                     self.view.notice(mark, crate::Style::NONE);
                     self.print(false)?;
                 }
@@ -313,12 +345,18 @@ impl Talk {
             (Some(question @ Question::Call(..)), None) => {
                 self.questions.push_front(question);
                 self.remember(text);
-                self.view
-                    .notice("answer y or n first; this was not sent, the history has it", crate::Style::NONE);
+                self.view.notice(
+                    "answer y or n first; this was not sent, the history has it",
+                    crate::Style::NONE,
+                );
             }
             // Whoever asked may have gone.
             (Some(Question::Call(_, waiting)), Some(answer)) => {
-                let said = if answer == ApprovalAnswer::Approved { "allowed" } else { "denied" };
+                let said = if answer == ApprovalAnswer::Approved {
+                    "allowed"
+                } else {
+                    "denied"
+                };
                 let _ = waiting.send(answer);
                 self.view.notice(said, crate::Style::NONE);
                 self.show_question()?;
@@ -339,7 +377,10 @@ impl Talk {
             return Ok(true);
         }
         self.questions.clear();
-        self.view.notice("\nleaving when this is done; Ctrl-D again leaves now", crate::Style::NONE);
+        self.view.notice(
+            "\nleaving when this is done; Ctrl-D again leaves now",
+            crate::Style::NONE,
+        );
         self.print(false)?;
         Ok(false)
     }
@@ -353,7 +394,11 @@ impl Talk {
 
     /// Ctrl-C: ends the turn; twice: leaves.
     async fn interrupt(&mut self) -> Result<bool> {
-        if self.interrupted.replace(Instant::now()).is_some_and(|at| at.elapsed() < TWICE) {
+        if self
+            .interrupted
+            .replace(Instant::now())
+            .is_some_and(|at| at.elapsed() < TWICE)
+        {
             return Ok(true);
         }
         if self.running.is_some() {
@@ -362,7 +407,8 @@ impl Talk {
             self.drop_questions(|question| matches!(question, Question::Line(..)))?;
             self.host.cancel().await;
         } else {
-            self.view.notice("\nCtrl-C again leaves; so does ,quit", crate::Style::NONE);
+            self.view
+                .notice("\nCtrl-C again leaves; so does ,quit", crate::Style::NONE);
             self.print(self.open.is_empty())?;
         }
         Ok(false)
@@ -379,7 +425,10 @@ impl Talk {
             }
             Happening::Found { line, content } => {
                 self.open.push(line);
-                let text = format!("(queued, of an earlier chat) {}", crate::harmless::line(&content));
+                let text = format!(
+                    "(queued, of an earlier chat) {}",
+                    crate::harmless::line(&content)
+                );
                 self.view.notice(&text, crate::Style::NONE);
             }
             Happening::Event(event) => self.view.event(&event),
@@ -391,13 +440,20 @@ impl Talk {
                 self.open.retain(|open| *open != line);
                 let was_running = self.running.take_if(|running| *running == line).is_some();
                 self.view.end(false);
-                if let Some(reason) = dropped.filter(|_| !(was_running && self.interrupted.is_some())) {
-                    self.view.notice(&format!("not answered: {reason}"), crate::Style::NONE);
+                if let Some(reason) =
+                    dropped.filter(|_| !(was_running && self.interrupted.is_some()))
+                {
+                    self.view
+                        .notice(&format!("not answered: {reason}"), crate::Style::NONE);
                 }
                 is_free = self.open.is_empty() && self.running.is_none();
             }
             Happening::Said { content, kind, .. } if kind == "error" => self.view.error(&content),
-            Happening::Said { content, kind, is_known: false } => {
+            Happening::Said {
+                content,
+                kind,
+                is_known: false,
+            } => {
                 self.view.message(&content, kind == "command");
             }
             Happening::Asked(Question::Line(..)) if self.is_cancelled => {}
@@ -409,9 +465,13 @@ impl Talk {
                 }
             }
             Happening::Withdrawn(id) => {
-                is_free = self.drop_questions(|question| question.id() == id)? && !self.questions.is_empty();
+                is_free = self.drop_questions(|question| question.id() == id)?
+                    && !self.questions.is_empty();
             }
-            Happening::Said { .. } | Happening::Taken(_) | Happening::Status(_) | Happening::Sessions(_) => {}
+            Happening::Said { .. }
+            | Happening::Taken(_)
+            | Happening::Status(_)
+            | Happening::Sessions(_) => {}
             Happening::Remark(text) => self.view.notice(&text, crate::Style::NONE),
         }
         self.print(is_free)
@@ -419,10 +479,15 @@ impl Talk {
 
     /// Says the question whose turn it is.
     fn show_question(&mut self) -> Result<()> {
-        let Some(text) = self.questions.front().map(Question::text) else { return Ok(()) };
+        let Some(text) = self.questions.front().map(Question::text) else {
+            return Ok(());
+        };
         self.print(false)?;
         self.view.notice(&text, crate::Style::NONE);
-        self.view.take().iter().try_for_each(|line| tell(&(line.text() + "\n")))
+        self.view
+            .take()
+            .iter()
+            .try_for_each(|line| tell(&(line.text() + "\n")))
     }
 
     /// Nobody waits for these answers any more; `true` when another question has its turn, or none.
@@ -471,13 +536,16 @@ fn lines(is_terminal: bool) -> mpsc::Receiver<io::Result<Typed>> {
         let mut input = BufReader::new(io::stdin());
         loop {
             let mut line = Vec::new();
-            let read = input.by_ref().take(MOST_LINE + 1).read_until(b'\n', &mut line);
+            let read = input
+                .by_ref()
+                .take(MOST_LINE + 1)
+                .read_until(b'\n', &mut line);
             let line = match read {
                 Ok(0) if is_terminal => Ok(Typed::End),
                 Ok(0) => return,
-                Ok(_) if line.len() as u64 > MOST_LINE => {
-                    Err(io::Error::other(format!("a line is longer than {MOST_LINE} bytes")))
-                }
+                Ok(_) if line.len() as u64 > MOST_LINE => Err(io::Error::other(format!(
+                    "a line is longer than {MOST_LINE} bytes"
+                ))),
                 Ok(_) => Ok(Typed::Line(decoded(&line))),
                 Err(error) => Err(error),
             };
@@ -487,7 +555,9 @@ fn lines(is_terminal: bool) -> mpsc::Receiver<io::Result<Typed>> {
         }
     };
     // Without a thread there is nothing to read; the chat then ends at once.
-    let _ = std::thread::Builder::new().name("typed".to_owned()).spawn(reading);
+    let _ = std::thread::Builder::new()
+        .name("typed".to_owned())
+        .spawn(reading);
     lines
 }
 
@@ -495,7 +565,10 @@ fn decoded(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     if matches!(text, std::borrow::Cow::Owned(_)) {
         // Nothing sensible is left to do when standard error is gone.
-        let _ = writeln!(io::stderr(), "a line of the input is not valid UTF-8; what is not was replaced");
+        let _ = writeln!(
+            io::stderr(),
+            "a line of the input is not valid UTF-8; what is not was replaced"
+        );
     }
     text.trim_end_matches(['\n', '\r']).to_owned()
 }

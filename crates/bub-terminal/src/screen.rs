@@ -43,7 +43,14 @@ pub struct Screen<W: Write> {
 impl<W: Write> Screen<W> {
     /// A screen whose cursor stands at the beginning of an empty row.
     pub fn new(out: W, size: Size, ink: Ink, reflows: bool) -> Self {
-        Self { out, ink, size, reflows, shown: Vec::new(), cursor: (0, 0) }
+        Self {
+            out,
+            ink,
+            size,
+            reflows,
+            shown: Vec::new(),
+            cursor: (0, 0),
+        }
     }
 
     /// How large it is.
@@ -65,12 +72,23 @@ impl<W: Write> Screen<W> {
             let (text, width) = self.painted(line);
             // Wiped before it is written, from the first column: what is wiped behind a text stays part of its row for
             // some terminals, and is wrapped with it. A line of several rows must not let old ones look out.
-            out.text.push_str(if width > self.size.columns { "\x1b[J" } else { "\x1b[K" });
-            covered = if width > self.size.columns { self.shown.len() } else { covered + 1 };
+            out.text.push_str(if width > self.size.columns {
+                "\x1b[J"
+            } else {
+                "\x1b[K"
+            });
+            covered = if width > self.size.columns {
+                self.shown.len()
+            } else {
+                covered + 1
+            };
             out.text.push_str(&text);
             out.text.push_str("\r\n");
         }
-        let old = self.shown.get(covered.min(self.shown.len())..).unwrap_or_default();
+        let old = self
+            .shown
+            .get(covered.min(self.shown.len())..)
+            .unwrap_or_default();
         out.row = 0;
         for (index, row) in rows.iter().enumerate() {
             if old.get(index) == Some(row) {
@@ -97,9 +115,24 @@ impl<W: Write> Screen<W> {
     /// The terminal has, or had meanwhile, another size. What the live area has become is wiped; the next [`Self::draw`]
     /// shows it again.
     pub fn resize(&mut self, size: Size) -> io::Result<()> {
-        let rows_of = |width: usize| if self.reflows { width.max(1).div_ceil(size.columns) } else { 1 };
-        let above: usize = self.shown.iter().take(self.cursor.0).map(|(_, width)| rows_of(*width)).sum();
-        let within = if self.reflows { self.cursor.1 / size.columns } else { 0 };
+        let rows_of = |width: usize| {
+            if self.reflows {
+                width.max(1).div_ceil(size.columns)
+            } else {
+                1
+            }
+        };
+        let above: usize = self
+            .shown
+            .iter()
+            .take(self.cursor.0)
+            .map(|(_, width)| rows_of(*width))
+            .sum();
+        let within = if self.reflows {
+            self.cursor.1 / size.columns
+        } else {
+            0
+        };
         self.size = size;
         self.wipe(above + within)
     }
@@ -149,7 +182,10 @@ struct Pen {
 
 impl Pen {
     fn begin(row: usize) -> Self {
-        Self { text: "\x1b[?2026h\x1b[?25l".to_owned(), row }
+        Self {
+            text: "\x1b[?2026h\x1b[?25l".to_owned(),
+            row,
+        }
     }
 
     /// Goes to the beginning of a row. Downwards by line feeds: where a window that became lower has cut rows off below

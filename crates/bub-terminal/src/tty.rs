@@ -7,7 +7,9 @@ use std::{
 
 use rustix::{
     stdio::{stdin, stdout},
-    termios::{LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetwinsize, tcsetattr},
+    termios::{
+        LocalModes, OptionalActions, OutputModes, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+    },
 };
 use tokio::sync::mpsc;
 
@@ -37,7 +39,10 @@ impl RawMode {
         raw.make_raw();
         // Line ends that somebody else writes still go to the first column.
         raw.output_modes |= OutputModes::OPOST;
-        *self::before() = Some(Before { modes: before, undo: RESTORE });
+        *self::before() = Some(Before {
+            modes: before,
+            undo: RESTORE,
+        });
         tcsetattr(stdin(), OptionalActions::Now, &raw)?;
         let mut out = io::stdout();
         out.write_all(b"\x1b[?2004h")?;
@@ -96,28 +101,39 @@ pub fn is_taken() -> bool {
 /// How large the terminal is; what it does not say is taken as usual.
 pub fn size() -> Size {
     let (columns, rows) = tcgetwinsize(stdout()).map_or((0, 0), |size| (size.ws_col, size.ws_row));
-    let or = |count: u16, usual: usize| if count == 0 { usual } else { usize::from(count) };
-    Size { columns: or(columns, 80), rows: or(rows, 24) }
+    let or = |count: u16, usual: usize| {
+        if count == 0 {
+            usual
+        } else {
+            usize::from(count)
+        }
+    };
+    Size {
+        columns: or(columns, 80),
+        rows: or(rows, 24),
+    }
 }
 
 /// What is typed. The channel ends with the terminal.
 pub fn typed() -> io::Result<mpsc::Receiver<Vec<u8>>> {
     let (sender, typed) = mpsc::channel(64);
-    std::thread::Builder::new().name("typed".to_owned()).spawn(move || {
-        let mut bytes = [0; 4096];
-        loop {
-            match io::stdin().read(&mut bytes) {
-                Ok(0) => break,
-                Ok(length) => {
-                    let read = bytes.get(..length).unwrap_or_default().to_vec();
-                    if sender.blocking_send(read).is_err() {
-                        break;
+    std::thread::Builder::new()
+        .name("typed".to_owned())
+        .spawn(move || {
+            let mut bytes = [0; 4096];
+            loop {
+                match io::stdin().read(&mut bytes) {
+                    Ok(0) => break,
+                    Ok(length) => {
+                        let read = bytes.get(..length).unwrap_or_default().to_vec();
+                        if sender.blocking_send(read).is_err() {
+                            break;
+                        }
                     }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(_) => break,
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => break,
             }
-        }
-    })?;
+        })?;
     Ok(typed)
 }

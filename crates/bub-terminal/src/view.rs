@@ -84,7 +84,11 @@ impl View {
     pub fn new(width: usize, ink: Ink, redactor: Redactor) -> Self {
         Self {
             width,
-            look: if ink == Ink::Plain { Look::Plain } else { Look::Styled },
+            look: if ink == Ink::Plain {
+                Look::Plain
+            } else {
+                Look::Styled
+            },
             redactor,
             shows_thinking: false,
             lines: Vec::new(),
@@ -122,8 +126,15 @@ impl View {
         } else if self.text.is_some() {
             // In the middle of an answer it would be in the way; the status tells.
         } else if !self.shows_thinking || self.thought.kept.is_empty() {
-            let now = if self.shows_thinking { "shown" } else { "hidden" };
-            self.lines.push(Line::new(format!("reasoning is {now} from now on"), Style::DIM));
+            let now = if self.shows_thinking {
+                "shown"
+            } else {
+                "hidden"
+            };
+            self.lines.push(Line::new(
+                format!("reasoning is {now} from now on"),
+                Style::DIM,
+            ));
         } else {
             let kept = self.thought.kept.clone();
             self.lines.push(Line::new("[-] Thinking", Style::DIM));
@@ -148,10 +159,17 @@ impl View {
             StreamEvent::ToolCall(calls) => {
                 self.close();
                 self.finish_calls(None);
-                self.calls = Calls { made: calls.clone(), started: Some(Instant::now()), results: None };
+                self.calls = Calls {
+                    made: calls.clone(),
+                    started: Some(Instant::now()),
+                    results: None,
+                };
             }
             StreamEvent::ToolResult(results) => {
-                let took = self.calls.started.map_or(Duration::ZERO, |started| started.elapsed());
+                let took = self
+                    .calls
+                    .started
+                    .map_or(Duration::ZERO, |started| started.elapsed());
                 self.calls.results = Some((results.clone(), took));
             }
             StreamEvent::Final(data) => {
@@ -178,7 +196,8 @@ impl View {
         self.close();
         self.rule(Frame::Error, "");
         let text = self.redactor.redact(text).into_owned();
-        self.lines.extend(verbatim::lines(text.trim_end(), Style::RED));
+        self.lines
+            .extend(verbatim::lines(text.trim_end(), Style::RED));
         self.lines.push(Line::default());
     }
 
@@ -186,7 +205,14 @@ impl View {
     pub fn message(&mut self, text: &str, is_command: bool) {
         self.close();
         let before = self.turn.clone();
-        self.turn = (if is_command { Frame::Command } else { Frame::Assistant }, String::new());
+        self.turn = (
+            if is_command {
+                Frame::Command
+            } else {
+                Frame::Assistant
+            },
+            String::new(),
+        );
         self.say(text);
         self.close();
         self.turn = before;
@@ -209,7 +235,11 @@ impl View {
         let mut rows = Vec::new();
         if self.thought.is_open {
             let partial = self.thought.streamed.preview(room);
-            let row = if self.shows_thinking { partial } else { Some(self.collapsed()) };
+            let row = if self.shows_thinking {
+                partial
+            } else {
+                Some(self.collapsed())
+            };
             rows.extend(row.map(|row| cut(&row, room)));
         }
         match &self.text {
@@ -218,7 +248,12 @@ impl View {
             None => {}
         }
         for call in &self.calls.made {
-            rows.extend(calls::call(call, self.width, self.look).iter().take(3).map(|row| cut(row, room)));
+            rows.extend(
+                calls::call(call, self.width, self.look)
+                    .iter()
+                    .take(3)
+                    .map(|row| cut(row, room)),
+            );
         }
         let skipped = rows.len().saturating_sub(most);
         rows.drain(..skipped);
@@ -292,7 +327,11 @@ impl View {
     fn add(&mut self, lines: Vec<Line>) {
         if self.turn.1.trim() == ",help" {
             let room = self.width.saturating_sub(1).max(1);
-            self.lines.extend(lines.iter().flat_map(|line| verbatim::wrapped(line, room, Style::NONE)));
+            self.lines.extend(
+                lines
+                    .iter()
+                    .flat_map(|line| verbatim::wrapped(line, room, Style::NONE)),
+            );
         } else {
             self.lines.extend(lines);
         }
@@ -304,8 +343,11 @@ impl View {
                 return;
             }
             self.close();
-            self.thought =
-                Thought { is_open: true, streamed: Verbatim::new(Style::DIM), ..Thought::default() };
+            self.thought = Thought {
+                is_open: true,
+                streamed: Verbatim::new(Style::DIM),
+                ..Thought::default()
+            };
             if self.shows_thinking {
                 self.lines.push(Line::new("[-] Thinking", Style::DIM));
             }
@@ -321,7 +363,10 @@ impl View {
     }
 
     fn collapsed(&self) -> Line {
-        Line::new(format!("[+] Thinking ({} chars hidden)", self.thought.chars), Style::DIM)
+        Line::new(
+            format!("[+] Thinking ({} chars hidden)", self.thought.chars),
+            Style::DIM,
+        )
     }
 
     fn close_thought(&mut self) {
@@ -360,13 +405,26 @@ impl View {
         let elapsed = end.and_then(|end| end.get("elapsed_ms")?.as_array());
         for (index, call) in calls.made.iter().enumerate() {
             self.lines.extend(calls::call(call, self.width, self.look));
-            let took = elapsed.and_then(|list| list.get(index)?.as_u64()).map(Duration::from_millis);
-            let result = calls.results.as_ref().and_then(|(results, all)| Some((results.get(index)?, all)));
+            let took = elapsed
+                .and_then(|list| list.get(index)?.as_u64())
+                .map(Duration::from_millis);
+            let result = calls
+                .results
+                .as_ref()
+                .and_then(|(results, all)| Some((results.get(index)?, all)));
             let lines = if let Some((result, all)) = result {
                 let reason = calls::failure(result, end, index);
-                calls::result(reason.as_deref(), took.unwrap_or(*all), self.width, self.look)
+                calls::result(
+                    reason.as_deref(),
+                    took.unwrap_or(*all),
+                    self.width,
+                    self.look,
+                )
             } else {
-                let text = format!("{}interrupted, may have taken effect", calls::ending(self.look));
+                let text = format!(
+                    "{}interrupted, may have taken effect",
+                    calls::ending(self.look)
+                );
                 vec![Line::new(text, Style::YELLOW)]
             };
             self.lines.extend(lines);
@@ -383,8 +441,11 @@ impl View {
             self.lines.push(Line::new(format!("{title}:"), style));
             return;
         }
-        let title =
-            if beside.is_empty() { format!("── {title} ") } else { format!("── {title} {beside} ") };
+        let title = if beside.is_empty() {
+            format!("── {title} ")
+        } else {
+            format!("── {title} {beside} ")
+        };
         let room = self.width.saturating_sub(1).max(1);
         let mut text = fit(&title, room).0.to_owned();
         while crate::columns(&text) < room.min(RULE) {

@@ -81,7 +81,9 @@ fn everything(parser: &mut vt100::Parser) -> Vec<String> {
         parser.screen_mut().set_scrollback(above);
     }
     rows.extend(parser.screen().rows(0, width));
-    rows.into_iter().map(|row| row.trim_end().to_owned()).collect()
+    rows.into_iter()
+        .map(|row| row.trim_end().to_owned())
+        .collect()
 }
 
 proptest! {
@@ -127,17 +129,35 @@ proptest! {
 #[test]
 fn nothing_is_written_when_nothing_has_changed() {
     let output = Output::default();
-    let mut screen = Screen::new(output.clone(), Size { columns: 20, rows: 10 }, Ink::Colours, true);
-    let rows = vec![Line::new("> ", Style::NONE), Line::new("status", Style::DIM)];
-    let live = Live { rows, cursor: (0, 2) };
+    let mut screen = Screen::new(
+        output.clone(),
+        Size {
+            columns: 20,
+            rows: 10,
+        },
+        Ink::Colours,
+        true,
+    );
+    let rows = vec![
+        Line::new("> ", Style::NONE),
+        Line::new("status", Style::DIM),
+    ];
+    let live = Live {
+        rows,
+        cursor: (0, 2),
+    };
     screen.draw(&[], &live).unwrap();
     let length = output.len();
     screen.draw(&[], &live).unwrap();
     assert_eq!(output.len(), length);
     // One row has changed: one row is written.
-    let changed = Live { rows: vec![live.rows[0].clone(), Line::new("other", Style::DIM)], cursor: (0, 2) };
+    let changed = Live {
+        rows: vec![live.rows[0].clone(), Line::new("other", Style::DIM)],
+        cursor: (0, 2),
+    };
     screen.draw(&[], &changed).unwrap();
-    let written = "\x1b[?2026h\x1b[?25l\r\r\n\x1b[K\x1b[2mother\x1b[0m\x1b[1A\r\x1b[2C\x1b[?25h\x1b[?2026l";
+    let written =
+        "\x1b[?2026h\x1b[?25l\r\r\n\x1b[K\x1b[2mother\x1b[0m\x1b[1A\r\x1b[2C\x1b[?25h\x1b[?2026l";
     assert_eq!(output.after(length), written);
 }
 
@@ -146,12 +166,39 @@ fn nothing_is_written_when_nothing_has_changed() {
 fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
     for (reflows, up) in [(true, "\x1b[2A"), (false, "\x1b[1A")] {
         let output = Output::default();
-        let mut screen = Screen::new(output.clone(), Size { columns: 20, rows: 10 }, Ink::Plain, reflows);
-        let rows = vec![Line::new("fifteen columns", Style::NONE), Line::new("> ", Style::NONE)];
-        screen.draw(&[], &Live { rows, cursor: (1, 2) }).unwrap();
+        let mut screen = Screen::new(
+            output.clone(),
+            Size {
+                columns: 20,
+                rows: 10,
+            },
+            Ink::Plain,
+            reflows,
+        );
+        let rows = vec![
+            Line::new("fifteen columns", Style::NONE),
+            Line::new("> ", Style::NONE),
+        ];
+        screen
+            .draw(
+                &[],
+                &Live {
+                    rows,
+                    cursor: (1, 2),
+                },
+            )
+            .unwrap();
         let length = output.len();
-        screen.resize(Size { columns: 10, rows: 10 }).unwrap();
-        assert_eq!(output.after(length), format!("\x1b[?2026h\x1b[?25l{up}\r\x1b[J\x1b[?25h\x1b[?2026l"));
+        screen
+            .resize(Size {
+                columns: 10,
+                rows: 10,
+            })
+            .unwrap();
+        assert_eq!(
+            output.after(length),
+            format!("\x1b[?2026h\x1b[?25l{up}\r\x1b[J\x1b[?25h\x1b[?2026l")
+        );
     }
 }
 
@@ -159,13 +206,30 @@ fn after_a_resize_the_live_area_is_found_where_the_terminal_has_put_it() {
 #[test]
 fn rows_that_were_cut_off_below_the_cursor_cost_no_line_above_it() {
     let output = Output::default();
-    let mut screen = Screen::new(output.clone(), Size { columns: 20, rows: 8 }, Ink::Plain, true);
+    let mut screen = Screen::new(
+        output.clone(),
+        Size {
+            columns: 20,
+            rows: 8,
+        },
+        Ink::Plain,
+        true,
+    );
     let mut parser = vt100::Parser::new(8, 20, 1000);
     let mut seen = 0;
     for number in 0..20 {
-        let rows = ["growing", "> ", "status"].map(|row| Line::new(format!("{row}{number}"), Style::NONE));
+        let rows =
+            ["growing", "> ", "status"].map(|row| Line::new(format!("{row}{number}"), Style::NONE));
         let line = Line::new(format!("line {number}"), Style::NONE);
-        screen.draw(&[line], &Live { rows: rows.to_vec(), cursor: (1, 2) }).unwrap();
+        screen
+            .draw(
+                &[line],
+                &Live {
+                    rows: rows.to_vec(),
+                    cursor: (1, 2),
+                },
+            )
+            .unwrap();
         parser.process(output.after(seen).as_bytes());
         seen = output.len();
         // The cursor is in the last row but one: what is below is what such a terminal gives up.
@@ -177,6 +241,10 @@ fn rows_that_were_cut_off_below_the_cursor_cost_no_line_above_it() {
     let text = everything(&mut parser).join("\n");
     for number in 0..20 {
         let line = format!("line {number}");
-        assert_eq!(text.lines().filter(|row| **row == line).count(), 1, "{line} in\n{text}");
+        assert_eq!(
+            text.lines().filter(|row| **row == line).count(),
+            1,
+            "{line} in\n{text}"
+        );
     }
 }

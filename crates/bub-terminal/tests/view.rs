@@ -18,16 +18,28 @@ fn shown(text: &str, size: usize, command: Option<&str>) -> Vec<String> {
 
 #[test]
 fn what_indents_the_first_word_belongs_to_it() {
-    for text in
-        ["    a simple\n      indented code block", "\n \n\n    code\n", " \r\n  text", "\t- x", "  \n", ""]
-    {
+    for text in [
+        "    a simple\n      indented code block",
+        "\n \n\n    code\n",
+        " \r\n  text",
+        "\t- x",
+        "  \n",
+        "",
+    ] {
         let whole = shown(text, 1000, None);
         for size in 1..8 {
-            assert_eq!(shown(text, size, None), whole, "{text:?} in pieces of {size}");
+            assert_eq!(
+                shown(text, size, None),
+                whole,
+                "{text:?} in pieces of {size}"
+            );
         }
     }
     let code = shown("    a simple\n      indented code block", 3, None);
-    assert_eq!(code.get(1..3), Some(&["a simple".to_owned(), "  indented code block".to_owned()][..]));
+    assert_eq!(
+        code.get(1..3),
+        Some(&["a simple".to_owned(), "  indented code block".to_owned()][..])
+    );
 }
 
 #[test]

@@ -2,7 +2,12 @@
 //!
 //! `cargo bench -p bub-testkit --bench growth -- --bub=PATH-TO-BUB [tapes | sessions | plugins]`. Processes are measured
 //! from outside, so the program is the one that is shipped.
-#![allow(clippy::unwrap_used, clippy::cast_precision_loss, missing_docs, reason = "a bench")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    missing_docs,
+    reason = "a bench"
+)]
 
 use std::time::Duration;
 
@@ -20,7 +25,9 @@ fn program() -> Program {
 
 /// The sizes of a full and of a short run.
 fn sizes(all: &[usize], most_when_quick: usize) -> impl Iterator<Item = usize> {
-    all.iter().copied().filter(move |size| !is_quick() || *size <= most_when_quick)
+    all.iter()
+        .copied()
+        .filter(move |size| !is_quick() || *size <= most_when_quick)
 }
 
 /// A start on a home with so many tapes, by a command with one turn and by a gateway.
@@ -31,7 +38,10 @@ fn tapes() {
         let run = program.best(&["run", "How is it?"], RUNS).unwrap();
         time(&format!("run_wall_by_tapes/{count}"), run.wall);
         time(&format!("run_cpu_by_tapes/{count}"), run.cpu);
-        let ready = (0..RUNS).map(|_| program.gateway().unwrap().ready).min().unwrap();
+        let ready = (0..RUNS)
+            .map(|_| program.gateway().unwrap().ready)
+            .min()
+            .unwrap();
         time(&format!("gateway_ready_by_tapes/{count}"), ready);
     }
 }
@@ -44,7 +54,9 @@ fn sessions() {
     let mut before = 0;
     for count in sizes(&[1, 10, 100, 1_000, 10_000, 100_000], 10_000) {
         let busy = gateway.cpu().unwrap();
-        gateway.flood(before..count, |number| format!("chat{number}")).unwrap();
+        gateway
+            .flood(before..count, |number| format!("chat{number}"))
+            .unwrap();
         let busy = gateway.cpu().unwrap().saturating_sub(busy);
         // Below a hundred the clock is too coarse.
         if count >= 100 {
@@ -66,7 +78,9 @@ fn plugins() {
         let program = program();
         for number in 0..count {
             let name = format!("p{number}");
-            program.run(&["plugin", "new", &name, "--lang", "shell"]).unwrap();
+            program
+                .run(&["plugin", "new", &name, "--lang", "shell"])
+                .unwrap();
             program.run(&["plugin", "add", &name, "--yes"]).unwrap();
         }
         for (name, args) in [("help", &["--help"][..]), ("run", &["run", "How is it?"])] {
@@ -83,10 +97,17 @@ fn main() {
         return;
     }
     let is_named = |case: &str| {
-        let mut named = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).peekable();
+        let mut named = std::env::args()
+            .skip(1)
+            .filter(|arg| !arg.starts_with("--"))
+            .peekable();
         named.peek().is_none() || named.any(|name| name == case)
     };
-    for (name, case) in [("tapes", tapes as fn()), ("sessions", sessions), ("plugins", plugins)] {
+    for (name, case) in [
+        ("tapes", tapes as fn()),
+        ("sessions", sessions),
+        ("plugins", plugins),
+    ] {
         if is_named(name) {
             case();
         }

@@ -28,13 +28,18 @@ pub fn is_quick() -> bool {
 /// Processor time that all threads of this process have used, in nanoseconds as they are.
 pub fn cpu() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
 }
 
 /// Bytes that this process has read from files and sockets so far, the page cache included.
 pub fn bytes_read() -> u64 {
     let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
-    io.lines().find_map(|line| line.strip_prefix("rchar: ")?.parse().ok()).unwrap_or(0)
+    io.lines()
+        .find_map(|line| line.strip_prefix("rchar: ")?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// What one run of something took.
@@ -56,11 +61,21 @@ pub fn least(runs: u32, mut work: impl FnMut()) -> Cost {
             work();
         }
         let read = bytes_read().saturating_sub(read);
-        Cost { wall: begun.elapsed(), cpu: cpu().saturating_sub(busy), read }
+        Cost {
+            wall: begun.elapsed(),
+            cpu: cpu().saturating_sub(busy),
+            read,
+        }
     };
     // Looking at the figures reads and takes time, too.
-    let looking = (0..10).map(|_| once(false)).reduce(min).unwrap_or(Cost::NOTHING);
-    let found = (0..runs).map(|_| once(true)).reduce(min).unwrap_or(Cost::NOTHING);
+    let looking = (0..10)
+        .map(|_| once(false))
+        .reduce(min)
+        .unwrap_or(Cost::NOTHING);
+    let found = (0..runs)
+        .map(|_| once(true))
+        .reduce(min)
+        .unwrap_or(Cost::NOTHING);
     Cost {
         wall: found.wall.saturating_sub(looking.wall),
         cpu: found.cpu.saturating_sub(looking.cpu),
@@ -69,9 +84,17 @@ pub fn least(runs: u32, mut work: impl FnMut()) -> Cost {
 }
 
 impl Cost {
-    const NOTHING: Self = Self { wall: Duration::ZERO, cpu: Duration::ZERO, read: 0 };
+    const NOTHING: Self = Self {
+        wall: Duration::ZERO,
+        cpu: Duration::ZERO,
+        read: 0,
+    };
 }
 
 fn min(one: Cost, other: Cost) -> Cost {
-    Cost { wall: one.wall.min(other.wall), cpu: one.cpu.min(other.cpu), read: one.read.min(other.read) }
+    Cost {
+        wall: one.wall.min(other.wall),
+        cpu: one.cpu.min(other.cpu),
+        read: one.read.min(other.read),
+    }
 }

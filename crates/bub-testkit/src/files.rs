@@ -64,7 +64,9 @@ impl Faults {
 
     /// A file system under these faults.
     pub fn fs(&self) -> Arc<dyn Fs> {
-        Arc::new(FaultFs { faults: self.clone() })
+        Arc::new(FaultFs {
+            faults: self.clone(),
+        })
     }
 
     /// How many changing operations there were.
@@ -160,7 +162,10 @@ impl Faults {
     /// Leaves of the files below a directory what was made durable (content by an fsync of the file, names by one of the
     /// directory), and of the rest what [`Left`] says. Directories themselves stay. Nothing may use the files any more.
     pub fn cut_power(&self, below: &Path, left: Left) -> io::Result<()> {
-        self.plan().durable.take().map_or(Ok(()), |durable| durable.restore(below, left))
+        self.plan()
+            .durable
+            .take()
+            .map_or(Ok(()), |durable| durable.restore(below, left))
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {
@@ -168,7 +173,11 @@ impl Faults {
     }
 
     fn alive(&self) -> io::Result<()> {
-        if self.plan().crashed { Err(io::Error::other("the process is gone")) } else { Ok(()) }
+        if self.plan().crashed {
+            Err(io::Error::other("the process is gone"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Counts a changing operation and decides about it.
@@ -211,7 +220,9 @@ impl Faults {
     /// How much of a growth by so many bytes there is room for.
     fn take_space(&self, growth: u64) -> u64 {
         let mut plan = self.plan();
-        let Some(free) = plan.free_bytes.as_mut() else { return growth };
+        let Some(free) = plan.free_bytes.as_mut() else {
+            return growth;
+        };
         let granted = growth.min(*free);
         *free -= granted;
         granted
@@ -260,7 +271,10 @@ impl Fs for FaultFs {
         if let Some(durable) = self.faults.plan().durable.as_mut().filter(|_| is_new) {
             durable.made(inner.stat()?.inode);
         }
-        Ok(Box::new(FaultFile { inner, faults: self.faults.clone() }))
+        Ok(Box::new(FaultFile {
+            inner,
+            faults: self.faults.clone(),
+        }))
     }
 
     fn stat(&self, path: &Path) -> io::Result<FileStat> {
@@ -278,7 +292,9 @@ impl Fs for FaultFs {
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.faults.whole(|| {
             let size = RealFs.stat(path).map_or(0, |stat| stat.size);
-            RealFs.remove(path).inspect(|()| self.faults.give_space(size))
+            RealFs
+                .remove(path)
+                .inspect(|()| self.faults.give_space(size))
         })
     }
 
@@ -303,13 +319,16 @@ struct FaultFile {
 
 impl FaultFile {
     fn write_part(&self, bytes: &[u8], offset: u64, length: usize) -> io::Result<usize> {
-        self.inner.write_at(bytes.get(..length).unwrap_or(bytes), offset)
+        self.inner
+            .write_at(bytes.get(..length).unwrap_or(bytes), offset)
     }
 }
 
 impl FsFile for FaultFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.faults.alive().and_then(|()| self.inner.read_at(buffer, offset))
+        self.faults
+            .alive()
+            .and_then(|()| self.inner.read_at(buffer, offset))
     }
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
@@ -321,7 +340,12 @@ impl FsFile for FaultFile {
                 return Err(io::Error::other("the process is gone"));
             }
         }
-        let longest = self.faults.plan().longest_write.unwrap_or(usize::MAX).min(bytes.len());
+        let longest = self
+            .faults
+            .plan()
+            .longest_write
+            .unwrap_or(usize::MAX)
+            .min(bytes.len());
         let size = self.inner.stat()?.size;
         let growth = (offset + longest as u64).saturating_sub(size);
         let missing = growth - self.faults.take_space(growth);
@@ -335,7 +359,9 @@ impl FsFile for FaultFile {
     fn set_len(&self, size: u64) -> io::Result<()> {
         self.faults.whole(|| {
             let freed = self.inner.stat()?.size.saturating_sub(size);
-            self.inner.set_len(size).inspect(|()| self.faults.give_space(freed))
+            self.inner
+                .set_len(size)
+                .inspect(|()| self.faults.give_space(freed))
         })
     }
 

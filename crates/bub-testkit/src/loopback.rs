@@ -20,23 +20,35 @@ pub(crate) struct Loopback {
 
 impl Loopback {
     /// Starts a server that runs this for each connection.
-    #[expect(clippy::expect_used, reason = "without a loopback port no test can go on")]
+    #[expect(
+        clippy::expect_used,
+        reason = "without a loopback port no test can go on"
+    )]
     pub(crate) fn start<Served>(connection: impl Fn(TcpStream) -> Served + Send + 'static) -> Self
     where
         Served: Future<Output = ()> + Send + 'static,
     {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port on loopback");
-        listener.set_nonblocking(true).expect("a non-blocking listener");
+        listener
+            .set_nonblocking(true)
+            .expect("a non-blocking listener");
         let address = listener.local_addr().expect("the address of the listener");
         let (stop, stopped) = watch::channel(false);
         let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async move {
                 let listener = TcpListener::from_std(listener).expect("a listener in the runtime");
                 serve(listener, connection, stopped).await;
             });
         });
-        Self { address, stop, thread: Some(thread) }
+        Self {
+            address,
+            stop,
+            thread: Some(thread),
+        }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

@@ -66,7 +66,10 @@ struct Script {
 impl ModelServer {
     /// Starts a server on a free port of loopback.
     pub fn start() -> Self {
-        let shared = Arc::new(Shared { script: Mutex::default(), log: Log::default() });
+        let shared = Arc::new(Shared {
+            script: Mutex::default(),
+            log: Log::default(),
+        });
         let serving = Arc::clone(&shared);
         Self {
             server: Loopback::start(move |socket| serve::connection(socket, Arc::clone(&serving))),
@@ -159,6 +162,9 @@ impl Shared {
             drop(script);
             return answer(request);
         }
-        script.fallback.clone().unwrap_or_else(|| Reply::status(500).message("the script has no answer left"))
+        script
+            .fallback
+            .clone()
+            .unwrap_or_else(|| Reply::status(500).message("the script has no answer left"))
     }
 }

@@ -54,8 +54,15 @@ impl Program {
             .canonicalize()
             .map_err(|error| Error::new(error.kind(), format!("{}: {error}", path.display())))?;
         let model = ModelServer::start();
-        model.forget_requests().otherwise(Reply::text("All is well."));
-        Ok(Self { path, home: tempfile::tempdir()?, model, patience: PATIENCE })
+        model
+            .forget_requests()
+            .otherwise(Reply::text("All is well."));
+        Ok(Self {
+            path,
+            home: tempfile::tempdir()?,
+            model,
+            patience: PATIENCE,
+        })
     }
 
     /// How long a command may take to end, a prompt to be shown, a gateway to be ready.
@@ -92,11 +99,17 @@ impl Program {
     /// Runs a command to its end, which has to be a good one.
     pub fn run(&self, args: &[&str]) -> Result<Used> {
         let (mut command, mut said) = (self.command(args), tempfile::tempfile()?);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said.try_clone()?);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(said.try_clone()?);
         let started = Instant::now();
         let mut child = command.spawn()?;
         let (ended, end) = channel::<()>();
-        let (id, patience) = (i32::try_from(child.id()).ok().and_then(Pid::from_raw), self.patience);
+        let (id, patience) = (
+            i32::try_from(child.id()).ok().and_then(Pid::from_raw),
+            self.patience,
+        );
         let watch = thread::spawn(move || {
             let is_late = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
             if let (true, Some(id)) = (is_late, id) {
@@ -110,11 +123,20 @@ impl Program {
         let is_late = watch.join().unwrap_or(false);
         let what = args.join(" ");
         match (is_late, end.status.success()) {
-            (true, _) => {
-                Err(Error::other(format!("`{what}` did not end within {patience:?}{}", tail(&mut said))))
-            }
-            (_, false) => Err(Error::other(format!("`{what}`: {}{}", end.status, tail(&mut said)))),
-            _ => Ok(Used { wall, cpu: end.rusage.utime + end.rusage.stime, peak: end.rusage.maxrss }),
+            (true, _) => Err(Error::other(format!(
+                "`{what}` did not end within {patience:?}{}",
+                tail(&mut said)
+            ))),
+            (_, false) => Err(Error::other(format!(
+                "`{what}`: {}{}",
+                end.status,
+                tail(&mut said)
+            ))),
+            _ => Ok(Used {
+                wall,
+                cpu: end.rusage.utime + end.rusage.stime,
+                peak: end.rusage.maxrss,
+            }),
         }
     }
 
@@ -126,7 +148,8 @@ impl Program {
         let taken = started.elapsed();
         shown.map_err(|error| Error::other(format!("`chat` gave no prompt: {error}")))?;
         chat.try_send("\x04")?;
-        chat.try_end(self.patience).map_err(|error| Error::other(format!("`chat` and Ctrl-D: {error}")))?;
+        chat.try_end(self.patience)
+            .map_err(|error| Error::other(format!("`chat` and Ctrl-D: {error}")))?;
         Ok(taken)
     }
 
@@ -158,7 +181,13 @@ impl Program {
             lines += &codec::encode(&entry);
         }
         for number in 0..tapes {
-            fs::write(store.path(&TapeName::for_session("/srv/demo", &format!("lab:{number}"))), &lines)?;
+            fs::write(
+                store.path(&TapeName::for_session(
+                    "/srv/demo",
+                    &format!("lab:{number}"),
+                )),
+                &lines,
+            )?;
         }
         Ok(())
     }
@@ -179,7 +208,11 @@ impl Program {
             .stdout(Stdio::null())
             .stderr(said.try_clone()?);
         let started = Instant::now();
-        let mut gateway = RunningGateway { child: command.spawn()?, address, ready: Duration::ZERO };
+        let mut gateway = RunningGateway {
+            child: command.spawn()?,
+            address,
+            ready: Duration::ZERO,
+        };
         let ready = gateway.wait_until_ready(&socket, started, self.patience);
         ready.map_err(|error| Error::other(format!("`gateway` {error}{}", tail(&mut said))))?;
         gateway.ready = started.elapsed();
@@ -231,7 +264,8 @@ impl RunningGateway {
             match socket.recv(&mut said) {
                 Ok(count) if said.get(..count) == Some(b"READY=1") => break,
                 Ok(_) => return Err("said something else than READY=1 to NOTIFY_SOCKET".to_owned()),
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => return Err(format!("could not be listened to: {error}")),
             }
             still_waits_for("say READY=1 to NOTIFY_SOCKET")?;
@@ -256,7 +290,11 @@ impl RunningGateway {
         stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        if answer.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(Error::other(answer)) }
+        if answer.starts_with("HTTP/1.1 200") {
+            Ok(())
+        } else {
+            Err(Error::other(answer))
+        }
     }
 
     /// Sends the messages with these numbers from a few clients at once; `chat` says whose each one is.
@@ -269,13 +307,16 @@ impl RunningGateway {
         thread::scope(|scope| {
             let one = |client| {
                 let (mut own, chat) = (numbers.clone().skip(client).step_by(CLIENTS), &chat);
-                scope.spawn(move || own.try_for_each(|number| self.ask(&chat(number), "How is it?")))
+                scope
+                    .spawn(move || own.try_for_each(|number| self.ask(&chat(number), "How is it?")))
             };
             let clients: Vec<_> = (0..CLIENTS).map(one).collect();
-            clients.into_iter().try_for_each(|client| match client.join() {
-                Ok(outcome) => outcome,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
+            clients
+                .into_iter()
+                .try_for_each(|client| match client.join() {
+                    Ok(outcome) => outcome,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                })
         })
     }
 
@@ -302,13 +343,23 @@ pub fn memory_of(process: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.map(|kilobytes| kilobytes * 1024).ok_or_else(|| Error::other("no VmRSS"))
+    kilobytes
+        .map(|kilobytes| kilobytes * 1024)
+        .ok_or_else(|| Error::other("no VmRSS"))
 }
 
 /// Processor time of all threads of a process so far, those that ended included, in steps of 10 ms.
 pub fn cpu_of(process: &str) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ticks = fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>();
+    let fields = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace();
+    let ticks = fields
+        .skip(11)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum::<u64>();
     Ok(Duration::from_millis(ticks * 10))
 }

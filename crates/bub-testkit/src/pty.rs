@@ -55,13 +55,28 @@ impl Pty {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&master)?;
         unlockpt(&master)?;
-        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
         tcsetwinsize(&master, size)?;
-        let name = ptsname(&master, Vec::new())?.into_string().map_err(io::Error::other)?;
+        let name = ptsname(&master, Vec::new())?
+            .into_string()
+            .map_err(io::Error::other)?;
         let flags = i32::try_from(OFlags::NOCTTY.bits()).map_err(io::Error::other)?;
-        let slave = OpenOptions::new().read(true).write(true).custom_flags(flags).open(name)?;
+        let slave = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(name)?;
         let end = || slave.try_clone().map(OwnedFd::from);
-        let child = command.stdin(end()?).stdout(end()?).stderr(end()?).spawn()?;
+        let child = command
+            .stdin(end()?)
+            .stdout(end()?)
+            .stderr(end()?)
+            .spawn()?;
         // Or the end of the program would not be the end of its output.
         drop((command, slave));
         let master = File::from(master);
@@ -75,7 +90,13 @@ impl Pty {
                 }
             }
         });
-        Ok(Self { child, master, output, shown: String::new(), seen: 0 })
+        Ok(Self {
+            child,
+            master,
+            output,
+            shown: String::new(),
+            seen: 0,
+        })
     }
 
     /// Types.
@@ -90,7 +111,8 @@ impl Pty {
 
     /// Waits until this is shown, and gives what came since the last time, it included.
     pub fn expect(&mut self, text: &str) -> String {
-        self.try_expect(text, PATIENCE).unwrap_or_else(|error| panic!("{error}"))
+        self.try_expect(text, PATIENCE)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// The same within a time; else what happened instead.
@@ -104,7 +126,10 @@ impl Pty {
                 return Ok(part);
             }
             if !self.read(deadline)? {
-                let end = self.child.wait().map_or_else(|error| error.to_string(), |end| end.to_string());
+                let end = self
+                    .child
+                    .wait()
+                    .map_or_else(|error| error.to_string(), |end| end.to_string());
                 return Err(format!(
                     "{text:?} was not shown before the program ended ({end}):\n{}",
                     self.shown
@@ -120,19 +145,26 @@ impl Pty {
 
     /// Waits for the end: exit code.
     pub fn end(&mut self) -> Option<i32> {
-        self.try_end(PATIENCE).unwrap_or_else(|error| panic!("{error}"))
+        self.try_end(PATIENCE)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// The same within a time.
     pub fn try_end(&mut self, patience: Duration) -> Result<Option<i32>, String> {
         let deadline = Instant::now() + patience;
         while self.read(deadline)? {}
-        self.child.wait().map(|end| end.code()).map_err(|error| error.to_string())
+        self.child
+            .wait()
+            .map(|end| end.code())
+            .map_err(|error| error.to_string())
     }
 
     /// Whether the terminal shows what is typed, as the program left it.
     pub fn echoes(&self) -> bool {
-        tcgetattr(&self.master).unwrap().local_modes.contains(LocalModes::ECHO)
+        tcgetattr(&self.master)
+            .unwrap()
+            .local_modes
+            .contains(LocalModes::ECHO)
     }
 
     /// The process that was started.

@@ -5,7 +5,10 @@
 //! and texts that the real one refuses. What goes wrong is scripted with [`BotServer::fault`] or decided for each call
 //! by [`BotServer::faults`]. With `BUB_FIXTURES` set, every request is checked against the specification of the API.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -89,7 +92,10 @@ impl Shared {
             return Some(script.remove(at).1);
         }
         drop(script);
-        self.decide.lock().unwrap_or_else(PoisonError::into_inner).as_mut()?(method, params)
+        self.decide
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .as_mut()?(method, params)
     }
 }
 
@@ -119,20 +125,39 @@ impl BotServer {
 
     /// The next call of that method goes wrong; several are used one after the other.
     pub fn fault(&self, method: &str, fault: Fault) -> &Self {
-        self.shared.script.lock().unwrap_or_else(PoisonError::into_inner).push((method.to_owned(), fault));
+        self.shared
+            .script
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((method.to_owned(), fault));
         self
     }
 
     /// Decides for every call whether it goes wrong.
-    pub fn faults(&self, decide: impl FnMut(&str, &Value) -> Option<Fault> + Send + 'static) -> &Self {
-        *self.shared.decide.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(decide));
+    pub fn faults(
+        &self,
+        decide: impl FnMut(&str, &Value) -> Option<Fault> + Send + 'static,
+    ) -> &Self {
+        *self
+            .shared
+            .decide
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(Box::new(decide));
         self
     }
 
     /// Nothing goes wrong any more.
     pub fn heal(&self) -> &Self {
-        self.shared.script.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        *self.shared.decide.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.shared
+            .script
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+        *self
+            .shared
+            .decide
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = None;
         self
     }
 
@@ -153,12 +178,16 @@ impl BotServer {
 
     /// How many connections are open.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(std::sync::atomic::Ordering::Relaxed)
+        self.shared
+            .connections
+            .load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// How many requests there were, also such as were no calls.
     pub fn requests(&self) -> usize {
-        self.shared.requests.load(std::sync::atomic::Ordering::Relaxed)
+        self.shared
+            .requests
+            .load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Gives the bot a message of that chat; the chat's `type` comes from its id unless it is there. Its message id.
@@ -170,7 +199,9 @@ impl BotServer {
 
     /// A person writes to the bot in private; the message id.
     pub fn says(&self, user: i64, text: &str) -> i64 {
-        self.message(json!({"chat": {"id": user, "type": "private"}, "from": person(user), "text": text}))
+        self.message(
+            json!({"chat": {"id": user, "type": "private"}, "from": person(user), "text": text}),
+        )
     }
 
     /// A person writes in a group; the message id.
@@ -182,7 +213,11 @@ impl BotServer {
     /// A person presses a button of a message.
     pub fn presses(&self, user: i64, chat: i64, message_id: i64, data: &str) -> i64 {
         let kind = if chat > 0 { "private" } else { "supergroup" };
-        let message = self.shared.chats().sent(chat, message_id).unwrap_or_default();
+        let message = self
+            .shared
+            .chats()
+            .sent(chat, message_id)
+            .unwrap_or_default();
         let message = json!({
             "message_id": message_id, "date": 1, "chat": {"id": chat, "type": kind}, "text": message["text"],
             "message_thread_id": message["message_thread_id"],
@@ -196,7 +231,10 @@ impl BotServer {
 
     /// Offers a file for download.
     pub fn file(&self, file_id: &str, path: &str, bytes: Vec<u8>) -> &Self {
-        self.shared.chats().files.insert(file_id.to_owned(), (path.to_owned(), bytes));
+        self.shared
+            .chats()
+            .files
+            .insert(file_id.to_owned(), (path.to_owned(), bytes));
         self
     }
 
@@ -226,12 +264,24 @@ impl BotServer {
 
     /// All calls but those that only ask for updates, in the order of arrival.
     pub fn calls(&self) -> Vec<Call> {
-        self.shared.chats().calls.iter().filter(|call| call.method != "getUpdates").cloned().collect()
+        self.shared
+            .chats()
+            .calls
+            .iter()
+            .filter(|call| call.method != "getUpdates")
+            .cloned()
+            .collect()
     }
 
     /// The calls of one method.
     pub fn calls_of(&self, method: &str) -> Vec<Call> {
-        self.shared.chats().calls.iter().filter(|call| call.method == method).cloned().collect()
+        self.shared
+            .chats()
+            .calls
+            .iter()
+            .filter(|call| call.method == method)
+            .cloned()
+            .collect()
     }
 
     /// The texts that stand in a chat now by the bot, in order, edits applied.
@@ -263,17 +313,20 @@ impl BotServer {
 
     /// Waits until there are so many texts by the bot in a chat.
     pub async fn wait_texts(&self, chat: i64, count: usize) -> Vec<String> {
-        self.wait_for(|server| Some(server.texts(chat)).filter(|texts| texts.len() >= count)).await
+        self.wait_for(|server| Some(server.texts(chat)).filter(|texts| texts.len() >= count))
+            .await
     }
 
     /// Waits until that method was called so often.
     pub async fn wait_calls(&self, method: &str, count: usize) -> Vec<Call> {
-        self.wait_for(|server| Some(server.calls_of(method)).filter(|calls| calls.len() >= count)).await
+        self.wait_for(|server| Some(server.calls_of(method)).filter(|calls| calls.len() >= count))
+            .await
     }
 
     /// Waits until the bot has confirmed all updates.
     pub async fn wait_confirmed(&self) {
-        self.wait_for(|server| (server.pending() == 0).then_some(())).await;
+        self.wait_for(|server| (server.pending() == 0).then_some(()))
+            .await;
     }
 }
 

@@ -16,7 +16,12 @@ fn fake(place: &TempDir, script: &str) -> PathBuf {
     // Written by another process: a file that this one has open could not be started beside another test's start.
     let mut shell = Command::new("sh");
     shell
-        .args(["-c", "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"", "sh", script])
+        .args([
+            "-c",
+            "printf '#!/bin/sh\\n%s\\n' \"$1\" > \"$2\" && chmod 755 \"$2\"",
+            "sh",
+            script,
+        ])
         .arg(&path);
     assert!(shell.status().is_ok_and(|status| status.success()));
     path
@@ -34,8 +39,11 @@ fn one_failing_measurement_is_explained_and_the_others_are_taken() {
          esac",
     );
     // The path is relative, as in docs/performance.md.
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_budgets")).arg("./fake").current_dir(&place).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_budgets"))
+        .arg("./fake")
+        .current_dir(&place)
+        .output()
+        .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     for expected in [
@@ -56,23 +64,36 @@ fn one_failing_measurement_is_explained_and_the_others_are_taken() {
 
 #[test]
 fn a_program_that_is_not_there_is_named() {
-    let output = Command::new(env!("CARGO_BIN_EXE_budgets")).arg("no/such/bub").output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_budgets"))
+        .arg("no/such/bub")
+        .output()
+        .unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stderr).starts_with("error: no/such/bub: No such file"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).starts_with("error: no/such/bub: No such file")
+    );
 }
 
 #[test]
 fn what_never_ends_is_ended() {
     let place = tempfile::tempdir().unwrap();
     let path = fake(&place, "echo 'I wait' >&2; exec sleep 600");
-    let program = Program::new(path).unwrap().with_patience(Duration::from_millis(300));
+    let program = Program::new(path)
+        .unwrap()
+        .with_patience(Duration::from_millis(300));
     let begun = Instant::now();
     let waits = "within 300ms; the last it said:\n    I wait";
     let help = program.run(&["--help"]).unwrap_err().to_string();
     assert_eq!(help, format!("`--help` did not end {waits}"));
     let gateway = program.gateway().err().unwrap().to_string();
-    assert_eq!(gateway, format!("`gateway` did not say READY=1 to NOTIFY_SOCKET {waits}"));
+    assert_eq!(
+        gateway,
+        format!("`gateway` did not say READY=1 to NOTIFY_SOCKET {waits}")
+    );
     let chat = program.first_prompt().unwrap_err().to_string();
-    assert!(chat.starts_with("`chat` gave no prompt: nothing happens:\nI wait"), "{chat}");
+    assert!(
+        chat.starts_with("`chat` gave no prompt: nothing happens:\nI wait"),
+        "{chat}"
+    );
     assert!(begun.elapsed() < Duration::from_mins(1));
 }

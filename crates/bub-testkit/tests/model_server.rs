@@ -34,8 +34,12 @@ struct Answer {
 
 impl Answer {
     fn events(&self) -> Vec<Value> {
-        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
-        data.filter_map(|data| serde_json::from_str(data).ok()).collect()
+        let data = self
+            .body
+            .lines()
+            .filter_map(|line| line.strip_prefix("data: "));
+        data.filter_map(|data| serde_json::from_str(data).ok())
+            .collect()
     }
 }
 
@@ -74,14 +78,22 @@ fn receive(socket: &mut TcpStream) -> Result<Answer, std::io::Error> {
         body.push_str(&after[..size]);
         rest = &after[size + 2..];
     }
-    Ok(Answer { status, head: head.to_owned(), body, whole })
+    Ok(Answer {
+        status,
+        head: head.to_owned(),
+        body,
+        whole,
+    })
 }
 
 fn ask(server: &ModelServer, format: Format, stream: bool) -> Answer {
     let mut socket = TcpStream::connect(server.address()).unwrap();
     let path = target(format);
-    let path =
-        if stream { path.to_owned() } else { path.replace(":streamGenerateContent", ":generateContent") };
+    let path = if stream {
+        path.to_owned()
+    } else {
+        path.replace(":streamGenerateContent", ":generateContent")
+    };
     send(&mut socket, &path, &json!({"model": "m", "stream": stream}));
     receive(&mut socket).unwrap()
 }
@@ -97,15 +109,30 @@ fn one_script_speaks_every_format_streamed_and_whole() {
                     .say("hello")
                     .call("call_1", "first", r#"{"a":1}"#)
                     .split_call("call_2", "second", ["{\"b\"", ":2}"])
-                    .usage(Usage { input: 100, output: 20, cached: 40, reasoning: 7 }),
+                    .usage(Usage {
+                        input: 100,
+                        output: 20,
+                        cached: 40,
+                        reasoning: 7,
+                    }),
             );
             let answer = ask(&server, format, stream);
             assert_eq!(answer.status, 200);
             assert!(answer.whole);
-            let kind = if stream { "text/event-stream" } else { "application/json" };
+            let kind = if stream {
+                "text/event-stream"
+            } else {
+                "application/json"
+            };
             assert!(answer.head.contains(kind), "{}", answer.head);
-            for word in ["thinking", "hello", "call_1", "first", "call_2", "second", "40"] {
-                assert!(answer.body.contains(word), "{format:?} {stream}: {word} in {}", answer.body);
+            for word in [
+                "thinking", "hello", "call_1", "first", "call_2", "second", "40",
+            ] {
+                assert!(
+                    answer.body.contains(word),
+                    "{format:?} {stream}: {word} in {}",
+                    answer.body
+                );
             }
             if stream {
                 assert!(answer.events().len() > 4);
@@ -120,16 +147,28 @@ fn one_script_speaks_every_format_streamed_and_whole() {
 #[test]
 fn finish_reasons_are_said_in_the_words_of_the_format() {
     let words = [
-        (Format::Chat, ["\"stop\"", "\"length\"", "\"content_filter\""]),
-        (Format::Responses, ["response.completed", "max_output_tokens", "content_filter"]),
+        (
+            Format::Chat,
+            ["\"stop\"", "\"length\"", "\"content_filter\""],
+        ),
+        (
+            Format::Responses,
+            ["response.completed", "max_output_tokens", "content_filter"],
+        ),
         (Format::Messages, ["end_turn", "max_tokens", "refusal"]),
         (Format::Generate, ["STOP", "MAX_TOKENS", "SAFETY"]),
     ];
     for (format, words) in words {
-        for (finish, word) in [Finish::Stop, Finish::Length, Finish::Filter].into_iter().zip(words) {
+        for (finish, word) in [Finish::Stop, Finish::Length, Finish::Filter]
+            .into_iter()
+            .zip(words)
+        {
             let server = ModelServer::start();
             server.script(Reply::text("x").finish(finish));
-            assert!(ask(&server, format, true).body.contains(word), "{format:?} {finish:?}");
+            assert!(
+                ask(&server, format, true).body.contains(word),
+                "{format:?} {finish:?}"
+            );
         }
     }
 }
@@ -138,7 +177,11 @@ fn finish_reasons_are_said_in_the_words_of_the_format() {
 fn errors_have_status_headers_and_the_shape_of_the_format() {
     for format in Format::ALL {
         let server = ModelServer::start();
-        server.script(Reply::status(429).header("retry-after", "7").message("slow down"));
+        server.script(
+            Reply::status(429)
+                .header("retry-after", "7")
+                .message("slow down"),
+        );
         let answer = ask(&server, format, true);
         assert_eq!(answer.status, 429);
         assert!(answer.head.contains("retry-after: 7"));
@@ -152,7 +195,8 @@ fn an_error_event_ends_a_stream_without_a_finish() {
     for format in Format::ALL {
         let server = ModelServer::start();
         server.script(
-            Reply::text("part").error_event(json!({"message": "Overloaded", "type": "overloaded_error"})),
+            Reply::text("part")
+                .error_event(json!({"message": "Overloaded", "type": "overloaded_error"})),
         );
         let answer = ask(&server, format, true);
         assert_eq!(answer.status, 200);
@@ -177,9 +221,15 @@ fn raw_answers_are_exactly_what_was_given() {
     assert_eq!(answers[0].body, "data: x\n\n");
     assert_eq!((answers[1].status, answers[1].body.as_str()), (200, ""));
     assert_eq!(answers[2].status, 502);
-    assert!(answers[2].head.contains("text/html") && answers[2].body.contains("<title>Bad Gateway</title>"));
+    assert!(
+        answers[2].head.contains("text/html")
+            && answers[2].body.contains("<title>Bad Gateway</title>")
+    );
     assert_eq!(answers[3].body, "[1,2]");
-    assert_eq!((answers[4].status, answers[4].body.as_str()), (400, "\"just text\""));
+    assert_eq!(
+        (answers[4].status, answers[4].body.as_str()),
+        (400, "\"just text\"")
+    );
     assert!(answers[5].body.contains("data: {not json\n\n"));
     assert_eq!(server.unused(), 0);
 }
@@ -235,8 +285,10 @@ fn the_test_sets_the_pace() {
 
 #[test]
 fn an_answer_may_fall_silent_without_an_end() {
-    for (reply, expected) in [(Reply::deltas(["a", "b"]).hang_after(2), 2), (Reply::text("a").then_hold(), 5)]
-    {
+    for (reply, expected) in [
+        (Reply::deltas(["a", "b"]).hang_after(2), 2),
+        (Reply::text("a").then_hold(), 5),
+    ] {
         let server = ModelServer::start();
         server.script(reply);
         let mut socket = TcpStream::connect(server.address()).unwrap();
@@ -260,9 +312,16 @@ async fn requests_are_logged_and_leaving_is_seen() {
     let pace = Pace::stopped();
     server.script(Reply::text("never").paced(&pace));
     let mut socket = TcpStream::connect(server.address()).unwrap();
-    send(&mut socket, target(Format::Generate), &json!({"contents": []}));
+    send(
+        &mut socket,
+        target(Format::Generate),
+        &json!({"contents": []}),
+    );
     let request = server.request(0).await;
-    assert_eq!((request.method.as_str(), request.query.as_str()), ("POST", "alt=sse"));
+    assert_eq!(
+        (request.method.as_str(), request.query.as_str()),
+        ("POST", "alt=sse")
+    );
     assert_eq!(request.header("X-Test"), Some("yes"));
     assert_eq!(request.json(), json!({"contents": []}));
     assert!(request.wants_stream());
@@ -273,7 +332,9 @@ async fn requests_are_logged_and_leaving_is_seen() {
 #[test]
 fn connections_are_kept_and_counted_and_models_are_listed() {
     let server = ModelServer::start();
-    server.models(["small", "large"]).otherwise(Reply::text("again"));
+    server
+        .models(["small", "large"])
+        .otherwise(Reply::text("again"));
     let mut socket = TcpStream::connect(server.address()).unwrap();
     for _ in 0..3 {
         send(&mut socket, target(Format::Chat), &json!({}));

@@ -27,8 +27,8 @@ use std::{
 use bub_agent::Answering;
 use bub_channels::{Channels, Gateway, House, Options};
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Error, Framework, FrameworkRef,
-    MessageHandler, PluginContext, Prompt, Result, Role, Sender, hooks,
+    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Error, Framework,
+    FrameworkRef, MessageHandler, PluginContext, Prompt, Result, Role, Sender, hooks,
 };
 use bub_model::{FinishReason, ModelEvent};
 use bub_settings::{Environment, Loader};
@@ -116,7 +116,16 @@ impl Echoing {
     }
 
     async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        self.0.framework.get().unwrap().get().unwrap().router().unwrap().dispatch(message).await
+        self.0
+            .framework
+            .get()
+            .unwrap()
+            .get()
+            .unwrap()
+            .router()
+            .unwrap()
+            .dispatch(message)
+            .await
     }
 }
 
@@ -135,7 +144,10 @@ impl House for Leases {
 
 /// The number in the last message, which is the answer.
 fn echo(messages: &[Value]) -> String {
-    let text = messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default();
+    let text = messages
+        .last()
+        .and_then(|last| last["content"].as_str())
+        .unwrap_or_default();
     text.rsplit('\n').next().unwrap_or_default().to_owned()
 }
 
@@ -149,24 +161,38 @@ fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Fra
     };
     let builder = Framework::builder().workspace(home);
     if !matches!(case, "agent" | "served") {
-        let builder = builder.plugin("channels", Channels::default()).plugin_with("lab", make(lab));
+        let builder = builder
+            .plugin("channels", Channels::default())
+            .plugin_with("lab", make(lab));
         return builder.plugin("echo", Echoing(Arc::clone(lab))).build();
     }
     let variables = [
         ("BUB_HOME", home.join("home").into_os_string()),
         ("HOME", home.to_owned().into_os_string()),
         ("BUB_MODEL", "llamacpp:test".into()),
-        ("BUB_LLAMACPP_API_BASE", format!("{}/v1", server.url()).into()),
+        (
+            "BUB_LLAMACPP_API_BASE",
+            format!("{}/v1", server.url()).into(),
+        ),
     ];
-    let settings = Loader::new(Environment::from_pairs(variables)).load().unwrap();
+    let settings = Loader::new(Environment::from_pairs(variables))
+        .load()
+        .unwrap();
     let mut builder = builder.service(Arc::new(settings));
     if case == "agent" {
         builder = builder.service(Arc::new(Answering(Box::new(|_, request| {
-            vec![ModelEvent::Text(echo(&request.messages)), ModelEvent::Finish(FinishReason::Stop)]
+            vec![
+                ModelEvent::Text(echo(&request.messages)),
+                ModelEvent::Finish(FinishReason::Stop),
+            ]
         }))));
     }
     server.forget_requests().answer_with(|request| {
-        Reply::text(echo(request.json()["messages"].as_array().map_or(&[], Vec::as_slice)))
+        Reply::text(echo(
+            request.json()["messages"]
+                .as_array()
+                .map_or(&[], Vec::as_slice),
+        ))
     });
     builder
         .plugin_with("builtin", bub_agent::Builtin::new)
@@ -184,7 +210,8 @@ fn message(session: usize, number: usize) -> Envelope {
         id: "ada".to_owned(),
         name: String::new(),
     };
-    let message = ChannelMessage::new(format!("lab:{chat}"), "lab", number.to_string()).chat_id(chat);
+    let message =
+        ChannelMessage::new(format!("lab:{chat}"), "lab", number.to_string()).chat_id(chat);
     Envelope::from(message).with_sender(sender)
 }
 
@@ -219,9 +246,14 @@ async fn closed_loop(lab: &Arc<Lab>) -> Vec<Duration> {
             let mut own = Vec::with_capacity(ROUNDS);
             for number in 0..ROUNDS {
                 let (done, answered) = oneshot::channel();
-                lab.waiting.lock().unwrap().insert(format!("chat{client}"), done);
+                lab.waiting
+                    .lock()
+                    .unwrap()
+                    .insert(format!("chat{client}"), done);
                 let asked = Instant::now();
-                lab.handler.get().unwrap()(message(client, number)).await.unwrap();
+                lab.handler.get().unwrap()(message(client, number))
+                    .await
+                    .unwrap();
                 answered.await.unwrap();
                 own.push(asked.elapsed());
             }
@@ -239,7 +271,11 @@ async fn run(case: &str) {
     let is_always = case == "echo-always";
     let options = Options {
         directory: dir.path().join("gateway"),
-        durability: if is_always { Durability::Always } else { Durability::Os },
+        durability: if is_always {
+            Durability::Always
+        } else {
+            Durability::Os
+        },
         debounce: Duration::ZERO,
         max_wait: Duration::ZERO,
         active_window: Duration::ZERO,
@@ -272,9 +308,17 @@ async fn run(case: &str) {
     let (peak, idle) = (memory("VmHWM"), memory("VmRSS"));
     let say = |what: &str, value: f64, unit: &str| figure(&format!("{case}_{what}"), value, unit);
     say("messages", count as f64 / took.as_secs_f64(), "1/s");
-    say("cpu_of_a_message", busy.as_secs_f64() * 1e6 / count as f64, "µs");
+    say(
+        "cpu_of_a_message",
+        busy.as_secs_f64() * 1e6 / count as f64,
+        "µs",
+    );
     say("p99", p99.as_secs_f64() * 1e6, "µs");
-    say("out_of_order", lab.out_of_order.load(Ordering::Relaxed) as f64, "messages");
+    say(
+        "out_of_order",
+        lab.out_of_order.load(Ordering::Relaxed) as f64,
+        "messages",
+    );
     say("connections", server.connections() as f64, "connections");
     for (what, memory) in [("before", before), ("peak", peak), ("idle", idle)] {
         say(&format!("memory_{what}"), memory as f64, "MB");
@@ -286,17 +330,37 @@ async fn run(case: &str) {
 
 fn memory(field: &str) -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap_or("0 0");
-    line.split_whitespace().nth(1).unwrap_or("0").parse::<usize>().unwrap_or(0) / 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with(field))
+        .unwrap_or("0 0");
+    line.split_whitespace()
+        .nth(1)
+        .unwrap_or("0")
+        .parse::<usize>()
+        .unwrap_or(0)
+        / 1024
 }
 
 fn main() {
-    let named: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with("--"))
+        .collect();
     if let [case] = named.as_slice() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         return runtime.block_on(run(case));
     }
-    for case in CASES.iter().filter(|case| named.is_empty() || named.iter().any(|name| name == *case)) {
-        std::process::Command::new(std::env::current_exe().unwrap()).arg(case).status().unwrap();
+    for case in CASES
+        .iter()
+        .filter(|case| named.is_empty() || named.iter().any(|name| name == *case))
+    {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .arg(case)
+            .status()
+            .unwrap();
     }
 }

@@ -11,8 +11,8 @@ use std::{
 
 use bub_agent::shell::{self, Launcher};
 use bub_kernel::{
-    BoxError, CliCommand, CliContext, Error, ErrorKind, Framework, FrameworkBuilder, Plugin, PluginContext,
-    Result, Tool,
+    BoxError, CliCommand, CliContext, Error, ErrorKind, Framework, FrameworkBuilder, Plugin,
+    PluginContext, Result, Tool,
 };
 use bub_plugin::Asker;
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
@@ -31,7 +31,14 @@ pub(crate) const USAGE: u8 = 2;
 /// The plugin with everything that comes with the program.
 const BUILTIN: &str = "builtin";
 /// The commands that explain or repair a configuration, so they run with a broken one.
-const REPAIRING: [&str; 6] = ["config", "doctor", "onboard", "completions", "man", "plugin"];
+const REPAIRING: [&str; 6] = [
+    "config",
+    "doctor",
+    "onboard",
+    "completions",
+    "man",
+    "plugin",
+];
 
 /// What is wrong with the configuration, for the commands that run all the same.
 pub(crate) struct Problems(pub(crate) Vec<SettingsError>);
@@ -55,7 +62,8 @@ impl App {
 
     /// Adds a plugin.
     pub fn plugin(mut self, name: &'static str, plugin: impl Plugin) -> Self {
-        self.add_plugins.push(Box::new(move |builder| builder.plugin(name, plugin)));
+        self.add_plugins
+            .push(Box::new(move |builder| builder.plugin(name, plugin)));
         self
     }
 
@@ -65,13 +73,15 @@ impl App {
         name: &'static str,
         make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
     ) -> Self {
-        self.add_plugins.push(Box::new(move |builder| builder.plugin_with(name, make)));
+        self.add_plugins
+            .push(Box::new(move |builder| builder.plugin_with(name, make)));
         self
     }
 
     /// Adds a tool; see [`FrameworkBuilder::tool`].
     pub fn tool(mut self, tool: impl Tool) -> Self {
-        self.add_plugins.push(Box::new(move |builder| builder.tool(tool)));
+        self.add_plugins
+            .push(Box::new(move |builder| builder.tool(tool)));
         self
     }
 
@@ -102,7 +112,11 @@ impl App {
         self.try_run(&args, &redactor).unwrap_or_else(|failure| {
             // Nothing sensible is left to do when standard error is gone as well.
             let text = redactor.redact(&failure.text);
-            let text = if failure.has_lines { cli::harmless(text.trim_end()) } else { cli::one_line(&text) };
+            let text = if failure.has_lines {
+                cli::harmless(text.trim_end())
+            } else {
+                cli::one_line(&text)
+            };
             let _ = writeln!(std::io::stderr(), "error: {text}");
             ExitCode::from(failure.code)
         })
@@ -122,11 +136,16 @@ impl App {
         let framework = self.compose(&workspace, settings, Arc::clone(&problems), plugins);
         let mut commands = framework.cli_commands();
         let parse = |commands: &[CliCommand]| {
-            catch_unwind(AssertUnwindSafe(|| arguments::parse(args, commands, named.as_deref())))
+            catch_unwind(AssertUnwindSafe(|| {
+                arguments::parse(args, commands, named.as_deref())
+            }))
         };
         // What programs say about their commands has no part in how our own are read.
         let word = arguments::command(args).unwrap_or_default();
-        if commands.iter().any(|known| !known.is_offered && known.is_called(word)) {
+        if commands
+            .iter()
+            .any(|known| !known.is_offered && known.is_called(word))
+        {
             commands.retain(|known| !known.is_offered);
         }
         let parsed = parse(&commands).or_else(|_| {
@@ -134,7 +153,8 @@ impl App {
             commands.retain(|known| !known.is_offered);
             parse(&commands)
         });
-        let parsed = parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
+        let parsed = parsed
+            .map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
         let (name, matches) = match parsed {
             Parsed::Command(name, matches) => (name, matches),
             Parsed::Nothing if problems.0.is_empty() && cli::can_ask() => offer(&commands)?,
@@ -148,18 +168,31 @@ impl App {
                 return Err(Failure::usage(problem.to_string()));
             }
             let settings = framework.service::<Settings>();
-            settings.map_or(Ok(()), |settings| check(&settings)).map_err(Failure::usage)?;
+            settings
+                .map_or(Ok(()), |settings| check(&settings))
+                .map_err(Failure::usage)?;
         }
-        let Some(command) = commands.into_iter().find(|known| known.command.get_name() == name) else {
+        let Some(command) = commands
+            .into_iter()
+            .find(|known| known.command.get_name() == name)
+        else {
             return Err(Failure::usage(format!("there is no command `{name}`")));
         };
         run_command(&command, CliContext { framework, matches })
     }
 
-    fn load_settings(&mut self, workspace: &Path, redactor: &Redactor) -> (Settings, Vec<SettingsError>) {
-        let loader =
-            Loader::new(Environment::process()).workspace(workspace, Trust::Untrusted).redactor(redactor);
-        std::mem::take(&mut self.sections).into_iter().fold(loader, Loader::section).load_lenient()
+    fn load_settings(
+        &mut self,
+        workspace: &Path,
+        redactor: &Redactor,
+    ) -> (Settings, Vec<SettingsError>) {
+        let loader = Loader::new(Environment::process())
+            .workspace(workspace, Trust::Untrusted)
+            .redactor(redactor);
+        std::mem::take(&mut self.sections)
+            .into_iter()
+            .fold(loader, Loader::section)
+            .load_lenient()
     }
 
     fn compose(
@@ -182,7 +215,10 @@ impl App {
             builder = builder.service(Arc::new(launcher));
         }
         let builder = builder.plugin_with(BUILTIN, Builtin::new);
-        let builder = self.add_plugins.into_iter().fold(builder, |builder, add| add(builder));
+        let builder = self
+            .add_plugins
+            .into_iter()
+            .fold(builder, |builder, add| add(builder));
         plugins.add_to(builder).build()
     }
 }
@@ -207,7 +243,9 @@ fn keep_memory_private() {
 /// policy allows nothing, which is better known before than after.
 pub(crate) fn check(settings: &Settings) -> Result<(), String> {
     bub_model::Catalogue::new(settings).map_err(|problem| problem.to_string())?;
-    bub_agent::policy::Policy::new(settings).problem().map_or(Ok(()), |problem| Err(problem.to_owned()))
+    bub_agent::policy::Policy::new(settings)
+        .problem()
+        .map_or(Ok(()), |problem| Err(problem.to_owned()))
 }
 
 fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {
@@ -220,7 +258,9 @@ fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Fa
         .enable_all()
         .build()
         .map_err(|error| Error::unknown(format!("cannot start the runtime: {error}")))?;
-    let outcome = catch_unwind(AssertUnwindSafe(|| runtime.block_on((command.run)(context))));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on((command.run)(context))
+    }));
     // What still runs in the background must not keep the program from ending.
     runtime.shutdown_background();
     // Nor may a question that nobody answered leave a terminal behind that does not show what is typed.
@@ -253,12 +293,20 @@ impl From<Error> for Failure {
             ErrorKind::InvalidInput if error.origin().is_none() => USAGE,
             _ => FAILED,
         };
-        Self { text, has_lines, code }
+        Self {
+            text,
+            has_lines,
+            code,
+        }
     }
 }
 
 impl Failure {
     fn usage(text: impl Into<String>) -> Self {
-        Self { text: text.into(), has_lines: false, code: USAGE }
+        Self {
+            text: text.into(),
+            has_lines: false,
+            code: USAGE,
+        }
     }
 }

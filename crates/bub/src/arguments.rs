@@ -25,7 +25,8 @@ bub is a hook-first agent runtime. What to do next:
   bub --help          list all commands and options
 ";
 
-const WHICH_WORKSPACE: &str = "it is not clear which workspace is meant; put `-w DIR` before the command";
+const WHICH_WORKSPACE: &str =
+    "it is not clear which workspace is meant; put `-w DIR` before the command";
 
 /// What came of reading the command line.
 pub(crate) enum Parsed {
@@ -57,25 +58,36 @@ pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Pa
     match whole(commands).try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
             // A plugin's command may take `-w` for a value of its own.
-            Some(_) if matches.get_one::<PathBuf>("workspace").map(PathBuf::as_path) != used => {
+            Some(_)
+                if matches
+                    .get_one::<PathBuf>("workspace")
+                    .map(PathBuf::as_path)
+                    != used =>
+            {
                 Parsed::Wrong(WHICH_WORKSPACE.to_owned())
             }
             Some((name, own)) => Parsed::Command(name.to_owned(), own.clone()),
             None => Parsed::Nothing,
         },
-        Err(error) if error.use_stderr() => Parsed::Wrong(one_line(&error, &help_command(args, commands))),
+        Err(error) if error.use_stderr() => {
+            Parsed::Wrong(one_line(&error, &help_command(args, commands)))
+        }
         Err(error) => Parsed::Print(error.render().to_string()),
     }
 }
 
 /// The whole command line.
 pub(crate) fn whole(commands: &[CliCommand]) -> Command {
-    commands.iter().fold(root(), |root, known| root.subcommand(known.command.clone()))
+    commands
+        .iter()
+        .fold(root(), |root, known| root.subcommand(known.command.clone()))
 }
 
 fn root() -> Command {
     Command::new("bub")
-        .about("A hook-first agent runtime: every stage of a turn is a hook, every fact is on a tape")
+        .about(
+            "A hook-first agent runtime: every stage of a turn is a hook, every fact is on a tape",
+        )
         .version(env!("CARGO_PKG_VERSION"))
         .after_help(EXIT_CODES)
         .subcommand_value_name("COMMAND")
@@ -121,27 +133,44 @@ pub(crate) fn workspace(args: &[OsString]) -> Option<PathBuf> {
 pub(crate) fn verbosity(args: &[OsString]) -> u64 {
     let count = |arg: &OsString| match arg.as_bytes() {
         b"--verbose" => 1,
-        [b'-', letters @ ..] if letters.iter().all(|letter| *letter == b'v') => letters.len() as u64,
+        [b'-', letters @ ..] if letters.iter().all(|letter| *letter == b'v') => {
+            letters.len() as u64
+        }
         _ => 0,
     };
-    args.iter().skip(1).take_while(|arg| *arg != "--").map(count).sum()
+    args.iter()
+        .skip(1)
+        .take_while(|arg| *arg != "--")
+        .map(count)
+        .sum()
 }
 
 fn attached_value(arg: &OsStr) -> Option<PathBuf> {
     let bytes = arg.as_bytes();
-    let value = bytes.strip_prefix(b"--workspace=").or_else(|| bytes.strip_prefix(b"-w"))?;
-    Some(PathBuf::from(OsStr::from_bytes(value.strip_prefix(b"=").unwrap_or(value))))
+    let value = bytes
+        .strip_prefix(b"--workspace=")
+        .or_else(|| bytes.strip_prefix(b"-w"))?;
+    Some(PathBuf::from(OsStr::from_bytes(
+        value.strip_prefix(b"=").unwrap_or(value),
+    )))
 }
 
 /// Says why a directory cannot be the workspace.
 pub(crate) fn check_workspace(workspace: &Path) -> Result<(), String> {
     match workspace.canonicalize().and_then(std::fs::metadata) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(format!("workspace `{}` is not a directory; name another", workspace.display())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            Err(format!("workspace `{}` does not exist; create it or name another", workspace.display()))
-        }
-        Err(error) => Err(format!("workspace `{}` cannot be used: {error}", workspace.display())),
+        Ok(_) => Err(format!(
+            "workspace `{}` is not a directory; name another",
+            workspace.display()
+        )),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
+            "workspace `{}` does not exist; create it or name another",
+            workspace.display()
+        )),
+        Err(error) => Err(format!(
+            "workspace `{}` cannot be used: {error}",
+            workspace.display()
+        )),
     }
 }
 
@@ -163,7 +192,11 @@ fn one_line(error: &clap::Error, help: &str) -> String {
 
 /// How to get help on what was typed: on the command, when it is one.
 fn help_command(args: &[OsString], commands: &[CliCommand]) -> String {
-    let is_known = |arg: &&OsString| commands.iter().any(|known| *arg == known.command.get_name());
+    let is_known = |arg: &&OsString| {
+        commands
+            .iter()
+            .any(|known| *arg == known.command.get_name())
+    };
     match args.iter().skip(1).find(is_known) {
         Some(command) => format!("bub {} --help", command.display()),
         None => "bub --help".to_owned(),

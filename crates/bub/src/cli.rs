@@ -42,7 +42,9 @@ fn client(settings: &Settings) -> ModelClient {
 
 /// The settings of the program.
 fn settings(framework: &Framework) -> Result<Arc<Settings>> {
-    framework.service::<Settings>().ok_or_else(|| Error::config("the program has no settings as a service"))
+    framework
+        .service::<Settings>()
+        .ok_or_else(|| Error::config("the program has no settings as a service"))
 }
 
 /// Registers the builtin commands, in the order in which help lists them.
@@ -81,7 +83,8 @@ impl Commands {
     }
 
     fn save_state(&self, partial_output: &str, error: Option<&Error>) {
-        self.flaw.note_partial(if error.is_some() { partial_output } else { "" });
+        self.flaw
+            .note_partial(if error.is_some() { partial_output } else { "" });
     }
 
     fn on_error(&self, stage: &str, error: &Error) {

@@ -3,8 +3,12 @@
 use std::{ffi::OsString, sync::Arc, time::Duration};
 
 use bub_agent::shell::Launcher;
-use bub_kernel::{Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision, hooks::HOOKS};
-use bub_plugin::{Descriptor, External, ExternalPlugin, Host, Installed, Limits, Manifest, Record, Setup};
+use bub_kernel::{
+    Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision, hooks::HOOKS,
+};
+use bub_plugin::{
+    Descriptor, External, ExternalPlugin, Host, Installed, Limits, Manifest, Record, Setup,
+};
 use bub_settings::{Declared as _, Found, Settings, core};
 use serde_json::{Map, Value};
 
@@ -28,21 +32,34 @@ pub(crate) fn load(settings: &mut Settings) -> Loaded {
         Ok(installed) => installed,
         Err(error) => {
             tracing::error!("plugin.list_unreadable error={}", error.message());
-            loaded.denials.push(format!("the list of plugins cannot be read: {}", error.message()));
+            loaded.denials.push(format!(
+                "the list of plugins cannot be read: {}",
+                error.message()
+            ));
             return loaded;
         }
     };
-    for record in installed.plugins.into_iter().filter(|record| record.enabled) {
+    for record in installed
+        .plugins
+        .into_iter()
+        .filter(|record| record.enabled)
+    {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
         let made = check(&record).and_then(|()| {
-            settings.register(record.manifest.section()).map_err(|error| Error::config(error.to_string()))?;
+            settings
+                .register(record.manifest.section())
+                .map_err(|error| Error::config(error.to_string()))?;
             Ok((setup(&record, settings)?, record.descriptor))
         });
         loaded.take(name, is_guard, made);
     }
     for damaged in installed.damaged {
-        loaded.take(damaged.name().to_owned(), damaged.is_guard(), Err(Error::config(damaged.problem)));
+        loaded.take(
+            damaged.name().to_owned(),
+            damaged.is_guard(),
+            Err(Error::config(damaged.problem)),
+        );
     }
     loaded
 }
@@ -67,9 +84,10 @@ impl Loaded {
     pub(crate) fn add_to(mut self, mut builder: FrameworkBuilder) -> FrameworkBuilder {
         for (name, made) in std::mem::take(&mut self.plugins) {
             let made = match made {
-                Ok((_, descriptor)) if builder.has_plugin(&name) => {
-                    Err((descriptor.is_guard(), Error::config("another plugin of this program has its name")))
-                }
+                Ok((_, descriptor)) if builder.has_plugin(&name) => Err((
+                    descriptor.is_guard(),
+                    Error::config("another plugin of this program has its name"),
+                )),
                 Ok(made) => Ok(made),
                 // That a guard is missing is known.
                 Err(error) => Err((false, error)),
@@ -99,12 +117,22 @@ impl AbsentGuards {
 
 /// Checks what a plugin wants to be against what there is already.
 pub(crate) fn check(record: &Record) -> Result<()> {
-    let Record { manifest, descriptor, .. } = record;
-    manifest.problem().map_or(Ok(()), |why| Err(Error::config(why)))?;
+    let Record {
+        manifest,
+        descriptor,
+        ..
+    } = record;
+    manifest
+        .problem()
+        .map_or(Ok(()), |why| Err(Error::config(why)))?;
     descriptor.check()?;
-    let is_builtin = |name: &str| bub_channels::NAMES.contains(&name) || name == bub_terminal::channel::NAME;
+    let is_builtin =
+        |name: &str| bub_channels::NAMES.contains(&name) || name == bub_terminal::channel::NAME;
     if let Some(channel) = descriptor.channels.iter().find(|own| is_builtin(&own.name)) {
-        return Err(Error::config(format!("there is a channel `{}` already", channel.name)));
+        return Err(Error::config(format!(
+            "there is a channel `{}` already",
+            channel.name
+        )));
     }
     check_settings(manifest)
 }
@@ -112,10 +140,16 @@ pub(crate) fn check(record: &Record) -> Result<()> {
 /// `BUB_OPENAI_API_KEY` is the key of a provider, however a plugin and its setting share that name; it may be a provider
 /// that is only known later.
 pub(crate) fn check_settings(manifest: &Manifest) -> Result<()> {
-    let of_providers = [core::API_KEY.setting(), core::API_BASE.setting(), core::API_KEY_COMMAND.setting()];
+    let of_providers = [
+        core::API_KEY.setting(),
+        core::API_BASE.setting(),
+        core::API_KEY_COMMAND.setting(),
+    ];
     for own in &manifest.settings {
         let variable = format!("BUB_{}_{}", manifest.name, own.name).to_ascii_uppercase();
-        if of_providers.iter().any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
+        if of_providers
+            .iter()
+            .any(|key| variable.ends_with(&format!("_{}", key.key().to_ascii_uppercase())))
         {
             return Err(Error::config(format!(
                 "{variable} is a setting of a provider; call `{}` otherwise",
@@ -126,17 +160,23 @@ pub(crate) fn check_settings(manifest: &Manifest) -> Result<()> {
     Ok(())
 }
 
-fn make((setup, descriptor): (Setup, Descriptor), context: &PluginContext<'_>) -> Result<ExternalPlugin> {
+fn make(
+    (setup, descriptor): (Setup, Descriptor),
+    context: &PluginContext<'_>,
+) -> Result<ExternalPlugin> {
     let settings = context.service::<Settings>();
-    let settings =
-        settings.ok_or_else(|| Error::config("a plugin needs the program's settings as a service"))?;
+    let settings = settings
+        .ok_or_else(|| Error::config("a plugin needs the program's settings as a service"))?;
     let host = Host {
         framework: context.framework.clone(),
         workspace: context.workspace.to_owned(),
         settings,
         launcher: context.service::<Launcher>(),
     };
-    Ok(ExternalPlugin::new(External::new(setup, descriptor, host), context))
+    Ok(ExternalPlugin::new(
+        External::new(setup, descriptor, host),
+        context,
+    ))
 }
 
 /// How a plugin is run, with what the configuration says about it.
@@ -148,10 +188,19 @@ pub(crate) fn setup(record: &Record, settings: &Settings) -> Result<Setup> {
         Some(Value::Object(own)) => own.clone(),
         Some(_) => return Err(wrong(name, "", "has to be a map with `limits` and `role`")),
     };
-    if let Some(key) = own.keys().find(|key| !matches!(key.as_str(), "limits" | "role")) {
-        return Err(wrong(name, &format!(".{key}"), "is not known; there are `limits` and `role`"));
+    if let Some(key) = own
+        .keys()
+        .find(|key| !matches!(key.as_str(), "limits" | "role"))
+    {
+        return Err(wrong(
+            name,
+            &format!(".{key}"),
+            "is not known; there are `limits` and `role`",
+        ));
     }
-    let role = own.get("role").map(|role| role.as_str().and_then(Role::from_name));
+    let role = own
+        .get("role")
+        .map(|role| role.as_str().and_then(Role::from_name));
     let wrong_role = || wrong(name, ".role", "has to be guest, member or owner");
     Ok(Setup {
         name: name.clone(),
@@ -177,7 +226,13 @@ fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
     let given = match given {
         None | Some(Value::Null) => return Ok(limits),
         Some(Value::Object(given)) => given,
-        Some(_) => return Err(wrong(name, ".limits", &format!("has to be a map with {KNOWN}"))),
+        Some(_) => {
+            return Err(wrong(
+                name,
+                ".limits",
+                &format!("has to be a map with {KNOWN}"),
+            ));
+        }
     };
     for (key, value) in given {
         let place = format!(".limits.{key}");
@@ -194,12 +249,24 @@ fn limits(name: &str, given: Option<&Value>) -> Result<Limits> {
                 for (hook, value) in hooks {
                     let place = format!("{place}.{hook}");
                     if !HOOKS.iter().any(|known| known.name == hook) {
-                        return Err(wrong(name, &place, "is no hook; `bub hooks --all` shows them"));
+                        return Err(wrong(
+                            name,
+                            &place,
+                            "is no hook; `bub hooks --all` shows them",
+                        ));
                     }
-                    limits.hooks.insert(hook.clone(), seconds(name, &place, value)?);
+                    limits
+                        .hooks
+                        .insert(hook.clone(), seconds(name, &place, value)?);
                 }
             }
-            _ => return Err(wrong(name, &place, &format!("is not known; there are {KNOWN}"))),
+            _ => {
+                return Err(wrong(
+                    name,
+                    &place,
+                    &format!("is not known; there are {KNOWN}"),
+                ));
+            }
         }
     }
     Ok(limits)
@@ -213,13 +280,20 @@ fn seconds(name: &str, place: &str, value: &Value) -> Result<Duration> {
 
 /// Its own settings, secrets included: they are its own.
 fn config(record: &Record, settings: &Settings) -> Value {
-    let value = |name: &str| match settings.get_value(&format!("{}.{name}", record.manifest.name)).ok()? {
+    let value = |name: &str| match settings
+        .get_value(&format!("{}.{name}", record.manifest.name))
+        .ok()?
+    {
         Found::Value(value) => Some(value),
         Found::Secret(secret) => Some(secret.expose().into()),
     };
     let entries = record.manifest.settings.iter();
     let entries = entries.filter_map(|entry| Some((entry.name.clone(), value(&entry.name)?)));
-    Value::Object(entries.filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>())
+    Value::Object(
+        entries
+            .filter(|(_, value)| !value.is_null())
+            .collect::<Map<_, _>>(),
+    )
 }
 
 /// Where a plugin that is being added stands.

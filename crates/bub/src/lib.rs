@@ -50,12 +50,13 @@ pub fn app() -> App {
 /// Everything a plugin needs.
 pub mod prelude {
     pub use bub_kernel::{
-        Admission, BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRouter, CliApp,
-        CliCommand, CliContext, Decision, Envelope, Error, ErrorKind, Fields, Framework, FrameworkRef,
-        Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler,
-        ModelOption, ModelOptions, ModelStream, Plugin, PluginContext, Prompt, Provided, Result, ScopeGuard,
-        State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
-        ToolDecision, ToolOutcome, ToolSpec, TurnOptions, TurnResult, TurnSnapshot,
+        Admission, BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRouter,
+        CliApp, CliCommand, CliContext, Decision, Envelope, Error, ErrorKind, Fields, Framework,
+        FrameworkRef, Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem,
+        MediaKind, MessageHandler, ModelOption, ModelOptions, ModelStream, Plugin, PluginContext,
+        Prompt, Provided, Result, ScopeGuard, State, StatePatch, SteeringInbox, StreamEvent, Tool,
+        ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, TurnOptions,
+        TurnResult, TurnSnapshot,
         hooks::{Next, args, point},
     };
     pub use bub_macros::{hooks, tool};

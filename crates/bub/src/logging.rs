@@ -62,7 +62,9 @@ fn shown_by() -> MutexGuard<'static, Option<Teller>> {
 pub(crate) fn start(settings: &Settings, verbosity: u64) {
     let by_words = settings.get(&core::LOG_FILTER).filter(|_| verbosity == 0);
     let usual = || Filter::at(verbosity.max(settings.get(&core::VERBOSE)));
-    let filter = by_words.and_then(|words| Filter::parse(&words)).unwrap_or_else(usual);
+    let filter = by_words
+        .and_then(|words| Filter::parse(&words))
+        .unwrap_or_else(usual);
     let unusable = file_problem(settings);
     let file = settings.get(&core::LOG_FILE).filter(|_| unusable.is_none());
     let file = file.map(|path| LogFile::new(path, settings.get(&core::LOG_FILE_SIZE)));
@@ -87,12 +89,21 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
 pub(crate) fn file_problem(settings: &Settings) -> Option<String> {
     let path = settings.get(&core::LOG_FILE)?;
     let problem = file::problem(&path, settings.config_file())?;
-    Some(format!("the log file `{}` cannot be used: {problem}", path.display()))
+    Some(format!(
+        "the log file `{}` cannot be used: {problem}",
+        path.display()
+    ))
 }
 
 fn wants_colour(settings: &Settings) -> bool {
-    let refused = settings.environment().get("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let dumb = settings.environment().get("TERM").is_some_and(|name| name == "dumb");
+    let refused = settings
+        .environment()
+        .get("NO_COLOR")
+        .is_some_and(|value| !value.is_empty());
+    let dumb = settings
+        .environment()
+        .get("TERM")
+        .is_some_and(|name| name == "dumb");
     !refused && !dumb
 }
 
@@ -140,20 +151,32 @@ impl Subscriber for Log {
             let teller = shown_by().clone();
             if let Some(teller) = teller {
                 let text = line.human(false);
-                teller.tell_soon(Happening::Remark(self.redactor.redact(text.trim_end()).into_owned()));
+                teller.tell_soon(Happening::Remark(
+                    self.redactor.redact(text.trim_end()).into_owned(),
+                ));
             } else {
-                let text = if self.is_json { line.json() } else { line.human(self.colour) };
+                let text = if self.is_json {
+                    line.json()
+                } else {
+                    line.human(self.colour)
+                };
                 // Nothing sensible is left to do when standard error is gone.
-                let _ = std::io::stderr().lock().write_all(self.redactor.redact(&text).as_bytes());
+                let _ = std::io::stderr()
+                    .lock()
+                    .write_all(self.redactor.redact(&text).as_bytes());
             }
         }
         if let Some(file) = &self.file {
             let text = line.json();
-            let failed =
-                file.lock().unwrap_or_else(PoisonError::into_inner).write(&self.redactor.redact(&text));
+            let failed = file
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .write(&self.redactor.redact(&text));
             // Outside of the lock: this comes here again.
             if let Err(error) = failed {
-                tracing::warn!("the log file cannot be written, so lines are missing in it: {error}");
+                tracing::warn!(
+                    "the log file cannot be written, so lines are missing in it: {error}"
+                );
             }
         }
     }

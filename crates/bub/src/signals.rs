@@ -35,7 +35,10 @@ impl Stop {
 
 /// Starts listening, on the current runtime.
 pub(crate) fn listen() -> Stop {
-    listen_to(&[(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)])
+    listen_to(&[
+        (SignalKind::interrupt(), 130),
+        (SignalKind::terminate(), 143),
+    ])
 }
 
 /// The same for whoever knows better what Ctrl-C means.
@@ -48,9 +51,17 @@ static HEARD: Once = Once::new();
 
 fn listen_to(signals: &[(SignalKind, u8)]) -> Stop {
     HEARD.call_once(|| {});
-    let stop = Stop { token: CancellationToken::new(), code: Arc::new(AtomicU8::new(1)) };
+    let stop = Stop {
+        token: CancellationToken::new(),
+        code: Arc::new(AtomicU8::new(1)),
+    };
     each(signals, |received, code| {
-        drop(tokio::spawn(watch(received, stop.token(), Arc::clone(&stop.code), code)));
+        drop(tokio::spawn(watch(
+            received,
+            stop.token(),
+            Arc::clone(&stop.code),
+            code,
+        )));
     });
     stop
 }
@@ -80,19 +91,31 @@ pub(crate) fn next_interrupt() -> oneshot::Receiver<()> {
 
 /// From now on a signal ends the program with the terminal as it was, unless a command has listened before.
 pub(crate) fn end_at_once() {
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return;
+    };
     let _entered = runtime.enter();
     HEARD.call_once(|| {
-        each(&[(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)], |received, code| {
-            drop(tokio::spawn(end(received, code)));
-        });
+        each(
+            &[
+                (SignalKind::interrupt(), 130),
+                (SignalKind::terminate(), 143),
+            ],
+            |received, code| {
+                drop(tokio::spawn(end(received, code)));
+            },
+        );
     });
 }
 
 async fn end(mut received: Signal, code: u8) {
     while received.recv().await.is_some() {
-        let asking = (code == 130).then(|| ASKING.lock().unwrap_or_else(PoisonError::into_inner).take());
-        if asking.flatten().is_none_or(|asking| asking.send(()).is_err()) {
+        let asking =
+            (code == 130).then(|| ASKING.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if asking
+            .flatten()
+            .is_none_or(|asking| asking.send(()).is_err())
+        {
             exit(code);
         }
     }
@@ -102,7 +125,9 @@ async fn end(mut received: Signal, code: u8) {
 fn ignores_hangup() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+    ignored
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & 1 == 1)
 }
 
 async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU8>, own_code: u8) {
@@ -124,10 +149,17 @@ pub(crate) fn remove_at_end(file: Option<PathBuf>) {
     *TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner) = file;
 }
 
-#[expect(clippy::exit, reason = "nothing that still runs may keep the program from ending")]
+#[expect(
+    clippy::exit,
+    reason = "nothing that still runs may keep the program from ending"
+)]
 fn exit(code: u8) {
     bub_terminal::tty::restore();
-    if let Some(file) = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(file) = TEMPORARY
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take()
+    {
         let _ = std::fs::remove_file(file);
     }
     std::process::exit(i32::from(code));

@@ -12,8 +12,8 @@ use std::{
 };
 
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, CancellationToken, Error, ErrorKind, Result, Role, Sender, State,
-    ToolSpec,
+    ApprovalAnswer, ApprovalRequest, CancellationToken, Error, ErrorKind, Result, Role, Sender,
+    State, ToolSpec,
     hooks::{HookSet, args, point},
 };
 use bub_settings::Redactor;
@@ -88,12 +88,19 @@ impl Approval {
     /// Uses the approval up for a call. An error when it was not given, or was given for another call.
     pub fn spend(self, tool: &str, arguments: &Map<String, Value>) -> Result<()> {
         let why = match self.decision {
-            Decision::Approved if self.tool == tool && self.arguments == *arguments => return Ok(()),
+            Decision::Approved if self.tool == tool && self.arguments == *arguments => {
+                return Ok(());
+            }
             Decision::Approved => "the approval was given for another call".to_owned(),
             Decision::Expired => format!("nobody approved it within {} s", self.elapsed.as_secs()),
-            Decision::Denied => self.reason.unwrap_or_else(|| "the person who was asked said no".to_owned()),
+            Decision::Denied => self
+                .reason
+                .unwrap_or_else(|| "the person who was asked said no".to_owned()),
             Decision::Failed => {
-                format!("nobody could be asked: {}", self.reason.as_deref().unwrap_or("no reason given"))
+                format!(
+                    "nobody could be asked: {}",
+                    self.reason.as_deref().unwrap_or("no reason given")
+                )
             }
         };
         Err(denied(tool, &why))
@@ -127,7 +134,10 @@ impl Approvals {
         let started = Instant::now();
         let request = request(&question, state)?;
         let waiting = self.open(&request, started + request.expires);
-        let args = args::RequestApproval { request: &request, state };
+        let args = args::RequestApproval {
+            request: &request,
+            state,
+        };
         let answer = tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(Error::new(ErrorKind::Cancelled, "the turn was cancelled")),
@@ -140,7 +150,11 @@ impl Approvals {
             None => (Decision::Expired, None, None),
             Some(Ok(Some(ApprovalAnswer::Approved))) => (Decision::Approved, Some(by), None),
             Some(Ok(Some(ApprovalAnswer::Denied(reason)))) => (Decision::Denied, Some(by), reason),
-            Some(Ok(None)) => (Decision::Failed, None, Some("nothing here asks people".to_owned())),
+            Some(Ok(None)) => (
+                Decision::Failed,
+                None,
+                Some("nothing here asks people".to_owned()),
+            ),
             Some(Err(error)) => {
                 // The failure of the call says it, too.
                 let why = error.message();
@@ -149,7 +163,14 @@ impl Approvals {
             }
         };
         let (tool, arguments) = (question.tool.name.clone(), question.arguments.clone());
-        Ok(Approval { decision, by, reason, elapsed: started.elapsed(), tool, arguments })
+        Ok(Approval {
+            decision,
+            by,
+            reason,
+            elapsed: started.elapsed(),
+            tool,
+            arguments,
+        })
     }
 
     /// Takes a person's answer. It is refused, with the reason, unless the request waits and the answer comes from the
@@ -157,7 +178,10 @@ impl Approvals {
     pub fn answer(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
         let refused = |why: &str| Err(Error::invalid_input(why));
         let mut pending = self.lock();
-        let Some(found) = pending.get_mut(id).filter(|found| Instant::now() < found.deadline) else {
+        let Some(found) = pending
+            .get_mut(id)
+            .filter(|found| Instant::now() < found.deadline)
+        else {
             return refused("there is no such request; it was answered or has expired");
         };
         let asker = &found.sender;
@@ -174,7 +198,9 @@ impl Approvals {
         };
         found.by = Some(by.clone());
         // Whoever waited may have gone; then there is nothing to decide any more.
-        to_hook.send(answer).or_else(|_| refused("the request is no longer waited for"))
+        to_hook
+            .send(answer)
+            .or_else(|_| refused("the request is no longer waited for"))
     }
 
     /// Waits for a person's answer. What the builtin `request_approval` does.
@@ -186,9 +212,18 @@ impl Approvals {
     fn open(&self, request: &ApprovalRequest, deadline: Instant) -> Waiting<'_> {
         let (to_hook, from_person) = oneshot::channel();
         let (to_hook, from_person) = (Some(to_hook), Some(from_person));
-        let pending = Pending { sender: request.sender.clone(), deadline, to_hook, from_person, by: None };
+        let pending = Pending {
+            sender: request.sender.clone(),
+            deadline,
+            to_hook,
+            from_person,
+            by: None,
+        };
         self.lock().insert(request.id.clone(), pending);
-        Waiting { approvals: self, id: request.id.clone() }
+        Waiting {
+            approvals: self,
+            id: request.id.clone(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Pending>> {
@@ -216,14 +251,16 @@ impl Drop for Waiting<'_> {
 
 fn request(question: &Question<'_>, state: &State) -> Result<ApprovalRequest> {
     let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
+    getrandom::fill(&mut random)
+        .map_err(|error| Error::unknown(format!("no random numbers: {error}")))?;
     let id = random.iter().fold(String::new(), |mut id, byte| {
         let _ = write!(id, "{byte:02x}");
         id
     });
     let arguments = question.arguments.iter();
-    let arguments =
-        arguments.map(|(name, value)| (name.clone(), redacted(question.redactor, value))).collect();
+    let arguments = arguments
+        .map(|(name, value)| (name.clone(), redacted(question.redactor, value)))
+        .collect();
     let verdict = question.verdict;
     Ok(ApprovalRequest {
         id,
@@ -232,7 +269,10 @@ fn request(question: &Question<'_>, state: &State) -> Result<ApprovalRequest> {
         sender: Sender::clone(&state.sender()),
         session_id: state.get_str("session_id").unwrap_or_default(),
         expires: question.timeout,
-        reason: verdict.reason.clone().unwrap_or_else(|| verdict.rule.clone()),
+        reason: verdict
+            .reason
+            .clone()
+            .unwrap_or_else(|| verdict.rule.clone()),
     })
 }
 
@@ -241,7 +281,9 @@ fn redacted(redactor: &Redactor, value: &Value) -> Value {
         Value::String(text) => Value::String(redactor.redact(text).into_owned()),
         Value::Array(items) => items.iter().map(|item| redacted(redactor, item)).collect(),
         Value::Object(map) => {
-            let clean = map.iter().map(|(name, value)| (name.clone(), redacted(redactor, value)));
+            let clean = map
+                .iter()
+                .map(|(name, value)| (name.clone(), redacted(redactor, value)));
             Value::Object(clean.collect())
         }
         other => other.clone(),

@@ -2,7 +2,8 @@
 
 /// Whether the whole text fits the pattern, where a wildcard may stand only for characters that `wild` accepts.
 pub(super) fn matches(pattern: &str, text: &str, wild: impl Fn(char) -> bool) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
     let (mut p, mut t) = (0, 0);
     // Where to go on when the rest does not fit: the last star takes one character more.
     let mut star: Option<(usize, usize)> = None;
@@ -51,9 +52,14 @@ mod tests {
         ] {
             assert!(any(pattern, text), "{pattern} {text}");
         }
-        for (pattern, text) in
-            [("", "x"), ("fs.*", "xfs.read"), ("fs.", "fs.read"), ("?", ""), ("a*b", "abc"), ("a*b*c", "acb")]
-        {
+        for (pattern, text) in [
+            ("", "x"),
+            ("fs.*", "xfs.read"),
+            ("fs.", "fs.read"),
+            ("?", ""),
+            ("a*b", "abc"),
+            ("a*b*c", "acb"),
+        ] {
             assert!(!any(pattern, text), "{pattern} {text}");
         }
     }
@@ -72,6 +78,10 @@ mod tests {
     #[test]
     fn a_pattern_full_of_stars_takes_no_ages() {
         let text = "a".repeat(20_000);
-        assert!(!matches(&"*a".repeat(50).replace("**", "*"), &format!("{text}b"), |_| true));
+        assert!(!matches(
+            &"*a".repeat(50).replace("**", "*"),
+            &format!("{text}b"),
+            |_| true
+        ));
     }
 }

@@ -54,13 +54,25 @@ pub struct Rule {
 }
 
 impl Rule {
-    pub(super) fn read(mut map: Map<String, Value>, number: usize, origin: Origin) -> Result<Self, String> {
+    pub(super) fn read(
+        mut map: Map<String, Value>,
+        number: usize,
+        origin: Origin,
+    ) -> Result<Self, String> {
         const KEYS: &str = "roles, channels, tools, arguments, action, reason";
         let mut take = |key: &str| map.shift_remove(key).filter(|value| !value.is_null());
-        let roles = take("roles").map(|value| list("roles", value)).transpose()?;
-        let roles = roles.map(|names| names.iter().map(|name| role(name)).collect()).transpose()?;
-        let channels = take("channels").map(|value| list("channels", value)).transpose()?;
-        let tools = take("tools").map(|value| list("tools", value)).transpose()?;
+        let roles = take("roles")
+            .map(|value| list("roles", value))
+            .transpose()?;
+        let roles = roles
+            .map(|names| names.iter().map(|name| role(name)).collect())
+            .transpose()?;
+        let channels = take("channels")
+            .map(|value| list("channels", value))
+            .transpose()?;
+        let tools = take("tools")
+            .map(|value| list("tools", value))
+            .transpose()?;
         let tools = tools.map(|tools| tools.iter().map(|tool| plain(tool)).collect());
         let arguments = match take("arguments") {
             None => Vec::new(),
@@ -69,32 +81,52 @@ impl Rule {
                     Some(pattern) => Ok((name, pattern)),
                     None => Err(format!("the pattern of argument `{name}` must be text")),
                 };
-                patterns.into_iter().map(pattern).collect::<Result<_, _>>()?
+                patterns
+                    .into_iter()
+                    .map(pattern)
+                    .collect::<Result<_, _>>()?
             }
             Some(_) => return Err("`arguments` must be a map of name to pattern".to_owned()),
         };
         let action = take("action").as_ref().and_then(text);
-        let action = action.and_then(|name| Action::ALL.into_iter().find(|action| action.name() == name));
+        let action =
+            action.and_then(|name| Action::ALL.into_iter().find(|action| action.name() == name));
         let action = action.ok_or("`action` must be one of allow, ask, deny")?;
-        let reason = take("reason").map(|value| text(&value).ok_or("`reason` must be text")).transpose()?;
+        let reason = take("reason")
+            .map(|value| text(&value).ok_or("`reason` must be text"))
+            .transpose()?;
         match map.keys().next() {
             Some(unknown) => Err(format!("there is no `{unknown}`; a rule has {KEYS}")),
-            None => Ok(Self { number, origin, roles, channels, tools, arguments, action, reason }),
+            None => Ok(Self {
+                number,
+                origin,
+                roles,
+                channels,
+                tools,
+                arguments,
+                action,
+                reason,
+            }),
         }
     }
 
     /// Whether it is about that call.
     pub(super) fn fits(&self, sender: &Sender, tool: &str, arguments: &Map<String, Value>) -> bool {
         let any = |patterns: &Option<Vec<String>>, text: &str| {
-            patterns
-                .as_ref()
-                .is_none_or(|all| all.iter().any(|pattern| glob::matches(pattern, text, |_| true)))
+            patterns.as_ref().is_none_or(|all| {
+                all.iter()
+                    .any(|pattern| glob::matches(pattern, text, |_| true))
+            })
         };
-        self.roles.as_ref().is_none_or(|roles| roles.contains(&sender.role))
+        self.roles
+            .as_ref()
+            .is_none_or(|roles| roles.contains(&sender.role))
             && any(&self.channels, &sender.channel)
             && any(&self.tools, &plain(tool))
             && self.arguments.iter().all(|(name, pattern)| {
-                arguments.get(name).is_some_and(|value| self.argument_fits(name, pattern, value))
+                arguments
+                    .get(name)
+                    .is_some_and(|value| self.argument_fits(name, pattern, value))
             })
     }
 
@@ -103,7 +135,9 @@ impl Rule {
         if self.action != Action::Allow {
             return suspects(pattern, value);
         }
-        let Some(text) = text(value) else { return false };
+        let Some(text) = text(value) else {
+            return false;
+        };
         let climbs = text.contains("..") && !pattern.contains("..");
         let is_shell = matches!(name, "cmd" | "command");
         !climbs && glob::matches(pattern, &text, |c| !is_shell || is_harmless_in_shell(c))
@@ -125,17 +159,26 @@ impl Rule {
             return Some(format!("there is no tool `{pattern}`"));
         }
         let about: Vec<_> = patterns.into_iter().flat_map(named).collect();
-        let has =
-            |name: &str| about.iter().any(|spec| spec.parameters().iter().any(|(known, _)| *known == name));
+        let has = |name: &str| {
+            about
+                .iter()
+                .any(|spec| spec.parameters().iter().any(|(known, _)| *known == name))
+        };
         let (name, _) = self.arguments.iter().find(|(name, _)| !has(name))?;
         let known = match about.as_slice() {
             [spec] => {
-                let there: Vec<&str> = spec.parameters().into_iter().map(|(name, _)| name).collect();
+                let there: Vec<&str> = spec
+                    .parameters()
+                    .into_iter()
+                    .map(|(name, _)| name)
+                    .collect();
                 format!("; `{}` has {}", spec.name, there.join(", "))
             }
             _ => String::new(),
         };
-        Some(format!("no tool that it is about has an argument `{name}`{known}"))
+        Some(format!(
+            "no tool that it is about has an argument `{name}`{known}"
+        ))
     }
 
     /// The rule in one line.
@@ -143,12 +186,17 @@ impl Rule {
         let list = |all: &Option<Vec<String>>, none: &str| {
             all.as_ref().map_or(none.to_owned(), |all| all.join(", "))
         };
-        let roles =
-            self.roles.as_ref().map(|roles| roles.iter().map(|role| role.name().to_owned()).collect());
+        let roles = self
+            .roles
+            .as_ref()
+            .map(|roles| roles.iter().map(|role| role.name().to_owned()).collect());
         let mut line = format!("{} {}", self.action.name(), list(&self.tools, "*"));
         if !self.arguments.is_empty() {
-            let pairs: Vec<_> =
-                self.arguments.iter().map(|(name, pattern)| format!("{name}={pattern}")).collect();
+            let pairs: Vec<_> = self
+                .arguments
+                .iter()
+                .map(|(name, pattern)| format!("{name}={pattern}"))
+                .collect();
             let _ = write!(line, " ({})", pairs.join(", "));
         }
         let _ = write!(line, " for {}", list(&roles, "everybody"));
@@ -184,7 +232,8 @@ fn plain(tool: &str) -> String {
 }
 
 fn role(name: &str) -> Result<Role, String> {
-    Role::from_name(name).ok_or_else(|| format!("there is no role `{name}`; roles are owner, member, guest"))
+    Role::from_name(name)
+        .ok_or_else(|| format!("there is no role `{name}`; roles are owner, member, guest"))
 }
 
 /// One text or several.

@@ -43,19 +43,34 @@ impl TurnTape {
 
     /// Finds the question of an earlier delivery, and how far its turn got. The search goes back from the end of the
     /// tape, and only after a crash.
-    pub(super) async fn look_back(&mut self, framework: &Framework, session_id: &str) -> Result<()> {
-        let Some(delivery) = self.delivery.clone().filter(|delivery| delivery.attempt > 1) else {
+    pub(super) async fn look_back(
+        &mut self,
+        framework: &Framework,
+        session_id: &str,
+    ) -> Result<()> {
+        let Some(delivery) = self
+            .delivery
+            .clone()
+            .filter(|delivery| delivery.attempt > 1)
+        else {
             return Ok(());
         };
         let mut found = None;
         let (mut since, mut heard) = (Vec::new(), Vec::new());
-        let mut newest = self.tape.store().read(self.tape.name(), Span::ALL.newest_first());
+        let mut newest = self
+            .tape
+            .store()
+            .read(self.tape.name(), Span::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
             match &found {
-                None if inbound_id(&entry) == Some(delivery.inbound_id.as_str()) => found = Some(entry),
+                None if inbound_id(&entry) == Some(delivery.inbound_id.as_str()) => {
+                    found = Some(entry)
+                }
                 None => since.push(entry),
                 // What waited for the turn stands before its question.
-                Some(question) if run_id(&entry).is_none() || run_id(&entry) == run_id(question) => {
+                Some(question)
+                    if run_id(&entry).is_none() || run_id(&entry) == run_id(question) =>
+                {
                     heard.extend(inbound_id(&entry).map(str::to_owned));
                 }
                 Some(_) => break,
@@ -69,7 +84,8 @@ impl TurnTape {
         }
         if question.meta.contains_key(STEERED) {
             // It was part of a turn that is over, whose end its person knows: only that is not written down.
-            self.append(vec![self.redelivered("heard by an earlier turn")]).await?;
+            self.append(vec![self.redelivered("heard by an earlier turn")])
+                .await?;
             lock(&self.progress).asked = Some(question.id);
             self.resumed = Some(Resumed::Answered(String::new()));
             return Ok(());
@@ -83,7 +99,10 @@ impl TurnTape {
         }
         lock(&self.progress).asked = Some(question.id);
         lock(&self.progress).was_replaced = question.meta.contains_key(REPLACES);
-        let own: Vec<Entry> = since.into_iter().filter(|entry| run_id(entry) == run_id(&question)).collect();
+        let own: Vec<Entry> = since
+            .into_iter()
+            .filter(|entry| run_id(entry) == run_id(&question))
+            .collect();
         let (resumed, outcome) = match answer(&own) {
             Some(text) => (Resumed::Answered(text), "answered"),
             None if delivery.attempt > MOST_ATTEMPTS => {
@@ -91,7 +110,13 @@ impl TurnTape {
             }
             None => {
                 let said = answered_before(&own);
-                (Resumed::AfterSteps { steps: steps(&own), said }, "resumed")
+                (
+                    Resumed::AfterSteps {
+                        steps: steps(&own),
+                        said,
+                    },
+                    "resumed",
+                )
             }
         };
         self.append(vec![self.redelivered(outcome)]).await?;
@@ -101,11 +126,19 @@ impl TurnTape {
 
     /// The message is a command: `last` says that it began, or how it ended.
     async fn look_at_command(&mut self, last: &Entry) -> Result<()> {
-        let text = |name: &str| last.data().and_then(|data| data.get(name)?.as_str()).unwrap_or_default();
+        let text = |name: &str| {
+            last.data()
+                .and_then(|data| data.get(name)?.as_str())
+                .unwrap_or_default()
+        };
         let said = if last.name() == Some("command") {
             self.append(vec![self.redelivered("answered")]).await?;
             let output = text("output").to_owned();
-            if text("status") == "error" { Err(Error::new(ErrorKind::Tool, output)) } else { Ok(output) }
+            if text("status") == "error" {
+                Err(Error::new(ErrorKind::Tool, output))
+            } else {
+                Ok(output)
+            }
         } else {
             let raw = text("raw");
             let output = format!(
@@ -116,7 +149,8 @@ impl TurnTape {
                 "raw": raw, "name": text("name"), "status": "interrupted", "output": output, "date": now_iso(),
             });
             let end = self.of_delivery(Entry::event("command", Some(data)));
-            self.append(vec![self.redelivered("interrupted: not run again"), end]).await?;
+            self.append(vec![self.redelivered("interrupted: not run again"), end])
+                .await?;
             Ok(output)
         };
         self.resumed = Some(Resumed::Command(said));
@@ -125,7 +159,9 @@ impl TurnTape {
 
     fn redelivered(&self, outcome: &str) -> Entry {
         let delivery = self.delivery.as_ref();
-        let (id, attempt) = delivery.map(|delivery| (&delivery.inbound_id, delivery.attempt)).unzip();
+        let (id, attempt) = delivery
+            .map(|delivery| (&delivery.inbound_id, delivery.attempt))
+            .unzip();
         let data = json!({"inbound_id": id, "attempt": attempt, "outcome": outcome});
         self.owned(Entry::event("turn.redelivered", Some(data)).outside_context())
     }
@@ -141,7 +177,9 @@ fn run_id(entry: &Entry) -> Option<&str> {
 
 /// The entries of a turn up to the last thing that somebody said to it, and those since.
 fn since_heard(entries: &[Entry]) -> (&[Entry], &[Entry]) {
-    let heard = entries.iter().rposition(|entry| inbound_id(entry).is_some());
+    let heard = entries
+        .iter()
+        .rposition(|entry| inbound_id(entry).is_some());
     entries.split_at(heard.map_or(0, |at| at + 1))
 }
 
@@ -161,7 +199,11 @@ fn answered_before(entries: &[Entry]) -> String {
 /// The model has nothing more to ask.
 fn is_end(entry: &Entry) -> bool {
     entry.name() == Some("loop.step")
-        && entry.data().and_then(|data| data.get("status")).and_then(Value::as_str) == Some("ok")
+        && entry
+            .data()
+            .and_then(|data| data.get("status"))
+            .and_then(Value::as_str)
+            == Some("ok")
 }
 
 fn said(entries: &[Entry]) -> String {
@@ -178,12 +220,17 @@ fn said(entries: &[Entry]) -> String {
 /// After a loss of power the answer may be there without the entries behind it, among them that it was the last step.
 fn lacks_its_end(entries: &[Entry]) -> bool {
     let last = entries.iter().rev().find(|entry| {
-        matches!(entry.kind, Kind::Message | Kind::ToolCall | Kind::ToolResult)
-            || entry.name() == Some("loop.step")
+        matches!(
+            entry.kind,
+            Kind::Message | Kind::ToolCall | Kind::ToolResult
+        ) || entry.name() == Some("loop.step")
     });
     last.is_some_and(|entry| entry.payload.get("role").and_then(Value::as_str) == Some("assistant"))
 }
 
 fn steps(entries: &[Entry]) -> u64 {
-    entries.iter().filter(|entry| entry.kind == Kind::ToolCall).count() as u64
+    entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::ToolCall)
+        .count() as u64
 }

@@ -66,7 +66,9 @@ pub(crate) fn stream_command(agent: Arc<Agent>, errand: Errand, line: String) ->
         if !text.is_empty() {
             events.send(StreamEvent::Text(text)).await;
         }
-        events.send(StreamEvent::Final(json!({"ok": true, "text": outcome?}))).await;
+        events
+            .send(StreamEvent::Final(json!({"ok": true, "text": outcome?})))
+            .await;
         Ok(())
     })
 }
@@ -87,7 +89,11 @@ impl Said {
         let end = self.held.get(..whole)?.trim_end().len();
         let rest = self.held.split_off(end);
         let lines = std::mem::replace(&mut self.held, rest);
-        let lines = if self.said.is_empty() { lines.trim_start() } else { &lines };
+        let lines = if self.said.is_empty() {
+            lines.trim_start()
+        } else {
+            &lines
+        };
         let lines = redactor.redact(lines).into_owned();
         self.said.push_str(&lines);
         Some(lines).filter(|lines| !lines.is_empty())
@@ -105,7 +111,10 @@ impl Said {
     /// What is left of the output in a text about it, when some of it has been said.
     fn rest_of_output(&self, text: &str) -> String {
         let output = text.split_once(OUTPUT).filter(|_| !self.said.is_empty());
-        output.and_then(|(_, output)| output.strip_prefix(&self.said)).unwrap_or_default().to_owned()
+        output
+            .and_then(|(_, output)| output.strip_prefix(&self.said))
+            .unwrap_or_default()
+            .to_owned()
     }
 }
 
@@ -115,24 +124,49 @@ pub(crate) async fn run_command(agent: &Agent, errand: &Errand, line: &str) -> R
     if let Some(Resumed::Command(said)) = errand.tape.resumed() {
         return said.clone();
     }
-    let raw = line.trim().strip_prefix(COMMAND_PREFIX).unwrap_or(line).trim();
+    let raw = line
+        .trim()
+        .strip_prefix(COMMAND_PREFIX)
+        .unwrap_or(line)
+        .trim();
     let (tape, started) = (&errand.tape, Instant::now());
     tape.bootstrap().await?;
     let called = understood(raw, errand.framework.tools());
-    let name = called.as_ref().map_or(String::new(), |(tool, _)| tool.spec().name.clone());
-    let begun = Entry::event("command.start", Some(json!({"raw": raw, "name": name}))).outside_context();
+    let name = called
+        .as_ref()
+        .map_or(String::new(), |(tool, _)| tool.spec().name.clone());
+    let begun =
+        Entry::event("command.start", Some(json!({"raw": raw, "name": name}))).outside_context();
     // What only reads may be done again when bub dies meanwhile.
-    let only_reads = called.as_ref().map_or(true, |(tool, _)| tool.spec().read_only);
-    tape.append(vec![if only_reads { tape.owned(begun) } else { tape.of_delivery(begun) }]).await?;
+    let only_reads = called
+        .as_ref()
+        .map_or(true, |(tool, _)| tool.spec().read_only);
+    tape.append(vec![if only_reads {
+        tape.owned(begun)
+    } else {
+        tape.of_delivery(begun)
+    }])
+    .await?;
     let outcome = match called {
         Ok((tool, arguments)) => {
             let cancel = CancellationToken::new();
             let _guard = cancel.clone().drop_guard();
-            let runner =
-                Runner { framework: &errand.framework, agent, state: &errand.state, tape, cancel: &cancel };
+            let runner = Runner {
+                framework: &errand.framework,
+                agent,
+                state: &errand.state,
+                tape,
+                cancel: &cancel,
+            };
             let said = runner.run(&tool, arguments, None).await.map(text_of);
             let is_late = name == SHELL && errand.state.slot::<TimedOut>().is_some();
-            said.and_then(|text| if is_late { Err(Error::new(ErrorKind::Tool, text)) } else { Ok(text) })
+            said.and_then(|text| {
+                if is_late {
+                    Err(Error::new(ErrorKind::Tool, text))
+                } else {
+                    Ok(text)
+                }
+            })
         }
         Err(error) => Err(error),
     };
@@ -145,7 +179,8 @@ pub(crate) async fn run_command(agent: &Agent, errand: &Errand, line: &str) -> R
     let data = json!({
         "raw": raw, "name": name, "status": status, "elapsed_ms": elapsed, "output": kept, "date": bub_tape::now_iso(),
     });
-    tape.append(vec![tape.of_delivery(Entry::event("command", Some(data)))]).await?;
+    tape.append(vec![tape.of_delivery(Entry::event("command", Some(data)))])
+        .await?;
     outcome.map(|text| agent.settings().redactor().redact(&text).into_owned())
 }
 

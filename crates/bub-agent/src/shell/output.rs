@@ -36,7 +36,10 @@ struct Size {
 impl Output {
     /// Nothing yet; what is kept of the beginning is told as it comes.
     pub(super) fn told_to(live: Option<UnboundedSender<String>>) -> Self {
-        Self { live, ..Self::default() }
+        Self {
+            live,
+            ..Self::default()
+        }
     }
 
     /// Adds a block as it came from the pipe; it may end within a character.
@@ -92,13 +95,20 @@ impl Output {
         if self.left_out.chars > 0 && start < gap_end && end > self.head.chars {
             let _ = write!(slice, "\n… {} bytes left out …\n", self.left_out.bytes);
         }
-        slice.push_str(self.tail.slice(start.saturating_sub(gap_end), end.saturating_sub(gap_end)));
+        slice.push_str(
+            self.tail
+                .slice(start.saturating_sub(gap_end), end.saturating_sub(gap_end)),
+        );
         slice
     }
 
     fn add(&mut self, text: &str) {
         // Once something is in the tail, the head is closed, full or not.
-        let room = if self.tail.chars == 0 { KEPT.saturating_sub(self.head.text.len()) } else { 0 };
+        let room = if self.tail.chars == 0 {
+            KEPT.saturating_sub(self.head.text.len())
+        } else {
+            0
+        };
         let (first, rest) = text.split_at(text.floor_char_boundary(room));
         self.head.push(first);
         if let Some(live) = self.live.as_ref().filter(|_| !first.is_empty()) {
@@ -112,7 +122,10 @@ impl Output {
     }
 
     fn cut_tail(&mut self) {
-        let excess = self.tail.text.ceil_char_boundary(self.tail.text.len().saturating_sub(KEPT));
+        let excess = self
+            .tail
+            .text
+            .ceil_char_boundary(self.tail.text.len().saturating_sub(KEPT));
         let cut = self.tail.text.drain(..excess);
         let chars = cut.as_str().chars().count();
         drop(cut);
@@ -137,6 +150,9 @@ impl Text {
         if char >= self.chars {
             return self.text.len();
         }
-        self.text.char_indices().nth(char).map_or(self.text.len(), |(byte, _)| byte)
+        self.text
+            .char_indices()
+            .nth(char)
+            .map_or(self.text.len(), |(byte, _)| byte)
     }
 }

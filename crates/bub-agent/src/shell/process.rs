@@ -84,33 +84,68 @@ impl Start<'_> {
             Some(launcher) => Command::new(launcher),
             None => Command::new(&self.shell),
         };
-        command.env_clear().envs(self.environment).stdout(writer.try_clone()?).stderr(writer);
+        command
+            .env_clear()
+            .envs(self.environment)
+            .stdout(writer.try_clone()?)
+            .stderr(writer);
         if let Some(directory) = self.directory {
             command.current_dir(directory);
         }
         if self.launcher.is_none() {
-            let child = command.arg("-c").arg(self.command).stdin(Stdio::null()).process_group(0).spawn()?;
+            let child = command
+                .arg("-c")
+                .arg(self.command)
+                .stdin(Stdio::null())
+                .process_group(0)
+                .spawn()?;
             let group = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-            let group = group.ok_or_else(|| io::Error::other("the system gave the process no number"))?;
-            let watch = Watch { child, group: Some(group), reports: None };
-            return Ok(Process { watch, reins: Reins::Direct(Some(group)), output });
+            let group =
+                group.ok_or_else(|| io::Error::other("the system gave the process no number"))?;
+            let watch = Watch {
+                child,
+                group: Some(group),
+                reports: None,
+            };
+            return Ok(Process {
+                watch,
+                reins: Reins::Direct(Some(group)),
+                output,
+            });
         }
         let (own, theirs) = StdStream::pair()?;
         own.set_nonblocking(true)?;
-        command.arg0(NAME).arg(SUBCOMMAND).arg(self.shell).arg(self.command).stdin(OwnedFd::from(theirs));
+        command
+            .arg0(NAME)
+            .arg(SUBCOMMAND)
+            .arg(self.shell)
+            .arg(self.command)
+            .stdin(OwnedFd::from(theirs));
         let child = command.spawn()?;
         // Its copies of the other ends would keep them open.
         drop(command);
         let (reports, orders) = UnixStream::from_std(own)?.into_split();
         let mut reports = BufReader::new(reports).lines();
         let first = reports.next_line().await?.unwrap_or_default();
-        let group = first.strip_prefix("started ").and_then(|group| Pid::from_raw(group.parse().ok()?));
-        let mut watch = Watch { child, group, reports: Some(reports) };
+        let group = first
+            .strip_prefix("started ")
+            .and_then(|group| Pid::from_raw(group.parse().ok()?));
+        let mut watch = Watch {
+            child,
+            group,
+            reports: Some(reports),
+        };
         if group.is_none() && !watch.lost().await {
-            let why = first.strip_prefix("failed ").unwrap_or("its supervisor ended");
+            let why = first
+                .strip_prefix("failed ")
+                .unwrap_or("its supervisor ended");
             return Err(io::Error::other(why.to_owned()));
         }
-        Ok(Process { watch, reins: Reins::Supervised(orders), output })
+        Ok(Process {
+            watch,
+            reins: Reins::Supervised(orders),
+            output,
+        })
     }
 }
 
@@ -135,10 +170,17 @@ impl Watch {
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }
         // Its number is nobody else's before it is waited for.
-        if let Some(supervisor) = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())) {
+        if let Some(supervisor) = self
+            .child
+            .id()
+            .and_then(|id| Pid::from_raw(id.cast_signed()))
+        {
             kill_session(supervisor);
         }
-        self.child.wait().await.is_ok_and(|status| matches!(Exit::from(status), Exit::Signal(_)))
+        self.child
+            .wait()
+            .await
+            .is_ok_and(|status| matches!(Exit::from(status), Exit::Signal(_)))
     }
 
     /// Waits until no process of the command is left.
@@ -149,7 +191,9 @@ impl Watch {
                 let _ = self.child.wait().await;
             }
             None => {
-                while self.group.is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok())
+                while self
+                    .group
+                    .is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok())
                 {
                     tokio::time::sleep(LOOK_AGAIN).await;
                 }
@@ -202,7 +246,9 @@ fn kill_session(supervisor: Pid) {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
         let own = pids.filter(|pid| session_of(*pid) == Some(supervisor));
-        let new: Vec<_> = own.filter(|pid| killed.insert(pid.as_raw_nonzero())).collect();
+        let new: Vec<_> = own
+            .filter(|pid| killed.insert(pid.as_raw_nonzero()))
+            .collect();
         if new.is_empty() {
             return;
         }
@@ -224,7 +270,11 @@ impl Exit {
         let is_signal = words.next()? == "signalled";
         let number = words.next()?.parse().ok()?;
         Some((
-            if is_signal { Self::Signal(number) } else { Self::Code(number) },
+            if is_signal {
+                Self::Signal(number)
+            } else {
+                Self::Code(number)
+            },
             words.next() == Some("alone"),
         ))
     }
@@ -233,6 +283,9 @@ impl Exit {
 impl From<std::process::ExitStatus> for Exit {
     fn from(status: std::process::ExitStatus) -> Self {
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-        signal.map_or_else(|| Self::Code(status.code().unwrap_or_default()), Self::Signal)
+        signal.map_or_else(
+            || Self::Code(status.code().unwrap_or_default()),
+            Self::Signal,
+        )
     }
 }

@@ -6,14 +6,22 @@ use super::{Skill, Source, Text, frontmatter};
 
 const ALL: [(&str, &str); 3] = [
     ("gh", include_str!("bundled/gh/SKILL.md")),
-    ("skill-creator", include_str!("bundled/skill-creator/SKILL.md")),
+    (
+        "skill-creator",
+        include_str!("bundled/skill-creator/SKILL.md"),
+    ),
     ("telegram", include_str!("bundled/telegram/SKILL.md")),
 ];
 
 pub(super) fn skills() -> Vec<Arc<Skill>> {
     let read = |(name, text)| {
         let frontmatter = frontmatter::read(text, name).ok()?;
-        Some(Arc::new(Skill::new(name, Source::Builtin, frontmatter, Text::Builtin(text))))
+        Some(Arc::new(Skill::new(
+            name,
+            Source::Builtin,
+            frontmatter,
+            Text::Builtin(text),
+        )))
     };
     ALL.into_iter().filter_map(read).collect()
 }

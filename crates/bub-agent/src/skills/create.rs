@@ -19,11 +19,18 @@ impl Skills {
     pub fn check(directory: &Path) -> Result<Skill, Problem> {
         let file = directory.join(scan::SKILL_FILE);
         // `.` and links have the name of what they stand for.
-        let full = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+        let full = directory
+            .canonicalize()
+            .unwrap_or_else(|_| directory.to_owned());
         let name = full.file_name().unwrap_or_default().to_string_lossy();
         let read = scan::read(&file).and_then(|text| frontmatter::read(&text, &name));
         match read {
-            Ok(frontmatter) => Ok(Skill::new(&name, Source::Project, frontmatter, Text::File(file))),
+            Ok(frontmatter) => Ok(Skill::new(
+                &name,
+                Source::Project,
+                frontmatter,
+                Text::File(file),
+            )),
             Err(reason) => Err(Problem { file, reason }),
         }
     }

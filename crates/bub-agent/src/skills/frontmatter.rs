@@ -21,17 +21,32 @@ pub(super) fn read(text: &str, name: &str) -> Result<Frontmatter, String> {
     let (frontmatter, _) = split(&text)?;
     let value = bub_settings::parse_yaml(frontmatter).map_err(|error| {
         // Counted in the file, not in the frontmatter.
-        let line = error.line + 1 + text.lines().take_while(|line| line.trim().is_empty()).count();
+        let line = error.line
+            + 1
+            + text
+                .lines()
+                .take_while(|line| line.trim().is_empty())
+                .count();
         bub_settings::YamlError { line, ..error }.to_string()
     })?;
-    let Value::Object(map) = value else { return Err("the frontmatter is not a map of `key: value`".into()) };
-    let fields: Map<_, _> = map.into_iter().map(|(key, value)| (key.to_lowercase(), value)).collect();
+    let Value::Object(map) = value else {
+        return Err("the frontmatter is not a map of `key: value`".into());
+    };
+    let fields: Map<_, _> = map
+        .into_iter()
+        .map(|(key, value)| (key.to_lowercase(), value))
+        .collect();
     check_name(required(&fields, "name")?, name)?;
     let description = required(&fields, "description")?;
     if description.chars().count() > LONGEST_DESCRIPTION {
-        return Err(format!("`description` is longer than {LONGEST_DESCRIPTION} characters"));
+        return Err(format!(
+            "`description` is longer than {LONGEST_DESCRIPTION} characters"
+        ));
     }
-    Ok(Frontmatter { description: description.to_owned(), asks: variables(fields.get("metadata"))? })
+    Ok(Frontmatter {
+        description: description.to_owned(),
+        asks: variables(fields.get("metadata"))?,
+    })
 }
 
 /// What a file says: description, variables, body. For those who try any bytes.
@@ -49,7 +64,10 @@ pub(super) fn body(text: &str) -> String {
 /// Why `name` cannot be the name of a skill.
 pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
     let word = |word: &str| {
-        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+        !word.is_empty()
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
     if name.chars().count() > LONGEST_NAME {
         return Err(format!("`name` is longer than {LONGEST_NAME} characters"));
@@ -60,7 +78,9 @@ pub(super) fn check_name(name: &str, directory: &str) -> Result<(), String> {
         ));
     }
     if name != directory {
-        return Err(format!("`name` is {name:?}, but the directory is {directory:?}: they must be the same"));
+        return Err(format!(
+            "`name` is {name:?}, but the directory is {directory:?}: they must be the same"
+        ));
     }
     Ok(())
 }
@@ -75,7 +95,10 @@ fn split(text: &str) -> Result<(&str, &str), String> {
     for line in rest.split_inclusive('\n') {
         let end = start + line.len();
         if line.trim() == "---" {
-            return Ok((rest.get(..start).unwrap_or_default(), rest.get(end..).unwrap_or_default()));
+            return Ok((
+                rest.get(..start).unwrap_or_default(),
+                rest.get(end..).unwrap_or_default(),
+            ));
         }
         start = end;
     }
@@ -84,7 +107,11 @@ fn split(text: &str) -> Result<(&str, &str), String> {
 
 fn unix_lines(text: &str) -> Cow<'_, str> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n").into() } else { text.into() }
+    if text.contains('\r') {
+        text.replace("\r\n", "\n").replace('\r', "\n").into()
+    } else {
+        text.into()
+    }
 }
 
 fn required<'a>(fields: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
@@ -104,14 +131,25 @@ fn variables(metadata: Option<&Value>) -> Result<Vec<String>, String> {
         Some(_) => return Err("`metadata` is not a map of text to text".into()),
     };
     if let Some((key, _)) = entries.iter().find(|(_, value)| !value.is_string()) {
-        return Err(format!("`metadata.{key}` is not text: put quotes around it"));
+        return Err(format!(
+            "`metadata.{key}` is not text: put quotes around it"
+        ));
     }
-    let names = entries.get("env").and_then(Value::as_str).unwrap_or_default();
-    Ok(names.split([',', ' ', '\n']).filter(|name| is_variable(name)).map(str::to_owned).collect())
+    let names = entries
+        .get("env")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    Ok(names
+        .split([',', ' ', '\n'])
+        .filter(|name| is_variable(name))
+        .map(str::to_owned)
+        .collect())
 }
 
 fn is_variable(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|first: char| first.is_ascii_digit())
-        && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
+        && name
+            .bytes()
+            .all(|byte| byte == b'_' || byte.is_ascii_alphanumeric())
 }

@@ -13,7 +13,10 @@ pub struct LoadedSkills(Mutex<Vec<Arc<Skill>>>);
 impl LoadedSkills {
     /// The names, in the order of loading.
     pub fn names(&self) -> Vec<String> {
-        self.all().iter().map(|skill| skill.name().to_owned()).collect()
+        self.all()
+            .iter()
+            .map(|skill| skill.name().to_owned())
+            .collect()
     }
 
     pub(super) fn add(&self, skill: &Arc<Skill>) {
@@ -24,6 +27,9 @@ impl LoadedSkills {
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Skill>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }

@@ -24,11 +24,18 @@ impl Skills {
         if skills.is_empty() {
             return String::new();
         }
-        let named = named(prompt, |name| skills.iter().any(|skill| skill.name().eq_ignore_ascii_case(name)));
+        let named = named(prompt, |name| {
+            skills
+                .iter()
+                .any(|skill| skill.name().eq_ignore_ascii_case(name))
+        });
         let mut block = "<available_skills>\n".to_owned();
         for skill in &skills {
             let _ = writeln!(block, "- {}: {}", skill.name(), skill.description());
-            if named.iter().any(|name| skill.name().eq_ignore_ascii_case(name)) {
+            if named
+                .iter()
+                .any(|name| skill.name().eq_ignore_ascii_case(name))
+            {
                 let _ = writeln!(block, "  Location: {}", skill.location());
                 let body = self.load(skill, loaded);
                 if !body.is_empty() {
@@ -44,7 +51,11 @@ impl Skills {
 
 /// Whether a skill may be used where only `allowed` are.
 pub(crate) fn is_allowed(name: &str, allowed: Option<&[String]>) -> bool {
-    allowed.is_none_or(|allowed| allowed.iter().any(|one| one.trim().eq_ignore_ascii_case(name)))
+    allowed.is_none_or(|allowed| {
+        allowed
+            .iter()
+            .any(|one| one.trim().eq_ignore_ascii_case(name))
+    })
 }
 
 /// The known names that stand in the text after a `$`. The end of a sentence is no part of a name.

@@ -42,15 +42,26 @@ impl Scan {
         for (root, source) in roots {
             scan.root(root, *source);
         }
-        let is_old =
-            |stamp: &Stamp| start.duration_since(stamp.modified).is_ok_and(|age| age > COARSEST_CLOCK);
-        scan.is_settled = scan.stamps.iter().filter_map(|(_, stamp)| stamp.as_ref()).all(is_old);
+        let is_old = |stamp: &Stamp| {
+            start
+                .duration_since(stamp.modified)
+                .is_ok_and(|age| age > COARSEST_CLOCK)
+        };
+        scan.is_settled = scan
+            .stamps
+            .iter()
+            .filter_map(|(_, stamp)| stamp.as_ref())
+            .all(is_old);
         scan
     }
 
     /// Whether a new scan would find the same.
     pub(super) fn is_current(&self) -> bool {
-        self.is_settled && self.stamps.iter().all(|(path, stamp)| Stamp::of(path).0 == *stamp)
+        self.is_settled
+            && self
+                .stamps
+                .iter()
+                .all(|(path, stamp)| Stamp::of(path).0 == *stamp)
     }
 
     fn root(&mut self, root: &Path, source: Source) {
@@ -58,14 +69,20 @@ impl Scan {
             return;
         }
         let names = fs::read_dir(root).and_then(|entries| {
-            entries.take(MOST_SKILLS + 1).map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
+            entries
+                .take(MOST_SKILLS + 1)
+                .map(|entry| Ok(entry?.file_name()))
+                .collect::<io::Result<Vec<_>>>()
         });
         let mut names = match names {
             Ok(names) => names,
             Err(error) => return self.problem(root, &format!("cannot be read: {error}")),
         };
         if names.len() > MOST_SKILLS {
-            self.problem(root, &format!("has more than {MOST_SKILLS} entries; some are not looked at"));
+            self.problem(
+                root,
+                &format!("has more than {MOST_SKILLS} entries; some are not looked at"),
+            );
         }
         names.sort_unstable();
         for name in names {
@@ -85,7 +102,12 @@ impl Scan {
         }
         match read(&file).and_then(|text| frontmatter::read(&text, name)) {
             Ok(frontmatter) => {
-                self.skills.push(Arc::new(Skill::new(name, source, frontmatter, Text::File(location))));
+                self.skills.push(Arc::new(Skill::new(
+                    name,
+                    source,
+                    frontmatter,
+                    Text::File(location),
+                )));
             }
             Err(reason) => self.problem(&file, &reason),
         }
@@ -107,7 +129,10 @@ impl Scan {
     }
 
     fn problem(&mut self, file: &Path, reason: &str) {
-        self.problems.push(Problem { file: file.to_owned(), reason: reason.to_owned() });
+        self.problems.push(Problem {
+            file: file.to_owned(),
+            reason: reason.to_owned(),
+        });
     }
 }
 
@@ -119,8 +144,10 @@ fn is_in_workspace(file: &Path, directory: &Path) -> bool {
 
 /// A link that leads nowhere is something, though what it leads to is not.
 fn is_absent(path: &Path, error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-        && fs::symlink_metadata(path).is_err()
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    ) && fs::symlink_metadata(path).is_err()
 }
 
 /// The text of a skill's file, or why it cannot be used.
@@ -137,7 +164,10 @@ fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {
     }
     let mut bytes = Vec::new();
     if found.len() > MOST_BYTES
-        || File::open(file)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)? as u64 > MOST_BYTES
+        || File::open(file)?
+            .take(MOST_BYTES + 1)
+            .read_to_end(&mut bytes)? as u64
+            > MOST_BYTES
     {
         return Err(io::Error::other("larger than 1 MiB"));
     }

@@ -23,7 +23,9 @@ impl Template<'_> {
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('$') {
             rendered.push_str(before);
-            let (value, tail) = self.replacement(after, warn).unwrap_or_else(|| ("$".to_owned(), after));
+            let (value, tail) = self
+                .replacement(after, warn)
+                .unwrap_or_else(|| ("$".to_owned(), after));
             rendered.push_str(&value);
             rest = tail;
         }
@@ -32,7 +34,11 @@ impl Template<'_> {
     }
 
     /// What stands for the placeholder at the start of `text`, which follows a `$`, and the text after it.
-    fn replacement<'t>(&self, text: &'t str, warn: &mut dyn FnMut(String)) -> Option<(String, &'t str)> {
+    fn replacement<'t>(
+        &self,
+        text: &'t str,
+        warn: &mut dyn FnMut(String),
+    ) -> Option<(String, &'t str)> {
         if let Some(tail) = text.strip_prefix('$') {
             return Some(("$".to_owned(), tail));
         }
@@ -43,7 +49,9 @@ impl Template<'_> {
             };
             return Some((value, tail));
         }
-        let end = text.find(|c: char| c != '_' && !c.is_ascii_alphanumeric()).unwrap_or(text.len());
+        let end = text
+            .find(|c: char| c != '_' && !c.is_ascii_alphanumeric())
+            .unwrap_or(text.len());
         let (name, tail) = text.split_at_checked(end)?;
         Some((self.variable(name)?, tail))
     }
@@ -58,8 +66,10 @@ impl Template<'_> {
 
     /// The value of a setting; empty when there is none, or when this skill must not have it.
     fn setting(&self, path: &str, warn: &mut dyn FnMut(String)) -> String {
-        let below =
-            |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'));
+        let below = |long: &str, short: &str| {
+            long.strip_prefix(short)
+                .is_some_and(|rest| rest.starts_with('.'))
+        };
         for entry in self.settings.entries() {
             let (setting, key) = (entry.setting, entry.setting.key());
             if key != path && !below(key, path) && !below(path, key) {
@@ -74,7 +84,9 @@ impl Template<'_> {
                 return String::new();
             }
             if setting.is_trusted() && self.source == Source::Project {
-                warn(format!("`${{config.{path}}}` is left empty: skills of a workspace do not see `{key}`"));
+                warn(format!(
+                    "`${{config.{path}}}` is left empty: skills of a workspace do not see `{key}`"
+                ));
                 return String::new();
             }
         }
@@ -83,7 +95,9 @@ impl Template<'_> {
             Ok(Found::Value(Value::String(text))) => text,
             Ok(Found::Value(value)) => value.to_string(),
             Ok(Found::Secret(_)) => {
-                warn(format!("`${{config.{path}}}` is left empty, because it is secret"));
+                warn(format!(
+                    "`${{config.{path}}}` is left empty, because it is secret"
+                ));
                 return String::new();
             }
         };
@@ -92,7 +106,8 @@ impl Template<'_> {
 }
 
 fn is_path(path: &str) -> bool {
-    path.bytes().all(|byte| matches!(byte, b'_' | b'.' | b'-') || byte.is_ascii_alphanumeric())
+    path.bytes()
+        .all(|byte| matches!(byte, b'_' | b'.' | b'-') || byte.is_ascii_alphanumeric())
 }
 
 fn shown(path: &Path) -> String {

@@ -32,7 +32,11 @@ pub async fn bash(
         session: session(context),
         directory: directory(context, cwd),
         granted: granted(context),
-        live: context.state.slot::<Live>().filter(|_| !background).map(|live| live.0.clone()),
+        live: context
+            .state
+            .slot::<Live>()
+            .filter(|_| !background)
+            .map(|live| live.0.clone()),
     };
     if background {
         return Ok(format!("started: {}", shells.start(request).await?.id()));
@@ -40,7 +44,13 @@ pub async fn bash(
     if timeout_seconds == 0 {
         return Err(Error::invalid_input("timeout_seconds must be at least 1"));
     }
-    let outcome = shells.run(request, Duration::from_secs(timeout_seconds), &context.cancel).await?;
+    let outcome = shells
+        .run(
+            request,
+            Duration::from_secs(timeout_seconds),
+            &context.cancel,
+        )
+        .await?;
     let output = outcome.output.trim();
     let left_running = outcome.left_running.map_or_else(String::new, |id| {
         format!("\n[processes of this command still run as {id}: see bash.output and bash.kill]")
@@ -52,15 +62,25 @@ pub async fn bash(
             let how = match exit {
                 Exit::Code(_) => "",
                 Exit::Signal(_) => " (killed by a signal)",
-                Exit::Unwatched => " (its supervisor was killed; the command may have taken effect)",
+                Exit::Unwatched => {
+                    " (its supervisor was killed; the command may have taken effect)"
+                }
             };
-            let text = format!("command exited with code {}{how}\noutput:\n{shown}", exit.code());
+            let text = format!(
+                "command exited with code {}{how}\noutput:\n{shown}",
+                exit.code()
+            );
             Err(Error::new(ErrorKind::Tool, text))
         }
         None => {
             context.state.put_slot(Arc::new(TimedOut));
-            let what = format!("command timed out after {timeout_seconds} seconds and was terminated");
-            Ok(if output.is_empty() { what } else { format!("{what}\noutput:\n{output}") })
+            let what =
+                format!("command timed out after {timeout_seconds} seconds and was terminated");
+            Ok(if output.is_empty() {
+                what
+            } else {
+                format!("{what}\noutput:\n{output}")
+            })
         }
     }
 }
@@ -81,7 +101,10 @@ pub async fn bash_output(
     // Before the output: what ended in between is told at the next read, and nothing of it is missed.
     let status = status(&shell);
     let (chunk, next) = shell.read(clamped(offset), limit.map(clamped));
-    Ok(format!("{status}\nnext_offset: {next}\noutput:\n{}", or_none(chunk.trim_end())))
+    Ok(format!(
+        "{status}\nnext_offset: {next}\noutput:\n{}",
+        or_none(chunk.trim_end())
+    ))
 }
 
 /// Terminates a background shell with everything it started.
@@ -98,12 +121,17 @@ pub async fn bash_kill(
 
 fn status(shell: &Shell) -> String {
     let status = if shell.is_over() { "exited" } else { "running" };
-    let code = shell.exit().map_or_else(|| "null".to_owned(), |exit| exit.code().to_string());
+    let code = shell
+        .exit()
+        .map_or_else(|| "null".to_owned(), |exit| exit.code().to_string());
     format!("id: {}\nstatus: {status}\nexit_code: {code}", shell.id())
 }
 
 fn shells(context: &ToolContext) -> Result<Arc<Shells>> {
-    context.state.slot().ok_or_else(|| Error::unknown("this turn has no shells: `load_state` did not run"))
+    context
+        .state
+        .slot()
+        .ok_or_else(|| Error::unknown("this turn has no shells: `load_state` did not run"))
 }
 
 fn session(context: &ToolContext) -> String {
@@ -112,18 +140,32 @@ fn session(context: &ToolContext) -> String {
 
 /// What the skills that this turn has loaded may see.
 fn granted(context: &ToolContext) -> Vec<(String, OsString)> {
-    let skills = context.state.slot::<Skills>().zip(context.state.slot::<LoadedSkills>());
-    skills.map_or_else(Vec::new, |(skills, loaded)| skills.granted_environment(&loaded))
+    let skills = context
+        .state
+        .slot::<Skills>()
+        .zip(context.state.slot::<LoadedSkills>());
+    skills.map_or_else(Vec::new, |(skills, loaded)| {
+        skills.granted_environment(&loaded)
+    })
 }
 
 fn directory(context: &ToolContext, cwd: Option<String>) -> Option<PathBuf> {
-    let workspace = context.state.get_str("_runtime_workspace").map(PathBuf::from);
-    let Some(cwd) = cwd.filter(|cwd| !cwd.is_empty()) else { return workspace };
+    let workspace = context
+        .state
+        .get_str("_runtime_workspace")
+        .map(PathBuf::from);
+    let Some(cwd) = cwd.filter(|cwd| !cwd.is_empty()) else {
+        return workspace;
+    };
     Some(workspace.unwrap_or_default().join(cwd))
 }
 
 fn or_none(output: &str) -> &str {
-    if output.is_empty() { "(no output)" } else { output }
+    if output.is_empty() {
+        "(no output)"
+    } else {
+        output
+    }
 }
 
 fn clamped(number: i64) -> usize {

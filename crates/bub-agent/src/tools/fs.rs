@@ -37,13 +37,19 @@ impl Files {
     /// As the settings say.
     pub fn new(settings: &Arc<Settings>) -> Self {
         let home = settings.environment().user_home().map(Path::to_owned);
-        Self { home, confine: settings.get(&core::FS_CONFINE) }
+        Self {
+            home,
+            confine: settings.get(&core::FS_CONFINE),
+        }
     }
 
     /// The same, confined to the workspace.
     #[must_use]
     pub fn confined(self) -> Self {
-        Self { confine: true, ..self }
+        Self {
+            confine: true,
+            ..self
+        }
     }
 
     /// The file that is meant, without links on the way to it.
@@ -112,14 +118,30 @@ pub fn fs_edit(
     let _one_at_a_time = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
     let metadata = regular(&file)?;
     if metadata.len() > edit::MOST_BYTES {
-        let problem = format!("{path} is too big to edit ({} bytes): use a program", metadata.len());
+        let problem = format!(
+            "{path} is too big to edit ({} bytes): use a program",
+            metadata.len()
+        );
         return Err(Error::invalid_input(problem));
     }
     let bytes = std::fs::read(&file).map_err(|error| failure("read", &file, &error))?;
     let start = usize::try_from(start).unwrap_or(0);
-    let edited = edit::edit(&bytes, &edit::Change { path: &path, old: &old, new: &new, start, all })?;
+    let edited = edit::edit(
+        &bytes,
+        &edit::Change {
+            path: &path,
+            old: &old,
+            new: &new,
+            start,
+            all,
+        },
+    )?;
     write::replace(&file, &edited.content)?;
-    let times = if edited.times > 1 { format!(" ({} places)", edited.times) } else { String::new() };
+    let times = if edited.times > 1 {
+        format!(" ({} places)", edited.times)
+    } else {
+        String::new()
+    };
     Ok(format!("edited: {}{times}", file.display()))
 }
 
@@ -131,7 +153,10 @@ fn regular(file: &Path) -> Result<Metadata> {
         kind if kind.is_dir() => "a directory",
         _ => "a pipe, a socket or a device",
     };
-    Err(Error::invalid_input(format!("{} is {what}, not a file", file.display())))
+    Err(Error::invalid_input(format!(
+        "{} is {what}, not a file",
+        file.display()
+    )))
 }
 
 fn failure(action: &str, file: &Path, error: &io::Error) -> Error {

@@ -9,7 +9,10 @@ use super::names::signature;
 /// Shows the commands.
 #[tool(crate = bub_kernel, command_only, read_only)]
 pub async fn help(context: &ToolContext) -> Result<String> {
-    let framework = context.state.slot::<FrameworkRef>().and_then(|framework| framework.get());
+    let framework = context
+        .state
+        .slot::<FrameworkRef>()
+        .and_then(|framework| framework.get());
     let framework = framework.ok_or_else(|| Error::unknown("the commands are not known here"))?;
     let mut text = usage(framework.tools());
     if *context.state.sender() == Sender::terminal() {
@@ -25,18 +28,31 @@ pub fn usage(tools: &[Arc<dyn Tool>]) -> String {
     let mut text = "A line that starts with a comma is a command: `,name value key=value`. \
                     What is no command runs in the shell: `,ls -la`.\n"
         .to_owned();
-    for (title, agent_use) in [("Commands", false), ("Tools, which the model uses too", true)] {
-        let mut specs =
-            tools.iter().map(|tool| tool.spec()).filter(|spec| spec.agent_use == agent_use).peekable();
+    for (title, agent_use) in [
+        ("Commands", false),
+        ("Tools, which the model uses too", true),
+    ] {
+        let mut specs = tools
+            .iter()
+            .map(|tool| tool.spec())
+            .filter(|spec| spec.agent_use == agent_use)
+            .peekable();
         if specs.peek().is_some() {
             // Writing to a string cannot fail.
             let _ = write!(text, "\n{title}:\n");
         }
         for spec in specs {
             let arguments = signature(spec);
-            let arguments = if arguments.is_empty() { arguments } else { format!("({arguments})") };
+            let arguments = if arguments.is_empty() {
+                arguments
+            } else {
+                format!("({arguments})")
+            };
             let first = spec.description.lines().next().unwrap_or_default();
-            let first = first.split_once(". ").map_or(first, |(sentence, _)| sentence).trim_end_matches('.');
+            let first = first
+                .split_once(". ")
+                .map_or(first, |(sentence, _)| sentence)
+                .trim_end_matches('.');
             let line = format!("  ,{}{arguments}  {first}", spec.name);
             let _ = writeln!(text, "{}", line.trim_end());
         }

@@ -7,7 +7,11 @@ use bub_kernel::{Error, Result, Tool, ToolSpec};
 /// The part of the system prompt that names the tools; empty without any.
 pub fn block(tools: &[Arc<dyn Tool>]) -> String {
     let mut block = String::new();
-    for spec in tools.iter().map(|tool| tool.spec()).filter(|spec| spec.agent_use) {
+    for spec in tools
+        .iter()
+        .map(|tool| tool.spec())
+        .filter(|spec| spec.agent_use)
+    {
         if block.is_empty() {
             block.push_str("<available_tools>\n");
         }
@@ -28,8 +32,9 @@ pub fn block(tools: &[Arc<dyn Tool>]) -> String {
 /// The arguments by name; those that may be left out have a question mark.
 pub(super) fn signature(spec: &ToolSpec) -> String {
     let names = spec.parameters().into_iter();
-    let names: Vec<_> =
-        names.map(|(name, is_required)| format!("{name}{}", if is_required { "" } else { "?" })).collect();
+    let names: Vec<_> = names
+        .map(|(name, is_required)| format!("{name}{}", if is_required { "" } else { "?" }))
+        .collect();
     names.join(", ")
 }
 
@@ -38,20 +43,33 @@ pub(super) fn signature(spec: &ToolSpec) -> String {
 pub fn resolve<S: AsRef<str>>(names: &[S], tools: &[Arc<dyn Tool>]) -> Result<Vec<Arc<dyn Tool>>> {
     let is_meant = |name: &S, tool: &Arc<dyn Tool>| is_named(tool.spec(), name.as_ref().trim());
     let is_unknown = |name: &&S| !tools.iter().any(|tool| is_meant(name, tool));
-    let unknown: Vec<_> =
-        names.iter().filter(is_unknown).map(|name| format!("'{}'", name.as_ref().trim())).collect();
+    let unknown: Vec<_> = names
+        .iter()
+        .filter(is_unknown)
+        .map(|name| format!("'{}'", name.as_ref().trim()))
+        .collect();
     if !unknown.is_empty() {
-        return Err(Error::invalid_input(format!("unknown tool name(s): {}", unknown.join(", "))));
+        return Err(Error::invalid_input(format!(
+            "unknown tool name(s): {}",
+            unknown.join(", ")
+        )));
     }
-    Ok(tools.iter().filter(|tool| names.iter().any(|name| is_meant(name, tool))).cloned().collect())
+    Ok(tools
+        .iter()
+        .filter(|tool| names.iter().any(|name| is_meant(name, tool)))
+        .cloned()
+        .collect())
 }
 
 /// The tool a model means; an error tells it which name it may have meant.
 pub fn find<'a>(name: &str, tools: &'a [Arc<dyn Tool>]) -> Result<&'a Arc<dyn Tool>> {
     let for_models = || tools.iter().filter(|tool| tool.spec().agent_use);
     // Two names may differ only in case.
-    let exact = for_models().find(|tool| tool.spec().model_name() == name || tool.spec().name == name);
-    if let Some(tool) = exact.or_else(|| for_models().find(|tool| is_named(tool.spec(), name.trim()))) {
+    let exact =
+        for_models().find(|tool| tool.spec().model_name() == name || tool.spec().name == name);
+    if let Some(tool) =
+        exact.or_else(|| for_models().find(|tool| is_named(tool.spec(), name.trim())))
+    {
         return Ok(tool);
     }
     let names: Vec<_> = for_models().map(|tool| tool.spec().model_name()).collect();
@@ -70,9 +88,15 @@ fn guidance(name: &str, known: &[String]) -> String {
     alike.retain(|(likeness, _)| *likeness >= ALIKE);
     alike.sort_by(|one, other| other.0.total_cmp(&one.0));
     if !alike.is_empty() {
-        let names: Vec<_> = alike.iter().take(MOST_SUGGESTIONS).map(|(_, known)| known.as_str()).collect();
+        let names: Vec<_> = alike
+            .iter()
+            .take(MOST_SUGGESTIONS)
+            .map(|(_, known)| known.as_str())
+            .collect();
         let lines = names.join("\n- ");
-        return format!("Tool `{name}` does not exist. Did you mean one of the following?\n- {lines}");
+        return format!(
+            "Tool `{name}` does not exist. Did you mean one of the following?\n- {lines}"
+        );
     }
     if known.iter().any(|known| known == "skill") {
         return format!(
@@ -83,5 +107,6 @@ fn guidance(name: &str, known: &[String]) -> String {
 }
 
 fn is_named(spec: &ToolSpec, name: &str) -> bool {
-    spec.name.to_lowercase() == name.to_lowercase() || spec.model_name().to_lowercase() == name.to_lowercase()
+    spec.name.to_lowercase() == name.to_lowercase()
+        || spec.model_name().to_lowercase() == name.to_lowercase()
 }

@@ -15,7 +15,9 @@ use crate::{
 };
 
 /// What providers know.
-const EFFORTS: [&str; 8] = ["none", "minimal", "low", "medium", "high", "xhigh", "max", "auto"];
+const EFFORTS: [&str; 8] = [
+    "none", "minimal", "low", "medium", "high", "xhigh", "max", "auto",
+];
 
 /// What stands for the configured model.
 const CONFIGURED: &str = "default";
@@ -29,14 +31,17 @@ pub(crate) async fn tape_reset(
 ) -> Result<String> {
     // A person who leaves it out wants it gone, as in the original; what a model forgets, people may want back.
     if let Some(requests) = context.state.slot::<StepRequests>() {
-        requests.add(StepRequest::Reset { archive: archive.unwrap_or(true) });
+        requests.add(StepRequest::Reset {
+            archive: archive.unwrap_or(true),
+        });
         return Ok("the tape is reset with the end of this step".to_owned());
     }
     let archive = archive.unwrap_or(false);
     let report = tape(context)?.reset(archive).await.map_err(tape_error)?;
-    Ok(report
-        .archived
-        .map_or_else(|| "tape reset".to_owned(), |path| format!("tape reset; archived: {path}")))
+    Ok(report.archived.map_or_else(
+        || "tape reset".to_owned(),
+        |path| format!("tape reset; archived: {path}"),
+    ))
 }
 
 /// Begins a new phase: everything before it leaves your sight, except for the summary and the message you are answering.
@@ -55,7 +60,10 @@ pub(crate) async fn tape_handoff(
         requests.add(StepRequest::HandOff { name, summary });
     } else {
         let summary = json!({"summary": summary});
-        tape(context)?.handoff(&name, Some(summary)).await.map_err(tape_error)?;
+        tape(context)?
+            .handoff(&name, Some(summary))
+            .await
+            .map_err(tape_error)?;
     }
     Ok(answer)
 }
@@ -83,11 +91,18 @@ pub(crate) async fn model(
 ) -> Result<String> {
     let chosen = model_id.trim();
     if chosen == CONFIGURED {
-        tape(context)?.event("model_switch", json!({"model": null})).await.map_err(tape_error)?;
+        tape(context)?
+            .event("model_switch", json!({"model": null}))
+            .await
+            .map_err(tape_error)?;
         context.state.remove("model");
-        return Ok("Session model set to the configured one (applies from the next turn).".to_owned());
+        return Ok(
+            "Session model set to the configured one (applies from the next turn).".to_owned(),
+        );
     }
-    let offered = framework(context)?.model_options(&session_id(context)?).await?;
+    let offered = framework(context)?
+        .model_options(&session_id(context)?)
+        .await?;
     if chosen.is_empty() {
         return Ok(choices(context.state.get_str("model"), &offered));
     }
@@ -95,18 +110,36 @@ pub(crate) async fn model(
     if !offered.choices.iter().any(|choice| choice.id == chosen) {
         agent(context)?.resolve(chosen)?;
     }
-    tape(context)?.event("model_switch", json!({"model": chosen})).await.map_err(tape_error)?;
+    tape(context)?
+        .event("model_switch", json!({"model": chosen}))
+        .await
+        .map_err(tape_error)?;
     context.state.set("model", chosen);
-    Ok(format!("Session model set to {chosen} (applies from the next turn)."))
+    Ok(format!(
+        "Session model set to {chosen} (applies from the next turn)."
+    ))
 }
 
 /// The model of the session, and those that plugins offer.
 fn choices(own: Option<String>, offered: &ModelOptions) -> String {
     let current = own.or_else(|| offered.current.clone());
-    let mut lines = vec![format!("Session model: {}.", current.as_deref().unwrap_or("the configured one"))];
+    let mut lines = vec![format!(
+        "Session model: {}.",
+        current.as_deref().unwrap_or("the configured one")
+    )];
     lines.extend(offered.choices.iter().map(|choice| {
-        let mark = if current.as_deref() == Some(choice.id.as_str()) { "*" } else { "-" };
-        format!("{mark} {}  {}", choice.id, choice.label.as_deref().unwrap_or_default()).trim_end().to_owned()
+        let mark = if current.as_deref() == Some(choice.id.as_str()) {
+            "*"
+        } else {
+            "-"
+        };
+        format!(
+            "{mark} {}  {}",
+            choice.id,
+            choice.label.as_deref().unwrap_or_default()
+        )
+        .trim_end()
+        .to_owned()
     }));
     lines.push("Choose with: ,model provider:model, or ,model default".to_owned());
     lines.join("\n")
@@ -127,9 +160,14 @@ pub(crate) async fn reasoning_effort(
         )));
     }
     let event = json!({"reasoning_effort": chosen});
-    tape(context)?.event("reasoning_effort_switch", event).await.map_err(tape_error)?;
+    tape(context)?
+        .event("reasoning_effort_switch", event)
+        .await
+        .map_err(tape_error)?;
     context.state.set("reasoning_effort", chosen);
-    Ok(format!("Session reasoning effort set to {chosen} (applies from the next turn)."))
+    Ok(format!(
+        "Session reasoning effort set to {chosen} (applies from the next turn)."
+    ))
 }
 
 /// Begins a fresh session in this chat. The old one stays, and can be resumed.
@@ -138,7 +176,9 @@ pub(crate) async fn new(context: &ToolContext) -> Result<String> {
     let old = session_id(context)?;
     let fresh = sessions::fresh_id(&old);
     switch(context, &old, &fresh).await?;
-    Ok(format!("New session: {fresh}\nThe old one is kept; go back with: ,resume {old}"))
+    Ok(format!(
+        "New session: {fresh}\nThe old one is kept; go back with: ,resume {old}"
+    ))
 }
 
 /// Lists the sessions of this chat, the latest first; at a terminal also the others of this workspace's terminals.
@@ -147,16 +187,27 @@ pub(crate) async fn sessions(context: &ToolContext) -> Result<String> {
     let current = session_id(context)?;
     let tape = tape(context)?;
     let (mut found, mut others) = (Vec::new(), Vec::new());
-    for name in tape.store().list(Listing::Sessions).await.map_err(tape_error)? {
+    for name in tape
+        .store()
+        .list(Listing::Sessions)
+        .await
+        .map_err(tape_error)?
+    {
         let summary = tape.store().summary(&name).await.map_err(tape_error)?;
-        let Some(session) = summary.session else { continue };
+        let Some(session) = summary.session else {
+            continue;
+        };
         let is_here = session.workspace.as_deref() == Some(framework(context)?.workspace_text());
         let is_own = sessions::chat_of(&session.session_id) == sessions::chat_of(&current);
-        let is_known =
-            is_own || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
+        let is_known = is_own
+            || (is_at_terminal(context) && session.channel == Some(Sender::terminal().channel));
         if is_here && is_known {
             let list = if is_own { &mut found } else { &mut others };
-            list.push((summary.last_date.unwrap_or_default(), session.session_id, summary.title));
+            list.push((
+                summary.last_date.unwrap_or_default(),
+                session.session_id,
+                summary.title,
+            ));
         }
     }
     let listed = |mut list: Vec<(String, String, Option<String>)>| {
@@ -168,7 +219,11 @@ pub(crate) async fn sessions(context: &ToolContext) -> Result<String> {
         };
         list.iter().map(line).collect::<Vec<_>>().join("\n")
     };
-    let mut text = if found.is_empty() { "(no sessions)".to_owned() } else { listed(found) };
+    let mut text = if found.is_empty() {
+        "(no sessions)".to_owned()
+    } else {
+        listed(found)
+    };
     if !others.is_empty() {
         text.push_str("\n\nOther sessions of this workspace; `bub chat --session ID` opens one:\n");
         text.push_str(&listed(others));
@@ -202,7 +257,9 @@ pub(crate) async fn resume(
     }
     let known = session_tape(&framework(context)?, wanted)?.ok_or_else(no_tape)?;
     if known.summary().await.map_err(tape_error)?.entries == 0 {
-        return Err(Error::not_found(format!("there is no session {wanted}; `,sessions` lists them")));
+        return Err(Error::not_found(format!(
+            "there is no session {wanted}; `,sessions` lists them"
+        )));
     }
     switch(context, &old, wanted).await?;
     Ok(format!("Resumed session: {wanted}"))
@@ -214,8 +271,8 @@ async fn switch(context: &ToolContext, old: &str, wanted: &str) -> Result<()> {
     let chat = sessions::chat_of(old);
     let name = TapeName::for_session(framework.workspace_text(), chat);
     let store = Arc::clone(tape(context)?.store());
-    let event =
-        bub_tape::Entry::event(sessions::SWITCH, Some(json!({"session_id": wanted}))).outside_context();
+    let event = bub_tape::Entry::event(sessions::SWITCH, Some(json!({"session_id": wanted})))
+        .outside_context();
     store.append(&name, vec![event]).await.map_err(tape_error)?;
     context.state.set(sessions::SWITCH, wanted);
     Ok(())
@@ -230,7 +287,10 @@ fn no_tape() -> Error {
 }
 
 fn session_id(context: &ToolContext) -> Result<String> {
-    context.state.get_str("session_id").ok_or_else(|| Error::not_found("there is no session in this turn"))
+    context
+        .state
+        .get_str("session_id")
+        .ok_or_else(|| Error::not_found("there is no session in this turn"))
 }
 
 fn agent(context: &ToolContext) -> Result<Arc<Agent>> {

@@ -15,10 +15,15 @@ pub fn skill(
     name: Option<String>,
 ) -> Result<String> {
     let state = &context.state;
-    let skills = state.slot::<Skills>().ok_or_else(|| Error::config("there are no skills in this turn"))?;
+    let skills = state
+        .slot::<Skills>()
+        .ok_or_else(|| Error::config("there are no skills in this turn"))?;
     let workspace = state.get_str("_runtime_workspace").map(PathBuf::from);
     let allowed = allowed(state);
-    let name = name.as_deref().map(str::trim).filter(|name| !name.is_empty());
+    let name = name
+        .as_deref()
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
     let Some(name) = name else {
         let mut lines = "Available skills:".to_owned();
         for skill in skills.list(workspace.as_deref()) {
@@ -41,7 +46,11 @@ pub fn skill(
         fresh
     });
     let body = skills.load(&skill, &loaded);
-    let body = if body.is_empty() { "(no content)" } else { &body };
+    let body = if body.is_empty() {
+        "(no content)"
+    } else {
+        &body
+    };
     Ok(format!("Location: {}\n---\n{body}", skill.location()))
 }
 

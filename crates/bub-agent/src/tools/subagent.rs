@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Error, ModelStream, Prompt, Result, State, SteeringHandle, StreamEvent, Tool, ToolContext,
-    ToolSpec,
+    BoxFuture, Error, ModelStream, Prompt, Result, State, SteeringHandle, StreamEvent, Tool,
+    ToolContext, ToolSpec,
 };
 use bub_tape::{Entry, MergeBack, Span};
 use futures_util::StreamExt as _;
@@ -54,7 +54,8 @@ impl Default for SubagentTool {
         });
         let spec = ToolSpec {
             name: NAME.to_owned(),
-            description: "Gives a part of the work to another agent and returns its answer.".to_owned(),
+            description: "Gives a part of the work to another agent and returns its answer."
+                .to_owned(),
             parameters,
             agent_use: true,
             read_only: false,
@@ -68,7 +69,11 @@ impl Tool for SubagentTool {
         &self.spec
     }
 
-    fn call(&self, arguments: Map<String, Value>, context: ToolContext) -> BoxFuture<'_, Result<Value>> {
+    fn call(
+        &self,
+        arguments: Map<String, Value>,
+        context: ToolContext,
+    ) -> BoxFuture<'_, Result<Value>> {
         Box::pin(async move { run(arguments, &context).await.map(Value::String) })
     }
 }
@@ -81,13 +86,23 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
     let prompt = match arguments.get("prompt") {
         Some(Value::String(text)) => Prompt::Text(text.clone()),
         Some(Value::Array(parts)) => Prompt::Parts(parts.clone()),
-        _ => return Err(Error::invalid_input("subagent needs a prompt: a text, or a list of content parts")),
+        _ => {
+            return Err(Error::invalid_input(
+                "subagent needs a prompt: a text, or a list of content parts",
+            ));
+        }
     };
     if prompt.is_empty() {
-        return Err(Error::invalid_input("the prompt of a subagent must not be empty"));
+        return Err(Error::invalid_input(
+            "the prompt of a subagent must not be empty",
+        ));
     }
     let current = context.state.get_str("session_id");
-    let asked_for = arguments.get("session").and_then(Value::as_str).unwrap_or("temp").trim();
+    let asked_for = arguments
+        .get("session")
+        .and_then(Value::as_str)
+        .unwrap_or("temp")
+        .trim();
     let session_id = session_of(asked_for, current.as_deref());
     let allowed = names(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
     let mut toolset = agent.tools_for(&context.state)?;
@@ -97,20 +112,43 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
     }
     let state = state_for(&context.state, &session_id);
     if let Some(skills) = names(&arguments, "allowed_skills")? {
-        state.set("allowed_skills", skills.iter().map(|name| name.trim().to_lowercase()).collect::<Vec<_>>());
+        state.set(
+            "allowed_skills",
+            skills
+                .iter()
+                .map(|name| name.trim().to_lowercase())
+                .collect::<Vec<_>>(),
+        );
     }
-    match arguments.get("model").and_then(Value::as_str).filter(|model| !model.trim().is_empty()) {
+    match arguments
+        .get("model")
+        .and_then(Value::as_str)
+        .filter(|model| !model.trim().is_empty())
+    {
         Some(model) => state.set("model", model.trim()),
         // It does not inherit the model of the session.
         None => drop(state.remove("model")),
     }
     let inherited = asked_for == "inherit";
-    let fork =
-        if inherited { Some(parent.tape().fork(MergeBack::No).await.map_err(tape_error)?) } else { None };
+    let fork = if inherited {
+        Some(
+            parent
+                .tape()
+                .fork(MergeBack::No)
+                .await
+                .map_err(tape_error)?,
+        )
+    } else {
+        None
+    };
     let tape = match &fork {
-        Some(fork) => {
-            TurnTape::new(fork.tape().clone(), &framework, agent.settings().redactor(), &session_id, None)
-        }
+        Some(fork) => TurnTape::new(
+            fork.tape().clone(),
+            &framework,
+            agent.settings().redactor(),
+            &session_id,
+            None,
+        ),
         None => TurnTape::aside(&framework, agent.settings().redactor(), &session_id).await?,
     };
     let tape = Arc::new(tape);
@@ -124,7 +162,11 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
         toolbox: Arc::new(Toolbox::of(toolset)),
     };
     let said = collect(agent.run_errand(errand, prompt.clone()).await?).await;
-    let ending = Ending { prompt: &prompt, output: &said.text, error: said.error.as_ref() };
+    let ending = Ending {
+        prompt: &prompt,
+        output: &said.text,
+        error: said.error.as_ref(),
+    };
     tape.finish(ending).await?;
     if inherited || session_id.starts_with(TEMPORARY) {
         // Its tape goes; what it cost stays.
@@ -133,7 +175,11 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
         }
     }
     // What a session that is forgotten has started goes with it.
-    if let Some(shells) = context.state.slot::<Shells>().filter(|_| session_id.starts_with(TEMPORARY)) {
+    if let Some(shells) = context
+        .state
+        .slot::<Shells>()
+        .filter(|_| session_id.starts_with(TEMPORARY))
+    {
         shells.stop_session(&session_id).await;
     }
     if let Some(fork) = fork {
@@ -151,7 +197,12 @@ async fn runs_of(turn: &TurnTape) -> Result<Vec<Value>> {
         if Some(entry.id) == turn.asked() {
             break;
         }
-        runs.extend(entry.data().filter(|_| entry.name() == Some("run")).cloned());
+        runs.extend(
+            entry
+                .data()
+                .filter(|_| entry.name() == Some("run"))
+                .cloned(),
+        );
     }
     runs.reverse();
     Ok(runs)
@@ -181,11 +232,22 @@ fn state_for(state: &State, session_id: &str) -> State {
 fn names(arguments: &Map<String, Value>, key: &str) -> Result<Option<Vec<String>>> {
     match arguments.get(key) {
         None | Some(Value::Null) => Ok(None),
-        Some(Value::Array(names)) if names.iter().all(Value::is_string) => {
-            Ok(Some(names.iter().filter_map(Value::as_str).map(str::to_owned).collect()))
-        }
-        Some(Value::String(names)) => Ok(Some(names.split(',').map(|name| name.trim().to_owned()).collect())),
-        Some(_) => Err(Error::invalid_input(format!("{key} must be a list of names"))),
+        Some(Value::Array(names)) if names.iter().all(Value::is_string) => Ok(Some(
+            names
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+        )),
+        Some(Value::String(names)) => Ok(Some(
+            names
+                .split(',')
+                .map(|name| name.trim().to_owned())
+                .collect(),
+        )),
+        Some(_) => Err(Error::invalid_input(format!(
+            "{key} must be a list of names"
+        ))),
     }
 }
 
@@ -199,7 +261,9 @@ struct Said {
 impl Said {
     fn shown(&self) -> String {
         let errors = self.errors.iter().map(|error| format!("[Error: {error}]"));
-        let parts = std::iter::once(self.text.clone()).filter(|text| !text.is_empty()).chain(errors);
+        let parts = std::iter::once(self.text.clone())
+            .filter(|text| !text.is_empty())
+            .chain(errors);
         parts.collect::<Vec<_>>().join("\n")
     }
 }

@@ -19,14 +19,25 @@ pub async fn tape_info(context: &ToolContext) -> Result<String> {
         ("entries", info.entries.to_string()),
         ("anchors", info.anchors.to_string()),
         ("last_anchor", or_none(info.last_anchor)),
-        ("entries_since_last_anchor", info.entries_since_last_anchor.to_string()),
-        ("last_token_usage", or_none(info.last_token_usage.map(|tokens| tokens.to_string()))),
+        (
+            "entries_since_last_anchor",
+            info.entries_since_last_anchor.to_string(),
+        ),
+        (
+            "last_token_usage",
+            or_none(info.last_token_usage.map(|tokens| tokens.to_string())),
+        ),
         (
             "last_token_cache_hit_rate",
-            or_none(info.cache_hit_rate.map(|rate| format!("{:.2}%", rate * 100.0))),
+            or_none(
+                info.cache_hit_rate
+                    .map(|rate| format!("{:.2}%", rate * 100.0)),
+            ),
         ),
     ];
-    Ok(lines.map(|(key, value)| format!("{key}: {value}")).join("\n"))
+    Ok(lines
+        .map(|(key, value)| format!("{key}: {value}"))
+        .join("\n"))
 }
 
 /// Searches what was said and done in this session, also before the last anchor. Near matches count; the best and
@@ -48,23 +59,42 @@ pub async fn tape_search(
     kinds: Vec<String>,
 ) -> Result<String> {
     let kinds = kinds.iter().map(|kind| Kind::from(kind.trim()));
-    let dates = DateRange { start: given(start), end: given(end) };
-    let within = Query { dates, ..Query::new().kinds(kinds) };
+    let dates = DateRange {
+        start: given(start),
+        end: given(end),
+    };
+    let within = Query {
+        dates,
+        ..Query::new().kinds(kinds)
+    };
     let search = Search::new(query).within(within).limit(limit as usize);
     let found = tape(context)?.search(&search).await?;
-    let count = format!("{SEARCH_MARKER}: {} matches ({} filtered)", found.hits.len(), found.filtered);
+    let count = format!(
+        "{SEARCH_MARKER}: {} matches ({} filtered)",
+        found.hits.len(),
+        found.filtered
+    );
     let lines = found.hits.iter().map(line);
-    Ok(std::iter::once(count).chain(lines).collect::<Vec<_>>().join("\n"))
+    Ok(std::iter::once(count)
+        .chain(lines)
+        .collect::<Vec<_>>()
+        .join("\n"))
 }
 
 /// Lists the latest anchors of the session's tape: where its phases begin.
 #[tool(crate = bub_kernel, name = "tape.anchors", read_only)]
 pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
-    let marks = tape(context)?.marks(AnchorSearch::Latest(SHOWN_ANCHORS)).await?;
+    let marks = tape(context)?
+        .marks(AnchorSearch::Latest(SHOWN_ANCHORS))
+        .await?;
     if marks.is_empty() {
         return Ok("(no anchors)".to_owned());
     }
-    Ok(marks.iter().map(|mark| format!("- {}", mark.name)).collect::<Vec<_>>().join("\n"))
+    Ok(marks
+        .iter()
+        .map(|mark| format!("- {}", mark.name))
+        .collect::<Vec<_>>()
+        .join("\n"))
 }
 
 /// One match: the text around it, not the whole entry, which the next search would find again.
@@ -74,9 +104,13 @@ fn line(hit: &Hit) -> String {
 
 /// Models fill in empty text for what they do not mean.
 fn given(date: Option<String>) -> Option<String> {
-    date.map(|date| date.trim().to_owned()).filter(|date| !date.is_empty())
+    date.map(|date| date.trim().to_owned())
+        .filter(|date| !date.is_empty())
 }
 
 fn tape(context: &ToolContext) -> Result<&Arc<Tape>> {
-    context.tape.as_ref().ok_or_else(|| Error::not_found("this session has no tape"))
+    context
+        .tape
+        .as_ref()
+        .ok_or_else(|| Error::not_found("this session has no tape"))
 }

@@ -31,7 +31,10 @@ pub(super) enum Patience {
 impl Breaker {
     /// Looks at the calls of a response before they are made.
     pub(super) fn before(&mut self, calls: &[Value]) -> Patience {
-        let same = self.last.as_ref().is_some_and(|(last, _)| *last == signature(calls));
+        let same = self
+            .last
+            .as_ref()
+            .is_some_and(|(last, _)| *last == signature(calls));
         if !same {
             *self = Self::default();
             return Patience::Left;
@@ -57,10 +60,17 @@ impl Breaker {
             return None;
         }
         let now = (signature(calls), Value::from(results));
-        self.repeats = if self.last.as_ref() == Some(&now) { self.repeats + 1 } else { 1 };
+        self.repeats = if self.last.as_ref() == Some(&now) {
+            self.repeats + 1
+        } else {
+            1
+        };
         self.last = Some(now);
         (self.repeats >= TELL).then(|| {
-            format!("\n[this is the same call with the same result for the {}th time in a row]", self.repeats)
+            format!(
+                "\n[this is the same call with the same result for the {}th time in a row]",
+                self.repeats
+            )
         })
     }
 }
@@ -68,10 +78,16 @@ impl Breaker {
 /// The calls without their ids; how their arguments are written does not matter.
 fn signature(calls: &[Value]) -> Value {
     let one = |call: &Value| {
-        let arguments = call.pointer("/function/arguments").and_then(Value::as_str).unwrap_or_default();
+        let arguments = call
+            .pointer("/function/arguments")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let parsed = serde_json::from_str::<Value>(arguments);
         let arguments = parsed.unwrap_or_else(|_| arguments.into());
-        Value::from(vec![call.pointer("/function/name").cloned().unwrap_or_default(), arguments])
+        Value::from(vec![
+            call.pointer("/function/name").cloned().unwrap_or_default(),
+            arguments,
+        ])
     };
     calls.iter().map(one).collect()
 }

@@ -36,7 +36,10 @@ impl Calibration {
     }
 
     /// What the model counted for an estimate. One odd report changes little.
-    #[expect(clippy::cast_precision_loss, reason = "token counts are far below 2^52")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "token counts are far below 2^52"
+    )]
     pub(crate) fn learn(&self, model: &str, estimate: u64, reported: u64) {
         let seen = reported as f64 / estimate.max(1) as f64;
         // Small prompts are mostly what the provider adds itself, and what cannot be right is not believed.
@@ -77,7 +80,10 @@ pub(super) fn room(estimate: u64, window: u64, answer: u64) -> Room {
 
 /// Roughly how many tokens messages and tools take.
 pub(crate) fn estimate<'a>(values: impl IntoIterator<Item = &'a Value>) -> u64 {
-    values.into_iter().map(|value| MESSAGE_TOKENS + tokens(value)).sum()
+    values
+        .into_iter()
+        .map(|value| MESSAGE_TOKENS + tokens(value))
+        .sum()
 }
 
 fn tokens(value: &Value) -> u64 {
@@ -85,7 +91,10 @@ fn tokens(value: &Value) -> u64 {
         Value::String(text) => text_tokens(text),
         Value::Array(items) => items.iter().map(tokens).sum(),
         Value::Object(map) if map.contains_key("image_url") => IMAGE_TOKENS,
-        Value::Object(map) => map.iter().map(|(key, value)| 1 + text_tokens(key) + tokens(value)).sum(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(key, value)| 1 + text_tokens(key) + tokens(value))
+            .sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 1,
     }
 }
@@ -97,7 +106,11 @@ fn text_tokens(text: &str) -> u64 {
     }
     let (mut ascii, mut other) = (0u64, 0u64);
     for character in text.chars() {
-        if character.is_ascii() { ascii += 1 } else { other += 1 }
+        if character.is_ascii() {
+            ascii += 1
+        } else {
+            other += 1
+        }
     }
     ascii.div_ceil(BYTES_PER_TOKEN) + other
 }

@@ -37,15 +37,25 @@ impl Turn {
         chat.provider_state.clone_from(&answer.provider_state);
         // On the tape before anything is done: after a crash nobody has to guess.
         self.tape.record(chat, Vec::new()).await?;
-        self.tape.calls_begin(answer.tool_calls.iter().map(|call| text_at(call, "/id").to_owned()).collect());
-        self.events.send(StreamEvent::ToolCall(answer.tool_calls.clone())).await;
+        self.tape.calls_begin(
+            answer
+                .tool_calls
+                .iter()
+                .map(|call| text_at(call, "/id").to_owned())
+                .collect(),
+        );
+        self.events
+            .send(StreamEvent::ToolCall(answer.tool_calls.clone()))
+            .await;
         let unknown = |call: &Value| !self.is_known(text_at(call, "/function/name"));
         let mut not_made: Vec<usize> = positions(&answer.tool_calls, unknown);
         let (mut results, took): (Vec<Value>, Vec<u64>) = match patience {
             Patience::Left => self.make_calls(&answer).await?.into_iter().unzip(),
             Patience::Out(why) => {
                 not_made = positions(&answer.tool_calls, |_| true);
-                vec![(Value::String(why), 0); answer.tool_calls.len()].into_iter().unzip()
+                vec![(Value::String(why), 0); answer.tool_calls.len()]
+                    .into_iter()
+                    .unzip()
             }
             Patience::Lost => {
                 let text = "the model made the same call with the same result again and again";
@@ -57,8 +67,11 @@ impl Turn {
         {
             last.push_str(&remark);
         }
-        let ids: Value =
-            answer.tool_calls.iter().map(|call| call.get("id").cloned().unwrap_or_default()).collect();
+        let ids: Value = answer
+            .tool_calls
+            .iter()
+            .map(|call| call.get("id").cloned().unwrap_or_default())
+            .collect();
         let entry = Entry::tool_result(results.clone()).with_meta("call_ids", ids);
         self.tape.calls_end();
         self.tape.note(self.tape.owned(entry));
@@ -71,7 +84,10 @@ impl Turn {
         let is_final = json!({
             "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": took, "not_made": not_made,
         });
-        Ok(Step::Continue(vec![StreamEvent::ToolResult(results), StreamEvent::Final(is_final)]))
+        Ok(Step::Continue(vec![
+            StreamEvent::ToolResult(results),
+            StreamEvent::Final(is_final),
+        ]))
     }
 
     fn is_known(&self, name: &str) -> bool {
@@ -80,9 +96,15 @@ impl Turn {
 
     /// Makes the calls in their order; all at once when none of them changes anything.
     async fn make_calls(&self, answer: &Completion) -> Result<Vec<(Value, u64)>> {
-        let calls: Vec<Call<'_>> =
-            answer.tool_calls.iter().enumerate().map(|(index, call)| read(call, index, answer)).collect();
-        let only_read = calls.iter().all(|call| self.toolbox.is_read_only(call.name));
+        let calls: Vec<Call<'_>> = answer
+            .tool_calls
+            .iter()
+            .enumerate()
+            .map(|(index, call)| read(call, index, answer))
+            .collect();
+        let only_read = calls
+            .iter()
+            .all(|call| self.toolbox.is_read_only(call.name));
         let several = calls.len() > 1;
         let made: Vec<BoxFuture<'_, Result<(Value, u64)>>> = calls
             .iter()
@@ -91,41 +113,69 @@ impl Turn {
                 Box::pin(async move {
                     let started = Instant::now();
                     let result = self.make_call(index, call, several).await?;
-                    Ok((result, u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)))
+                    Ok((
+                        result,
+                        u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                    ))
                 }) as _
             })
             .collect();
         let made = stream::iter(made);
-        let made: Vec<Result<_>> = made.buffered(if only_read { AT_ONCE } else { 1 }).collect().await;
+        let made: Vec<Result<_>> = made
+            .buffered(if only_read { AT_ONCE } else { 1 })
+            .collect()
+            .await;
         made.into_iter().collect()
     }
 
-    async fn make_call(&self, index: usize, call: &Call<'_>, is_one_of_several: bool) -> Result<Value> {
-        if self.state.slot::<StepRequests>().is_some_and(|requests| requests.will_reset()) {
+    async fn make_call(
+        &self,
+        index: usize,
+        call: &Call<'_>,
+        is_one_of_several: bool,
+    ) -> Result<Value> {
+        if self
+            .state
+            .slot::<StepRequests>()
+            .is_some_and(|requests| requests.will_reset())
+        {
             // Nothing would be left to tell of it.
             return Ok("[not run: the tape is being reset]".into());
         }
         self.tape.call_is(index, None);
         let runner = Runner::of(self);
         let result = match (self.toolbox.find(call.name), &call.arguments) {
-            (Found::Tool(tool), Ok(arguments)) => runner.shown(tool, arguments.clone(), call.id).await,
-            (Found::Tool(_), Err(reason)) => Error::new(ErrorKind::InvalidInput, reason.as_str()).to_value(),
+            (Found::Tool(tool), Ok(arguments)) => {
+                runner.shown(tool, arguments.clone(), call.id).await
+            }
+            (Found::Tool(_), Err(reason)) => {
+                Error::new(ErrorKind::InvalidInput, reason.as_str()).to_value()
+            }
             (Found::Nothing(guidance), _) => guidance.into(),
         };
         self.tape.call_is(index, Some(&result));
         if is_one_of_several {
-            self.tape.append(vec![self.tape.owned(tool_done(call.id, result.clone()))]).await?;
+            self.tape
+                .append(vec![self.tape.owned(tool_done(call.id, result.clone()))])
+                .await?;
         }
         Ok(result)
     }
 }
 
 fn positions(calls: &[Value], which: impl Fn(&Value) -> bool) -> Vec<usize> {
-    calls.iter().enumerate().filter(|(_, call)| which(call)).map(|(index, _)| index).collect()
+    calls
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| which(call))
+        .map(|(index, _)| index)
+        .collect()
 }
 
 fn text_at<'a>(call: &'a Value, path: &str) -> &'a str {
-    call.pointer(path).and_then(Value::as_str).unwrap_or_default()
+    call.pointer(path)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> Call<'a> {
@@ -133,12 +183,16 @@ fn read<'a>(call: &'a Value, index: usize, answer: &Completion) -> Call<'a> {
     let raw = text("/function/arguments");
     let arguments = match answer.broken(index) {
         Some(broken) if answer.finish.is_stopped() => Err(broken.reason.clone()),
-        Some(broken) => {
-            Err(format!("{}; call it again with one JSON object as its arguments", broken.reason))
-        }
-        None => {
-            serde_json::from_str(raw).map_err(|error| format!("the arguments are not a JSON object: {error}"))
-        }
+        Some(broken) => Err(format!(
+            "{}; call it again with one JSON object as its arguments",
+            broken.reason
+        )),
+        None => serde_json::from_str(raw)
+            .map_err(|error| format!("the arguments are not a JSON object: {error}")),
     };
-    Call { id: text("/id"), name: text("/function/name"), arguments }
+    Call {
+        id: text("/id"),
+        name: text("/function/name"),
+        arguments,
+    }
 }

@@ -16,7 +16,8 @@ impl Turn {
     /// The provider says that the conversation is too long: a new phase, once a turn.
     pub(super) async fn hand_off_overflow(&self, error: &Error) -> Result<()> {
         let state = json!({"reason": "context_length_exceeded", "error": error.message()});
-        self.hand_off("auto_handoff/context_overflow", state).await?;
+        self.hand_off("auto_handoff/context_overflow", state)
+            .await?;
         // The attempt counts as a step.
         if let Some(end) = self.tape.end_step("auto_handoff", None) {
             self.tape.note(end);
@@ -33,25 +34,40 @@ impl Turn {
     /// Writes the anchor with a digest of the phase, and carries over what belongs to this turn.
     async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
         let tape = self.tape.tape();
-        let mark = tape.marks(AnchorSearch::Latest(1)).await.map_err(tape_error)?.pop();
+        let mark = tape
+            .marks(AnchorSearch::Latest(1))
+            .await
+            .map_err(tape_error)?
+            .pop();
         let span = mark.map_or(Span::ALL, |mark| Span::from(mark.position));
         let entries = tape.entries(span).await.map_err(tape_error)?;
         let asked = match self.tape.asked() {
-            Some(id) => tape.store().fetch(tape.name(), &[id]).await.map_err(tape_error)?.pop(),
+            Some(id) => tape
+                .store()
+                .fetch(tape.name(), &[id])
+                .await
+                .map_err(tape_error)?
+                .pop(),
             None => None,
         };
         if let Some(state) = state.as_object_mut() {
             state.insert("digest".to_owned(), digest(&entries, asked.as_ref()));
-            let carried = asked.map(|asked| own_entries(&entries, asked.id)).unwrap_or_default();
+            let carried = asked
+                .map(|asked| own_entries(&entries, asked.id))
+                .unwrap_or_default();
             state.insert("carry".to_owned(), json!(carried));
         }
-        self.tape.append(handoff_entries(name, Some(state), self.meta())).await?;
+        self.tape
+            .append(handoff_entries(name, Some(state), self.meta()))
+            .await?;
         Ok(())
     }
 
     /// Does what tools asked for during the step. What follows the results goes with the next batch.
     pub(super) async fn apply_requests(&self, prompt: &Prompt) -> Result<bool> {
-        let Some(requests) = self.state.slot::<StepRequests>() else { return Ok(false) };
+        let Some(requests) = self.state.slot::<StepRequests>() else {
+            return Ok(false);
+        };
         let requests = requests.take();
         let any = !requests.is_empty();
         for request in requests {
@@ -98,14 +114,26 @@ impl Turn {
     async fn start_anew(&self, archive: bool, prompt: &Prompt) -> Result<()> {
         let tape = self.tape.tape();
         let asked = match self.tape.asked() {
-            Some(id) => tape.store().fetch(tape.name(), &[id]).await.map_err(tape_error)?.pop(),
+            Some(id) => tape
+                .store()
+                .fetch(tape.name(), &[id])
+                .await
+                .map_err(tape_error)?
+                .pop(),
             None => None,
         };
         let response = self.last_response().await?;
         tape.reset(archive).await.map_err(tape_error)?;
         self.tape.look_again();
-        let anew = |entry: Entry| Entry { id: EntryId::default(), ..entry };
-        self.tape.ask_again(anew(asked.unwrap_or_else(|| self.tape.user_message(prompt)))).await?;
+        let anew = |entry: Entry| Entry {
+            id: EntryId::default(),
+            ..entry
+        };
+        self.tape
+            .ask_again(anew(
+                asked.unwrap_or_else(|| self.tape.user_message(prompt)),
+            ))
+            .await?;
         for entry in response {
             self.tape.note(anew(entry));
         }
@@ -120,5 +148,9 @@ impl Turn {
 }
 
 fn calls_in(entry: &Entry) -> usize {
-    entry.payload.get("calls").and_then(Value::as_array).map_or(0, Vec::len)
+    entry
+        .payload
+        .get("calls")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len)
 }

@@ -19,13 +19,18 @@ pub(crate) enum StepRequest {
 impl StepRequests {
     /// Asks for something.
     pub(crate) fn add(&self, request: StepRequest) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(request);
     }
 
     /// Whether the tape is to be emptied.
     pub(crate) fn will_reset(&self) -> bool {
         let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        requests.iter().any(|request| matches!(request, StepRequest::Reset { .. }))
+        requests
+            .iter()
+            .any(|request| matches!(request, StepRequest::Reset { .. }))
     }
 
     /// Everything that was asked for.

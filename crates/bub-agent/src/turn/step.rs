@@ -4,8 +4,8 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use bub_kernel::{Error, ErrorKind, LlmRequest, LlmResult, Prompt, Result, StreamEvent};
 use bub_model::{
-    Accumulator, Action, CallOptions, ChatRequest, Completion, FinishReason, ModelError, ModelEvent, ModelId,
-    ModelStream,
+    Accumulator, Action, CallOptions, ChatRequest, Completion, FinishReason, ModelError,
+    ModelEvent, ModelId, ModelStream,
 };
 use bub_settings::core;
 use bub_tape::{ChatStep, EntryId};
@@ -30,13 +30,19 @@ pub(super) struct Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { error, is_overflow: false }
+        Self {
+            error,
+            is_overflow: false,
+        }
     }
 }
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
-        Self { is_overflow: error.action == Action::ShrinkContext, error: model_error(&error) }
+        Self {
+            is_overflow: error.action == Action::ShrinkContext,
+            error: model_error(&error),
+        }
     }
 }
 
@@ -53,7 +59,11 @@ impl Turn {
     pub(super) async fn step(&self, prompt: &Prompt, memory: &mut Memory) -> Result<Step, Failure> {
         let system = self.system_prompt(prompt)?;
         let asked = self.request(&system, memory).await?;
-        let gate = self.framework.hooks().before_llm_call(asked.request, &self.state).await;
+        let gate = self
+            .framework
+            .hooks()
+            .before_llm_call(asked.request, &self.state)
+            .await;
         self.tape.note_hooks(&gate.notes);
         let mut chat = self.tape.chat();
         (chat.system, chat.view) = (Some(system), asked.seen);
@@ -62,7 +72,9 @@ impl Turn {
             self.say(&text, memory).await;
             return self.end(chat, text).await;
         }
-        self.agent.check_cap(&self.models_for(&gate.request)?).await?;
+        self.agent
+            .check_cap(&self.models_for(&gate.request)?)
+            .await?;
         let started = Instant::now();
         let answered = self.ask_model(&gate.request, memory).await;
         let mut result = LlmResult {
@@ -85,13 +97,17 @@ impl Turn {
         chat.model = model.map(|model| model.to_string()).or(chat.model);
         if self.agent.cap().is_set() {
             // What a provider does not count is estimated: it is never free.
-            let estimated =
-                || json!({"prompt_tokens": asked.estimate, "completion_tokens": answer.text.len() / 3});
+            let estimated = || json!({"prompt_tokens": asked.estimate, "completion_tokens": answer.text.len() / 3});
             let usage = result.usage.clone().unwrap_or_else(estimated);
-            self.agent.cap().add(chat.model.as_deref().unwrap_or_default(), &usage).await;
+            self.agent
+                .cap()
+                .add(chat.model.as_deref().unwrap_or_default(), &usage)
+                .await;
         }
         if let Some(usage) = &answer.usage {
-            self.agent.calibration().learn(&gate.request.model, asked.estimate, usage.prompt);
+            self.agent
+                .calibration()
+                .learn(&gate.request.model, asked.estimate, usage.prompt);
         }
         self.after_call(&gate.request, &result).await;
         if let Some(usage) = result.usage {
@@ -111,14 +127,23 @@ impl Turn {
         chat.text = Some(text.clone());
         let last = self.tape.end_step("ok", None);
         self.tape.record(chat, last.into_iter().collect()).await?;
-        self.events.send(StreamEvent::Final(json!({"ok": true, "text": text}))).await;
+        self.events
+            .send(StreamEvent::Final(json!({"ok": true, "text": text})))
+            .await;
         Ok(Step::Done)
     }
 
     /// What the model is to see, within its window.
     async fn request(&self, system: &str, memory: &mut Memory) -> Result<Asked> {
-        let model = self.models.first().map(ToString::to_string).unwrap_or_default();
-        let window = self.models.first().and_then(|model| self.agent.window(model));
+        let model = self
+            .models
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let window = self
+            .models
+            .first()
+            .and_then(|model| self.agent.window(model));
         let answer = self.agent.settings().get(&core::MAX_TOKENS);
         let mut before = None;
         loop {
@@ -141,7 +166,9 @@ impl Turn {
                     Room::Little(percent) if !memory.was_asked_to_hand_off => {
                         memory.was_asked_to_hand_off = true;
                         let notice = Prompt::Text(hand_off_notice(percent));
-                        self.tape.append(vec![self.tape.user_message(&notice)]).await?;
+                        self.tape
+                            .append(vec![self.tape.user_message(&notice)])
+                            .await?;
                         messages.push(json!({"role": "user", "content": notice}));
                     }
                     Room::Little(_) | Room::None | Room::Enough => {}
@@ -154,7 +181,11 @@ impl Turn {
                 tool_names: self.toolbox.model_names(),
                 max_tokens: Some(answer),
             };
-            return Ok(Asked { request, seen: view.entries, estimate });
+            return Ok(Asked {
+                request,
+                seen: view.entries,
+                estimate,
+            });
         }
     }
 
@@ -172,14 +203,18 @@ impl Turn {
             match &event {
                 ModelEvent::Text(delta) => {
                     if std::mem::take(&mut is_first) && memory.has_spoken {
-                        self.events.send(StreamEvent::Text(BETWEEN_STEPS.to_owned())).await;
+                        self.events
+                            .send(StreamEvent::Text(BETWEEN_STEPS.to_owned()))
+                            .await;
                     }
                     memory.has_spoken = true;
                     self.tape.said(delta);
                     self.events.send(StreamEvent::Text(delta.clone())).await;
                 }
                 ModelEvent::Reasoning(delta) => {
-                    self.events.send(StreamEvent::Reasoning(delta.clone())).await;
+                    self.events
+                        .send(StreamEvent::Reasoning(delta.clone()))
+                        .await;
                 }
                 // For whoever watches: "waiting 8 s, rate limited".
                 ModelEvent::Retry(retry) => {
@@ -188,7 +223,12 @@ impl Turn {
                         "wait_seconds": retry.wait.as_secs_f64(),
                         "reason": retry.error.to_string(),
                     });
-                    self.events.send(StreamEvent::Other { kind: "retry".to_owned(), data }).await;
+                    self.events
+                        .send(StreamEvent::Other {
+                            kind: "retry".to_owned(),
+                            data,
+                        })
+                        .await;
                 }
                 _ => {}
             }
@@ -204,25 +244,40 @@ impl Turn {
             messages: Arc::clone(&asked.messages),
             tools: self.toolbox.definitions_of(&asked.tool_names),
             max_tokens: asked.max_tokens,
-            reasoning_effort: self.state.get_str("reasoning_effort").filter(|effort| !effort.is_empty()),
+            reasoning_effort: self
+                .state
+                .get_str("reasoning_effort")
+                .filter(|effort| !effort.is_empty()),
             stream: true,
             extra: settings.get(&core::COMPLETION_ARGS),
             ..ChatRequest::default()
         };
-        let options = CallOptions { cancel: self.cancel.clone(), ..CallOptions::from_settings(settings) };
+        let options = CallOptions {
+            cancel: self.cancel.clone(),
+            ..CallOptions::from_settings(settings)
+        };
         self.agent.stream(models, request, options)
     }
 
     /// The models that a request may go to: another one, if a hook chose it, has no fallbacks.
     fn models_for(&self, asked: &LlmRequest) -> Result<Vec<ModelId>> {
-        let unchanged = self.models.first().is_some_and(|first| first.to_string() == asked.model);
-        if unchanged { Ok(self.models.clone()) } else { Ok(vec![self.agent.resolve(&asked.model)?]) }
+        let unchanged = self
+            .models
+            .first()
+            .is_some_and(|first| first.to_string() == asked.model);
+        if unchanged {
+            Ok(self.models.clone())
+        } else {
+            Ok(vec![self.agent.resolve(&asked.model)?])
+        }
     }
 
     /// Says something that no model said.
     async fn say(&self, text: &str, memory: &mut Memory) {
         if memory.has_spoken {
-            self.events.send(StreamEvent::Text(BETWEEN_STEPS.to_owned())).await;
+            self.events
+                .send(StreamEvent::Text(BETWEEN_STEPS.to_owned()))
+                .await;
         }
         memory.has_spoken = true;
         self.tape.said(text);
@@ -230,26 +285,50 @@ impl Turn {
     }
 
     async fn after_call(&self, request: &LlmRequest, result: &LlmResult) {
-        let notes = self.framework.hooks().after_llm_call(request, result, &self.state).await;
+        let notes = self
+            .framework
+            .hooks()
+            .after_llm_call(request, result, &self.state)
+            .await;
         self.tape.note_hooks(&notes);
     }
 
     fn allowed_skills(&self) -> Option<Vec<String>> {
-        let Value::Array(names) = self.state.get("allowed_skills")? else { return None };
-        Some(names.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+        let Value::Array(names) = self.state.get("allowed_skills")? else {
+            return None;
+        };
+        Some(
+            names
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+        )
     }
 
     fn system_prompt(&self, prompt: &Prompt) -> Result<String> {
         let mut parts = vec![self.framework.system_prompt(prompt, &self.state)?];
         parts.push(self.toolbox.block().to_owned());
-        if let (Some(skills), Some(loaded)) = (self.state.slot::<Skills>(), self.state.slot::<LoadedSkills>())
-        {
+        if let (Some(skills), Some(loaded)) = (
+            self.state.slot::<Skills>(),
+            self.state.slot::<LoadedSkills>(),
+        ) {
             let workspace = self.state.get_str("_runtime_workspace").map(PathBuf::from);
             let allowed = self.allowed_skills();
-            parts.push(skills.block(workspace.as_deref(), &prompt.text(), allowed.as_deref(), &loaded));
+            parts.push(skills.block(
+                workspace.as_deref(),
+                &prompt.text(),
+                allowed.as_deref(),
+                &loaded,
+            ));
         }
         parts.retain(|part| !part.is_empty());
-        Ok(self.agent.settings().redactor().redact(&parts.join("\n\n")).into_owned())
+        Ok(self
+            .agent
+            .settings()
+            .redactor()
+            .redact(&parts.join("\n\n"))
+            .into_owned())
     }
 }
 
@@ -275,7 +354,10 @@ fn incomplete(answer: &Completion) -> Option<Error> {
         finish if finish.is_complete() => return None,
         finish => format!("the provider stopped it ({})", finish.as_str()),
     };
-    Some(Error::new(ErrorKind::Provider, format!("the answer is not complete: {why}")))
+    Some(Error::new(
+        ErrorKind::Provider,
+        format!("the answer is not complete: {why}"),
+    ))
 }
 
 fn model_error(error: &ModelError) -> Error {

@@ -94,7 +94,11 @@ impl DailyCap {
             return Ok(());
         };
         let reset = now.date().saturating_add(1.day());
-        let zone = now.time_zone().iana_name().map(|zone| format!(" {zone}")).unwrap_or_default();
+        let zone = now
+            .time_zone()
+            .iana_name()
+            .map(|zone| format!(" {zone}"))
+            .unwrap_or_default();
         Err(Error::new(
             ErrorKind::Provider,
             format!(
@@ -105,11 +109,16 @@ impl DailyCap {
 
     /// Counts a call that was made.
     pub(crate) async fn add(&self, model: &str, usage: &Value) {
-        let Some(tokens) = Tokens::from_usage(usage).filter(|_| self.is_set()) else { return };
+        let Some(tokens) = Tokens::from_usage(usage).filter(|_| self.is_set()) else {
+            return;
+        };
         let mut today = self.today.lock().await;
         let day = Zoned::now().date().to_string();
         if let Err(error) = append(&self.ledger(&day), &line(model, tokens)) {
-            tracing::error!("usage.not_written file={} error={error}", self.ledger(&day).display());
+            tracing::error!(
+                "usage.not_written file={} error={error}",
+                self.ledger(&day).display()
+            );
             today.unwritten.push((model.to_owned(), tokens));
         }
     }
@@ -128,18 +137,31 @@ impl DailyCap {
     ) -> Result<()> {
         let day = now.date().to_string();
         if today.day != day {
-            *today = Today { day: day.clone(), ..Today::default() };
+            *today = Today {
+                day: day.clone(),
+                ..Today::default()
+            };
         }
         let path = self.ledger(&day);
         let failure = |error: io::Error| {
-            let text = format!("the usage of the day cannot be read from {}: {error}", path.display());
+            let text = format!(
+                "the usage of the day cannot be read from {}: {error}",
+                path.display()
+            );
             Error::new(ErrorKind::Temporary, text)
         };
         let mut file = match File::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let unwritten = std::mem::take(&mut today.unwritten);
-                *today = Today { day, unwritten, ..Today::default() };
-                let start = now.start_of_day().map_err(|error| failure(io::Error::other(error)))?.timestamp();
+                *today = Today {
+                    day,
+                    unwritten,
+                    ..Today::default()
+                };
+                let start = now
+                    .start_of_day()
+                    .map_err(|error| failure(io::Error::other(error)))?
+                    .timestamp();
                 rebuild(&path, start, store).await?;
                 File::open(&path).map_err(failure)?
             }
@@ -155,12 +177,25 @@ impl DailyCap {
             .map_err(failure)?;
         // A line without its end is still being written.
         let whole = memchr::memrchr(b'\n', &text).map_or(0, |end| end + 1);
-        for line in text.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n') {
-            let Ok(call) = serde_json::from_slice::<Value>(line) else { continue };
-            let Some(tokens) = call.get("usage").and_then(Tokens::from_usage) else { continue };
+        for line in text
+            .get(..whole)
+            .unwrap_or_default()
+            .split(|byte| *byte == b'\n')
+        {
+            let Ok(call) = serde_json::from_slice::<Value>(line) else {
+                continue;
+            };
+            let Some(tokens) = call.get("usage").and_then(Tokens::from_usage) else {
+                continue;
+            };
             today.tokens = today.tokens.saturating_add(tokens.total());
-            today.cost +=
-                cost_of(call.get("model").and_then(Value::as_str).unwrap_or_default(), tokens, catalogue);
+            today.cost += cost_of(
+                call.get("model")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default(),
+                tokens,
+                catalogue,
+            );
         }
         today.offset += u64::try_from(whole).unwrap_or_default();
         Ok(())
@@ -169,7 +204,10 @@ impl DailyCap {
 
 /// What is known of the cost; what is not counts as tokens.
 fn cost_of(model: &str, tokens: Tokens, catalogue: &Catalogue) -> f64 {
-    let price = model.parse().ok().and_then(|model: ModelId| catalogue.price(&model));
+    let price = model
+        .parse()
+        .ok()
+        .and_then(|model: ModelId| catalogue.price(&model));
     price.map(|price| tokens.cost(price)).unwrap_or_default()
 }
 
@@ -192,7 +230,11 @@ fn append(path: &Path, text: &str) -> io::Result<()> {
 async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -> Result<()> {
     let mut text = String::from("\n");
     if let Some(store) = store {
-        for tape in store.list(Listing::SessionsSince(start.into())).await.map_err(tape_error)? {
+        for tape in store
+            .list(Listing::SessionsSince(start.into()))
+            .await
+            .map_err(tape_error)?
+        {
             let mut calls = pin!(calls(store, &tape, Span::ALL.newest_first()));
             while let Some(call) = calls.try_next().await.map_err(tape_error)? {
                 if call.at < start {
@@ -204,19 +246,31 @@ async fn rebuild(path: &Path, start: Timestamp, store: Option<&dyn TapeStore>) -
     }
     let write = || {
         let directory = path.parent().unwrap_or(path);
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
         let own = directory.join(format!(".{:016x}", crate::random()));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&own)?;
-        let made = file.write_all(text.as_bytes()).and_then(|()| match fs::hard_link(&own, path) {
-            // Another process was quicker, and has added to it since.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            linked => linked,
-        });
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&own)?;
+        let made = file
+            .write_all(text.as_bytes())
+            .and_then(|()| match fs::hard_link(&own, path) {
+                // Another process was quicker, and has added to it since.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                linked => linked,
+            });
         fs::remove_file(&own)?;
         made
     };
     write().map_err(|error| {
-        let text = format!("the usage of the day cannot be written to {}: {error}", path.display());
+        let text = format!(
+            "the usage of the day cannot be written to {}: {error}",
+            path.display()
+        );
         Error::new(ErrorKind::Temporary, text)
     })
 }

@@ -55,7 +55,10 @@ pub async fn report(
     since: Option<&str>,
 ) -> Result<(Vec<Row>, Row, Vec<String>)> {
     let zone = TimeZone::system();
-    let since = since.map(|day| start_of(day, &zone)).transpose()?.unwrap_or(Timestamp::MIN);
+    let since = since
+        .map(|day| start_of(day, &zone))
+        .transpose()?
+        .unwrap_or(Timestamp::MIN);
     let (mut rows, mut sum, mut unread) = (BTreeMap::<_, Row>::new(), Row::default(), Vec::new());
     for tape in store.list(Listing::Sessions).await.map_err(tape_error)? {
         let summary = match store.summary(&tape).await {
@@ -65,7 +68,9 @@ pub async fn report(
                 continue;
             }
         };
-        let session = summary.session.map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
+        let session = summary
+            .session
+            .map_or_else(|| tape.as_str().to_owned(), |session| session.session_id);
         let mut calls = pin!(calls(store, &tape, Span::ALL));
         loop {
             let call = match calls.try_next().await {
@@ -91,7 +96,10 @@ pub async fn report(
             let price = call.model_id().and_then(|model| catalogue.price(&model));
             let cost = price.map(|price| call.tokens.cost(price));
             rows.entry((name.clone(), key))
-                .or_insert_with(|| Row { name, ..Row::default() })
+                .or_insert_with(|| Row {
+                    name,
+                    ..Row::default()
+                })
                 .add(call.tokens, cost);
             sum.add(call.tokens, cost);
         }
@@ -102,5 +110,8 @@ pub async fn report(
 fn start_of(day: &str, zone: &TimeZone) -> Result<Timestamp> {
     let wrong = || Error::invalid_input(format!("`{day}` is no day; write it as 2026-11-16"));
     let date: Date = day.trim().parse().map_err(|_| wrong())?;
-    Ok(date.to_zoned(zone.clone()).map_err(|_| wrong())?.timestamp())
+    Ok(date
+        .to_zoned(zone.clone())
+        .map_err(|_| wrong())?
+        .timestamp())
 }

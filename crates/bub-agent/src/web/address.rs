@@ -15,8 +15,10 @@ impl Allowed {
     /// Reads the entries of the setting; one that is wrong allows nothing and is told.
     pub(super) fn new(entries: &[String]) -> Self {
         let mut allowed = Self::default();
-        for entry in
-            entries.iter().map(|entry| entry.trim().to_ascii_lowercase()).filter(|entry| !entry.is_empty())
+        for entry in entries
+            .iter()
+            .map(|entry| entry.trim().to_ascii_lowercase())
+            .filter(|entry| !entry.is_empty())
         {
             if let Some(network) = network(&entry) {
                 allowed.networks.push(network);
@@ -34,7 +36,9 @@ impl Allowed {
     /// Whether a host may be reached wherever it is.
     pub(super) fn has_name(&self, name: &str) -> bool {
         self.names.iter().any(|own| match own.strip_prefix("*.") {
-            Some(domain) => name.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')),
+            Some(domain) => name
+                .strip_suffix(domain)
+                .is_some_and(|rest| rest.ends_with('.')),
             None => own == name,
         })
     }
@@ -42,7 +46,11 @@ impl Allowed {
     /// Whether an address may be reached.
     pub(super) fn has_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        is_public(address) || self.networks.iter().any(|(network, length)| is_in(address, *network, *length))
+        is_public(address)
+            || self
+                .networks
+                .iter()
+                .any(|(network, length)| is_in(address, *network, *length))
     }
 }
 
@@ -64,7 +72,9 @@ fn is_in(address: IpAddr, network: IpAddr, length: u8) -> bool {
         left.checked_shr(rest).unwrap_or(0) == right.checked_shr(rest).unwrap_or(0)
     };
     match (address, network) {
-        (IpAddr::V4(left), IpAddr::V4(right)) => same(u32::from(left).into(), u32::from(right).into(), 32),
+        (IpAddr::V4(left), IpAddr::V4(right)) => {
+            same(u32::from(left).into(), u32::from(right).into(), 32)
+        }
         (IpAddr::V6(left), IpAddr::V6(right)) => same(left.into(), right.into(), 128),
         _ => false,
     }

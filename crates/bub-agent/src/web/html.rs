@@ -23,18 +23,27 @@ pub(super) struct Tokens<'a> {
 
 impl<'a> Tokens<'a> {
     pub(super) fn new(page: &'a str) -> Self {
-        Self { rest: page, raw: None }
+        Self {
+            rest: page,
+            raw: None,
+        }
     }
 
     fn take(&mut self, length: usize) -> &'a str {
-        let (taken, rest) = self.rest.split_at_checked(length).unwrap_or((self.rest, ""));
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .unwrap_or((self.rest, ""));
         self.rest = rest;
         taken
     }
 
     /// What is skipped ends with this, or with the page.
     fn skip_past(&mut self, end: &str) {
-        let length = self.rest.find(end).map_or(self.rest.len(), |at| at + end.len());
+        let length = self
+            .rest
+            .find(end)
+            .map_or(self.rest.len(), |at| at + end.len());
         self.take(length);
     }
 
@@ -112,7 +121,8 @@ impl<'a> Iterator for Tokens<'a> {
                 _ => {
                     let start = usize::from(self.rest.starts_with('<'));
                     let bytes = self.rest.as_bytes().get(start..).unwrap_or_default();
-                    let length = memchr::memchr(b'<', bytes).map_or(self.rest.len(), |at| at + start);
+                    let length =
+                        memchr::memchr(b'<', bytes).map_or(self.rest.len(), |at| at + start);
                     return Some(Token::Text(self.take(length)));
                 }
             }
@@ -121,7 +131,9 @@ impl<'a> Iterator for Tokens<'a> {
 }
 
 fn split_name(tag: &str) -> (String, &str) {
-    let end = tag.find(|c: char| c.is_ascii_whitespace() || c == '/').unwrap_or(tag.len());
+    let end = tag
+        .find(|c: char| c.is_ascii_whitespace() || c == '/')
+        .unwrap_or(tag.len());
     let (name, attributes) = tag.split_at_checked(end).unwrap_or((tag, ""));
     (name.to_ascii_lowercase(), attributes)
 }
@@ -141,7 +153,9 @@ pub(super) fn attribute(attributes: &str, wanted: &str) -> Option<String> {
         let inside = value.get(quote.map_or(0, char::len_utf8)..)?;
         let length = match quote {
             Some(quote) => inside.find(quote).unwrap_or(inside.len()),
-            None => inside.find(|c: char| c.is_ascii_whitespace()).unwrap_or(inside.len()),
+            None => inside
+                .find(|c: char| c.is_ascii_whitespace())
+                .unwrap_or(inside.len()),
         };
         if name.eq_ignore_ascii_case(wanted) {
             return Some(unescape(inside.get(..length)?));
@@ -176,7 +190,10 @@ fn entity(name: &str) -> Option<char> {
         };
         return char::from_u32(code).filter(|c| *c != '\0');
     }
-    ENTITIES.iter().find(|(known, _)| *known == name).map(|(_, character)| *character)
+    ENTITIES
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, character)| *character)
 }
 
 static ENTITIES: &[(&str, char)] = &[

@@ -44,7 +44,9 @@ pub fn from_html(page: &str, base: &Url) -> String {
     for token in Tokens::new(page) {
         if let Some((name, depth)) = &mut dropped {
             match token {
-                Token::Open(own, attributes) if own == *name && !attributes.ends_with('/') => *depth += 1,
+                Token::Open(own, attributes) if own == *name && !attributes.ends_with('/') => {
+                    *depth += 1
+                }
                 Token::Close(own) if own == *name => *depth -= 1,
                 _ => {}
             }
@@ -68,7 +70,10 @@ pub fn from_html(page: &str, base: &Url) -> String {
 }
 
 /// Puts Markdown together.
-#[allow(clippy::struct_excessive_bools, reason = "each is where in the page it is, and they are independent")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is where in the page it is, and they are independent"
+)]
 struct Writer<'a> {
     base: &'a Url,
     out: String,
@@ -121,7 +126,10 @@ impl<'a> Writer<'a> {
             "title" => self.in_title = true,
             "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => {
                 self.block(2);
-                let level = name.bytes().last().map_or(1, |digit| usize::from(digit.saturating_sub(b'0')));
+                let level = name
+                    .bytes()
+                    .last()
+                    .map_or(1, |digit| usize::from(digit.saturating_sub(b'0')));
                 if self.row.is_none() {
                     self.write(&"#".repeat(level));
                     self.space = true;
@@ -136,7 +144,9 @@ impl<'a> Writer<'a> {
             }
             "ul" | "ol" | "menu" => {
                 self.block(if self.lists.is_empty() { 2 } else { 1 });
-                let start = attribute(attributes, "start").and_then(|start| start.parse().ok()).unwrap_or(1);
+                let start = attribute(attributes, "start")
+                    .and_then(|start| start.parse().ok())
+                    .unwrap_or(1);
                 self.lists.push((name == "ol").then_some(start));
             }
             "li" => self.item(),
@@ -181,7 +191,11 @@ impl<'a> Writer<'a> {
                 }
             }
             name if BLOCKS.contains(&name) => {
-                self.block(if matches!(name, "dt" | "dd" | "summary") { 1 } else { 2 });
+                self.block(if matches!(name, "dt" | "dd" | "summary") {
+                    1
+                } else {
+                    2
+                });
             }
             _ => {}
         }
@@ -217,7 +231,11 @@ impl<'a> Writer<'a> {
                 self.block(2);
             }
             name if BLOCKS.contains(&name) => {
-                self.block(if matches!(name, "dt" | "dd" | "summary") { 1 } else { 2 });
+                self.block(if matches!(name, "dt" | "dd" | "summary") {
+                    1
+                } else {
+                    2
+                });
             }
             _ => {}
         }
@@ -249,7 +267,8 @@ impl<'a> Writer<'a> {
             }
             self.space = true;
         }
-        self.space = text.ends_with(|c: char| c.is_whitespace()) && (self.space || !text.trim().is_empty());
+        self.space =
+            text.ends_with(|c: char| c.is_whitespace()) && (self.space || !text.trim().is_empty());
     }
 
     /// Writes, after the line breaks and the space that are due.
@@ -334,7 +353,9 @@ impl<'a> Writer<'a> {
 
     /// Closes what was marked; a mark around nothing is taken back.
     fn unmark(&mut self, mark: &str) {
-        let Some((_, start)) = self.marks.pop_if(|(open, _)| *open == mark) else { return };
+        let Some((_, start)) = self.marks.pop_if(|(open, _)| *open == mark) else {
+            return;
+        };
         if self.out.len() == start {
             self.out.truncate(start - mark.len());
         } else {
@@ -353,8 +374,12 @@ impl<'a> Writer<'a> {
     }
 
     fn end_link(&mut self) {
-        let Some((Some(start), link)) = self.link.take() else { return };
-        let Some(text) = self.out.get(start..).map(str::trim) else { return };
+        let Some((Some(start), link)) = self.link.take() else {
+            return;
+        };
+        let Some(text) = self.out.get(start..).map(str::trim) else {
+            return;
+        };
         if !text.is_empty() && !text.contains("\n\n") {
             self.out.insert(start, '[');
             self.out.push_str("](");
@@ -364,7 +389,9 @@ impl<'a> Writer<'a> {
     }
 
     fn end_row(&mut self) {
-        let Some(cells) = self.row.take().filter(|cells| *cells > 0) else { return };
+        let Some(cells) = self.row.take().filter(|cells| *cells > 0) else {
+            return;
+        };
         self.out.push_str(" |");
         self.space = false;
         if std::mem::take(&mut self.is_first_row) {
@@ -389,7 +416,10 @@ impl<'a> Writer<'a> {
             self.close("pre");
         }
         let text = self.out.trim_end();
-        match self.title.filter(|title| !title.is_empty() && !self.has_heading) {
+        match self
+            .title
+            .filter(|title| !title.is_empty() && !self.has_heading)
+        {
             Some(title) => format!("# {title}\n\n{text}").trim_end().to_owned(),
             None => text.to_owned(),
         }
@@ -399,9 +429,11 @@ impl<'a> Writer<'a> {
 /// The language of a code block, as highlighters write it.
 fn language(attributes: &str) -> Option<String> {
     let classes = attribute(attributes, "class")?;
-    let name = classes
-        .split_whitespace()
-        .find_map(|class| class.strip_prefix("language-").or(class.strip_prefix("lang-")))?;
+    let name = classes.split_whitespace().find_map(|class| {
+        class
+            .strip_prefix("language-")
+            .or(class.strip_prefix("lang-"))
+    })?;
     name.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'-')
         .then(|| name.to_owned())

@@ -23,14 +23,21 @@ const HEAD: usize = 2048;
 pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
     let status = response.status();
     let header = |name| {
-        response.headers().get(name).and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok())
+        response
+            .headers()
+            .get(name)
+            .and_then(|value: &reqwest::header::HeaderValue| value.to_str().ok())
     };
     let kind = ContentType::parse(header(CONTENT_TYPE).unwrap_or_default());
     let size = header(CONTENT_LENGTH).and_then(|length| length.parse::<u64>().ok());
     if status.is_success() && !kind.is_text() {
         return Err(not_text(url, &kind.essence, size));
     }
-    let limit = if status.is_success() { LIMIT } else { ERROR_LIMIT };
+    let limit = if status.is_success() {
+        LIMIT
+    } else {
+        ERROR_LIMIT
+    };
     let (bytes, was_cut) = body(response, url, limit).await?;
     let Some((mut text, lost)) = kind.text_of(&bytes, url) else {
         let size = size.or(u64::try_from(bytes.len()).ok().filter(|_| !was_cut));
@@ -39,8 +46,15 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
     if !status.is_success() {
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let short: String = words.chars().take(ERROR_CHARS).collect();
-        let what = if short.is_empty() { String::new() } else { format!(": {short}") };
-        return Err(Error::new(ErrorKind::Tool, format!("HTTP {status} from {}{what}", host(url))));
+        let what = if short.is_empty() {
+            String::new()
+        } else {
+            format!(": {short}")
+        };
+        return Err(Error::new(
+            ErrorKind::Tool,
+            format!("HTTP {status} from {}{what}", host(url)),
+        ));
     }
     if text.trim().is_empty() {
         "(no text)".clone_into(&mut text);
@@ -60,13 +74,18 @@ pub(super) async fn read(response: Response, url: &Url) -> Result<String> {
 /// The text of a page with this header and these bytes. For those who try any bytes.
 #[doc(hidden)]
 pub fn text_of(content_type: &str, bytes: &[u8], url: &Url) -> Option<String> {
-    ContentType::parse(content_type).text_of(bytes, url).map(|(text, _)| text)
+    ContentType::parse(content_type)
+        .text_of(bytes, url)
+        .map(|(text, _)| text)
 }
 
 /// The unpacked bytes up to a limit, and whether there are more.
 async fn body(response: Response, url: &Url, limit: usize) -> Result<(Vec<u8>, bool)> {
     let failure = |error: bub_model::ModelError| {
-        Error::new(ErrorKind::Tool, format!("the answer of {} broke off: {}", host(url), error.message))
+        Error::new(
+            ErrorKind::Tool,
+            format!("the answer of {} broke off: {}", host(url), error.message),
+        )
     };
     let mut body = Body::new(response).map_err(failure)?;
     let mut bytes = Vec::new();
@@ -103,15 +122,27 @@ impl ContentType {
         let essence = parts.next().unwrap_or_default().to_ascii_lowercase();
         let mut parameters = parts.filter_map(|part| part.split_once('='));
         let charset = parameters.find(|(name, _)| name.trim().eq_ignore_ascii_case("charset"));
-        let charset = charset.map(|(_, value)| value.trim().trim_matches(['"', '\'']).to_ascii_lowercase());
+        let charset =
+            charset.map(|(_, value)| value.trim().trim_matches(['"', '\'']).to_ascii_lowercase());
         Self { essence, charset }
     }
 
     /// Without a type, the bytes decide.
     fn is_text(&self) -> bool {
-        let Some((kind, name)) = self.essence.split_once('/') else { return self.essence.is_empty() };
-        let known =
-            ["json", "xml", "javascript", "ecmascript", "yaml", "x-yaml", "toml", "x-ndjson", "ndjson"];
+        let Some((kind, name)) = self.essence.split_once('/') else {
+            return self.essence.is_empty();
+        };
+        let known = [
+            "json",
+            "xml",
+            "javascript",
+            "ecmascript",
+            "yaml",
+            "x-yaml",
+            "toml",
+            "x-ndjson",
+            "ndjson",
+        ];
         kind == "text"
             || (kind == "application"
                 && (known.contains(&name)
@@ -125,7 +156,9 @@ impl ContentType {
     }
 
     fn is_wide(&self) -> bool {
-        self.charset.as_deref().is_some_and(|charset| charset.starts_with("utf-16"))
+        self.charset
+            .as_deref()
+            .is_some_and(|charset| charset.starts_with("utf-16"))
     }
 
     /// What the bytes say, and the name of the encoding if characters are lost; `None` when they are no text.
@@ -135,7 +168,14 @@ impl ContentType {
         }
         let (text, lost) = decode(bytes, self.charset.as_deref());
         let is_html = self.is_html() || (self.essence.is_empty() && looks_like_html(&text));
-        Some((if is_html { markdown::from_html(&text, url) } else { text }, lost))
+        Some((
+            if is_html {
+                markdown::from_html(&text, url)
+            } else {
+                text
+            },
+            lost,
+        ))
     }
 }
 
@@ -154,10 +194,15 @@ fn looks_like_html(text: &str) -> bool {
 /// The text, and the name of the encoding if it is one in which characters are lost.
 fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
     let utf16 = |bytes: &[u8], read: fn([u8; 2]) -> u16| {
-        let units = bytes
-            .chunks_exact(2)
-            .map(|pair| read([pair.first().copied().unwrap_or(0), pair.last().copied().unwrap_or(0)]));
-        char::decode_utf16(units).map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER)).collect::<String>()
+        let units = bytes.chunks_exact(2).map(|pair| {
+            read([
+                pair.first().copied().unwrap_or(0),
+                pair.last().copied().unwrap_or(0),
+            ])
+        });
+        char::decode_utf16(units)
+            .map(|unit| unit.unwrap_or(char::REPLACEMENT_CHARACTER))
+            .collect::<String>()
     };
     match bytes {
         [0xef, 0xbb, 0xbf, rest @ ..] => return (String::from_utf8_lossy(rest).into_owned(), None),
@@ -169,14 +214,18 @@ fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
     let lossy = || String::from_utf8_lossy(bytes).into_owned();
     match declared.as_deref() {
         Some("utf-8" | "utf8") => (lossy(), None),
-        Some("iso-8859-1" | "iso8859-1" | "latin1" | "windows-1252" | "cp1252") => (western(bytes), None),
+        Some("iso-8859-1" | "iso8859-1" | "latin1" | "windows-1252" | "cp1252") => {
+            (western(bytes), None)
+        }
         Some("utf-16le" | "utf-16") => (utf16(bytes, u16::from_le_bytes), None),
         Some("utf-16be") => (utf16(bytes, u16::from_be_bytes), None),
         // A page cut in the middle of a character is still UTF-8.
         _ => match std::str::from_utf8(bytes) {
             Ok(text) => (text.to_owned(), None),
             Err(error) if error.error_len().is_none() => (lossy(), None),
-            Err(_) if declared.is_none() || declared.as_deref() == Some("us-ascii") => (western(bytes), None),
+            Err(_) if declared.is_none() || declared.as_deref() == Some("us-ascii") => {
+                (western(bytes), None)
+            }
             Err(_) => (lossy(), declared),
         },
     }
@@ -185,14 +234,20 @@ fn decode(bytes: &[u8], charset: Option<&str>) -> (String, Option<String>) {
 /// What a page says about itself: `<meta charset=…>`, or the XML declaration.
 fn declared(bytes: &[u8]) -> Option<String> {
     let head = String::from_utf8_lossy(bytes.get(..HEAD).unwrap_or(bytes)).to_ascii_lowercase();
-    let at = ["charset=", "encoding="].iter().find_map(|key| Some(head.find(key)? + key.len()))?;
+    let at = ["charset=", "encoding="]
+        .iter()
+        .find_map(|key| Some(head.find(key)? + key.len()))?;
     if !head.trim_start().starts_with('<') {
         return None;
     }
     let value = head.get(at..)?.trim_start_matches(['"', '\'']);
-    let end =
-        value.find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_')).unwrap_or(value.len());
-    value.get(..end).filter(|name| !name.is_empty()).map(str::to_owned)
+    let end = value
+        .find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'))
+        .unwrap_or(value.len());
+    value
+        .get(..end)
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
 }
 
 /// Windows-1252, which is what browsers read where Latin-1 is said.
@@ -200,7 +255,9 @@ fn western(bytes: &[u8]) -> String {
     const UPPER: &str = "€\u{81}‚ƒ„…†‡ˆ‰Š‹Œ\u{8d}Ž\u{8f}\u{90}‘’“”•–—˜™š›œ\u{9d}žŸ";
     let upper: Vec<char> = UPPER.chars().collect();
     let read = |byte: &u8| {
-        let special = byte.checked_sub(0x80).and_then(|index| upper.get(usize::from(index)));
+        let special = byte
+            .checked_sub(0x80)
+            .and_then(|index| upper.get(usize::from(index)));
         special.copied().unwrap_or(char::from(*byte))
     };
     bytes.iter().map(read).collect()
@@ -222,7 +279,13 @@ mod tests {
         ] {
             assert!(ContentType::parse(text).is_text(), "{text}");
         }
-        for other in ["image/png", "application/pdf", "application/octet-stream", "video/mp4", "nonsense"] {
+        for other in [
+            "image/png",
+            "application/pdf",
+            "application/octet-stream",
+            "video/mp4",
+            "nonsense",
+        ] {
             assert!(!ContentType::parse(other).is_text(), "{other}");
         }
     }
@@ -241,11 +304,17 @@ mod tests {
             (b"charset=latin1 caf\xc3\xa9", None, "charset=latin1 café"),
         ];
         for (bytes, charset, expected) in cases {
-            assert_eq!(decode(bytes, charset), (expected.to_owned(), None), "{bytes:?}");
+            assert_eq!(
+                decode(bytes, charset),
+                (expected.to_owned(), None),
+                "{bytes:?}"
+            );
         }
         assert!(decode(page, None).0.ends_with("“café”"));
         assert_eq!(
-            decode(b"<p>\x82\xa0\x82\xa2 and more", Some("shift_jis")).1.as_deref(),
+            decode(b"<p>\x82\xa0\x82\xa2 and more", Some("shift_jis"))
+                .1
+                .as_deref(),
             Some("shift_jis")
         );
     }

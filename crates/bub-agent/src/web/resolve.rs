@@ -16,8 +16,17 @@ use reqwest::{
 use super::address::Allowed;
 
 /// Names that mean something only in a private network.
-const PRIVATE_DOMAINS: [&str; 9] =
-    ["localhost", "local", "internal", "intranet", "lan", "home", "corp", "private", "home.arpa"];
+const PRIVATE_DOMAINS: [&str; 9] = [
+    "localhost",
+    "local",
+    "internal",
+    "intranet",
+    "lan",
+    "home",
+    "corp",
+    "private",
+    "home.arpa",
+];
 
 /// Looks up names.
 pub trait Lookup: Send + Sync {
@@ -31,7 +40,10 @@ pub(super) struct System;
 impl Lookup for System {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         Box::pin(async move {
-            Ok(tokio::net::lookup_host((host, 0)).await?.map(|address| address.ip()).collect())
+            Ok(tokio::net::lookup_host((host, 0))
+                .await?
+                .map(|address| address.ip())
+                .collect())
         })
     }
 }
@@ -47,7 +59,11 @@ pub(super) struct Guard {
 
 impl Guard {
     pub(super) fn new(allowed: Allowed, proxies: Vec<String>, lookup: Arc<dyn Lookup>) -> Self {
-        Self { allowed: Arc::new(allowed), proxies: proxies.into(), lookup }
+        Self {
+            allowed: Arc::new(allowed),
+            proxies: proxies.into(),
+            lookup,
+        }
     }
 
     /// Checks what can be checked before there is a connection: addresses, and names that a proxy may look up.
@@ -55,7 +71,11 @@ impl Guard {
         let host = url.host_str().unwrap_or_default();
         if let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
             // The list may name it as a host as well as by its network.
-            return if self.allowed.has_address(address) { Ok(()) } else { Err(refused(host)) };
+            return if self.allowed.has_address(address) {
+                Ok(())
+            } else {
+                Err(refused(host))
+            };
         }
         if self.proxies.is_empty() {
             // The name is checked when it is looked up.
@@ -74,11 +94,18 @@ impl Guard {
     async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, Problem> {
         let found = self.lookup.lookup(name).await.map_err(Problem::Unknown)?;
         if found.is_empty() {
-            return Err(Problem::Unknown(io::Error::new(io::ErrorKind::NotFound, "the name has no address")));
+            return Err(Problem::Unknown(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the name has no address",
+            )));
         }
         let fits = |address: &IpAddr| self.allowed.has_address(*address);
         // One private address among public ones is no accident.
-        if self.allowed.has_name(name) || found.iter().all(fits) { Ok(found) } else { Err(Problem::Private) }
+        if self.allowed.has_name(name) || found.iter().all(fits) {
+            Ok(found)
+        } else {
+            Err(Problem::Private)
+        }
     }
 }
 
@@ -94,11 +121,13 @@ impl Resolve for Guard {
             };
             let found = found.map_err(|problem| match problem {
                 Problem::Private => refused(&name),
-                Problem::Unknown(error) => {
-                    Error::new(ErrorKind::Tool, format!("the name cannot be looked up: {error}"))
-                }
+                Problem::Unknown(error) => Error::new(
+                    ErrorKind::Tool,
+                    format!("the name cannot be looked up: {error}"),
+                ),
             })?;
-            let addresses: Addrs = Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
+            let addresses: Addrs =
+                Box::new(found.into_iter().map(|address| SocketAddr::new(address, 0)));
             Ok(addresses)
         })
     }
@@ -115,8 +144,10 @@ fn normal(name: &str) -> String {
 }
 
 fn sounds_private(name: &str) -> bool {
-    let is_in =
-        |domain: &str| name.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    let is_in = |domain: &str| {
+        name.strip_suffix(domain)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    };
     !name.contains('.') || PRIVATE_DOMAINS.into_iter().any(is_in)
 }
 

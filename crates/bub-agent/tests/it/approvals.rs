@@ -4,8 +4,8 @@ use std::{sync::Arc, sync::Mutex, time::Duration};
 
 use bub_agent::policy::{Approval, Approvals, Decision, Policy, Question};
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, CancellationToken, ErrorKind, Framework, Result, Role, Sender, State,
-    hooks,
+    ApprovalAnswer, ApprovalRequest, CancellationToken, ErrorKind, Framework, Result, Role, Sender,
+    State, hooks,
 };
 use bub_settings::Redactor;
 use serde_json::{Value, json};
@@ -52,18 +52,27 @@ impl bub_kernel::Plugin for Shared {
 }
 
 impl Scene {
-    fn new(person: impl Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync + 'static) -> Self {
+    fn new(
+        person: impl Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync + 'static,
+    ) -> Self {
         let chat = Arc::new(Chat {
             approvals: Approvals::default(),
             person: Box::new(person),
             heard: Mutex::default(),
             shown: Mutex::default(),
         });
-        let framework = Framework::builder().plugin("chat", Shared(Arc::clone(&chat))).build();
+        let framework = Framework::builder()
+            .plugin("chat", Shared(Arc::clone(&chat)))
+            .build();
         let state = State::new();
         state.put_slot(Arc::new(somebody(Role::Member)));
         state.set("session_id", "chat:7");
-        Self { framework, chat, state, cancel: CancellationToken::new() }
+        Self {
+            framework,
+            chat,
+            state,
+            cancel: CancellationToken::new(),
+        }
     }
 
     async fn try_ask(&self, arguments: Value) -> Result<Approval> {
@@ -80,7 +89,10 @@ impl Scene {
             timeout: policy.approval_timeout(),
             redactor: &redactor,
         };
-        self.chat.approvals.ask(self.framework.hooks(), question, &self.state, &self.cancel).await
+        self.chat
+            .approvals
+            .ask(self.framework.hooks(), question, &self.state, &self.cancel)
+            .await
     }
 
     async fn ask(&self, arguments: Value) -> Approval {
@@ -97,8 +109,9 @@ const GONE: &str = "there is no such request; it was answered or has expired";
 
 #[tokio::test(start_paused = true)]
 async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
-    let scene =
-        Scene::new(|approvals, request| vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]);
+    let scene = Scene::new(|approvals, request| {
+        vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]
+    });
     let arguments =
         json!({"cmd": "curl -H correct-horse-battery x", "list": [{"a": "correct-horse-battery"}]});
     let approval = scene.ask(arguments.clone()).await;
@@ -109,16 +122,26 @@ async fn a_yes_of_the_person_lets_the_call_through_and_is_recorded() {
     approval.spend("bash", &map(arguments)).unwrap();
     assert_eq!(scene.heard(), ["ok"]);
     let shown = scene.chat.shown.lock().unwrap().pop().unwrap();
-    assert_eq!(Value::Object(shown.arguments), json!({"cmd": "curl -H *** x", "list": [{"a": "***"}]}));
-    assert_eq!((shown.reason.as_str(), shown.session_id.as_str()), ("reviewed", "chat:7"));
-    assert_eq!((shown.sender, shown.expires), (somebody(Role::Member), Duration::from_mins(5)));
+    assert_eq!(
+        Value::Object(shown.arguments),
+        json!({"cmd": "curl -H *** x", "list": [{"a": "***"}]})
+    );
+    assert_eq!(
+        (shown.reason.as_str(), shown.session_id.as_str()),
+        ("reviewed", "chat:7")
+    );
+    assert_eq!(
+        (shown.sender, shown.expires),
+        (somebody(Role::Member), Duration::from_mins(5))
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_no_is_a_no_with_its_reason() {
-    for (reason, told) in
-        [(Some("not today".to_owned()), "not today"), (None, "the person who was asked said no")]
-    {
+    for (reason, told) in [
+        (Some("not today".to_owned()), "not today"),
+        (None, "the person who was asked said no"),
+    ] {
         let no = ApprovalAnswer::Denied(reason);
         let scene = Scene::new(move |approvals, request| {
             vec![approvals.answer(&request.id, &somebody(Role::Owner), no.clone())]
@@ -126,7 +149,10 @@ async fn a_no_is_a_no_with_its_reason() {
         let approval = scene.ask(json!({})).await;
         assert_eq!(approval.decision, Decision::Denied);
         let error = approval.spend("bash", &map(json!({}))).unwrap_err();
-        assert_eq!(error.message(), format!("Tool 'bash' denied by policy: {told}"));
+        assert_eq!(
+            error.message(),
+            format!("Tool 'bash' denied by policy: {told}")
+        );
         assert_eq!(error.kind(), ErrorKind::Tool);
     }
 }
@@ -138,18 +164,65 @@ async fn nobody_else_and_from_nowhere_else_can_answer() {
         let other_chat = "the request belongs to another chat";
         let other_person = "only the person the request is for, or an owner, can answer it";
         vec![
-            (Sender { id: "eve".to_owned(), ..ada.clone() }, other_person),
-            (Sender { id: String::new(), ..ada.clone() }, other_person),
-            (Sender { role: Role::Guest, ..ada.clone() }, other_person),
-            (Sender { id: "eve".to_owned(), role: Role::Guest, ..ada.clone() }, other_person),
-            (Sender { chat_id: "8".to_owned(), ..ada.clone() }, other_chat),
-            (Sender { channel: "mail".to_owned(), ..ada.clone() }, other_chat),
-            (Sender { chat_id: "8".to_owned(), role: Role::Owner, ..ada.clone() }, other_chat),
+            (
+                Sender {
+                    id: "eve".to_owned(),
+                    ..ada.clone()
+                },
+                other_person,
+            ),
+            (
+                Sender {
+                    id: String::new(),
+                    ..ada.clone()
+                },
+                other_person,
+            ),
+            (
+                Sender {
+                    role: Role::Guest,
+                    ..ada.clone()
+                },
+                other_person,
+            ),
+            (
+                Sender {
+                    id: "eve".to_owned(),
+                    role: Role::Guest,
+                    ..ada.clone()
+                },
+                other_person,
+            ),
+            (
+                Sender {
+                    chat_id: "8".to_owned(),
+                    ..ada.clone()
+                },
+                other_chat,
+            ),
+            (
+                Sender {
+                    channel: "mail".to_owned(),
+                    ..ada.clone()
+                },
+                other_chat,
+            ),
+            (
+                Sender {
+                    chat_id: "8".to_owned(),
+                    role: Role::Owner,
+                    ..ada.clone()
+                },
+                other_chat,
+            ),
             (Sender::default(), other_chat),
         ]
     };
     let scene = Scene::new(move |approvals, request| {
-        strangers().into_iter().map(|(who, _)| approvals.answer(&request.id, &who, YES)).collect()
+        strangers()
+            .into_iter()
+            .map(|(who, _)| approvals.answer(&request.id, &who, YES))
+            .collect()
     });
     let approval = scene.ask(json!({"cmd": "rm x"})).await;
     let expected: Vec<_> = strangers().into_iter().map(|(_, why)| why).collect();
@@ -157,8 +230,15 @@ async fn nobody_else_and_from_nowhere_else_can_answer() {
     // None of them was heard, so the request waited until it expired.
     assert_eq!(approval.decision, Decision::Expired);
     assert_eq!(approval.event("c")["by"], Value::Null);
-    let told = approval.spend("bash", &map(json!({"cmd": "rm x"}))).unwrap_err().message().to_owned();
-    assert_eq!(told, "Tool 'bash' denied by policy: nobody approved it within 300 s");
+    let told = approval
+        .spend("bash", &map(json!({"cmd": "rm x"})))
+        .unwrap_err()
+        .message()
+        .to_owned();
+    assert_eq!(
+        told,
+        "Tool 'bash' denied by policy: nobody approved it within 300 s"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,18 +249,29 @@ async fn an_answer_counts_once_and_for_one_request() {
         let ada = somebody(Role::Member);
         let mut ids = seen.lock().unwrap();
         // The answers of all earlier requests, replayed, and then, for the first one only, a right one twice.
-        let mut outcomes: Vec<_> = ids.iter().map(|id| approvals.answer(id, &ada, YES)).collect();
+        let mut outcomes: Vec<_> = ids
+            .iter()
+            .map(|id| approvals.answer(id, &ada, YES))
+            .collect();
         if ids.is_empty() {
-            outcomes
-                .extend([approvals.answer(&request.id, &ada, YES), approvals.answer(&request.id, &ada, YES)]);
+            outcomes.extend([
+                approvals.answer(&request.id, &ada, YES),
+                approvals.answer(&request.id, &ada, YES),
+            ]);
         }
         ids.push(request.id.clone());
         outcomes
     });
     let first = scene.ask(json!({"cmd": "ls"})).await;
-    assert_eq!((first.decision, scene.heard()), (Decision::Approved, vec!["ok".to_owned(), GONE.to_owned()]));
+    assert_eq!(
+        (first.decision, scene.heard()),
+        (Decision::Approved, vec!["ok".to_owned(), GONE.to_owned()])
+    );
     let second = scene.ask(json!({"cmd": "ls"})).await;
-    assert_eq!((second.decision, scene.heard()), (Decision::Expired, vec![GONE.to_owned()]));
+    assert_eq!(
+        (second.decision, scene.heard()),
+        (Decision::Expired, vec![GONE.to_owned()])
+    );
     let ids = ids.lock().unwrap().clone();
     assert_ne!(ids[0], ids[1]);
     for id in ids.iter().map(String::as_str).chain(["", "x"]) {
@@ -191,14 +282,26 @@ async fn an_answer_counts_once_and_for_one_request() {
 
 #[tokio::test(start_paused = true)]
 async fn an_approval_is_for_the_call_as_it_was_shown() {
-    let yes =
-        || Scene::new(|approvals, request| vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]);
-    for (name, arguments) in
-        [("bash", json!({"cmd": "rm -rf x"})), ("bash", json!({})), ("fs.write", json!({"cmd": "ls"}))]
-    {
+    let yes = || {
+        Scene::new(|approvals, request| {
+            vec![approvals.answer(&request.id, &somebody(Role::Member), YES)]
+        })
+    };
+    for (name, arguments) in [
+        ("bash", json!({"cmd": "rm -rf x"})),
+        ("bash", json!({})),
+        ("fs.write", json!({"cmd": "ls"})),
+    ] {
         let approval = yes().ask(json!({"cmd": "ls"})).await;
-        let told = approval.spend(name, &map(arguments)).unwrap_err().message().to_owned();
-        assert!(told.ends_with("denied by policy: the approval was given for another call"), "{told}");
+        let told = approval
+            .spend(name, &map(arguments))
+            .unwrap_err()
+            .message()
+            .to_owned();
+        assert!(
+            told.ends_with("denied by policy: the approval was given for another call"),
+            "{told}"
+        );
     }
 }
 
@@ -213,13 +316,26 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
     }
     for (builder, told) in [
         (Framework::builder(), "nothing here asks people"),
-        (Framework::builder().plugin("broken", Broken), "the line is dead"),
+        (
+            Framework::builder().plugin("broken", Broken),
+            "the line is dead",
+        ),
     ] {
-        let scene = Scene { framework: builder.build(), ..Scene::new(|_, _| Vec::new()) };
+        let scene = Scene {
+            framework: builder.build(),
+            ..Scene::new(|_, _| Vec::new())
+        };
         let approval = scene.ask(json!({})).await;
         assert_eq!(approval.decision, Decision::Failed);
-        let error = approval.spend("bash", &map(json!({}))).unwrap_err().message().to_owned();
-        assert_eq!(error, format!("Tool 'bash' denied by policy: nobody could be asked: {told}"));
+        let error = approval
+            .spend("bash", &map(json!({})))
+            .unwrap_err()
+            .message()
+            .to_owned();
+        assert_eq!(
+            error,
+            format!("Tool 'bash' denied by policy: nobody could be asked: {told}")
+        );
     }
 }
 
@@ -227,7 +343,10 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
 async fn a_cancelled_turn_waits_for_nobody() {
     let scene = Scene::new(|_, _| Vec::new());
     scene.cancel.cancel();
-    assert_eq!(scene.try_ask(json!({})).await.unwrap_err().kind(), ErrorKind::Cancelled);
+    assert_eq!(
+        scene.try_ask(json!({})).await.unwrap_err().kind(),
+        ErrorKind::Cancelled
+    );
 }
 
 // The person may take longer than any other hook.
@@ -253,6 +372,17 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         redactor: &redactor,
     };
     let approvals = Approvals::default();
-    let asked = approvals.ask(framework.hooks(), question, &state, &CancellationToken::new()).await.unwrap();
-    assert_eq!((asked.decision, asked.by.as_deref()), (Decision::Approved, Some("plugin")));
+    let asked = approvals
+        .ask(
+            framework.hooks(),
+            question,
+            &state,
+            &CancellationToken::new(),
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (asked.decision, asked.by.as_deref()),
+        (Decision::Approved, Some("plugin"))
+    );
 }

@@ -24,17 +24,32 @@ impl World {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("inner")).unwrap();
         let variables = [("BUB_HOME", dir.path().join("home").into_os_string())];
-        let settings = Loader::new(Environment::from_pairs(variables)).load().unwrap();
+        let settings = Loader::new(Environment::from_pairs(variables))
+            .load()
+            .unwrap();
         let state = State::new();
         state.set("session_id", "s");
-        state.set("_runtime_workspace", dir.path().canonicalize().unwrap().to_str().unwrap());
+        state.set(
+            "_runtime_workspace",
+            dir.path().canonicalize().unwrap().to_str().unwrap(),
+        );
         state.put_slot(Arc::new(Shells::new(Arc::new(settings), None)));
-        let context = ToolContext { run_id: "r".into(), tape: None, state, cancel: CancellationToken::new() };
+        let context = ToolContext {
+            run_id: "r".into(),
+            tape: None,
+            state,
+            cancel: CancellationToken::new(),
+        };
         Self { dir, context }
     }
 
     async fn call(&self, tool: impl Tool, arguments: Value) -> Result<String> {
-        let result = tool.call(arguments.as_object().cloned().unwrap(), self.context.clone()).await?;
+        let result = tool
+            .call(
+                arguments.as_object().cloned().unwrap(),
+                self.context.clone(),
+            )
+            .await?;
         Ok(result.as_str().unwrap().to_owned())
     }
 
@@ -43,7 +58,10 @@ impl World {
     }
 
     async fn background(&self, command: &str) -> String {
-        let started = self.bash(json!({"cmd": command, "background": true})).await.unwrap();
+        let started = self
+            .bash(json!({"cmd": command, "background": true}))
+            .await
+            .unwrap();
         started.strip_prefix("started: ").unwrap().to_owned()
     }
 }
@@ -61,10 +79,17 @@ async fn a_command_that_succeeds_gives_its_output_trimmed() {
         (json!({"cmd": "pwd"}), workspace),
         (json!({"cmd": "pwd", "cwd": "inner"}), &inner),
         (json!({"cmd": "pwd", "cwd": "/"}), "/"),
-        (json!({"cmd": "echo out; echo err >&2", "timeout_seconds": "5"}), "out\nerr"),
+        (
+            json!({"cmd": "echo out; echo err >&2", "timeout_seconds": "5"}),
+            "out\nerr",
+        ),
     ];
     for (arguments, expected) in cases {
-        assert_eq!(world.bash(arguments.clone()).await.unwrap(), expected, "{arguments}");
+        assert_eq!(
+            world.bash(arguments.clone()).await.unwrap(),
+            expected,
+            "{arguments}"
+        );
     }
 }
 
@@ -72,13 +97,26 @@ async fn a_command_that_succeeds_gives_its_output_trimmed() {
 #[tokio::test]
 async fn a_command_that_fails_is_an_error_with_its_output() {
     let cases = [
-        ("echo oops; exit 3", "command exited with code 3\noutput:\noops"),
+        (
+            "echo oops; exit 3",
+            "command exited with code 3\noutput:\noops",
+        ),
         ("exit 1", "command exited with code 1\noutput:\n(no output)"),
-        ("echo x; kill -9 $$", "command exited with code -9 (killed by a signal)\noutput:\nx"),
+        (
+            "echo x; kill -9 $$",
+            "command exited with code -9 (killed by a signal)\noutput:\nx",
+        ),
     ];
     for (command, expected) in cases {
-        let error = World::new().bash(json!({"cmd": command})).await.unwrap_err();
-        assert_eq!((error.message(), error.kind()), (expected, ErrorKind::Tool), "{command}");
+        let error = World::new()
+            .bash(json!({"cmd": command}))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.message(), error.kind()),
+            (expected, ErrorKind::Tool),
+            "{command}"
+        );
     }
 }
 
@@ -86,12 +124,26 @@ async fn a_command_that_fails_is_an_error_with_its_output() {
 #[tokio::test]
 async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
     let world = World::new();
-    let result =
-        world.bash(json!({"cmd": "echo so far; sleep 9; true", "timeout_seconds": 1})).await.unwrap();
-    assert_eq!(result, "command timed out after 1 seconds and was terminated\noutput:\nso far");
-    let result = world.bash(json!({"cmd": "exec sleep 9", "timeout_seconds": 1})).await.unwrap();
-    assert_eq!(result, "command timed out after 1 seconds and was terminated");
-    let error = world.bash(json!({"cmd": "true", "timeout_seconds": 0})).await.unwrap_err();
+    let result = world
+        .bash(json!({"cmd": "echo so far; sleep 9; true", "timeout_seconds": 1}))
+        .await
+        .unwrap();
+    assert_eq!(
+        result,
+        "command timed out after 1 seconds and was terminated\noutput:\nso far"
+    );
+    let result = world
+        .bash(json!({"cmd": "exec sleep 9", "timeout_seconds": 1}))
+        .await
+        .unwrap();
+    assert_eq!(
+        result,
+        "command timed out after 1 seconds and was terminated"
+    );
+    let error = world
+        .bash(json!({"cmd": "true", "timeout_seconds": 0}))
+        .await
+        .unwrap_err();
     assert_eq!(error.message(), "timeout_seconds must be at least 1");
 }
 
@@ -99,12 +151,22 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
 #[tokio::test]
 async fn what_a_command_left_running_is_named() {
     let world = World::new();
-    let result = world.bash(json!({"cmd": "sleep 99 & echo started"})).await.unwrap();
+    let result = world
+        .bash(json!({"cmd": "sleep 99 & echo started"}))
+        .await
+        .unwrap();
     let (output, note) = result.split_once('\n').unwrap();
     assert_eq!(output, "started");
-    let id =
-        note.strip_prefix("[processes of this command still run as ").unwrap().split(':').next().unwrap();
-    let killed = world.call(bash_kill(), json!({"shell_id": id})).await.unwrap();
+    let id = note
+        .strip_prefix("[processes of this command still run as ")
+        .unwrap()
+        .split(':')
+        .next()
+        .unwrap();
+    let killed = world
+        .call(bash_kill(), json!({"shell_id": id}))
+        .await
+        .unwrap();
     assert_eq!(killed, format!("id: {id}\nstatus: exited\nexit_code: 0"));
 }
 
@@ -114,7 +176,15 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
     let world = World::new();
     let id = world.background("echo 0123456789; exit 4").await;
     assert!(id.len() == 13 && id.starts_with("bash-"), "{id}");
-    world.context.state.slot::<Shells>().unwrap().find("s", &id).unwrap().over().await;
+    world
+        .context
+        .state
+        .slot::<Shells>()
+        .unwrap()
+        .find("s", &id)
+        .unwrap()
+        .over()
+        .await;
     let pages = [
         (json!({}), "11\noutput:\n0123456789"),
         (json!({"limit": 4}), "4\noutput:\n0123"),
@@ -126,7 +196,10 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
     for (mut arguments, page) in pages {
         arguments["shell_id"] = id.as_str().into();
         let expected = format!("id: {id}\nstatus: exited\nexit_code: 4\nnext_offset: {page}");
-        assert_eq!(world.call(bash_output(), arguments).await.unwrap(), expected);
+        assert_eq!(
+            world.call(bash_output(), arguments).await.unwrap(),
+            expected
+        );
     }
 }
 
@@ -135,13 +208,19 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
 async fn a_background_shell_is_read_while_it_runs_and_killed() {
     let world = World::new();
     let id = world.background("sleep 99").await;
-    let read = world.call(bash_output(), json!({"shell_id": id})).await.unwrap();
+    let read = world
+        .call(bash_output(), json!({"shell_id": id}))
+        .await
+        .unwrap();
     assert_eq!(
         read,
         format!("id: {id}\nstatus: running\nexit_code: null\nnext_offset: 0\noutput:\n(no output)")
     );
     for _ in 0..2 {
-        let killed = world.call(bash_kill(), json!({"shell_id": id})).await.unwrap();
+        let killed = world
+            .call(bash_kill(), json!({"shell_id": id}))
+            .await
+            .unwrap();
         assert_eq!(killed, format!("id: {id}\nstatus: exited\nexit_code: -15"));
     }
 }
@@ -155,7 +234,10 @@ async fn shells_of_other_sessions_are_unknown() {
     for tool in [&bash_output() as &dyn Tool, &bash_kill()] {
         for id in [id.as_str(), "bash-00000000", ""] {
             let arguments = json!({"shell_id": id}).as_object().cloned().unwrap();
-            let error = tool.call(arguments, world.context.clone()).await.unwrap_err();
+            let error = tool
+                .call(arguments, world.context.clone())
+                .await
+                .unwrap_err();
             assert_eq!(error.message(), format!("unknown shell id: {id}"));
         }
     }

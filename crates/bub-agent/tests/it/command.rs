@@ -28,8 +28,13 @@ fn parse(line: &str) -> Result<Command> {
 }
 
 fn call(name: &str, arguments: Value) -> Command {
-    let Value::Object(arguments) = arguments else { panic!("{arguments}") };
-    Command::Tool { name: name.to_owned(), arguments }
+    let Value::Object(arguments) = arguments else {
+        panic!("{arguments}")
+    };
+    Command::Tool {
+        name: name.to_owned(),
+        arguments,
+    }
 }
 
 // H-126, H-128: positional arguments work for every tool here.
@@ -37,14 +42,27 @@ fn call(name: &str, arguments: Value) -> Command {
 fn words_become_arguments_by_order_or_by_name() {
     for (line, expected) in [
         (",tape.search foo", json!({"query": "foo"})),
-        (", tape.search  'two words' 5 ", json!({"query": "two words", "limit": "5"})),
+        (
+            ", tape.search  'two words' 5 ",
+            json!({"query": "two words", "limit": "5"}),
+        ),
         (",tape.search query=a=b", json!({"query": "a=b"})),
-        (",tape.search foo limit=5", json!({"query": "foo", "limit": "5"})),
-        (",tape.search limit=5 query=", json!({"limit": "5", "query": ""})),
+        (
+            ",tape.search foo limit=5",
+            json!({"query": "foo", "limit": "5"}),
+        ),
+        (
+            ",tape.search limit=5 query=",
+            json!({"limit": "5", "query": ""}),
+        ),
         (",tape.search other=1", json!({"other": "1"})),
         ("tape.search", json!({})),
     ] {
-        assert_eq!(parse(line).unwrap(), call("tape.search", expected), "{line}");
+        assert_eq!(
+            parse(line).unwrap(),
+            call("tape.search", expected),
+            "{line}"
+        );
     }
     assert_eq!(parse(",help").unwrap(), call("help", json!({})));
 }
@@ -62,7 +80,13 @@ fn what_names_no_tool_is_a_line_for_the_shell() {
         (",,help", ",help"),
         (",\"\"", "\"\""),
     ] {
-        assert_eq!(parse(line).unwrap(), Command::Shell { line: shell.to_owned() }, "{line}");
+        assert_eq!(
+            parse(line).unwrap(),
+            Command::Shell {
+                line: shell.to_owned()
+            },
+            "{line}"
+        );
     }
 }
 
@@ -76,8 +100,14 @@ fn mistakes_are_explained() {
         (",echo 'x", "No closing quotation"),
         (",tape.search \"x", "No closing quotation"),
         (",echo x\\", "No escaped character"),
-        (",tape.search query=x y", "positional argument 'y' cannot appear after keyword arguments"),
-        (",tape.search a 1 z", "too many arguments for tape.search: 'z'; it takes query, limit"),
+        (
+            ",tape.search query=x y",
+            "positional argument 'y' cannot appear after keyword arguments",
+        ),
+        (
+            ",tape.search a 1 z",
+            "too many arguments for tape.search: 'z'; it takes query, limit",
+        ),
         (",tape.search a query=b", "argument 'query' is given twice"),
         (",help extra", "help takes no arguments, got 'extra'"),
     ] {
@@ -92,7 +122,8 @@ fn words_are_split_as_the_original_splits_them() {
         serde_json::from_str(include_str!("../data/shell_words.json")).unwrap();
     assert!(corpus.len() > 150);
     for (line, expected) in corpus {
-        let words = command::split(&line).map_or_else(|error| json!(error.message()), |words| json!(words));
+        let words =
+            command::split(&line).map_or_else(|error| json!(error.message()), |words| json!(words));
         assert_eq!(words, expected, "{line:?}");
     }
 }

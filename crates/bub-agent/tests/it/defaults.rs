@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bub_agent::Agent;
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, LastWord, Lifespan, LifespanScope, Prompt, Result,
-    State, StatePatch, hooks,
+    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, LastWord, Lifespan, LifespanScope,
+    Prompt, Result, State, StatePatch, hooks,
     hooks::{args, point},
 };
 use serde_json::json;
@@ -34,7 +34,10 @@ async fn a_later_plugin_replaces_any_default() {
 
     let world = World::with_plugin("override", Override);
     assert_eq!(&*world.framework.plugins()[0].name, "builtin");
-    let result = world.turn(Envelope::text("hi").with("session_id", "theirs")).await.unwrap();
+    let result = world
+        .turn(Envelope::text("hi").with("session_id", "theirs"))
+        .await
+        .unwrap();
     assert_eq!(result.session_id, "mine");
     assert_eq!(result.model_output, "answer to my prompt");
 }
@@ -44,15 +47,25 @@ async fn a_later_plugin_replaces_any_default() {
 async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
     let world = World::new();
     let cases = [
-        (json!({"session_id": " s 1 ", "channel": "c", "chat_id": "7"}), " s 1 "),
-        (json!({"session_id": "  ", "channel": "c", "chat_id": "7"}), "c:7"),
+        (
+            json!({"session_id": " s 1 ", "channel": "c", "chat_id": "7"}),
+            " s 1 ",
+        ),
+        (
+            json!({"session_id": "  ", "channel": "c", "chat_id": "7"}),
+            "c:7",
+        ),
         (json!({"session_id": "", "channel": "c"}), "c:default"),
         (json!({"session_id": null, "chat_id": 7}), "default:7"),
         (json!({}), "default:default"),
     ];
     for (fields, expected) in cases {
         let message = Envelope::normalize(fields.clone());
-        assert_eq!(world.framework.resolve_session(&message).await.unwrap(), expected, "{fields}");
+        assert_eq!(
+            world.framework.resolve_session(&message).await.unwrap(),
+            expected,
+            "{fields}"
+        );
     }
 }
 
@@ -67,12 +80,19 @@ async fn the_state_is_seeded_with_session_agent_and_context() {
         .into();
     let state = world.framework.build_state(&message, "s").await.unwrap();
     assert_eq!(state.get_str("session_id").unwrap(), "s");
-    assert_eq!(state.get_str("context").unwrap(), "model=acme:large|thread_id=t-1|channel=$lab|chat_id=7");
+    assert_eq!(
+        state.get_str("context").unwrap(),
+        "model=acme:large|thread_id=t-1|channel=$lab|chat_id=7"
+    );
     assert_eq!(state.get_str("model").unwrap(), "acme:large");
     assert_eq!(state.get_str("_runtime_thread_id").unwrap(), "t-1");
     assert!(state.slot::<Agent>().is_some());
 
-    let bare = world.framework.build_state(&Envelope::text("hi"), "s").await.unwrap();
+    let bare = world
+        .framework
+        .build_state(&Envelope::text("hi"), "s")
+        .await
+        .unwrap();
     assert_eq!(bare.get("context"), None);
     assert_eq!(bare.get("model"), None);
 }
@@ -94,7 +114,9 @@ impl LifespanScope for Trace {
 }
 
 fn message_with(trace: &Trace) -> Envelope {
-    ChannelMessage::new("s", "lab", "hi").lifespan(Lifespan::new(trace.clone())).into()
+    ChannelMessage::new("s", "lab", "hi")
+        .lifespan(Lifespan::new(trace.clone()))
+        .into()
 }
 
 // S-29, S-32: entered in load_state, left in save_state, once each.
@@ -118,16 +140,27 @@ async fn the_lifespan_learns_of_the_failure() {
     }
 
     let trace = Trace::default();
-    World::with_plugin("failing", Failing).turn(message_with(&trace)).await.unwrap_err();
-    assert_eq!(*trace.0.lock().unwrap(), ["enter", "exit with [config] no key"]);
+    World::with_plugin("failing", Failing)
+        .turn(message_with(&trace))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        *trace.0.lock().unwrap(),
+        ["enter", "exit with [config] no key"]
+    );
 }
 
 // S-33
 #[tokio::test]
 async fn the_reply_keeps_the_routing_of_the_message() {
-    let message = ChannelMessage::new("s", "lab", "hi").chat_id("7").output_channel("log").kind("normal");
+    let message = ChannelMessage::new("s", "lab", "hi")
+        .chat_id("7")
+        .output_channel("log")
+        .kind("normal");
     let result = World::echoing().turn(message).await.unwrap();
-    let [reply] = result.outbounds.as_slice() else { panic!("{:?}", result.outbounds) };
+    let [reply] = result.outbounds.as_slice() else {
+        panic!("{:?}", result.outbounds)
+    };
     assert_eq!(reply.content(), result.model_output);
     assert_eq!(reply.session_id().unwrap(), "s");
     assert_eq!(reply.channel().unwrap(), "lab");
@@ -143,7 +176,12 @@ async fn dispatch_goes_to_the_bound_router() {
     let message = Envelope::text("out");
     let sent = || async {
         let args = args::DispatchOutbound { message: &message };
-        world.framework.hooks().call_many::<point::DispatchOutbound>(args).await.unwrap()
+        world
+            .framework
+            .hooks()
+            .call_many::<point::DispatchOutbound>(args)
+            .await
+            .unwrap()
     };
     assert_eq!(sent().await, [Some(false)]);
     let outbox = Arc::new(Outbox::default());
@@ -167,14 +205,29 @@ async fn a_failure_is_told_on_the_inbound_channel() {
     let world = World::with_plugin("failing", Failing);
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
-    world.turn(owned(ChannelMessage::new("s", "lab", "hi").chat_id("7"))).await.unwrap_err();
+    world
+        .turn(owned(ChannelMessage::new("s", "lab", "hi").chat_id("7")))
+        .await
+        .unwrap_err();
     let message = ChannelMessage::new("s", "lab", "hi").into();
-    world.framework.hooks().notify_error("run_model", &Error::unknown("half"), Some(&message)).await;
+    world
+        .framework
+        .hooks()
+        .notify_error("run_model", &Error::unknown("half"), Some(&message))
+        .await;
     let sent = outbox.0.lock().unwrap();
-    let [notice, on_the_way] = sent.as_slice() else { panic!("{sent:?}") };
+    let [notice, on_the_way] = sent.as_slice() else {
+        panic!("{sent:?}")
+    };
     assert!(notice.slot::<LastWord>().is_some() && on_the_way.slot::<LastWord>().is_none());
-    assert_eq!(notice.content(), "An error occurred at stage 'turn': [config] key *** is refused");
-    assert_eq!((notice.kind(), notice.chat_id().unwrap().as_ref()), ("error", "7"));
+    assert_eq!(
+        notice.content(),
+        "An error occurred at stage 'turn': [config] key *** is refused"
+    );
+    assert_eq!(
+        (notice.kind(), notice.chat_id().unwrap().as_ref()),
+        ("error", "7")
+    );
 }
 
 // L1: whoever wrote is told also when the failure cannot be recorded; the paths of the computer are for its owner.
@@ -205,7 +258,9 @@ async fn a_failure_is_told_when_the_tape_cannot_be_written() {
     world.turn(owned(message())).await.unwrap_err();
     running.close().await.unwrap();
     let sent = outbox.0.lock().unwrap();
-    let [guest, owner] = sent.as_slice() else { panic!("{sent:?}") };
+    let [guest, owner] = sent.as_slice() else {
+        panic!("{sent:?}")
+    };
     assert_eq!(
         guest.content(),
         "An error occurred at stage 'turn': something on my side cannot be read or written; the log has the details"
@@ -220,29 +275,52 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
     let cases = [
-        (ErrorKind::Temporary, "nothing answers at http://127.0.0.1:4015/v1", "cannot be reached; the log"),
-        (ErrorKind::Temporary, "no connection to inner-host in time", "cannot be reached; the log"),
+        (
+            ErrorKind::Temporary,
+            "nothing answers at http://127.0.0.1:4015/v1",
+            "cannot be reached; the log",
+        ),
+        (
+            ErrorKind::Temporary,
+            "no connection to inner-host in time",
+            "cannot be reached; the log",
+        ),
         (
             ErrorKind::Provider,
             "x.example refused the key from environment variable BUB_API_KEY",
             "the model refused",
         ),
-        (ErrorKind::Config, "set `api_key.openai`", "not set up right; the log"),
+        (
+            ErrorKind::Config,
+            "set `api_key.openai`",
+            "not set up right; the log",
+        ),
         (ErrorKind::Tool, "(inner-host:8080) is gone", "on my side"),
         (ErrorKind::Unknown, "see BUB_HOME", "on my side"),
         (ErrorKind::Unknown, "see <https://inner-host>", "on my side"),
-        (ErrorKind::Unknown, "max_steps_reached=3", "max_steps_reached=3"),
+        (
+            ErrorKind::Unknown,
+            "max_steps_reached=3",
+            "max_steps_reached=3",
+        ),
     ];
     for (kind, text, told) in cases {
         let error = Error::new(kind, text);
         let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
         let hooks = world.framework.hooks();
-        hooks.notify_error("x", &error, Some(&message.clone())).await;
+        hooks
+            .notify_error("x", &error, Some(&message.clone()))
+            .await;
         hooks.notify_error("x", &error, Some(&owned(message))).await;
         let sent = std::mem::take(&mut *outbox.0.lock().unwrap());
-        let [guest, owner] = sent.as_slice() else { panic!("{sent:?}") };
+        let [guest, owner] = sent.as_slice() else {
+            panic!("{sent:?}")
+        };
         let is_whole = guest.content().contains(text);
-        assert!(guest.content().contains(told) && is_whole == (text == told), "{guest:?}");
+        assert!(
+            guest.content().contains(told) && is_whole == (text == told),
+            "{guest:?}"
+        );
         assert!(owner.content().contains(text), "{owner:?}");
     }
 }
@@ -254,9 +332,17 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
     let error = Error::unknown("odd");
-    world.framework.hooks().notify_error("x", &error, None).await;
+    world
+        .framework
+        .hooks()
+        .notify_error("x", &error, None)
+        .await;
     assert!(outbox.0.lock().unwrap().is_empty());
-    world.framework.hooks().notify_error("x", &error, Some(&Envelope::new())).await;
+    world
+        .framework
+        .hooks()
+        .notify_error("x", &error, Some(&Envelope::new()))
+        .await;
     let sent = outbox.0.lock().unwrap();
     assert_eq!(sent[0].session_id().unwrap(), "unknown");
     assert_eq!(sent[0].channel().unwrap(), "default");
@@ -267,31 +353,57 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
 #[tokio::test]
 async fn the_system_prompt_ends_with_the_workspace_notes() {
     let world = World::new();
-    let state = world.framework.build_state(&Envelope::text("hi"), "s").await.unwrap();
+    let state = world
+        .framework
+        .build_state(&Envelope::text("hi"), "s")
+        .await
+        .unwrap();
     let prompt = Prompt::from("hi");
     let plain = world.framework.system_prompt(&prompt, &state).unwrap();
     assert!(plain.contains("<general_instruction>"));
-    std::fs::write(world.dir.path().join("workspace/AGENTS.md"), "\n Use tabs. \n").unwrap();
+    std::fs::write(
+        world.dir.path().join("workspace/AGENTS.md"),
+        "\n Use tabs. \n",
+    )
+    .unwrap();
     let with_notes = world.framework.system_prompt(&prompt, &state).unwrap();
     assert_eq!(with_notes, format!("{plain}\n\nUse tabs."));
     std::fs::write(world.dir.path().join("workspace/AGENTS.md"), b"caf\xe9").unwrap();
-    assert!(world.framework.system_prompt(&prompt, &state).unwrap().ends_with("caf\u{fffd}"));
+    assert!(
+        world
+            .framework
+            .system_prompt(&prompt, &state)
+            .unwrap()
+            .ends_with("caf\u{fffd}")
+    );
 }
 
 // S-31 for now: without a model, the guide says so and what to do.
 #[tokio::test]
 async fn without_a_model_the_guide_answers_honestly() {
     let result = World::new().turn(Envelope::text("hi")).await.unwrap();
-    assert!(result.model_output.starts_with("No model is configured"), "{}", result.model_output);
+    assert!(
+        result.model_output.starts_with("No model is configured"),
+        "{}",
+        result.model_output
+    );
 }
 
 // W-58: overrides and state belong to the turn; the caller's state is untouched by another turn.
 #[tokio::test]
 async fn turns_do_not_share_state() {
     let world = World::echoing();
-    let first =
-        world.turn(ChannelMessage::new("a", "lab", "hi").context("model", "acme:large")).await.unwrap();
-    let second = world.turn(ChannelMessage::new("b", "lab", "hi")).await.unwrap();
+    let first = world
+        .turn(ChannelMessage::new("a", "lab", "hi").context("model", "acme:large"))
+        .await
+        .unwrap();
+    let second = world
+        .turn(ChannelMessage::new("b", "lab", "hi"))
+        .await
+        .unwrap();
     let model = |state: &State| state.get_str("model");
-    assert_eq!((model(&first.state).as_deref(), model(&second.state)), (Some("acme:large"), None));
+    assert_eq!(
+        (model(&first.state).as_deref(), model(&second.state)),
+        (Some("acme:large"), None)
+    );
 }

@@ -25,15 +25,28 @@ impl Place {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("work")).unwrap();
         fs::create_dir(dir.path().join("user")).unwrap();
-        Self { dir, confine: false, sender: Sender::terminal() }
+        Self {
+            dir,
+            confine: false,
+            sender: Sender::terminal(),
+        }
     }
 
     fn confined() -> Self {
-        Self { confine: true, ..Self::new() }
+        Self {
+            confine: true,
+            ..Self::new()
+        }
     }
 
     fn of_a_member() -> Self {
-        Self { sender: Sender { role: Role::Member, ..Sender::default() }, ..Self::new() }
+        Self {
+            sender: Sender {
+                role: Role::Member,
+                ..Sender::default()
+            },
+            ..Self::new()
+        }
     }
 
     fn with(name: &str, content: impl AsRef<[u8]>) -> Self {
@@ -44,7 +57,12 @@ impl Place {
 
     /// A path in the workspace, without links on the way to it.
     fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().canonicalize().unwrap().join("work").join(name)
+        self.dir
+            .path()
+            .canonicalize()
+            .unwrap()
+            .join("work")
+            .join(name)
     }
 
     fn content(&self, name: &str) -> Vec<u8> {
@@ -53,17 +71,30 @@ impl Place {
 
     fn context(&self) -> ToolContext {
         let state = State::new();
-        state.set("_runtime_workspace", self.dir.path().join("work").to_str().unwrap());
+        state.set(
+            "_runtime_workspace",
+            self.dir.path().join("work").to_str().unwrap(),
+        );
         let home = Some(self.dir.path().canonicalize().unwrap().join("user"));
-        state.put_slot(Arc::new(Files { home, confine: self.confine }));
+        state.put_slot(Arc::new(Files {
+            home,
+            confine: self.confine,
+        }));
         state.put_slot(Arc::new(self.sender.clone()));
-        ToolContext { run_id: "r".into(), tape: None, state, cancel: CancellationToken::new() }
+        ToolContext {
+            run_id: "r".into(),
+            tape: None,
+            state,
+            cancel: CancellationToken::new(),
+        }
     }
 
     async fn call(&self, tool: &dyn Tool, arguments: Value) -> Result<String, String> {
         let arguments = arguments.as_object().cloned().unwrap();
         let outcome = tool.call(arguments, self.context()).await;
-        outcome.map(|value| value.as_str().unwrap().to_owned()).map_err(|error| error.message().to_owned())
+        outcome
+            .map(|value| value.as_str().unwrap().to_owned())
+            .map_err(|error| error.message().to_owned())
     }
 
     async fn read(&self, arguments: Value) -> Result<String, String> {
@@ -71,7 +102,11 @@ impl Place {
     }
 
     async fn write(&self, path: impl AsRef<Path>, content: &str) -> Result<String, String> {
-        self.call(&fs_write(), json!({"path": path.as_ref(), "content": content})).await
+        self.call(
+            &fs_write(),
+            json!({"path": path.as_ref(), "content": content}),
+        )
+        .await
     }
 
     async fn edit(&self, arguments: Value) -> Result<String, String> {
@@ -81,8 +116,9 @@ impl Place {
     /// The names in the workspace: nothing may be left lying about.
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(self.path("")).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort();
         names
     }
@@ -93,7 +129,10 @@ impl Place {
 async fn reading_gives_lines_from_an_offset() {
     let place = Place::with("a", "one\ntwo\r\nthree\u{2028}still three\nfour\n");
     let cases = [
-        (json!({"path": "a"}), "one\ntwo\nthree\u{2028}still three\nfour"),
+        (
+            json!({"path": "a"}),
+            "one\ntwo\nthree\u{2028}still three\nfour",
+        ),
         (json!({"path": "a", "offset": -5, "limit": 2}), "one\ntwo"),
         (json!({"path": "a", "offset": "1", "limit": "1"}), "two"),
         (json!({"path": "a", "offset": 3}), "four"),
@@ -101,12 +140,34 @@ async fn reading_gives_lines_from_an_offset() {
         (json!({"path": "a", "offset": 4}), "[the file has 4 lines]"),
     ];
     for (arguments, expected) in cases {
-        assert_eq!(place.read(arguments.clone()).await.unwrap(), expected, "{arguments}");
+        assert_eq!(
+            place.read(arguments.clone()).await.unwrap(),
+            expected,
+            "{arguments}"
+        );
     }
-    assert_eq!(Place::with("a", "").read(json!({"path": "a"})).await.unwrap(), "");
+    assert_eq!(
+        Place::with("a", "")
+            .read(json!({"path": "a"}))
+            .await
+            .unwrap(),
+        ""
+    );
     let unfinished = Place::with("a", "one\ntwo");
-    assert_eq!(unfinished.read(json!({"path": "a", "offset": 1})).await.unwrap(), "two");
-    assert_eq!(unfinished.read(json!({"path": "a", "offset": 2})).await.unwrap(), "[the file has 2 lines]");
+    assert_eq!(
+        unfinished
+            .read(json!({"path": "a", "offset": 1}))
+            .await
+            .unwrap(),
+        "two"
+    );
+    assert_eq!(
+        unfinished
+            .read(json!({"path": "a", "offset": 2}))
+            .await
+            .unwrap(),
+        "[the file has 2 lines]"
+    );
 }
 
 // H-114
@@ -115,16 +176,30 @@ async fn paths_are_absolute_relative_to_the_workspace_or_in_the_home() {
     let place = Place::with("a", "work");
     fs::write(place.dir.path().join("user/a"), "home").unwrap();
     assert_eq!(place.read(json!({"path": "a"})).await.unwrap(), "work");
-    assert_eq!(place.read(json!({"path": "../work/a"})).await.unwrap(), "work");
-    assert_eq!(place.read(json!({"path": place.path("a")})).await.unwrap(), "work");
+    assert_eq!(
+        place.read(json!({"path": "../work/a"})).await.unwrap(),
+        "work"
+    );
+    assert_eq!(
+        place.read(json!({"path": place.path("a")})).await.unwrap(),
+        "work"
+    );
     assert_eq!(place.read(json!({"path": "~/a"})).await.unwrap(), "home");
-    let context = ToolContext { state: State::new(), ..place.context() };
+    let context = ToolContext {
+        state: State::new(),
+        ..place.context()
+    };
     let arguments = json!({"path": "a"}).as_object().cloned().unwrap();
     let error = fs_read().call(arguments, context).await.unwrap_err();
-    assert_eq!(error.message(), "relative path 'a' is not allowed without a workspace");
+    assert_eq!(
+        error.message(),
+        "relative path 'a' is not allowed without a workspace"
+    );
     let error = place.read(json!({"path": "b"})).await.unwrap_err();
-    let expected =
-        format!("cannot read {}: No such file or directory (os error 2)", place.path("b").display());
+    let expected = format!(
+        "cannot read {}: No such file or directory (os error 2)",
+        place.path("b").display()
+    );
     assert_eq!(error, expected);
 }
 
@@ -132,7 +207,10 @@ async fn paths_are_absolute_relative_to_the_workspace_or_in_the_home() {
 async fn what_is_no_text_file_is_refused() {
     let place = Place::with("binary", b"\x7fELF\0\0");
     fs::create_dir(place.path("dir")).unwrap();
-    let made = std::process::Command::new("mkfifo").arg(place.path("fifo")).status().unwrap();
+    let made = std::process::Command::new("mkfifo")
+        .arg(place.path("fifo"))
+        .status()
+        .unwrap();
     assert!(made.success());
     for (name, what) in [
         ("binary", "is not a text file"),
@@ -144,7 +222,10 @@ async fn what_is_no_text_file_is_refused() {
         assert!(error.contains(what), "{error}");
         if name != "binary" {
             assert!(place.write(name, "x").await.unwrap_err().contains(what));
-            let error = place.edit(json!({"path": name, "old": "a", "new": "b"})).await.unwrap_err();
+            let error = place
+                .edit(json!({"path": name, "old": "a", "new": "b"}))
+                .await
+                .unwrap_err();
             assert!(error.contains(what), "{error}");
         }
     }
@@ -154,23 +235,54 @@ async fn what_is_no_text_file_is_refused() {
 async fn bytes_that_are_no_text_are_replaced_and_said() {
     let place = Place::with("a", b"caf\xe9\nok\n");
     let text = place.read(json!({"path": "a"})).await.unwrap();
-    assert_eq!(text, "caf\u{fffd}\nok\n[bytes that are not UTF-8 are shown as \u{fffd}]");
-    assert_eq!(place.read(json!({"path": "a", "offset": 1})).await.unwrap(), "ok");
+    assert_eq!(
+        text,
+        "caf\u{fffd}\nok\n[bytes that are not UTF-8 are shown as \u{fffd}]"
+    );
+    assert_eq!(
+        place.read(json!({"path": "a", "offset": 1})).await.unwrap(),
+        "ok"
+    );
 }
 
 #[tokio::test]
 async fn huge_files_cost_what_is_read_of_them() {
     let place = Place::with("sparse", "first\nsecond\n");
     // 10 GB that take no room on the disk.
-    fs::File::options().write(true).open(place.path("sparse")).unwrap().set_len(10 << 30).unwrap();
-    let error = place.read(json!({"path": "sparse", "limit": 2})).await.unwrap_err();
+    fs::File::options()
+        .write(true)
+        .open(place.path("sparse"))
+        .unwrap()
+        .set_len(10 << 30)
+        .unwrap();
+    let error = place
+        .read(json!({"path": "sparse", "limit": 2}))
+        .await
+        .unwrap_err();
     assert!(error.contains("not a text"), "{error}");
     let head = "text\n".repeat(4096);
     fs::write(place.path("sparse"), head).unwrap();
-    fs::File::options().write(true).open(place.path("sparse")).unwrap().set_len(10 << 30).unwrap();
-    assert_eq!(place.read(json!({"path": "sparse", "limit": 2})).await.unwrap(), "text\ntext");
-    let error = place.edit(json!({"path": "sparse", "old": "a", "new": "b"})).await.unwrap_err();
-    assert!(error.starts_with("sparse is too big to edit (10737418240 bytes)"), "{error}");
+    fs::File::options()
+        .write(true)
+        .open(place.path("sparse"))
+        .unwrap()
+        .set_len(10 << 30)
+        .unwrap();
+    assert_eq!(
+        place
+            .read(json!({"path": "sparse", "limit": 2}))
+            .await
+            .unwrap(),
+        "text\ntext"
+    );
+    let error = place
+        .edit(json!({"path": "sparse", "old": "a", "new": "b"}))
+        .await
+        .unwrap_err();
+    assert!(
+        error.starts_with("sparse is too big to edit (10737418240 bytes)"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -180,7 +292,10 @@ async fn a_long_answer_is_cut_at_a_line_and_says_how_to_go_on() {
     let mut offset = 0;
     let mut lines = 0;
     loop {
-        let text = place.read(json!({"path": "a", "offset": offset})).await.unwrap();
+        let text = place
+            .read(json!({"path": "a", "offset": offset}))
+            .await
+            .unwrap();
         assert!(text.len() < (1 << 20) + 100);
         let more = text.rsplit_once("\n[more lines follow: read on with offset=");
         lines += more.map_or(text.as_str(), |(text, _)| text).lines().count();
@@ -208,13 +323,28 @@ async fn reading_stops_when_the_turn_is_cancelled() {
 #[tokio::test]
 async fn writing_creates_directories_and_replaces_everything() {
     let place = Place::new();
-    let answer = place.write("new/dir/a", "one\r\ntwo\n\u{feff}").await.unwrap();
-    assert_eq!(answer, format!("wrote: {}", place.path("new/dir/a").display()));
-    assert_eq!(place.content("new/dir/a"), "one\r\ntwo\n\u{feff}".as_bytes());
+    let answer = place
+        .write("new/dir/a", "one\r\ntwo\n\u{feff}")
+        .await
+        .unwrap();
+    assert_eq!(
+        answer,
+        format!("wrote: {}", place.path("new/dir/a").display())
+    );
+    assert_eq!(
+        place.content("new/dir/a"),
+        "one\r\ntwo\n\u{feff}".as_bytes()
+    );
     place.write("new/dir/a", "").await.unwrap();
     assert_eq!(place.content("new/dir/a"), b"");
     assert_eq!(place.names(), ["new"]);
-    assert!(place.write("new/dir/a/b", "x").await.unwrap_err().contains("Not a directory"));
+    assert!(
+        place
+            .write("new/dir/a/b", "x")
+            .await
+            .unwrap_err()
+            .contains("Not a directory")
+    );
 }
 
 // W-29: a reader sees the old content or the new one, never a part.
@@ -227,7 +357,11 @@ async fn writing_is_atomic_and_keeps_the_mode() {
     place.write("a", "new").await.unwrap();
     let metadata = fs::metadata(place.path("a")).unwrap();
     assert_eq!(metadata.mode() & 0o777, 0o750);
-    assert_ne!(metadata.ino(), number, "a new file took the place of the old one");
+    assert_ne!(
+        metadata.ino(),
+        number,
+        "a new file took the place of the old one"
+    );
     let mut text = String::new();
     std::io::Read::read_to_string(&mut old, &mut text).unwrap();
     assert_eq!(text, "old");
@@ -244,12 +378,26 @@ async fn links_stay_links() {
     let answer = place.write("link", "new").await.unwrap();
     assert_eq!(answer, format!("wrote: {}", place.path("target").display()));
     place.write("dangling", "made").await.unwrap();
-    for (name, content) in [("target", "new"), ("link", "new"), ("twin", "new"), ("missing", "made")] {
+    for (name, content) in [
+        ("target", "new"),
+        ("link", "new"),
+        ("twin", "new"),
+        ("missing", "made"),
+    ] {
         assert_eq!(place.content(name), content.as_bytes(), "{name}");
     }
     assert!(place.path("link").is_symlink() && place.path("dangling").is_symlink());
-    assert_eq!(place.names(), ["dangling", "link", "loop", "missing", "target", "twin"]);
-    assert!(place.write("loop", "x").await.unwrap_err().starts_with("too many symbolic links"));
+    assert_eq!(
+        place.names(),
+        ["dangling", "link", "loop", "missing", "target", "twin"]
+    );
+    assert!(
+        place
+            .write("loop", "x")
+            .await
+            .unwrap_err()
+            .starts_with("too many symbolic links")
+    );
 }
 
 // W-29
@@ -259,14 +407,22 @@ async fn editing_leaves_every_other_byte_as_it_is() {
         (b"one\ntwo\n", "one", "1", b"1\ntwo\n"),
         (b"one\r\ntwo\r\nthree", "two", "2", b"one\r\n2\r\nthree"),
         (b"\n\n\none\n\n", "one", "", b"\n\n\n\n\n"),
-        ("a\u{2028}b\u{b}c\u{c}d\u{85}e".as_bytes(), "c", "C", "a\u{2028}b\u{b}C\u{c}d\u{85}e".as_bytes()),
+        (
+            "a\u{2028}b\u{b}c\u{c}d\u{85}e".as_bytes(),
+            "c",
+            "C",
+            "a\u{2028}b\u{b}C\u{c}d\u{85}e".as_bytes(),
+        ),
         ("\u{feff}one".as_bytes(), "one", "1", "\u{feff}1".as_bytes()),
         (b"caf\xe9 one \0", "one", "1", b"caf\xe9 1 \0"),
         (b"one\ntwo\n", "one\ntwo\n", "one\r\n", b"one\r\n"),
     ];
     for (content, old, new, expected) in cases {
         let place = Place::with("a", content);
-        let answer = place.edit(json!({"path": "a", "old": old, "new": new})).await.unwrap();
+        let answer = place
+            .edit(json!({"path": "a", "old": old, "new": new}))
+            .await
+            .unwrap();
         assert_eq!(answer, format!("edited: {}", place.path("a").display()));
         assert_eq!(place.content("a"), expected, "{old}");
         assert_eq!(place.names(), ["a"]);
@@ -278,24 +434,45 @@ async fn editing_leaves_every_other_byte_as_it_is() {
 async fn several_matches_need_more_text_a_start_or_all() {
     let content = "x = 1\n\ny = 2\nx = 1\n";
     let place = Place::with("a", content);
-    let error = place.edit(json!({"path": "a", "old": "x = 1", "new": "z"})).await.unwrap_err();
+    let error = place
+        .edit(json!({"path": "a", "old": "x = 1", "new": "z"}))
+        .await
+        .unwrap_err();
     assert_eq!(
         error,
         "'x = 1' occurs 2 times in a, at lines 0, 3 (counted from 0); give more of the text around it, or set all=true"
     );
     assert_eq!(place.content("a"), content.as_bytes());
-    place.edit(json!({"path": "a", "old": "x = 1", "new": "z", "start": 1})).await.unwrap();
+    place
+        .edit(json!({"path": "a", "old": "x = 1", "new": "z", "start": 1}))
+        .await
+        .unwrap();
     assert_eq!(place.content("a"), b"x = 1\n\ny = 2\nz\n");
     fs::write(place.path("a"), content).unwrap();
-    let answer = place.edit(json!({"path": "a", "old": "x = 1", "new": "z", "all": "true"})).await.unwrap();
-    assert_eq!(answer, format!("edited: {} (2 places)", place.path("a").display()));
+    let answer = place
+        .edit(json!({"path": "a", "old": "x = 1", "new": "z", "all": "true"}))
+        .await
+        .unwrap();
+    assert_eq!(
+        answer,
+        format!("edited: {} (2 places)", place.path("a").display())
+    );
     assert_eq!(place.content("a"), b"z\n\ny = 2\nz\n");
     // Two that share a byte are two: it is not clear which one is meant.
     let place = Place::with("a", "aaa");
-    let error = place.edit(json!({"path": "a", "old": "aa", "new": "b"})).await.unwrap_err();
-    assert!(error.starts_with("'aa' occurs 2 times in a, at lines 0, 0"), "{error}");
+    let error = place
+        .edit(json!({"path": "a", "old": "aa", "new": "b"}))
+        .await
+        .unwrap_err();
+    assert!(
+        error.starts_with("'aa' occurs 2 times in a, at lines 0, 0"),
+        "{error}"
+    );
     let place = Place::with("a", "a\n".repeat(5000));
-    let error = place.edit(json!({"path": "a", "old": "a", "new": "b"})).await.unwrap_err();
+    let error = place
+        .edit(json!({"path": "a", "old": "a", "new": "b"}))
+        .await
+        .unwrap_err();
     assert!(
         error.contains("at least 1000 times in a, at lines 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, … ("),
         "{error}"
@@ -308,7 +485,11 @@ async fn what_is_not_found_is_told_with_a_hint() {
     let place = Place::with("a", "fn  main() {\r\n\tbody();\r\n}\r\n");
     let cases = [
         ("nothing", 0, "'nothing' not found in a from line 0"),
-        ("fn  main", 2, "'fn  main' not found in a from line 2; it is at line 0, before `start`"),
+        (
+            "fn  main",
+            2,
+            "'fn  main' not found in a from line 2; it is at line 0, before `start`",
+        ),
         (
             "{\n\tbody",
             0,
@@ -325,22 +506,40 @@ async fn what_is_not_found_is_told_with_a_hint() {
         let edit = json!({"path": "a", "old": old, "new": "x", "start": start});
         assert_eq!(place.edit(edit).await.unwrap_err(), expected);
     }
-    let long = place.edit(json!({"path": "a", "old": "é".repeat(5000), "new": ""})).await.unwrap_err();
+    let long = place
+        .edit(json!({"path": "a", "old": "é".repeat(5000), "new": ""}))
+        .await
+        .unwrap_err();
     assert!(long.chars().count() < 300, "{long}");
     let unix = Place::with("a", "one\ntwo\n");
-    let error = unix.edit(json!({"path": "a", "old": "one\r\ntwo", "new": "x"})).await.unwrap_err();
-    assert!(error.ends_with("the line endings differ: \\n in the file, \\r\\n in `old`"), "{error}");
+    let error = unix
+        .edit(json!({"path": "a", "old": "one\r\ntwo", "new": "x"}))
+        .await
+        .unwrap_err();
+    assert!(
+        error.ends_with("the line endings differ: \\n in the file, \\r\\n in `old`"),
+        "{error}"
+    );
 }
 
 // W-29
 #[tokio::test]
 async fn an_edit_that_says_nothing_is_refused() {
     let place = Place::with("a", "one");
-    let empty = place.edit(json!({"path": "a", "old": "", "new": "x"})).await.unwrap_err();
+    let empty = place
+        .edit(json!({"path": "a", "old": "", "new": "x"}))
+        .await
+        .unwrap_err();
     assert!(empty.starts_with("`old` is empty"), "{empty}");
-    let same = place.edit(json!({"path": "a", "old": "one", "new": "one"})).await.unwrap_err();
+    let same = place
+        .edit(json!({"path": "a", "old": "one", "new": "one"}))
+        .await
+        .unwrap_err();
     assert!(same.starts_with("`old` and `new` are the same"), "{same}");
-    let missing = place.edit(json!({"path": "b", "old": "one", "new": "two"})).await.unwrap_err();
+    let missing = place
+        .edit(json!({"path": "b", "old": "one", "new": "two"}))
+        .await
+        .unwrap_err();
     assert!(missing.contains("No such file"), "{missing}");
     assert_eq!(place.content("a"), b"one");
 }
@@ -368,7 +567,9 @@ proptest! {
 async fn edits_at_the_same_time_do_not_undo_each_other() {
     let words: Vec<_> = (0..8).map(|number| format!("word{number};")).collect();
     let place = Place::with("a", words.concat());
-    let edits = words.iter().map(|word| place.edit(json!({"path": "a", "old": word, "new": "."})));
+    let edits = words
+        .iter()
+        .map(|word| place.edit(json!({"path": "a", "old": word, "new": "."})));
     for outcome in futures_util::future::join_all(edits).await {
         outcome.unwrap();
     }
@@ -405,9 +606,16 @@ async fn confined_tools_stay_in_the_workspace_whatever_the_path_says() {
         "/etc/passwd".into(),
         "/".into(),
         format!("{}/../user/secret", place.path("").display()),
-        format!("{}2/secret", place.path("").display().to_string().trim_end_matches('/')),
+        format!(
+            "{}2/secret",
+            place.path("").display().to_string().trim_end_matches('/')
+        ),
         format!("/proc/self/root/{}/secret", inner.display()),
-        format!("/proc/{}/root/{}/secret", std::process::id(), inner.display()),
+        format!(
+            "/proc/{}/root/{}/secret",
+            std::process::id(),
+            inner.display()
+        ),
         "/proc/self/cwd/Cargo.toml".into(),
         "/proc/thread-self/root/etc/passwd".into(),
         "/proc/self/environ".into(),
@@ -417,7 +625,9 @@ async fn confined_tools_stay_in_the_workspace_whatever_the_path_says() {
         let error = [
             place.read(json!({"path": path})).await,
             place.write(&path, "owned").await,
-            place.edit(json!({"path": path, "old": "secret", "new": "owned"})).await,
+            place
+                .edit(json!({"path": path, "old": "secret", "new": "owned"}))
+                .await,
         ];
         for outcome in error {
             let error = outcome.unwrap_err();
@@ -435,12 +645,18 @@ async fn confined_tools_work_in_the_workspace() {
     place.write("link", "through a link").await.unwrap();
     place.write("new/../other/a", "b").await.unwrap();
     place.write(place.path("abs"), "c").await.unwrap();
-    assert_eq!(place.read(json!({"path": "real"})).await.unwrap(), "through a link");
+    assert_eq!(
+        place.read(json!({"path": "real"})).await.unwrap(),
+        "through a link"
+    );
     assert_eq!(place.read(json!({"path": "other/a"})).await.unwrap(), "b");
     // The workspace may itself be reached by a link.
     symlink(place.path(""), place.dir.path().join("alias")).unwrap();
     let context = place.context();
-    context.state.set("_runtime_workspace", place.dir.path().join("alias").to_str().unwrap());
+    context.state.set(
+        "_runtime_workspace",
+        place.dir.path().join("alias").to_str().unwrap(),
+    );
     let arguments = json!({"path": "abs"}).as_object().cloned().unwrap();
     assert_eq!(fs_read().call(arguments, context).await.unwrap(), "c");
 }
@@ -449,7 +665,10 @@ async fn confined_tools_work_in_the_workspace() {
 #[tokio::test]
 async fn the_tools_of_a_member_are_confined() {
     let place = Place::of_a_member();
-    let error = place.read(json!({"path": "/etc/passwd"})).await.unwrap_err();
+    let error = place
+        .read(json!({"path": "/etc/passwd"}))
+        .await
+        .unwrap_err();
     assert!(error.contains("outside the workspace"), "{error}");
     place.write("inside", "x").await.unwrap();
 }
@@ -462,6 +681,9 @@ async fn without_a_service_the_tools_are_confined() {
     let state = State::new();
     state.set("_runtime_workspace", place.path("").to_str().unwrap());
     let arguments = json!({"path": "/etc/passwd"}).as_object().cloned().unwrap();
-    let error = fs_read().call(arguments, ToolContext { state, ..context }).await.unwrap_err();
+    let error = fs_read()
+        .call(arguments, ToolContext { state, ..context })
+        .await
+        .unwrap_err();
     assert!(error.message().contains("outside the workspace"), "{error}");
 }

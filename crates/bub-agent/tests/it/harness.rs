@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use bub_agent::Builtin;
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Framework, FrameworkBuilder, Plugin, Prompt, Result, Sender,
-    TurnOptions, TurnResult, hooks,
+    BoxFuture, Channel, ChannelRouter, Envelope, Framework, FrameworkBuilder, Plugin, Prompt,
+    Result, Sender, TurnOptions, TurnResult, hooks,
 };
 use bub_settings::{Environment, Loader, Settings};
 use tempfile::TempDir;
@@ -45,7 +45,11 @@ impl World {
         add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder,
     ) -> Self {
         let mut all = model_at(url);
-        all.extend(variables.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        all.extend(
+            variables
+                .iter()
+                .map(|(name, value)| (*name, (*value).to_owned())),
+        );
         Self::make(&all, add)
     }
 
@@ -58,7 +62,10 @@ impl World {
         Self::make(&[], add)
     }
 
-    fn make(variables: &[(&str, String)], add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder) -> Self {
+    fn make(
+        variables: &[(&str, String)],
+        add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder,
+    ) -> Self {
         let dir = TempDir::new().unwrap();
         std::fs::create_dir(dir.path().join("workspace")).unwrap();
         let settings = settings(&dir, variables);
@@ -66,11 +73,16 @@ impl World {
             .workspace(dir.path().join("workspace"))
             .service(Arc::new(settings))
             .plugin_with("builtin", Builtin::new);
-        Self { framework: add(builder).build(), dir }
+        Self {
+            framework: add(builder).build(),
+            dir,
+        }
     }
 
     pub(crate) async fn turn(&self, message: impl Into<Envelope>) -> Result<TurnResult> {
-        self.framework.process_inbound(message.into(), TurnOptions::default()).await
+        self.framework
+            .process_inbound(message.into(), TurnOptions::default())
+            .await
     }
 }
 
@@ -82,7 +94,10 @@ pub(crate) fn owned(message: impl Into<Envelope>) -> Envelope {
 }
 
 fn model_at(url: &str) -> Vec<(&'static str, String)> {
-    vec![("BUB_MODEL", "llamacpp:test".to_owned()), ("BUB_LLAMACPP_API_BASE", format!("{url}/v1"))]
+    vec![
+        ("BUB_MODEL", "llamacpp:test".to_owned()),
+        ("BUB_LLAMACPP_API_BASE", format!("{url}/v1")),
+    ]
 }
 
 fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
@@ -94,7 +109,9 @@ fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
         ("BUB_LOCAL_MODELS", "false".into()),
     ];
     let more = variables.iter().map(|(name, value)| (*name, value.into()));
-    Loader::new(Environment::from_pairs(fixed.into_iter().chain(more))).load().unwrap()
+    Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+        .load()
+        .unwrap()
 }
 
 pub(crate) struct Echo;

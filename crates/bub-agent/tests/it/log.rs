@@ -26,7 +26,10 @@ impl Log {
             .with_target(false)
             .without_time()
             .finish();
-        Self { text, _guard: tracing::subscriber::set_default(subscriber) }
+        Self {
+            text,
+            _guard: tracing::subscriber::set_default(subscriber),
+        }
     }
 
     pub(crate) fn text(&self) -> String {
@@ -35,7 +38,10 @@ impl Log {
 
     /// How many lines contain the text.
     pub(crate) fn count(&self, text: &str) -> usize {
-        self.text().lines().filter(|line| line.contains(text)).count()
+        self.text()
+            .lines()
+            .filter(|line| line.contains(text))
+            .count()
     }
 }
 

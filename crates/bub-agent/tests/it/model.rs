@@ -14,13 +14,23 @@ fn world(server: &ModelServer) -> World {
 #[tokio::test]
 async fn a_model_answers_and_remembers() {
     let server = ModelServer::start();
-    server.script(Reply::deltas(["Hel", "lo"]).usage(Usage { input: 10, output: 2, ..Usage::default() }));
+    server.script(Reply::deltas(["Hel", "lo"]).usage(Usage {
+        input: 10,
+        output: 2,
+        ..Usage::default()
+    }));
     server.script(Reply::text("Again"));
     let world = world(&server);
     let running = world.framework.running().await.unwrap();
-    let first = world.turn(ChannelMessage::new("s", "lab", "first question")).await.unwrap();
+    let first = world
+        .turn(ChannelMessage::new("s", "lab", "first question"))
+        .await
+        .unwrap();
     assert_eq!(first.model_output, "Hello");
-    world.turn(ChannelMessage::new("s", "lab", "second question")).await.unwrap();
+    world
+        .turn(ChannelMessage::new("s", "lab", "second question"))
+        .await
+        .unwrap();
 
     let asked = server.requests().last().unwrap().json();
     let roles: Vec<_> = asked["messages"]
@@ -29,10 +39,24 @@ async fn a_model_answers_and_remembers() {
         .iter()
         .map(|m| m["role"].as_str().unwrap().to_owned())
         .collect();
-    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant", "user"], "{asked:#}");
-    assert!(asked["messages"][3]["content"].as_str().unwrap().ends_with("first question"));
+    assert_eq!(
+        roles,
+        ["system", "user", "assistant", "user", "assistant", "user"],
+        "{asked:#}"
+    );
+    assert!(
+        asked["messages"][3]["content"]
+            .as_str()
+            .unwrap()
+            .ends_with("first question")
+    );
     assert_eq!(asked["messages"][4]["content"], "Hello");
-    assert!(asked["messages"][5]["content"].as_str().unwrap().ends_with("second question"));
+    assert!(
+        asked["messages"][5]["content"]
+            .as_str()
+            .unwrap()
+            .ends_with("second question")
+    );
 
     let summary = tape_of(&world, "s").summary().await.unwrap();
     assert_eq!(summary.prompts.len(), 1, "the system prompt is stored once");
@@ -46,13 +70,30 @@ async fn a_refused_call_fails_the_turn_and_is_recorded() {
     server.otherwise(Reply::status(401).message("no such key"));
     let world = world(&server);
     let running = world.framework.running().await.unwrap();
-    let error = world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+    let error = world
+        .turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Provider);
     assert!(error.to_string().contains("no such key"), "{error}");
     let entries = tape_of(&world, "s").entries(Span::ALL).await.unwrap();
-    let kinds: Vec<_> = entries.iter().skip(2).map(|entry| entry.kind.clone()).collect();
+    let kinds: Vec<_> = entries
+        .iter()
+        .skip(2)
+        .map(|entry| entry.kind.clone())
+        .collect();
     let (event, error) = (Kind::Event, Kind::Error);
-    assert_eq!(kinds, [Kind::Message, event.clone(), event.clone(), error, event.clone(), event]);
+    assert_eq!(
+        kinds,
+        [
+            Kind::Message,
+            event.clone(),
+            event.clone(),
+            error,
+            event.clone(),
+            event
+        ]
+    );
     running.close().await.unwrap();
 }
 
@@ -71,13 +112,31 @@ async fn an_answer_cut_off_by_its_limit_is_told() {
     let server = ModelServer::start();
     server.script(Reply::text("The answer is").finish(Finish::Length));
     // Also when calls came with it, and the model goes on after them.
-    server.script(Reply::new().call("c", "fs_list", "{}").finish(Finish::Filter));
+    server.script(
+        Reply::new()
+            .call("c", "fs_list", "{}")
+            .finish(Finish::Filter),
+    );
     server.script(Reply::text("well"));
     let seen = std::sync::Arc::default();
-    let world = World::asking_with(&server.url(), "watching", Watching(std::sync::Arc::clone(&seen)));
-    let result = world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
+    let world = World::asking_with(
+        &server.url(),
+        "watching",
+        Watching(std::sync::Arc::clone(&seen)),
+    );
+    let result = world
+        .turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "The answer is");
-    assert_eq!(world.turn(ChannelMessage::new("s", "lab", "go on")).await.unwrap().model_output, "well");
+    assert_eq!(
+        world
+            .turn(ChannelMessage::new("s", "lab", "go on"))
+            .await
+            .unwrap()
+            .model_output,
+        "well"
+    );
     let seen = seen.lock().unwrap();
     assert_eq!(
         *seen,

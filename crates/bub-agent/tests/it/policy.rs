@@ -9,7 +9,10 @@ use bub_settings::{Environment, Loader, Settings};
 use serde_json::{Map, Value, json};
 
 pub(crate) fn settings(pairs: &[(&str, &str)]) -> Settings {
-    let pairs = pairs.iter().copied().chain([("BUB_HOME", "/nowhere"), ("HOME", "/nowhere")]);
+    let pairs = pairs
+        .iter()
+        .copied()
+        .chain([("BUB_HOME", "/nowhere"), ("HOME", "/nowhere")]);
     Loader::new(Environment::from_pairs(pairs)).load().unwrap()
 }
 
@@ -19,16 +22,30 @@ fn policy(rules: &Value) -> Policy {
 
 pub(crate) fn tool(name: &str) -> ToolSpec {
     let (description, parameters) = (String::new(), json!({"type": "object", "properties": {}}));
-    ToolSpec { name: name.to_owned(), description, parameters, agent_use: true, read_only: false }
+    ToolSpec {
+        name: name.to_owned(),
+        description,
+        parameters,
+        agent_use: true,
+        read_only: false,
+    }
 }
 
 pub(crate) fn somebody(role: Role) -> Sender {
     let text = str::to_owned;
-    Sender { role, channel: text("chat"), chat_id: text("7"), id: text("ada"), name: text("Ada") }
+    Sender {
+        role,
+        channel: text("chat"),
+        chat_id: text("7"),
+        id: text("ada"),
+        name: text("Ada"),
+    }
 }
 
 pub(crate) fn map(value: Value) -> Map<String, Value> {
-    let Value::Object(map) = value else { panic!("{value}") };
+    let Value::Object(map) = value else {
+        panic!("{value}")
+    };
     map
 }
 
@@ -69,14 +86,27 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
     ];
     for name in harmless.iter().chain(&others) {
         let action = |role| decide(&policy, role, name, json!({})).action;
-        let expected = if harmless.contains(name) { Action::Allow } else { Action::Deny };
+        let expected = if harmless.contains(name) {
+            Action::Allow
+        } else {
+            Action::Deny
+        };
         assert_eq!(
-            (action(Role::Owner), action(Role::Member), action(Role::Guest)),
+            (
+                action(Role::Owner),
+                action(Role::Member),
+                action(Role::Guest)
+            ),
             (Action::Allow, expected, Action::Deny),
             "{name}"
         );
     }
-    assert_eq!(policy.decide(&Sender::terminal(), &tool("bash"), &Map::new()).action, Action::Allow);
+    assert_eq!(
+        policy
+            .decide(&Sender::terminal(), &tool("bash"), &Map::new())
+            .action,
+        Action::Allow
+    );
     assert_eq!(Sender::default().role, Role::Guest);
 }
 
@@ -84,14 +114,19 @@ fn without_rules_owners_may_do_all_members_may_read_and_guests_nothing() {
 #[test]
 fn a_comma_command_of_a_guest_or_member_runs_nothing() {
     let policy = policy(&json!([]));
-    let Command::Shell { line } = command::parse(", rm -rf x", &[]).unwrap() else { panic!("no shell line") };
+    let Command::Shell { line } = command::parse(", rm -rf x", &[]).unwrap() else {
+        panic!("no shell line")
+    };
     for role in [Role::Guest, Role::Member] {
         let verdict = decide(&policy, role, "bash", json!({"cmd": line}));
         assert_eq!(verdict.action, Action::Deny);
         let told = verdict.denial("bash").message().to_owned();
         assert!(told.starts_with("Tool 'bash' denied by policy: "), "{told}");
     }
-    assert_eq!(decide(&policy, Role::Guest, "help", json!({})).action, Action::Deny);
+    assert_eq!(
+        decide(&policy, Role::Guest, "help", json!({})).action,
+        Action::Deny
+    );
 }
 
 #[test]
@@ -104,18 +139,58 @@ fn the_first_rule_that_fits_decides_and_says_so() {
     ]));
     let check = |role, name, arguments, action, rule: &str| {
         let verdict = decide(&policy, role, name, arguments);
-        assert_eq!((verdict.action, verdict.rule.as_str()), (action, rule), "{name}");
+        assert_eq!(
+            (verdict.action, verdict.rule.as_str()),
+            (action, rule),
+            "{name}"
+        );
     };
-    check(Role::Member, "bash", json!({"cmd": "ls -la"}), Action::Allow, "rule 1");
-    check(Role::Member, "bash", json!({"cmd": "rm x"}), Action::Ask, "rule 2");
-    check(Role::Owner, "bash", json!({"cmd": "ls"}), Action::Ask, "rule 2");
+    check(
+        Role::Member,
+        "bash",
+        json!({"cmd": "ls -la"}),
+        Action::Allow,
+        "rule 1",
+    );
+    check(
+        Role::Member,
+        "bash",
+        json!({"cmd": "rm x"}),
+        Action::Ask,
+        "rule 2",
+    );
+    check(
+        Role::Owner,
+        "bash",
+        json!({"cmd": "ls"}),
+        Action::Ask,
+        "rule 2",
+    );
     check(Role::Owner, "fs.read", json!({}), Action::Deny, "rule 3");
-    check(Role::Member, "fs.read", json!({}), Action::Allow, "members may use tools that only read");
+    check(
+        Role::Member,
+        "fs.read",
+        json!({}),
+        Action::Allow,
+        "members may use tools that only read",
+    );
     let verdict = decide(&policy, Role::Owner, "bash", json!({}));
-    assert_eq!(verdict.reason.as_deref(), Some("shell commands are reviewed"));
-    assert_eq!(verdict.origin.to_string(), "environment variable BUB_POLICY_RULES");
-    let elsewhere = Sender { channel: "other-chat".to_owned(), ..somebody(Role::Owner) };
-    assert_eq!(policy.decide(&elsewhere, &tool("help"), &Map::new()).rule, "rule 4");
+    assert_eq!(
+        verdict.reason.as_deref(),
+        Some("shell commands are reviewed")
+    );
+    assert_eq!(
+        verdict.origin.to_string(),
+        "environment variable BUB_POLICY_RULES"
+    );
+    let elsewhere = Sender {
+        channel: "other-chat".to_owned(),
+        ..somebody(Role::Owner)
+    };
+    assert_eq!(
+        policy.decide(&elsewhere, &tool("help"), &Map::new()).rule,
+        "rule 4"
+    );
 }
 
 #[test]
@@ -129,7 +204,11 @@ fn another_spelling_of_a_tool_is_the_same_tool() {
                 "{pattern} {name}"
             );
         }
-        assert_eq!(decide(&policy, Role::Owner, "xfs.reader", json!({})).action, Action::Allow, "{pattern}");
+        assert_eq!(
+            decide(&policy, Role::Owner, "xfs.reader", json!({})).action,
+            Action::Allow,
+            "{pattern}"
+        );
     }
 }
 
@@ -141,7 +220,12 @@ fn an_allowed_command_cannot_bring_another() {
         {"roles": ["member"], "tools": ["bash"], "arguments": {"cmd": "make && ls ?"}, "action": "allow"},
     ]));
     let action = |cmd: Value| decide(&policy, Role::Member, "bash", json!({"cmd": cmd})).action;
-    for cmd in ["git log", "git log --oneline -5", "git log --format=%h,%s src/a_b.rs", "make && ls x"] {
+    for cmd in [
+        "git log",
+        "git log --oneline -5",
+        "git log --format=%h,%s src/a_b.rs",
+        "make && ls x",
+    ] {
         assert_eq!(action(json!(cmd)), Action::Allow, "{cmd}");
     }
     for cmd in [
@@ -176,19 +260,37 @@ fn an_allowed_command_cannot_bring_another() {
     ] {
         assert_eq!(action(json!(cmd)), Action::Deny, "{cmd:?}");
     }
-    for odd in [json!(["git log"]), json!({"x": "git log"}), json!(null), json!(5)] {
+    for odd in [
+        json!(["git log"]),
+        json!({"x": "git log"}),
+        json!(null),
+        json!(5),
+    ] {
         assert_eq!(action(odd.clone()), Action::Deny, "{odd}");
     }
-    assert_eq!(decide(&policy, Role::Member, "bash", json!({})).action, Action::Deny);
-    assert_eq!(decide(&policy, Role::Member, "bash", json!({"CMD": "git log"})).action, Action::Deny);
+    assert_eq!(
+        decide(&policy, Role::Member, "bash", json!({})).action,
+        Action::Deny
+    );
+    assert_eq!(
+        decide(&policy, Role::Member, "bash", json!({"CMD": "git log"})).action,
+        Action::Deny
+    );
 }
 
 #[test]
 fn an_allowed_path_cannot_climb_out() {
     let rule = json!([{"roles": ["member"], "tools": ["fs.write"], "arguments": {"path": "notes/*"}, "action": "allow"}]);
     let policy = policy(&rule);
-    let action =
-        |path: &str| decide(&policy, Role::Member, "fs.write", json!({"path": path, "content": "x"})).action;
+    let action = |path: &str| {
+        decide(
+            &policy,
+            Role::Member,
+            "fs.write",
+            json!({"path": path, "content": "x"}),
+        )
+        .action
+    };
     assert_eq!(action("notes/a/b.md"), Action::Allow);
     for path in ["notes/../x", "notes/..", "/notes/x", "./notes/x"] {
         assert_eq!(action(path), Action::Deny, "{path}");
@@ -198,11 +300,15 @@ fn an_allowed_path_cannot_climb_out() {
 // A rule that restricts looks everywhere.
 #[test]
 fn a_forbidden_argument_is_found_wherever_it_hides() {
-    let policy = policy(&json!([{"tools": ["*"], "arguments": {"cmd": "*rm -rf*"}, "action": "deny"}]));
+    let policy =
+        policy(&json!([{"tools": ["*"], "arguments": {"cmd": "*rm -rf*"}, "action": "deny"}]));
     let action = |cmd: Value| decide(&policy, Role::Owner, "bash", json!({"cmd": cmd})).action;
-    for cmd in
-        [json!("rm -rf /"), json!("ls;\nrm -rf x"), json!(["rm -rf x"]), json!({"a": [{"b": "rm -rf"}]})]
-    {
+    for cmd in [
+        json!("rm -rf /"),
+        json!("ls;\nrm -rf x"),
+        json!(["rm -rf x"]),
+        json!({"a": [{"b": "rm -rf"}]}),
+    ] {
         assert_eq!(action(cmd.clone()), Action::Deny, "{cmd}");
     }
     assert_eq!(action(json!("ls")), Action::Allow);
@@ -212,8 +318,14 @@ fn a_forbidden_argument_is_found_wherever_it_hides() {
 #[test]
 fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
     for (rules, problem) in [
-        (json!([{"tools": ["bash"]}]), "`action` must be one of allow, ask, deny"),
-        (json!([{"action": "allow"}, {"action": "Allow"}]), "rule 2: `action` must be one of"),
+        (
+            json!([{"tools": ["bash"]}]),
+            "`action` must be one of allow, ask, deny",
+        ),
+        (
+            json!([{"action": "allow"}, {"action": "Allow"}]),
+            "rule 2: `action` must be one of",
+        ),
         (
             json!([{"action": "deny", "tool": "bash"}]),
             "there is no `tool`; a rule has roles, channels, tools",
@@ -222,26 +334,53 @@ fn a_policy_with_a_mistake_allows_nothing_and_says_what_it_is() {
             json!([{"action": "deny", "roles": ["admin"]}]),
             "there is no role `admin`; roles are owner, member, guest",
         ),
-        (json!([{"action": "deny", "roles": []}]), "`roles` must be a list of texts with at least one"),
-        (json!([{"action": "deny", "tools": [""]}]), "`tools` must be"),
-        (json!([{"action": "deny", "tools": {"a": "b"}}]), "`tools` must be"),
-        (json!([{"action": "deny", "arguments": "x"}]), "`arguments` must be a map of name to pattern"),
-        (json!([{"action": "deny", "arguments": {"x": ["y"]}}]), "the pattern of argument `x` must be text"),
-        (json!([{"action": "deny", "reason": ["y"]}]), "`reason` must be text"),
+        (
+            json!([{"action": "deny", "roles": []}]),
+            "`roles` must be a list of texts with at least one",
+        ),
+        (
+            json!([{"action": "deny", "tools": [""]}]),
+            "`tools` must be",
+        ),
+        (
+            json!([{"action": "deny", "tools": {"a": "b"}}]),
+            "`tools` must be",
+        ),
+        (
+            json!([{"action": "deny", "arguments": "x"}]),
+            "`arguments` must be a map of name to pattern",
+        ),
+        (
+            json!([{"action": "deny", "arguments": {"x": ["y"]}}]),
+            "the pattern of argument `x` must be text",
+        ),
+        (
+            json!([{"action": "deny", "reason": ["y"]}]),
+            "`reason` must be text",
+        ),
     ] {
         let policy = policy(&rules);
-        let said = policy.problem().unwrap_or_else(|| panic!("{rules} is fine?"));
+        let said = policy
+            .problem()
+            .unwrap_or_else(|| panic!("{rules} is fine?"));
         assert!(
-            said.starts_with("environment variable BUB_POLICY_RULES: rule ") && said.contains(problem),
+            said.starts_with("environment variable BUB_POLICY_RULES: rule ")
+                && said.contains(problem),
             "{said}"
         );
         let verdict = policy.decide(&Sender::terminal(), &tool("help"), &Map::new());
         assert_eq!(verdict.action, Action::Deny, "{rules}");
         let told = verdict.denial("help").message().to_owned();
-        assert_eq!(told, "Tool 'help' denied by policy: the policy has a mistake, so nothing is allowed");
+        assert_eq!(
+            told,
+            "Tool 'help' denied by policy: the policy has a mistake, so nothing is allowed"
+        );
     }
     let policy = Policy::new(&settings(&[("BUB_OWNERS", "ada")]));
-    assert_eq!(policy.problem(), Some("`owners` has `ada`, expected `channel:id`"));
+    assert_eq!(
+        policy.problem(),
+        Some("`owners` has `ada`, expected `channel:id`")
+    );
 }
 
 #[test]
@@ -250,16 +389,31 @@ fn owners_are_known_by_channel_and_id() {
     assert_eq!(policy.problem(), None);
     assert_eq!(policy.role("chat", "ada", false), Role::Owner);
     assert_eq!(policy.role("mail", "bob@x:25", false), Role::Owner);
-    for (channel, id) in [("mail", "ada"), ("chat", "Ada"), ("chat", ""), ("", "chat:ada"), ("chat", "ad")] {
-        assert_eq!(policy.role(channel, id, false), Role::Guest, "{channel} {id}");
-        assert_eq!(policy.role(channel, id, true), Role::Member, "{channel} {id}");
+    for (channel, id) in [
+        ("mail", "ada"),
+        ("chat", "Ada"),
+        ("chat", ""),
+        ("", "chat:ada"),
+        ("chat", "ad"),
+    ] {
+        assert_eq!(
+            policy.role(channel, id, false),
+            Role::Guest,
+            "{channel} {id}"
+        );
+        assert_eq!(
+            policy.role(channel, id, true),
+            Role::Member,
+            "{channel} {id}"
+        );
     }
 }
 
 // W-37
 #[test]
 fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
-    let confines = |pairs: &[(&str, &str)], role| Policy::new(&settings(pairs)).confines(&somebody(role));
+    let confines =
+        |pairs: &[(&str, &str)], role| Policy::new(&settings(pairs)).confines(&somebody(role));
     assert!(!confines(&[], Role::Owner));
     assert!(confines(&[], Role::Member) && confines(&[], Role::Guest));
     assert!(confines(&[("BUB_FS_CONFINE", "yes")], Role::Owner));

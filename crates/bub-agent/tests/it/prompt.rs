@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{BoxFuture, ChannelMessage, Envelope, MediaFetcher, MediaItem, MediaKind, Prompt, Result};
+use bub_kernel::{
+    BoxFuture, ChannelMessage, Envelope, MediaFetcher, MediaItem, MediaKind, Prompt, Result,
+};
 use serde_json::{Value, json};
 
 use crate::harness::World;
@@ -10,7 +12,11 @@ use crate::harness::World;
 async fn prompt_of(message: impl Into<Envelope>) -> Prompt {
     let (world, message) = (World::new(), message.into());
     let state = world.framework.build_state(&message, "s").await.unwrap();
-    world.framework.build_prompt(&message, "s", &state).await.unwrap()
+    world
+        .framework
+        .build_prompt(&message, "s", &state)
+        .await
+        .unwrap()
 }
 
 // S-30, H-100
@@ -21,7 +27,10 @@ async fn text_is_preceded_by_context_and_date() {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[0], "channel=$cli|chat_id=local");
     assert_eq!(lines[2], "hello there");
-    let date = lines[1].strip_prefix("---Date: ").and_then(|rest| rest.strip_suffix("---")).unwrap();
+    let date = lines[1]
+        .strip_prefix("---Date: ")
+        .and_then(|rest| rest.strip_suffix("---"))
+        .unwrap();
     assert!(date.parse::<jiff::Timestamp>().is_ok(), "{date}");
     assert_eq!(date.len(), "2026-11-15T18:09:55+00:00".len(), "{date}");
 }
@@ -29,7 +38,10 @@ async fn text_is_preceded_by_context_and_date() {
 // S-30, S-39, H-100: no context, no prefix.
 #[tokio::test]
 async fn text_without_context_stays_as_it_is() {
-    assert_eq!(prompt_of(Envelope::text("hello")).await, Prompt::from("hello"));
+    assert_eq!(
+        prompt_of(Envelope::text("hello")).await,
+        Prompt::from("hello")
+    );
 }
 
 // S-30: a command is passed on untouched, media or not, and its reply is marked.
@@ -41,7 +53,10 @@ async fn a_command_is_passed_on_as_typed() {
     let result = World::echoing().turn(command()).await.unwrap();
     assert_eq!(result.outbounds[0].kind(), "command");
     // Only a leading comma makes a command.
-    assert_ne!(prompt_of(ChannelMessage::new("s", "cli", " ,help")).await, Prompt::from(" ,help"));
+    assert_ne!(
+        prompt_of(ChannelMessage::new("s", "cli", " ,help")).await,
+        Prompt::from(" ,help")
+    );
 }
 
 struct Bytes(Option<&'static [u8]>);
@@ -78,22 +93,35 @@ async fn media_become_parts_after_the_text() {
             Some(json!({"type": "input_audio", "input_audio": {"data": "YWJj", "format": "mp3"}})),
         ),
         // Remote sound, documents that are no text and what cannot be fetched are left out; of files the model is told.
-        (MediaItem::at(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"), None),
-        (fetched(MediaKind::Document, "application/pdf", Some(b"abc")), None),
+        (
+            MediaItem::at(MediaKind::Audio, "audio/mpeg", "https://example.com/a.mp3"),
+            None,
+        ),
+        (
+            fetched(MediaKind::Document, "application/pdf", Some(b"abc")),
+            None,
+        ),
         (fetched(MediaKind::Image, "image/png", None), None),
     ];
     for (item, expected) in cases {
-        let prompt =
-            prompt_of(Envelope::from(ChannelMessage::new("s", "cli", "look").media(item.clone()))).await;
+        let prompt = prompt_of(Envelope::from(
+            ChannelMessage::new("s", "cli", "look").media(item.clone()),
+        ))
+        .await;
         match (prompt, expected) {
             (Prompt::Text(text), None) => {
                 assert!(text.ends_with("look"));
                 let told = match item.kind {
                     MediaKind::Image => "files_not_read=image (it cannot be had)",
-                    MediaKind::Document => "files_not_read=document (it is neither a picture nor text)",
+                    MediaKind::Document => {
+                        "files_not_read=document (it is neither a picture nor text)"
+                    }
                     _ => "",
                 };
-                assert!(text.contains(told) && text.contains("not_read") != told.is_empty(), "{text}");
+                assert!(
+                    text.contains(told) && text.contains("not_read") != told.is_empty(),
+                    "{text}"
+                );
             }
             (Prompt::Parts(parts), Some(expected)) => {
                 assert!(parts[0]["text"].as_str().unwrap().ends_with("look"));

@@ -7,14 +7,21 @@ use crate::harness::World;
 
 pub(crate) fn tape_of(world: &World, session_id: &str) -> Tape {
     let workspace = world.framework.workspace().to_string_lossy().into_owned();
-    Tape::new(world.framework.tape_store().unwrap(), TapeName::for_session(&workspace, session_id))
+    Tape::new(
+        world.framework.tape_store().unwrap(),
+        TapeName::for_session(&workspace, session_id),
+    )
 }
 
 async fn kinds(tape: &Tape) -> Vec<String> {
     let entries = tape.entries(Span::ALL).await.unwrap();
     entries
         .iter()
-        .map(|entry| entry.name().map_or(entry.kind.to_string(), |name| format!("{} {name}", entry.kind)))
+        .map(|entry| {
+            entry.name().map_or(entry.kind.to_string(), |name| {
+                format!("{} {name}", entry.kind)
+            })
+        })
         .collect()
 }
 
@@ -23,11 +30,20 @@ async fn kinds(tape: &Tape) -> Vec<String> {
 async fn a_turn_leaves_the_message_the_output_and_the_run() {
     let world = World::echoing();
     let running = world.framework.running().await.unwrap();
-    let result = world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
+    let result = world
+        .turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap();
     let tape = tape_of(&world, "s");
     assert_eq!(
         kinds(&tape).await,
-        ["anchor session/start", "event handoff", "message", "message", "event run"]
+        [
+            "anchor session/start",
+            "event handoff",
+            "message",
+            "message",
+            "event run"
+        ]
     );
     let entries = tape.entries(Span::ALL).await.unwrap();
     assert_eq!(entries[2].payload["role"], "user");
@@ -51,12 +67,25 @@ async fn a_failed_turn_leaves_the_message_and_the_error() {
 
     let world = World::with_plugin("failing", Failing);
     let running = world.framework.running().await.unwrap();
-    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+    world
+        .turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap_err();
     let tape = tape_of(&world, "s");
     let entries = tape.entries(Span::ALL).await.unwrap();
-    let error = entries.iter().find(|entry| entry.kind == Kind::Error).unwrap();
-    assert_eq!((&error.payload["kind"], &error.payload["message"]), (&"config".into(), &"no key".into()));
-    assert!(entries.iter().any(|entry| entry.payload.get("role").is_some_and(|role| role == "user")));
+    let error = entries
+        .iter()
+        .find(|entry| entry.kind == Kind::Error)
+        .unwrap();
+    assert_eq!(
+        (&error.payload["kind"], &error.payload["message"]),
+        (&"config".into(), &"no key".into())
+    );
+    assert!(
+        entries
+            .iter()
+            .any(|entry| entry.payload.get("role").is_some_and(|role| role == "user"))
+    );
     assert_eq!(entries.last().unwrap().data().unwrap()["status"], "error");
     running.close().await.unwrap();
 }
@@ -66,9 +95,20 @@ async fn a_failed_turn_leaves_the_message_and_the_error() {
 async fn the_tape_names_its_session() {
     let world = World::echoing();
     let running = world.framework.running().await.unwrap();
-    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
-    let session = tape_of(&world, "s").summary().await.unwrap().session.unwrap();
-    assert_eq!((session.session_id.as_str(), session.channel.as_deref()), ("s", Some("lab")));
+    world
+        .turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap();
+    let session = tape_of(&world, "s")
+        .summary()
+        .await
+        .unwrap()
+        .session
+        .unwrap();
+    assert_eq!(
+        (session.session_id.as_str(), session.channel.as_deref()),
+        ("s", Some("lab"))
+    );
     running.close().await.unwrap();
 }
 
@@ -96,7 +136,10 @@ async fn turns_of_one_session_do_not_overlap() {
 async fn without_a_scope_nothing_is_recorded() {
     let world = World::echoing();
     assert!(world.framework.tape_store().is_none());
-    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap();
+    world
+        .turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap();
     assert!(!world.dir.path().join("home").exists());
 }
 
@@ -110,7 +153,8 @@ async fn secrets_are_not_recorded() {
         fn run_model(&self, session_id: &str) -> Result<String> {
             match session_id {
                 "fails" => {
-                    Err(Error::config("refused").with_detail("header", "Bearer correct-horse-battery"))
+                    Err(Error::config("refused")
+                        .with_detail("header", "Bearer correct-horse-battery"))
                 }
                 _ => Ok("the key is correct-horse-battery".into()),
             }
@@ -121,11 +165,23 @@ async fn secrets_are_not_recorded() {
     let running = world.framework.running().await.unwrap();
     for session_id in ["fails", "answers"] {
         let channel = "lab of correct-horse-battery";
-        let _ = world.turn(ChannelMessage::new(session_id, channel, "is correct-horse-battery right?")).await;
-        let entries = tape_of(&world, session_id).entries(Span::ALL).await.unwrap();
+        let _ = world
+            .turn(ChannelMessage::new(
+                session_id,
+                channel,
+                "is correct-horse-battery right?",
+            ))
+            .await;
+        let entries = tape_of(&world, session_id)
+            .entries(Span::ALL)
+            .await
+            .unwrap();
         assert!(entries.len() > 4);
         let text = format!("{entries:?}");
-        assert!(text.contains("***") && !text.contains("correct-horse"), "{text}");
+        assert!(
+            text.contains("***") && !text.contains("correct-horse"),
+            "{text}"
+        );
     }
     running.close().await.unwrap();
 }
@@ -135,31 +191,51 @@ struct Failing(&'static str);
 #[hooks(crate = bub_kernel)]
 impl Failing {
     fn load_state(&self) -> Result<Option<bub_kernel::StatePatch>> {
-        if self.0 == "load_state" { Err(Error::config("cannot load")) } else { Ok(None) }
+        if self.0 == "load_state" {
+            Err(Error::config("cannot load"))
+        } else {
+            Ok(None)
+        }
     }
 
     fn build_prompt(&self, state: &bub_kernel::State) -> Result<Option<bub_kernel::Prompt>> {
         // A clone of the state that outlives the turn must not keep the session locked.
         std::mem::forget(state.clone());
-        if self.0 == "build_prompt" { Err(Error::config("cannot build")) } else { Ok(None) }
+        if self.0 == "build_prompt" {
+            Err(Error::config("cannot build"))
+        } else {
+            Ok(None)
+        }
     }
 }
 
 // S-1, L1: a turn that fails before its model stage leaves the message and the error, and sets its session free.
 #[tokio::test]
 async fn a_turn_that_fails_early_is_recorded_and_lets_go_of_its_session() {
-    for (hook, text) in [("load_state", "cannot load"), ("build_prompt", "cannot build")] {
+    for (hook, text) in [
+        ("load_state", "cannot load"),
+        ("build_prompt", "cannot build"),
+    ] {
         let world = World::with_plugin("failing", Failing(hook));
         let running = world.framework.running().await.unwrap();
-        world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+        world
+            .turn(ChannelMessage::new("s", "lab", "hi"))
+            .await
+            .unwrap_err();
         let tape = tape_of(&world, "s");
         let entries = tape.entries(Span::ALL).await.unwrap();
         assert!(
-            entries.iter().any(|entry| entry.payload.get("content").is_some_and(|text| text == "hi")),
+            entries.iter().any(|entry| entry
+                .payload
+                .get("content")
+                .is_some_and(|text| text == "hi")),
             "{hook}"
         );
         assert!(
-            entries.iter().any(|entry| entry.payload.get("message").is_some_and(|found| found == text)),
+            entries.iter().any(|entry| entry
+                .payload
+                .get("message")
+                .is_some_and(|found| found == text)),
             "{hook}"
         );
         drop(tape.lease(Wait::No).await.unwrap());
@@ -175,15 +251,20 @@ async fn half_an_answer_is_recorded() {
     #[hooks(crate = bub_kernel)]
     impl Breaking {
         fn run_model_stream(&self) -> bub_kernel::ModelStream {
-            let events =
-                [Ok(bub_kernel::StreamEvent::Text("half an answer".into())), Err(Error::unknown("cut"))];
+            let events = [
+                Ok(bub_kernel::StreamEvent::Text("half an answer".into())),
+                Err(Error::unknown("cut")),
+            ];
             bub_kernel::ModelStream::new(futures_util::stream::iter(events))
         }
     }
 
     let world = World::with_plugin("breaking", Breaking);
     let running = world.framework.running().await.unwrap();
-    world.turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
+    world
+        .turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap_err();
     let entries = tape_of(&world, "s").entries(Span::ALL).await.unwrap();
     assert!(format!("{entries:?}").contains("half an answer"));
     running.close().await.unwrap();
@@ -196,7 +277,11 @@ async fn a_workspace_has_one_name() {
     std::fs::create_dir_all(dir.path().join("real/sub")).unwrap();
     std::os::unix::fs::symlink(dir.path().join("real"), dir.path().join("link")).unwrap();
     let text = |path: &str| {
-        bub_kernel::Framework::builder().workspace(dir.path().join(path)).build().workspace_text().to_owned()
+        bub_kernel::Framework::builder()
+            .workspace(dir.path().join(path))
+            .build()
+            .workspace_text()
+            .to_owned()
     };
     for spelling in ["real/", "real/sub/..", "link", "./real"] {
         assert_eq!(text(spelling), text("real"), "{spelling}");

@@ -8,12 +8,24 @@ use crate::harness::World;
 
 async fn system_prompt(world: &World, session: &str) -> String {
     let message = Envelope::from(ChannelMessage::new(session, "cli", "hello"));
-    let state = world.framework.build_state(&message, session).await.unwrap();
-    world.framework.system_prompt(&Prompt::from("hello"), &state).unwrap()
+    let state = world
+        .framework
+        .build_state(&message, session)
+        .await
+        .unwrap();
+    world
+        .framework
+        .system_prompt(&Prompt::from("hello"), &state)
+        .unwrap()
 }
 
 fn notes(world: &World, directory: &str, text: &str) -> PathBuf {
-    let file = world.dir.path().join("home/sessions").join(directory).join("AGENTS.md");
+    let file = world
+        .dir
+        .path()
+        .join("home/sessions")
+        .join(directory)
+        .join("AGENTS.md");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, text).unwrap();
     file
@@ -38,10 +50,17 @@ async fn a_session_has_its_own_instructions() {
         ),
     ];
     let world = World::new();
-    fs::write(world.dir.path().join("workspace/AGENTS.md"), "workspace notes").unwrap();
+    fs::write(
+        world.dir.path().join("workspace/AGENTS.md"),
+        "workspace notes",
+    )
+    .unwrap();
     for (session, directory) in rows {
         let directory = directory.replace("HASH", &sha256(session));
-        assert!(!system_prompt(&world, session).await.contains("own notes"), "{session}");
+        assert!(
+            !system_prompt(&world, session).await.contains("own notes"),
+            "{session}"
+        );
         notes(&world, &directory, &format!("  own notes of {directory}\n"));
         let prompt = system_prompt(&world, session).await;
         assert!(
@@ -64,9 +83,18 @@ async fn odd_files_are_no_instructions() {
     let file = notes(&world, "s", "");
     assert_eq!(system_prompt(&world, "s").await, plain);
     fs::write(&file, "x".repeat(1024 * 1024)).unwrap();
-    assert_eq!(system_prompt(&world, "s").await.len(), plain.len() + 2 + 256 * 1024);
+    assert_eq!(
+        system_prompt(&world, "s").await.len(),
+        plain.len() + 2 + 256 * 1024
+    );
     fs::remove_file(&file).unwrap();
-    assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(&file)
+            .status()
+            .unwrap()
+            .success()
+    );
     assert_eq!(system_prompt(&world, "s").await, plain);
 }
 
@@ -80,7 +108,12 @@ async fn notes_that_lead_out_of_the_workspace_are_not_read() {
     fs::write(at("private"), "private key").unwrap();
     for target in [at("private"), "../private".into(), "/etc/passwd".into()] {
         std::os::unix::fs::symlink(&target, &link).unwrap();
-        assert_eq!(system_prompt(&world, "s").await, plain, "{}", target.display());
+        assert_eq!(
+            system_prompt(&world, "s").await,
+            plain,
+            "{}",
+            target.display()
+        );
         fs::remove_file(&link).unwrap();
     }
     fs::write(at("workspace/CLAUDE.md"), "Use tabs.").unwrap();

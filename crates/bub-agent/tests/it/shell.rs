@@ -37,9 +37,16 @@ impl World {
     fn new(launcher: Option<Launcher>, variables: &[(&str, &str)]) -> Self {
         let dir = TempDir::new().unwrap();
         let fixed = [("BUB_HOME", dir.path().join("home").into_os_string())];
-        let more = variables.iter().map(|(name, value)| (*name, OsString::from(value)));
-        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more))).load().unwrap();
-        Self { shells: Arc::new(Shells::new(Arc::new(settings), launcher)), dir }
+        let more = variables
+            .iter()
+            .map(|(name, value)| (*name, OsString::from(value)));
+        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+            .load()
+            .unwrap();
+        Self {
+            shells: Arc::new(Shells::new(Arc::new(settings), launcher)),
+            dir,
+        }
     }
 
     fn request(&self, command: &str) -> Request {
@@ -56,7 +63,9 @@ impl World {
     }
 
     async fn run_for(&self, command: &str, limit: Duration) -> Result<Outcome> {
-        self.shells.run(self.request(command), limit, &CancellationToken::new()).await
+        self.shells
+            .run(self.request(command), limit, &CancellationToken::new())
+            .await
     }
 
     /// The process whose number a command wrote into a file.
@@ -70,21 +79,34 @@ impl World {
 
 fn supervised_program() -> PathBuf {
     let target = std::env::current_exe().unwrap();
-    let path = target.parent().unwrap().parent().unwrap().join("examples/supervised");
-    assert!(path.exists(), "{} is not built; run the tests with `cargo test`", path.display());
+    let path = target
+        .parent()
+        .unwrap()
+        .parent()
+        .unwrap()
+        .join("examples/supervised");
+    assert!(
+        path.exists(),
+        "{} is not built; run the tests with `cargo test`",
+        path.display()
+    );
     path
 }
 
 /// Whether a process runs; one that only waits to be noticed does not.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
 async fn eventually(is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(10), "it did not happen");
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "it did not happen"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -93,7 +115,11 @@ async fn eventually(is_so: impl Fn() -> bool) {
 #[tokio::test]
 async fn a_command_comes_to_its_exit_and_its_output() {
     let cases = [
-        ("echo out; echo err >&2; echo out", Exit::Code(0), "out\nerr\nout\n"),
+        (
+            "echo out; echo err >&2; echo out",
+            Exit::Code(0),
+            "out\nerr\nout\n",
+        ),
         ("printf x; exit 7", Exit::Code(7), "x"),
         ("true", Exit::Code(0), ""),
         ("kill -9 $$", Exit::Signal(9), ""),
@@ -102,7 +128,11 @@ async fn a_command_comes_to_its_exit_and_its_output() {
     ];
     for world in World::both() {
         for (command, exit, output) in cases {
-            let expected = Outcome { exit: Some(exit), output: output.to_owned(), left_running: None };
+            let expected = Outcome {
+                exit: Some(exit),
+                output: output.to_owned(),
+                left_running: None,
+            };
             assert_eq!(world.run(command).await, expected, "{command}");
         }
     }
@@ -112,7 +142,10 @@ async fn a_command_comes_to_its_exit_and_its_output() {
 #[tokio::test]
 async fn a_command_runs_in_its_directory_with_bash() {
     for world in World::both() {
-        let output = world.run("pwd; [[ -n $BASH_VERSION ]] && echo bash").await.output;
+        let output = world
+            .run("pwd; [[ -n $BASH_VERSION ]] && echo bash")
+            .await
+            .output;
         let directory = world.dir.path().canonicalize().unwrap();
         assert_eq!(output, format!("{}\nbash\n", directory.display()));
     }
@@ -125,9 +158,23 @@ async fn a_command_that_takes_too_long_is_ended_with_all_it_started() {
     for (world, most) in World::both().into_iter().zip([1500, 4000]) {
         let started = Instant::now();
         let command = "echo before; sleep 99 & echo $! > child; echo $$ > shell; sleep 99; true";
-        let outcome = world.run_for(command, Duration::from_secs(1)).await.unwrap();
-        assert!(started.elapsed() < Duration::from_millis(most), "{:?}", started.elapsed());
-        assert_eq!(outcome, Outcome { exit: None, output: "before\n".into(), left_running: None });
+        let outcome = world
+            .run_for(command, Duration::from_secs(1))
+            .await
+            .unwrap();
+        assert!(
+            started.elapsed() < Duration::from_millis(most),
+            "{:?}",
+            started.elapsed()
+        );
+        assert_eq!(
+            outcome,
+            Outcome {
+                exit: None,
+                output: "before\n".into(),
+                left_running: None
+            }
+        );
         for file in ["child", "shell"] {
             assert!(!is_alive(world.pid(file).await), "{file}");
         }
@@ -140,9 +187,15 @@ async fn a_command_that_will_not_hear_is_killed_after_the_grace_period() {
     for world in World::both() {
         let command = "trap '' TERM; echo $$ > shell; while true; do sleep 0.05; done";
         let started = Instant::now();
-        world.run_for(command, Duration::from_millis(300)).await.unwrap();
+        world
+            .run_for(command, Duration::from_millis(300))
+            .await
+            .unwrap();
         let took = started.elapsed();
-        assert!(took > Duration::from_secs(3) && took < Duration::from_secs(5), "{took:?}");
+        assert!(
+            took > Duration::from_secs(3) && took < Duration::from_secs(5),
+            "{took:?}"
+        );
         assert!(!is_alive(world.pid("shell").await));
     }
 }
@@ -152,8 +205,15 @@ async fn a_command_that_will_not_hear_is_killed_after_the_grace_period() {
 async fn a_stopped_command_is_ended_too() {
     for world in World::both() {
         let started = Instant::now();
-        world.run_for("echo $$ > shell; kill -STOP $$", Duration::from_millis(500)).await.unwrap();
-        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        world
+            .run_for("echo $$ > shell; kill -STOP $$", Duration::from_millis(500))
+            .await
+            .unwrap();
+        assert!(
+            started.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            started.elapsed()
+        );
         assert!(!is_alive(world.pid("shell").await));
     }
 }
@@ -172,8 +232,15 @@ async fn processes_that_left_the_group_are_ended_as_well() {
     for command in commands {
         let world = World::supervised();
         let started = Instant::now();
-        world.run_for(command, Duration::from_millis(500)).await.unwrap();
-        assert!(started.elapsed() < Duration::from_millis(1500), "{command}: {:?}", started.elapsed());
+        world
+            .run_for(command, Duration::from_millis(500))
+            .await
+            .unwrap();
+        assert!(
+            started.elapsed() < Duration::from_millis(1500),
+            "{command}: {:?}",
+            started.elapsed()
+        );
         assert!(!is_alive(world.pid("pid").await), "{command}");
     }
 }
@@ -184,11 +251,21 @@ async fn what_a_command_leaves_in_the_background_goes_on_and_ends_with_the_sessi
     for world in World::both() {
         let started = Instant::now();
         let outcome = world.run("sleep 99 & echo $! > pid; echo started").await;
-        assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
-        assert_eq!((outcome.exit, outcome.output.as_str()), (Some(Exit::Code(0)), "started\n"));
+        assert!(
+            started.elapsed() < Duration::from_secs(1),
+            "{:?}",
+            started.elapsed()
+        );
+        assert_eq!(
+            (outcome.exit, outcome.output.as_str()),
+            (Some(Exit::Code(0)), "started\n")
+        );
         let pid = world.pid("pid").await;
         assert!(is_alive(pid));
-        let shell = world.shells.find("s", &outcome.left_running.unwrap()).unwrap();
+        let shell = world
+            .shells
+            .find("s", &outcome.left_running.unwrap())
+            .unwrap();
         assert!(!shell.is_over());
         world.shells.stop_session("s").await;
         assert!(!is_alive(pid) && shell.is_over());
@@ -199,8 +276,13 @@ async fn what_a_command_leaves_in_the_background_goes_on_and_ends_with_the_sessi
 #[tokio::test]
 async fn later_output_of_what_was_left_in_the_background_can_be_read() {
     let world = World::supervised();
-    let outcome = world.run("(while [ ! -e go ]; do sleep 0.02; done; echo later) & echo now").await;
-    let shell = world.shells.find("s", &outcome.left_running.unwrap()).unwrap();
+    let outcome = world
+        .run("(while [ ! -e go ]; do sleep 0.02; done; echo later) & echo now")
+        .await;
+    let shell = world
+        .shells
+        .find("s", &outcome.left_running.unwrap())
+        .unwrap();
     std::fs::write(world.dir.path().join("go"), "").unwrap();
     shell.over().await;
     assert_eq!(shell.read(0, None).0, "now\nlater\n");
@@ -230,7 +312,8 @@ async fn a_command_nobody_waits_for_is_ended() {
     for world in World::both() {
         let shells = Arc::clone(&world.shells);
         let request = world.request("echo $$ > shell; sleep 99; true");
-        let call = tokio::spawn(async move { shells.run(request, LONG, &CancellationToken::new()).await });
+        let call =
+            tokio::spawn(async move { shells.run(request, LONG, &CancellationToken::new()).await });
         let pid = world.pid("shell").await;
         call.abort();
         eventually(|| !is_alive(pid)).await;
@@ -240,13 +323,23 @@ async fn a_command_nobody_waits_for_is_ended() {
 #[test]
 fn a_runtime_that_ends_takes_its_commands_along() {
     for world in World::both() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         let pid = runtime.block_on(async {
-            world.shells.start(world.request("echo $$ > shell; sleep 99; true")).await.unwrap();
+            world
+                .shells
+                .start(world.request("echo $$ > shell; sleep 99; true"))
+                .await
+                .unwrap();
             world.pid("shell").await
         });
         runtime.shutdown_background();
-        let fresh = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let fresh = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
         fresh.block_on(eventually(|| !is_alive(pid)));
     }
 }
@@ -266,7 +359,13 @@ async fn nothing_survives_a_program_that_is_killed() {
         .env("BUB_HOME", dir.path().join("home"))
         .spawn()
         .unwrap();
-    let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).ok()?.trim().parse::<u32>().ok();
+    let read = |file: &str| {
+        std::fs::read_to_string(dir.path().join(file))
+            .ok()?
+            .trim()
+            .parse::<u32>()
+            .ok()
+    };
     eventually(|| files.iter().all(|file| read(file).is_some())).await;
     program.kill().unwrap();
     program.wait().unwrap();
@@ -280,13 +379,20 @@ async fn nothing_survives_a_program_that_is_killed() {
 #[tokio::test]
 async fn a_supervisor_that_is_killed_takes_the_command_along() {
     let world = World::supervised();
-    let shell = world.shells.start(world.request("echo $PPID > guard; sleep 99; true")).await.unwrap();
+    let shell = world
+        .shells
+        .start(world.request("echo $PPID > guard; sleep 99; true"))
+        .await
+        .unwrap();
     let guard = world.pid("guard").await;
     let name = std::fs::read_to_string(format!("/proc/{guard}/comm")).unwrap();
     assert_eq!(name.trim(), "shell-guard");
     let cmdline = std::fs::read(format!("/proc/{guard}/cmdline")).unwrap();
     assert!(cmdline.starts_with(b"shell-guard\0"));
-    std::process::Command::new("kill").args(["-9", &guard.to_string()]).status().unwrap();
+    std::process::Command::new("kill")
+        .args(["-9", &guard.to_string()])
+        .status()
+        .unwrap();
     shell.over().await;
     assert_eq!(shell.exit(), Some(Exit::Unwatched));
 }
@@ -296,11 +402,17 @@ async fn a_supervisor_that_is_killed_takes_the_command_along() {
 #[tokio::test]
 async fn a_command_that_kills_its_supervisor_does_not_get_away() {
     let world = World::supervised();
-    let family =
-        "echo $$ > shell; set -m; sleep 99 & echo $! > child; kill -9 $PPID; echo survived; sleep 99";
-    for command in [family, "echo $$ > shell; echo $$ > child; kill -9 $PPID; exec sleep 99"] {
+    let family = "echo $$ > shell; set -m; sleep 99 & echo $! > child; kill -9 $PPID; echo survived; sleep 99";
+    for command in [
+        family,
+        "echo $$ > shell; echo $$ > child; kill -9 $PPID; exec sleep 99",
+    ] {
         let outcome = world.run(command).await;
-        assert_eq!((outcome.exit, outcome.left_running), (Some(Exit::Unwatched), None), "{command}");
+        assert_eq!(
+            (outcome.exit, outcome.left_running),
+            (Some(Exit::Unwatched), None),
+            "{command}"
+        );
         for member in ["shell", "child"] {
             let pid = world.pid(member).await;
             eventually(|| !is_alive(pid)).await;
@@ -325,8 +437,15 @@ async fn text_is_decoded_across_blocks() {
 async fn endless_output_is_bounded_and_keeps_its_ends() {
     let world = World::supervised();
     let before = peak_memory();
-    let outcome = world.run_for("echo first; yes; ", Duration::from_secs(2)).await.unwrap();
-    assert!(peak_memory() - before < 30_000, "{} kB more", peak_memory() - before);
+    let outcome = world
+        .run_for("echo first; yes; ", Duration::from_secs(2))
+        .await
+        .unwrap();
+    assert!(
+        peak_memory() - before < 30_000,
+        "{} kB more",
+        peak_memory() - before
+    );
     assert!(outcome.output.len() < 1_200_000, "{}", outcome.output.len());
     assert!(outcome.output.starts_with("first\ny\n"));
     assert!(outcome.output.contains(" bytes left out …\n"));
@@ -336,12 +455,18 @@ async fn endless_output_is_bounded_and_keeps_its_ends() {
     let bytes: usize = (1..=300_000).map(|n: u32| n.to_string().len() + 1).sum();
     let (head, tail) = outcome.output.split_once("\n… ").unwrap();
     let (left_out, tail) = tail.split_once(" bytes left out …\n").unwrap();
-    assert_eq!(head.len() + tail.len() + left_out.parse::<usize>().unwrap(), bytes);
+    assert_eq!(
+        head.len() + tail.len() + left_out.parse::<usize>().unwrap(),
+        bytes
+    );
 }
 
 fn peak_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -349,17 +474,35 @@ fn peak_memory() -> u64 {
 #[tokio::test]
 async fn output_is_read_by_characters_also_where_some_is_left_out() {
     let world = World::supervised();
-    let shell = world.shells.start(world.request("printf 'aé汉😀z'")).await.unwrap();
+    let shell = world
+        .shells
+        .start(world.request("printf 'aé汉😀z'"))
+        .await
+        .unwrap();
     shell.over().await;
-    for (offset, limit, text, next) in
-        [(0, None, "aé汉😀z", 5), (1, Some(2), "é汉", 3), (3, Some(9), "😀z", 5), (99, None, "", 5)]
-    {
-        assert_eq!(shell.read(offset, limit), (text.to_owned(), next), "{offset} {limit:?}");
+    for (offset, limit, text, next) in [
+        (0, None, "aé汉😀z", 5),
+        (1, Some(2), "é汉", 3),
+        (3, Some(9), "😀z", 5),
+        (99, None, "", 5),
+    ] {
+        assert_eq!(
+            shell.read(offset, limit),
+            (text.to_owned(), next),
+            "{offset} {limit:?}"
+        );
     }
-    let shell = world.shells.start(world.request("seq -w 1 400000")).await.unwrap();
+    let shell = world
+        .shells
+        .start(world.request("seq -w 1 400000"))
+        .await
+        .unwrap();
     shell.over().await;
     assert_eq!(shell.read(0, Some(7)), ("000001\n".to_owned(), 7));
-    assert_eq!(shell.read(399_999 * 7, None), ("400000\n".to_owned(), 400_000 * 7));
+    assert_eq!(
+        shell.read(399_999 * 7, None),
+        ("400000\n".to_owned(), 400_000 * 7)
+    );
     assert!(shell.read(1_000_000, Some(7)).0.contains("bytes left out"));
 }
 
@@ -369,21 +512,34 @@ async fn a_command_has_no_input_and_no_terminal() {
     for world in World::both() {
         assert_eq!(world.run("cat; read x; echo \"<$x>\"").await.output, "<>\n");
     }
-    let output = World::supervised().run("(: < /dev/tty) 2>/dev/null || echo none").await.output;
+    let output = World::supervised()
+        .run("(: < /dev/tty) 2>/dev/null || echo none")
+        .await
+        .output;
     assert_eq!(output, "none\n");
 }
 
 // W-37
 #[tokio::test]
 async fn the_environment_has_no_secrets_but_what_was_granted() {
-    let secrets = [("BUB_API_KEY", "sk-secret-1"), ("BUB_TELEGRAM_TOKEN", "secret-2"), ("HARMLESS", "yes")];
+    let secrets = [
+        ("BUB_API_KEY", "sk-secret-1"),
+        ("BUB_TELEGRAM_TOKEN", "secret-2"),
+        ("HARMLESS", "yes"),
+    ];
     for launcher in [None, Some(Launcher(supervised_program()))] {
         let world = World::new(launcher, &secrets);
         let mut request = world.request("env");
         request.granted = vec![("GRANTED".to_owned(), "this".into())];
-        let outcome = world.shells.run(request, LONG, &CancellationToken::new()).await.unwrap();
+        let outcome = world
+            .shells
+            .run(request, LONG, &CancellationToken::new())
+            .await
+            .unwrap();
         assert!(!outcome.output.contains("secret"), "{}", outcome.output);
-        assert!(outcome.output.contains("HARMLESS=yes\n") && outcome.output.contains("GRANTED=this\n"));
+        assert!(
+            outcome.output.contains("HARMLESS=yes\n") && outcome.output.contains("GRANTED=this\n")
+        );
     }
 }
 
@@ -391,13 +547,22 @@ async fn the_environment_has_no_secrets_but_what_was_granted() {
 #[tokio::test]
 async fn a_command_inherits_no_files() {
     let listing = "ls /proc/$$/fd";
-    let usual = std::process::Command::new("bash").args(["-c", listing]).output().unwrap().stdout;
+    let usual = std::process::Command::new("bash")
+        .args(["-c", listing])
+        .output()
+        .unwrap()
+        .stdout;
     let usual = String::from_utf8(usual).unwrap();
     // What whoever runs the tests left open, every child has that nobody supervises.
     assert_eq!(World::direct().run(listing).await.output, usual);
     // The next free one is for the directory that `ls` reads; 255 is what bash may keep for itself.
     let supervised = World::supervised().run(listing).await.output;
-    assert!(supervised.lines().all(|fd| matches!(fd, "0" | "1" | "2" | "3" | "255")), "{supervised}");
+    assert!(
+        supervised
+            .lines()
+            .all(|fd| matches!(fd, "0" | "1" | "2" | "3" | "255")),
+        "{supervised}"
+    );
 }
 
 // L7, W-38
@@ -420,13 +585,23 @@ async fn shells_that_ended_are_kept_but_not_for_ever() {
     let world = World::direct();
     let mut ids = Vec::new();
     for number in 0..40 {
-        let shell = world.shells.start(world.request(&format!("echo {number}"))).await.unwrap();
+        let shell = world
+            .shells
+            .start(world.request(&format!("echo {number}")))
+            .await
+            .unwrap();
         shell.over().await;
         ids.push(shell.id().to_owned());
     }
-    let kept: Vec<_> = ids.iter().filter(|id| world.shells.find("s", id).is_ok()).collect();
+    let kept: Vec<_> = ids
+        .iter()
+        .filter(|id| world.shells.find("s", id).is_ok())
+        .collect();
     assert_eq!(kept, ids[8..].iter().collect::<Vec<_>>());
-    assert_eq!(world.shells.find("s", &ids[39]).unwrap().read(0, None).0, "39\n");
+    assert_eq!(
+        world.shells.find("s", &ids[39]).unwrap().read(0, None).0,
+        "39\n"
+    );
     // One in the foreground that left nothing behind takes no place.
     world.run("true").await;
     assert!(world.shells.find("s", &ids[9]).is_ok());
@@ -439,7 +614,10 @@ async fn there_is_a_limit_to_what_runs_at_a_time() {
         world.shells.start(world.request("sleep 99")).await.unwrap();
     }
     let error = world.run_for("true", LONG).await.unwrap_err();
-    assert_eq!(error.message(), "64 commands are running already; end one with bash.kill");
+    assert_eq!(
+        error.message(),
+        "64 commands are running already; end one with bash.kill"
+    );
     world.shells.stop_all(LONG).await;
     assert_eq!(world.run("echo again").await.output, "again\n");
 }
@@ -450,12 +628,22 @@ async fn fifty_commands_at_once_lose_nothing() {
         let runs = (0..50).map(|number| {
             let request = world.request(&format!("seq {number} 2000; exit {number}"));
             let shells = Arc::clone(&world.shells);
-            tokio::spawn(async move { shells.run(request, LONG, &CancellationToken::new()).await.unwrap() })
+            tokio::spawn(async move {
+                shells
+                    .run(request, LONG, &CancellationToken::new())
+                    .await
+                    .unwrap()
+            })
         });
         for (number, run) in runs.collect::<Vec<_>>().into_iter().enumerate() {
             let outcome = run.await.unwrap();
-            let expected: String = (number..=2000).flat_map(|line| [line.to_string(), "\n".into()]).collect();
-            assert_eq!(outcome.exit, Some(Exit::Code(i32::try_from(number).unwrap())));
+            let expected: String = (number..=2000)
+                .flat_map(|line| [line.to_string(), "\n".into()])
+                .collect();
+            assert_eq!(
+                outcome.exit,
+                Some(Exit::Code(i32::try_from(number).unwrap()))
+            );
             assert_eq!(outcome.output, expected);
         }
     }
@@ -468,19 +656,36 @@ async fn what_cannot_be_started_says_why() {
     let file = |request: &mut Request| request.directory = Some("/dev/null".into());
     let null = |request: &mut Request| "echo \0".clone_into(&mut request.command);
     let long = |request: &mut Request| request.command = format!("echo {}", "x".repeat(300_000));
-    let no_shell = |request: &mut Request| request.granted = vec![("PATH".into(), "/no/such/place".into())];
+    let no_shell =
+        |request: &mut Request| request.granted = vec![("PATH".into(), "/no/such/place".into())];
     let cases: [(Spoil<'_>, &str); 5] = [
-        (&missing, "the working directory '/no/such/place' does not exist"),
+        (
+            &missing,
+            "the working directory '/no/such/place' does not exist",
+        ),
         (&file, "the working directory '/dev/null' does not exist"),
-        (&null, "the command contains a NUL byte, which no program can be given"),
-        (&long, "the command is too long for the system (300005 bytes); write it to a file and run that"),
-        (&no_shell, "neither bash nor sh was found in PATH; install one"),
+        (
+            &null,
+            "the command contains a NUL byte, which no program can be given",
+        ),
+        (
+            &long,
+            "the command is too long for the system (300005 bytes); write it to a file and run that",
+        ),
+        (
+            &no_shell,
+            "neither bash nor sh was found in PATH; install one",
+        ),
     ];
     for world in World::both() {
         for (spoil, expected) in cases {
             let mut request = world.request("true");
             spoil(&mut request);
-            let error = world.shells.run(request, LONG, &CancellationToken::new()).await.unwrap_err();
+            let error = world
+                .shells
+                .run(request, LONG, &CancellationToken::new())
+                .await
+                .unwrap_err();
             assert_eq!((error.message(), error.kind()), (expected, ErrorKind::Tool));
         }
     }
@@ -490,13 +695,18 @@ async fn what_cannot_be_started_says_why() {
 async fn a_launcher_that_is_none_is_an_error() {
     let world = World::new(Some(Launcher("/bin/true".into())), &[]);
     let error = world.run_for("true", LONG).await.unwrap_err();
-    assert_eq!(error.message(), "the command could not be started: its supervisor ended");
+    assert_eq!(
+        error.message(),
+        "the command could not be started: its supervisor ended"
+    );
 }
 
 #[test]
 fn the_supervisor_started_by_hand_does_nothing() {
     let mut command = std::process::Command::new(supervised_program());
-    let command = command.args(["__exec", "/bin/sh", "echo no"]).stdin(std::process::Stdio::null());
+    let command = command
+        .args(["__exec", "/bin/sh", "echo no"])
+        .stdin(std::process::Stdio::null());
     let output = command.output().unwrap();
     assert_eq!((output.status.code(), output.stdout), (Some(2), Vec::new()));
 }

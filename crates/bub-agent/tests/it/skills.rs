@@ -35,12 +35,23 @@ impl House {
         fs::create_dir_all(dir.path().join("workspace")).unwrap();
         fs::create_dir_all(dir.path().join("home")).unwrap();
         fs::write(dir.path().join("home/config.yml"), config).unwrap();
-        let fixed = [("HOME", dir.path().to_owned()), ("BUB_HOME", dir.path().join("home"))];
+        let fixed = [
+            ("HOME", dir.path().to_owned()),
+            ("BUB_HOME", dir.path().join("home")),
+        ];
         let fixed = fixed.map(|(name, value)| (name, value.into_os_string()));
-        let more = variables.iter().map(|(name, value)| (*name, (*value).into()));
-        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more))).load().unwrap();
+        let more = variables
+            .iter()
+            .map(|(name, value)| (*name, (*value).into()));
+        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+            .load()
+            .unwrap();
         let settings = Arc::new(settings);
-        Self { skills: Skills::new(&settings), settings, dir }
+        Self {
+            skills: Skills::new(&settings),
+            settings,
+            dir,
+        }
     }
 
     pub(crate) fn workspace(&self) -> PathBuf {
@@ -65,28 +76,35 @@ impl House {
     }
 
     pub(crate) fn body(&self, name: &str) -> String {
-        self.skills.load(&self.find(name).unwrap(), &LoadedSkills::default())
+        self.skills
+            .load(&self.find(name).unwrap(), &LoadedSkills::default())
     }
 
     fn block(&self, prompt: &str, allowed: Option<&[&str]>) -> (String, Vec<String>) {
         let allowed: Option<Vec<String>> =
             allowed.map(|names| names.iter().map(ToString::to_string).collect());
         let loaded = LoadedSkills::default();
-        let block = self.skills.block(Some(&self.workspace()), prompt, allowed.as_deref(), &loaded);
+        let block = self
+            .skills
+            .block(Some(&self.workspace()), prompt, allowed.as_deref(), &loaded);
         (block, loaded.names())
     }
 
     /// Each skill as `source name: description`.
     fn listed(&self) -> Vec<String> {
         let all = self.skills.list(Some(&self.workspace()));
-        all.iter().map(|skill| format!("{} {}", skill.source(), skill.name())).collect()
+        all.iter()
+            .map(|skill| format!("{} {}", skill.source(), skill.name()))
+            .collect()
     }
 
     /// Each problem as `path below the house: reason`.
     fn problems(&self) -> Vec<String> {
         let base = format!("{}/", self.dir.path().display());
         let all = self.skills.problems(Some(&self.workspace()));
-        all.iter().map(|problem| problem.to_string().replace(&base, "")).collect()
+        all.iter()
+            .map(|problem| problem.to_string().replace(&base, ""))
+            .collect()
     }
 }
 
@@ -102,7 +120,10 @@ const GLOBAL: &str = ".agents/skills";
 #[test]
 fn the_first_skill_of_a_name_wins_and_the_list_is_sorted() {
     let house = House::new();
-    assert_eq!(house.listed(), ["builtin gh", "builtin skill-creator", "builtin telegram"]);
+    assert_eq!(
+        house.listed(),
+        ["builtin gh", "builtin skill-creator", "builtin telegram"]
+    );
     house.skill(PROJECT, "zoo", "project");
     house.skill(PROJECT, "alpha", "project");
     house.skill(LEGACY, "alpha", "legacy");
@@ -151,7 +172,12 @@ fn the_legacy_directory_works_with_one_warning() {
     for _ in 0..3 {
         assert!(house.find("old").is_some());
     }
-    assert_eq!(log.count("move these skills to .agents/skills"), 1, "{}", log.text());
+    assert_eq!(
+        log.count("move these skills to .agents/skills"),
+        1,
+        "{}",
+        log.text()
+    );
 }
 
 // H-136, W-54: each row is a `SKILL.md` in the directory `good`, and what is wrong with it.
@@ -162,37 +188,106 @@ fn a_skill_is_valid_or_there_is_a_reason() {
     let too_long = format!("---\nname: good\ndescription: {long}\n---\n");
     let rows: &[(&str, Result<&str, &str>)] = &[
         ("---\nname: good\ndescription: d\n---\nbody", Ok("d")),
-        ("\n\n--- \nNAME: good\nDescription:  d \n ---\t\nbody", Ok("d")),
-        ("\u{feff}---\r\nname: good\r\ndescription: d\r\n---\r\n", Ok("d")),
-        ("---\nname: good\ndescription: >-\n  folded\n  text\n---", Ok("folded text")),
-        ("---\nname: good\ndescription: |\n  two\n  lines\n---", Ok("two\nlines")),
-        ("---\nname: good\ndescription:\n  plain on\n  two lines\n---", Ok("plain on two lines")),
-        ("---\nname: 'good' # a comment\ndescription: \"a: \\u00e4\"\n---", Ok("a: ä")),
-        ("---\nname: good\ndescription: \"a\nb\n\nc\nd\"\nx:\n  y: 'e\nf'\n---", Ok("a b\nc d")),
-        ("---\nbase: &a good\nname: *a\ndescription: d\nother: [1, {x: 2}]\n---", Ok("d")),
-        ("---\nname: good\ndescription: 1e3\nmetadata:\n---", Ok("1e3")),
-        ("---\nname: good\ndescription: d\nmetadata: {a: b, c: '1'}\n---", Ok("d")),
+        (
+            "\n\n--- \nNAME: good\nDescription:  d \n ---\t\nbody",
+            Ok("d"),
+        ),
+        (
+            "\u{feff}---\r\nname: good\r\ndescription: d\r\n---\r\n",
+            Ok("d"),
+        ),
+        (
+            "---\nname: good\ndescription: >-\n  folded\n  text\n---",
+            Ok("folded text"),
+        ),
+        (
+            "---\nname: good\ndescription: |\n  two\n  lines\n---",
+            Ok("two\nlines"),
+        ),
+        (
+            "---\nname: good\ndescription:\n  plain on\n  two lines\n---",
+            Ok("plain on two lines"),
+        ),
+        (
+            "---\nname: 'good' # a comment\ndescription: \"a: \\u00e4\"\n---",
+            Ok("a: ä"),
+        ),
+        (
+            "---\nname: good\ndescription: \"a\nb\n\nc\nd\"\nx:\n  y: 'e\nf'\n---",
+            Ok("a b\nc d"),
+        ),
+        (
+            "---\nbase: &a good\nname: *a\ndescription: d\nother: [1, {x: 2}]\n---",
+            Ok("d"),
+        ),
+        (
+            "---\nname: good\ndescription: 1e3\nmetadata:\n---",
+            Ok("1e3"),
+        ),
+        (
+            "---\nname: good\ndescription: d\nmetadata: {a: b, c: '1'}\n---",
+            Ok("d"),
+        ),
         (&fits, Ok(&fits[28..fits.len() - 4])),
         ("", Err("the first line is not `---`")),
-        ("# good\n---\nname: good\n---\n", Err("the first line is not `---`")),
-        ("---\nname: good\ndescription: d\n", Err("the frontmatter is not closed by a line `---`")),
-        ("---\n---\n", Err("the frontmatter is not a map of `key: value`")),
-        ("---\n- name\n---\n", Err("the frontmatter is not a map of `key: value`")),
-        ("---\nname: good\ndescription: a: b\n---\n", Err("line 3, column 15: not valid YAML: ")),
-        ("---\nname: good\ndescription: !x d\n---\n", Err("line 3, column 17: not valid YAML: ")),
+        (
+            "# good\n---\nname: good\n---\n",
+            Err("the first line is not `---`"),
+        ),
+        (
+            "---\nname: good\ndescription: d\n",
+            Err("the frontmatter is not closed by a line `---`"),
+        ),
+        (
+            "---\n---\n",
+            Err("the frontmatter is not a map of `key: value`"),
+        ),
+        (
+            "---\n- name\n---\n",
+            Err("the frontmatter is not a map of `key: value`"),
+        ),
+        (
+            "---\nname: good\ndescription: a: b\n---\n",
+            Err("line 3, column 15: not valid YAML: "),
+        ),
+        (
+            "---\nname: good\ndescription: !x d\n---\n",
+            Err("line 3, column 17: not valid YAML: "),
+        ),
         ("---\ndescription: d\n---\n", Err("`name` is missing")),
-        ("---\nname: 12\ndescription: d\n---\n", Err("`name` is not text: put quotes around it")),
-        ("---\nname: ' '\ndescription: d\n---\n", Err("`name` is empty")),
+        (
+            "---\nname: 12\ndescription: d\n---\n",
+            Err("`name` is not text: put quotes around it"),
+        ),
+        (
+            "---\nname: ' '\ndescription: d\n---\n",
+            Err("`name` is empty"),
+        ),
         (
             "---\nname: other\ndescription: d\n---\n",
             Err("`name` is \"other\", but the directory is \"good\""),
         ),
-        ("---\nname: Good\ndescription: d\n---\n", Err("`name` is \"Good\": only a-z and 0-9")),
-        ("---\nname: go--od\ndescription: d\n---\n", Err("`name` is \"go--od\": only a-z and 0-9")),
+        (
+            "---\nname: Good\ndescription: d\n---\n",
+            Err("`name` is \"Good\": only a-z and 0-9"),
+        ),
+        (
+            "---\nname: go--od\ndescription: d\n---\n",
+            Err("`name` is \"go--od\": only a-z and 0-9"),
+        ),
         ("---\nname: good\n---\n", Err("`description` is missing")),
-        ("---\nname: good\ndescription: ''\n---\n", Err("`description` is empty")),
-        ("---\nname: good\ndescription: yes\n---\n", Err("`description` is not text: put quotes around it")),
-        (&too_long, Err("`description` is longer than 1024 characters")),
+        (
+            "---\nname: good\ndescription: ''\n---\n",
+            Err("`description` is empty"),
+        ),
+        (
+            "---\nname: good\ndescription: yes\n---\n",
+            Err("`description` is not text: put quotes around it"),
+        ),
+        (
+            &too_long,
+            Err("`description` is longer than 1024 characters"),
+        ),
         (
             "---\nname: good\ndescription: d\nmetadata: x\n---\n",
             Err("`metadata` is not a map of text to text"),
@@ -201,13 +296,18 @@ fn a_skill_is_valid_or_there_is_a_reason() {
             "---\nname: good\ndescription: d\nmetadata: {version: 1.0}\n---\n",
             Err("`metadata.version` is not text: put quotes around it"),
         ),
-        ("---\nname: good\ndescription: d\nmetadata: {a: {b: c}}\n---\n", Err("`metadata.a` is not text")),
+        (
+            "---\nname: good\ndescription: d\nmetadata: {a: {b: c}}\n---\n",
+            Err("`metadata.a` is not text"),
+        ),
     ];
     for (text, expected) in rows {
         let house = House::new();
         house.write("workspace/.agents/skills/good/SKILL.md", text);
         match (house.find("good"), expected) {
-            (Some(skill), Ok(description)) => assert_eq!(skill.description(), *description, "{text:?}"),
+            (Some(skill), Ok(description)) => {
+                assert_eq!(skill.description(), *description, "{text:?}")
+            }
             (None, Err(reason)) => {
                 let [problem] = house.problems().try_into().unwrap();
                 let start = format!("workspace/.agents/skills/good/SKILL.md: {reason}");
@@ -227,31 +327,61 @@ fn a_skill_is_valid_or_there_is_a_reason() {
 fn broken_skills_are_reported_once_and_hurt_nobody() {
     let (house, log) = (House::new(), Log::new());
     house.skill(PROJECT, "good", "body");
-    house.write("workspace/.agents/skills/binary/SKILL.md", b"---\nname: \xff\n---");
-    house.write("workspace/.agents/skills/huge/SKILL.md", vec![b'x'; 1024 * 1024 + 1]);
-    for (name, opening) in [("deep-flow", "["), ("deep-list", "- "), ("deep-map", "{a: ")] {
-        let text = format!("---\nname: {name}\ndescription: d\nx:\n  {}\n---", opening.repeat(200_000));
+    house.write(
+        "workspace/.agents/skills/binary/SKILL.md",
+        b"---\nname: \xff\n---",
+    );
+    house.write(
+        "workspace/.agents/skills/huge/SKILL.md",
+        vec![b'x'; 1024 * 1024 + 1],
+    );
+    for (name, opening) in [
+        ("deep-flow", "["),
+        ("deep-list", "- "),
+        ("deep-map", "{a: "),
+    ] {
+        let text = format!(
+            "---\nname: {name}\ndescription: d\nx:\n  {}\n---",
+            opening.repeat(200_000)
+        );
         house.write(&format!("workspace/.agents/skills/{name}/SKILL.md"), text);
     }
     house.write("workspace/.agents/skills/bomb/SKILL.md", bomb());
-    house.write("workspace/.agents/skills/empty/other.md", "not a skill at all");
+    house.write(
+        "workspace/.agents/skills/empty/other.md",
+        "not a skill at all",
+    );
     house.write("workspace/.agents/skills/README.md", "a file");
     fs::create_dir_all(house.workspace().join(".agents/skills/folder/SKILL.md")).unwrap();
     let at = |name: &str| house.workspace().join(".agents/skills").join(name);
     fs::create_dir(at("pipe")).unwrap();
-    assert!(Command::new("mkfifo").arg(at("pipe/SKILL.md")).status().unwrap().success());
+    assert!(
+        Command::new("mkfifo")
+            .arg(at("pipe/SKILL.md"))
+            .status()
+            .unwrap()
+            .success()
+    );
     symlink(at("loop"), at("loop")).unwrap();
     symlink("/nowhere/at/all", at("dangling")).unwrap();
     fs::create_dir(at("device")).unwrap();
     symlink("/dev/zero", at("device/SKILL.md")).unwrap();
     // Valid, but whoever wrote the workspace did not write it.
-    house.write("elsewhere/link/SKILL.md", "---\nname: link\ndescription: d\n---\nprivate");
+    house.write(
+        "elsewhere/link/SKILL.md",
+        "---\nname: link\ndescription: d\n---\nprivate",
+    );
     symlink(house.workspace().join("../elsewhere/link"), at("link")).unwrap();
     for _ in 0..3 {
         assert!(house.block("$good $binary", None).0.contains("\nbody\n"));
         assert_eq!(
             house.listed(),
-            ["builtin gh", "project good", "builtin skill-creator", "builtin telegram"]
+            [
+                "builtin gh",
+                "project good",
+                "builtin skill-creator",
+                "builtin telegram"
+            ]
         );
     }
     let problems = house.problems();
@@ -271,8 +401,13 @@ fn broken_skills_are_reported_once_and_hurt_nobody() {
     ];
     assert_eq!(problems.len(), expected.len(), "{problems:#?}");
     for (problem, (file, reason)) in problems.iter().zip(expected) {
-        let rest = problem.strip_prefix("workspace/.agents/skills/").and_then(|rest| rest.strip_prefix(file));
-        assert!(rest.is_some_and(|rest| rest.contains(reason)), "{problem}, expected {file} {reason}");
+        let rest = problem
+            .strip_prefix("workspace/.agents/skills/")
+            .and_then(|rest| rest.strip_prefix(file));
+        assert!(
+            rest.is_some_and(|rest| rest.contains(reason)),
+            "{problem}, expected {file} {reason}"
+        );
         assert_eq!(log.count(&format!("/{file}")), 1, "{}", log.text());
     }
 }
@@ -301,8 +436,14 @@ fn a_directory_that_cannot_be_read_is_a_problem_of_its_own() {
     fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
     assert!(listed.contains(&"global good".to_owned()));
     if !is_root {
-        assert!(problems[0].starts_with("workspace/.agents/skills: cannot be read: "), "{problems:?}");
-        assert!(house.find("hidden").is_some(), "readable again, but not found");
+        assert!(
+            problems[0].starts_with("workspace/.agents/skills: cannot be read: "),
+            "{problems:?}"
+        );
+        assert!(
+            house.find("hidden").is_some(),
+            "readable again, but not found"
+        );
     }
 }
 
@@ -342,7 +483,10 @@ fn settle(path: &Path) {
             settle(&entry.unwrap().path());
         }
     }
-    File::open(path).unwrap().set_modified(SystemTime::now() - Duration::from_mins(1)).unwrap();
+    File::open(path)
+        .unwrap()
+        .set_modified(SystemTime::now() - Duration::from_mins(1))
+        .unwrap();
 }
 
 // W-68: the original takes 6 to 15 ms for four skills at every step.
@@ -354,7 +498,11 @@ fn looking_again_costs_a_few_stats() {
     }
     settle(house.dir.path());
     let loaded = LoadedSkills::default();
-    let look = || house.skills.block(Some(&house.workspace()), "nothing", None, &loaded);
+    let look = || {
+        house
+            .skills
+            .block(Some(&house.workspace()), "nothing", None, &loaded)
+    };
     let first = look();
     let best = (0..200).map(|_| {
         let start = Instant::now();
@@ -373,7 +521,8 @@ fn the_prompt_lists_skills_and_opens_those_it_names() {
     let file = house.skill(PROJECT, "deploy", "Run $SKILL_DIR/go.sh.");
     house.skill(PROJECT, "empty", "");
     let only = Some(&["Deploy ", "empty"][..]);
-    let plain = "<available_skills>\n- deploy: About deploy.\n- empty: About empty.\n</available_skills>";
+    let plain =
+        "<available_skills>\n- deploy: About deploy.\n- empty: About empty.\n</available_skills>";
     assert_eq!(house.block("hello", only), (plain.to_owned(), vec![]));
     let file = file.canonicalize().unwrap();
     let opened = format!(
@@ -381,9 +530,15 @@ fn the_prompt_lists_skills_and_opens_those_it_names() {
         file.display(),
         file.parent().unwrap().display()
     );
-    assert_eq!(house.block("please $deploy this", only), (opened, vec!["deploy".to_owned()]));
+    assert_eq!(
+        house.block("please $deploy this", only),
+        (opened, vec!["deploy".to_owned()])
+    );
     let (block, loaded) = house.block("$empty", only);
-    assert!(block.contains("- empty: About empty.\n  Location: "), "{block}");
+    assert!(
+        block.contains("- empty: About empty.\n  Location: "),
+        "{block}"
+    );
     assert!(block.ends_with("SKILL.md\n</available_skills>"), "{block}");
     assert_eq!(loaded, ["empty"]);
     // H-75: what is not allowed is neither listed nor opened.
@@ -399,7 +554,10 @@ fn a_name_is_found_wherever_it_stands() {
     let rows: &[(&str, &[&str])] = &[
         ("channel=$telegram|chat_id=7", &["telegram"]),
         ("Use $telegram.", &["telegram"]),
-        ("$telegram... $GH, ($my-skill-) $$my-skill", &["gh", "my-skill", "telegram"]),
+        (
+            "$telegram... $GH, ($my-skill-) $$my-skill",
+            &["gh", "my-skill", "telegram"],
+        ),
         ("_$gh_", &["gh"]),
         ("costs $5, $HOME, ${gh}, $telegrams, $my, $, $.", &[]),
         ("$my-skill-x $gh.x", &[]),
@@ -421,17 +579,31 @@ fn a_body_is_what_follows_the_frontmatter_filled_in() {
         "model: local:x\nmax_steps: 7\nstream_output: true\nenabled_channels: [a, b]\n",
         &[("PATH", &path), ("BUB_MAX_STEPS", "9")],
     );
-    let directory = house.skill(GLOBAL, "a", "").parent().unwrap().canonicalize().unwrap();
+    let directory = house
+        .skill(GLOBAL, "a", "")
+        .parent()
+        .unwrap()
+        .canonicalize()
+        .unwrap();
     let directory = directory.display();
     let python = python.display();
     let rows: &[(&str, &str)] = &[
         ("\n\n text  \n\n", "text"),
         ("a\r\nb", "a\nb"),
         ("x\n---\ny", "x\n---\ny"),
-        ("$SKILL_DIR/a ${SKILL_DIR}b $SKILL_DIRS", &format!("{directory}/a {directory}b $SKILL_DIRS")),
+        (
+            "$SKILL_DIR/a ${SKILL_DIR}b $SKILL_DIRS",
+            &format!("{directory}/a {directory}b $SKILL_DIRS"),
+        ),
         ("$PYTHON ${PYTHON}", &format!("{python} {python}")),
-        ("$$PYTHON $$ $HOME ${HOME} $1 $", "$PYTHON $ $HOME ${HOME} $1 $"),
-        ("${config.model} ${ config.max_steps } ${config.stream_output}", "local:x 9 true"),
+        (
+            "$$PYTHON $$ $HOME ${HOME} $1 $",
+            "$PYTHON $ $HOME ${HOME} $1 $",
+        ),
+        (
+            "${config.model} ${ config.max_steps } ${config.stream_output}",
+            "local:x 9 true",
+        ),
         ("[${config.enabled_channels}]", r#"[["a","b"]]"#),
         // The environment wins, unknown is empty, defaults count.
         ("[${config.nothing.here}] ${config.max_tokens}", "[] 16384"),
@@ -464,7 +636,10 @@ fn the_bundled_skills_say_what_is_true() {
 #[tokio::test]
 async fn the_tool_lists_and_opens_skills() {
     let world = World::new();
-    let file = world.dir.path().join("workspace/.agents/skills/deploy/SKILL.md");
+    let file = world
+        .dir
+        .path()
+        .join("workspace/.agents/skills/deploy/SKILL.md");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, skill_text("deploy", "Go.")).unwrap();
     let hollow = world.dir.path().join(".agents/skills/hollow/SKILL.md");
@@ -472,7 +647,12 @@ async fn the_tool_lists_and_opens_skills() {
     fs::write(&hollow, skill_text("hollow", "")).unwrap();
     let message = Envelope::from(ChannelMessage::new("s", "cli", "hello"));
     let state = world.framework.build_state(&message, "s").await.unwrap();
-    let tool = world.framework.tools().iter().find(|tool| tool.spec().name == "skill").unwrap();
+    let tool = world
+        .framework
+        .tools()
+        .iter()
+        .find(|tool| tool.spec().name == "skill")
+        .unwrap();
     let call = async |arguments: Value| {
         let context = ToolContext {
             run_id: "r".into(),
@@ -480,7 +660,9 @@ async fn the_tool_lists_and_opens_skills() {
             state: state.clone(),
             cancel: CancellationToken::default(),
         };
-        tool.call(arguments.as_object().cloned().unwrap(), context).await.unwrap()
+        tool.call(arguments.as_object().cloned().unwrap(), context)
+            .await
+            .unwrap()
     };
     let all = "Available skills:\n- deploy\n- gh\n- hollow\n- skill-creator\n- telegram";
     assert_eq!(call(json!({})).await, all);
@@ -488,13 +670,25 @@ async fn the_tool_lists_and_opens_skills() {
     assert_eq!(call(json!({"name": "nothing"})).await, "(no such skill)");
     let loaded = state.slot::<LoadedSkills>().unwrap();
     assert_eq!(loaded.names(), [""; 0]);
-    let opened = format!("Location: {}\n---\nGo.", file.canonicalize().unwrap().display());
+    let opened = format!(
+        "Location: {}\n---\nGo.",
+        file.canonicalize().unwrap().display()
+    );
     assert_eq!(call(json!({"name": "Deploy"})).await, opened);
-    assert!(call(json!({"name": "hollow"})).await.as_str().unwrap().ends_with("\n---\n(no content)"));
+    assert!(
+        call(json!({"name": "hollow"}))
+            .await
+            .as_str()
+            .unwrap()
+            .ends_with("\n---\n(no content)")
+    );
     assert_eq!(loaded.names(), ["deploy", "hollow"]);
     // H-75
     state.set("allowed_skills", json!(["deploy"]));
-    assert_eq!(call(json!({"name": "gh"})).await, "(skill 'gh' is not allowed in this context)");
+    assert_eq!(
+        call(json!({"name": "gh"})).await,
+        "(skill 'gh' is not allowed in this context)"
+    );
     assert_eq!(call(json!({})).await, "Available skills:\n- deploy");
     assert_eq!(call(json!({"name": "DEPLOY"})).await, opened);
     state.set("allowed_skills", Value::Null);

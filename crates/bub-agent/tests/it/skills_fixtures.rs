@@ -16,7 +16,10 @@ use crate::skills::House;
 
 // H-136, H-137
 #[test]
-#[allow(clippy::disallowed_methods, reason = "where the fixtures are is no setting")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "where the fixtures are is no setting"
+)]
 fn every_fixture_gets_the_verdict_of_the_original() {
     let Some(root) = std::env::var_os("BUB_FIXTURES") else {
         eprintln!("skipped: set BUB_FIXTURES to the directory that holds skills/manifest.jsonl");
@@ -59,7 +62,12 @@ fn check_body(file: &Path, name: &str) {
     let text = text.replace("\r\n", "\n");
     let (_, rest) = text.trim().split_once("---\n").unwrap();
     let (_, body) = rest.split_once("\n---\n").unwrap();
-    let directory = house.workspace().join(".agents/skills").join(name).canonicalize().unwrap();
+    let directory = house
+        .workspace()
+        .join(".agents/skills")
+        .join(name)
+        .canonicalize()
+        .unwrap();
     let directory = directory.display().to_string();
     let filled = body
         .trim()

@@ -19,14 +19,20 @@ fn secrets_are_never_filled_in() {
     let body = "[${config.telegram.token}] [${config.telegram}] [${config.api_key}] [${config.api_key.openai}] \
                 [${config.completion_args.password}] [${config.telegram.proxy}]";
     let log = Log::new();
-    house.write(".agents/skills/mine/SKILL.md", crate::skills::skill_text("mine", body));
+    house.write(
+        ".agents/skills/mine/SKILL.md",
+        crate::skills::skill_text("mine", body),
+    );
     let text = house.body("mine");
     assert_eq!(text, "[] [] [] [] [] [http://u:***@h]");
     house.body("mine");
     let warned = log.text();
     assert_eq!(log.count("`${config.telegram.token}` is left empty, because `telegram.token` is secret: ask for the variable BUB_TELEGRAM_TOKEN"), 1, "{warned}");
     for secret in [TOKEN, "sk-other", "hunter2", "proxy-password"] {
-        assert!(!warned.contains(secret) && !text.contains(secret), "{secret}");
+        assert!(
+            !warned.contains(secret) && !text.contains(secret),
+            "{secret}"
+        );
     }
 }
 
@@ -39,13 +45,20 @@ fn a_skill_of_the_workspace_sees_only_harmless_settings() {
     let (log, text) = (Log::new(), crate::skills::skill_text("it", body));
     house.write(".agents/skills/it/SKILL.md", &text);
     assert!(
-        house.body("it").starts_with("[local:x] [http://inner.example] [[\"ada\"]] [{"),
+        house
+            .body("it")
+            .starts_with("[local:x] [http://inner.example] [[\"ada\"]] [{"),
         "{}",
         house.body("it")
     );
     house.write("workspace/.agents/skills/it/SKILL.md", &text);
     assert_eq!(house.body("it"), "[local:x] [] [] [] []");
-    assert_eq!(log.count("skills of a workspace do not see `api_base`"), 1, "{}", log.text());
+    assert_eq!(
+        log.count("skills of a workspace do not see `api_base`"),
+        1,
+        "{}",
+        log.text()
+    );
 }
 
 // W-36: exactly what is asked for, granted, there, and of a loaded skill.
@@ -63,30 +76,51 @@ fn loaded_skills_get_what_they_ask_for_and_were_granted() {
     let house = House::with(config, &variables);
     house.write(
         ".agents/skills/mine/SKILL.md",
-        asking("mine", "FOO, NOT_GRANTED ABSENT,DROPPED, BUB_TELEGRAM_TOKEN, a=b, 1X"),
+        asking(
+            "mine",
+            "FOO, NOT_GRANTED ABSENT,DROPPED, BUB_TELEGRAM_TOKEN, a=b, 1X",
+        ),
     );
     house.write("workspace/.agents/skills/it/SKILL.md", asking("it", "BAR"));
-    house.write("workspace/.agents/skills/other/SKILL.md", asking("other", "FOO"));
+    house.write(
+        "workspace/.agents/skills/other/SKILL.md",
+        asking("other", "FOO"),
+    );
     let granted = |names: &[&str]| {
         let loaded = LoadedSkills::default();
         for name in names {
             house.skills.load(&house.find(name).unwrap(), &loaded);
         }
         let all = house.skills.granted_environment(&loaded);
-        all.into_iter().map(|(name, value)| format!("{name}={}", value.display())).collect::<Vec<_>>()
+        all.into_iter()
+            .map(|(name, value)| format!("{name}={}", value.display()))
+            .collect::<Vec<_>>()
     };
     assert_eq!(granted(&[]), [""; 0]);
-    assert_eq!(granted(&["mine"]), ["FOO=foo-secret", "BUB_TELEGRAM_TOKEN=correct-horse-battery"]);
+    assert_eq!(
+        granted(&["mine"]),
+        ["FOO=foo-secret", "BUB_TELEGRAM_TOKEN=correct-horse-battery"]
+    );
     assert_eq!(granted(&["it"]), ["BAR=bar-secret"]);
     // Granted to a skill of the user's, not to one of that name in a workspace.
     assert_eq!(granted(&["other"]), [""; 0]);
     assert_eq!(
         granted(&["it", "mine", "it"]),
-        ["BAR=bar-secret", "FOO=foo-secret", "BUB_TELEGRAM_TOKEN=correct-horse-battery"]
+        [
+            "BAR=bar-secret",
+            "FOO=foo-secret",
+            "BUB_TELEGRAM_TOKEN=correct-horse-battery"
+        ]
     );
     assert_eq!(
         house.find("mine").unwrap().asks(),
-        ["FOO", "NOT_GRANTED", "ABSENT", "DROPPED", "BUB_TELEGRAM_TOKEN"]
+        [
+            "FOO",
+            "NOT_GRANTED",
+            "ABSENT",
+            "DROPPED",
+            "BUB_TELEGRAM_TOKEN"
+        ]
     );
 }
 
@@ -96,20 +130,37 @@ fn a_skill_of_the_workspace_cannot_take_over_a_grant() {
     let house = House::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
     house.write(".agents/skills/mine/SKILL.md", asking("mine", "FOO"));
     let loaded = LoadedSkills::default();
-    house.write("workspace/.agents/skills/mine/SKILL.md", asking("mine", "FOO"));
+    house.write(
+        "workspace/.agents/skills/mine/SKILL.md",
+        asking("mine", "FOO"),
+    );
     house.skills.load(&house.find("mine").unwrap(), &loaded);
     assert_eq!(house.skills.granted_environment(&loaded), []);
     std::fs::remove_dir_all(house.workspace().join(".agents")).unwrap();
     assert_eq!(house.find("mine").unwrap().source().to_string(), "global");
-    assert_eq!(house.skills.granted_environment(&loaded), [], "the one that was loaded has no grant");
+    assert_eq!(
+        house.skills.granted_environment(&loaded),
+        [],
+        "the one that was loaded has no grant"
+    );
 }
 
 // L7, W-37: what is granted to a skill is a secret, from the start: other children do not get it.
 #[test]
 fn granted_variables_are_kept_from_everybody_else() {
-    let house = House::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret"), ("PLAIN", "x")]);
-    let names: Vec<_> =
-        house.settings.child_environment().into_iter().map(|(name, _)| name.to_owned()).collect();
-    assert!(names.contains(&"PLAIN".to_owned()) && !names.contains(&"FOO".to_owned()), "{names:?}");
+    let house = House::with(
+        "skills: {env: {mine: [FOO]}}\n",
+        &[("FOO", "foo-secret"), ("PLAIN", "x")],
+    );
+    let names: Vec<_> = house
+        .settings
+        .child_environment()
+        .into_iter()
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert!(
+        names.contains(&"PLAIN".to_owned()) && !names.contains(&"FOO".to_owned()),
+        "{names:?}"
+    );
     assert_eq!(house.settings.redactor().redact("is foo-secret"), "is ***");
 }

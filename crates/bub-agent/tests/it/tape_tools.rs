@@ -8,7 +8,10 @@ use bub_tape::{Entry, MemoryStore, Tape, TapeName};
 use serde_json::{Value, json};
 
 fn tape() -> Arc<Tape> {
-    Arc::new(Tape::new(Arc::new(MemoryStore::new()), TapeName::new("work__session").unwrap()))
+    Arc::new(Tape::new(
+        Arc::new(MemoryStore::new()),
+        TapeName::new("work__session").unwrap(),
+    ))
 }
 
 async fn call(tool: &dyn Tool, tape: Option<&Arc<Tape>>, arguments: Value) -> Result<String> {
@@ -18,7 +21,9 @@ async fn call(tool: &dyn Tool, tape: Option<&Arc<Tape>>, arguments: Value) -> Re
         state: State::new(),
         cancel: CancellationToken::new(),
     };
-    let value = tool.call(arguments.as_object().cloned().unwrap(), context).await?;
+    let value = tool
+        .call(arguments.as_object().cloned().unwrap(), context)
+        .await?;
     Ok(value.as_str().unwrap().to_owned())
 }
 
@@ -26,7 +31,12 @@ async fn search(tape: &Arc<Tape>, arguments: Value) -> (String, Vec<Value>) {
     let text = call(&tape_search(), Some(tape), arguments).await.unwrap();
     let mut lines = text.lines();
     let first = lines.next().unwrap().to_owned();
-    (first, lines.map(|line| serde_json::from_str(line).unwrap()).collect())
+    (
+        first,
+        lines
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect(),
+    )
 }
 
 async fn say(tape: &Tape, text: &str, date: &str) {
@@ -60,12 +70,20 @@ async fn info_has_seven_lines() {
 #[tokio::test]
 async fn the_last_twenty_anchors_are_listed() {
     let tape = tape();
-    assert_eq!(call(&tape_anchors(), Some(&tape), json!({})).await.unwrap(), "(no anchors)");
+    assert_eq!(
+        call(&tape_anchors(), Some(&tape), json!({})).await.unwrap(),
+        "(no anchors)"
+    );
     for number in 0..25 {
-        tape.handoff(&format!("phase {number}"), None).await.unwrap();
+        tape.handoff(&format!("phase {number}"), None)
+            .await
+            .unwrap();
     }
     let expected: Vec<_> = (5..25).map(|number| format!("- phase {number}")).collect();
-    assert_eq!(call(&tape_anchors(), Some(&tape), json!({})).await.unwrap(), expected.join("\n"));
+    assert_eq!(
+        call(&tape_anchors(), Some(&tape), json!({})).await.unwrap(),
+        expected.join("\n")
+    );
 }
 
 // H-116, W-20
@@ -73,9 +91,16 @@ async fn the_last_twenty_anchors_are_listed() {
 async fn searching_finds_any_script_quotes_and_typing_errors_the_latest_first() {
     let tape = tape();
     say(&tape, "你好，世界", "2026-01-01T10:00:00+00:00").await;
-    say(&tape, "she said \"open sesame\" twice", "2026-01-02T10:00:00+00:00").await;
+    say(
+        &tape,
+        "she said \"open sesame\" twice",
+        "2026-01-02T10:00:00+00:00",
+    )
+    .await;
     say(&tape, "again: 你好", "2026-01-03T10:00:00+00:00").await;
-    let text = call(&tape_search(), Some(&tape), json!({"query": "你好"})).await.unwrap();
+    let text = call(&tape_search(), Some(&tape), json!({"query": "你好"}))
+        .await
+        .unwrap();
     assert_eq!(
         text,
         "[tape.search]: 2 matches (0 filtered)\n\
@@ -87,7 +112,10 @@ async fn searching_finds_any_script_quotes_and_typing_errors_the_latest_first() 
     let (_, near) = search(&tape, json!({"query": "open sesmae"})).await;
     assert_eq!(near[0]["id"], 2);
     let (count, none) = search(&tape, json!({"query": "nothing of the kind"})).await;
-    assert_eq!((count.as_str(), none.len()), ("[tape.search]: 0 matches (0 filtered)", 0));
+    assert_eq!(
+        (count.as_str(), none.len()),
+        ("[tape.search]: 0 matches (0 filtered)", 0)
+    );
 }
 
 // W-20
@@ -95,21 +123,40 @@ async fn searching_finds_any_script_quotes_and_typing_errors_the_latest_first() 
 async fn one_end_of_the_dates_is_enough_and_the_current_turn_is_no_exception() {
     let tape = tape();
     for day in 1..=4 {
-        say(&tape, &format!("keys {day}"), &format!("2026-01-0{day}T10:00:00+00:00")).await;
+        say(
+            &tape,
+            &format!("keys {day}"),
+            &format!("2026-01-0{day}T10:00:00+00:00"),
+        )
+        .await;
     }
     let cases = [
         (json!({"query": "keys", "start": "2026-01-03"}), vec![4, 3]),
         (json!({"query": "keys", "end": "2026-01-02"}), vec![2, 1]),
-        (json!({"query": "keys", "start": "2026-01-02", "end": "2026-01-03"}), vec![3, 2]),
-        (json!({"query": "keys", "start": "", "end": null, "limit": "1"}), vec![4]),
+        (
+            json!({"query": "keys", "start": "2026-01-02", "end": "2026-01-03"}),
+            vec![3, 2],
+        ),
+        (
+            json!({"query": "keys", "start": "", "end": null, "limit": "1"}),
+            vec![4],
+        ),
         (json!({"query": "doors", "start": "2026-01-01"}), vec![]),
     ];
     for (arguments, expected) in cases {
         let (_, found) = search(&tape, arguments.clone()).await;
-        let ids: Vec<_> = found.iter().map(|line| line["id"].as_i64().unwrap()).collect();
+        let ids: Vec<_> = found
+            .iter()
+            .map(|line| line["id"].as_i64().unwrap())
+            .collect();
         assert_eq!(ids, expected, "{arguments}");
     }
-    let wrong = call(&tape_search(), Some(&tape), json!({"query": "keys", "start": "soon"})).await;
+    let wrong = call(
+        &tape_search(),
+        Some(&tape),
+        json!({"query": "keys", "start": "soon"}),
+    )
+    .await;
     assert!(wrong.unwrap_err().to_string().contains("soon"));
 }
 
@@ -118,19 +165,34 @@ async fn one_end_of_the_dates_is_enough_and_the_current_turn_is_no_exception() {
 async fn kinds_are_chosen_and_earlier_searches_are_filtered() {
     let tape = tape();
     say(&tape, "the keys", "2026-01-01T10:00:00+00:00").await;
-    tape.event("note", json!({"about": "the keys"})).await.unwrap();
-    let earlier = call(&tape_search(), Some(&tape), json!({"query": "keys"})).await.unwrap();
+    tape.event("note", json!({"about": "the keys"}))
+        .await
+        .unwrap();
+    let earlier = call(&tape_search(), Some(&tape), json!({"query": "keys"}))
+        .await
+        .unwrap();
     say(&tape, &earlier, "2026-01-01T11:00:00+00:00").await;
     let (count, found) = search(&tape, json!({"query": "keys"})).await;
-    assert_eq!((count.as_str(), found.len()), ("[tape.search]: 1 matches (1 filtered)", 1));
+    assert_eq!(
+        (count.as_str(), found.len()),
+        ("[tape.search]: 1 matches (1 filtered)", 1)
+    );
     let (_, events) = search(&tape, json!({"query": "keys", "kinds": "event"})).await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0]["id"], 2);
     // A long entry is shown in part.
-    say(&tape, &format!("{} needle {}", "x ".repeat(5000), "y ".repeat(5000)), "2026-01-02").await;
+    say(
+        &tape,
+        &format!("{} needle {}", "x ".repeat(5000), "y ".repeat(5000)),
+        "2026-01-02",
+    )
+    .await;
     let (_, found) = search(&tape, json!({"query": "needle"})).await;
     let content = found[0]["content"].as_str().unwrap();
-    assert!(content.contains("needle") && content.len() < 300, "{content}");
+    assert!(
+        content.contains("needle") && content.len() < 300,
+        "{content}"
+    );
 }
 
 // W-21
@@ -138,12 +200,22 @@ async fn kinds_are_chosen_and_earlier_searches_are_filtered() {
 fn every_argument_and_every_tool_is_described() {
     for tool in [&tape_info() as &dyn Tool, &tape_search(), &tape_anchors()] {
         let spec = tool.spec();
-        assert!(!spec.description.is_empty() && spec.read_only, "{}", spec.name);
+        assert!(
+            !spec.description.is_empty() && spec.read_only,
+            "{}",
+            spec.name
+        );
         for (name, schema) in spec.parameters["properties"].as_object().unwrap() {
-            assert!(!schema["description"].as_str().unwrap().is_empty(), "{name}");
+            assert!(
+                !schema["description"].as_str().unwrap().is_empty(),
+                "{name}"
+            );
         }
     }
-    assert_eq!(tape_search().spec().parameters["required"], json!(["query"]));
+    assert_eq!(
+        tape_search().spec().parameters["required"],
+        json!(["query"])
+    );
 }
 
 #[tokio::test]

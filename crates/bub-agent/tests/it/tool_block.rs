@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bub_agent::tools::{block, find, fs_edit, fs_read, help, resolve, tape_anchors, usage};
 use bub_kernel::{
-    BoxError, BoxFuture, CancellationToken, ChannelMessage, Envelope, Framework, Result, Sender, State, Tool,
-    ToolContext, ToolSpec, hooks,
+    BoxError, BoxFuture, CancellationToken, ChannelMessage, Envelope, Framework, Result, Sender,
+    State, Tool, ToolContext, ToolSpec, hooks,
 };
 use serde_json::{Map, Value, json};
 
@@ -87,7 +87,10 @@ fn a_call_by_a_wrong_name_is_told_the_right_one() {
     assert_eq!(problem("fs_raed"), format!("Tool `fs_raed` {suggestion}"));
     assert_eq!(problem("fs.reads"), format!("Tool `fs.reads` {suggestion}"));
     // A command is not for the model.
-    assert_eq!(problem("help"), "Tool `help` does not exist, and no similar tool is available.");
+    assert_eq!(
+        problem("help"),
+        "Tool `help` does not exist, and no similar tool is available."
+    );
 }
 
 struct Nothing;
@@ -119,10 +122,23 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
         .build();
     let state = State::new();
     state.put_slot(Arc::new(receiver.recv().unwrap()));
-    let context = ToolContext { run_id: "r".into(), tape: None, state, cancel: CancellationToken::new() };
-    let text = framework.tools()[1].call(Map::new(), context).await.unwrap();
+    let context = ToolContext {
+        run_id: "r".into(),
+        tape: None,
+        state,
+        cancel: CancellationToken::new(),
+    };
+    let text = framework.tools()[1]
+        .call(Map::new(), context)
+        .await
+        .unwrap();
     assert_eq!(text, usage(framework.tools()));
-    assert!(text.as_str().unwrap().contains(",fs.edit(path, old, new, start?, all?)  "), "{text}");
+    assert!(
+        text.as_str()
+            .unwrap()
+            .contains(",fs.edit(path, old, new, start?, all?)  "),
+        "{text}"
+    );
 }
 
 // H-119
@@ -130,8 +146,14 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
 async fn help_is_a_command() {
     let world = World::new();
     let message = Envelope::from(ChannelMessage::new("cli:local", "cli", ",help"));
-    let turn = world.turn(message.with_sender(Sender::terminal())).await.unwrap();
+    let turn = world
+        .turn(message.with_sender(Sender::terminal()))
+        .await
+        .unwrap();
     let text = turn.model_output;
     assert!(text.starts_with(&usage(world.framework.tools())), "{text}");
-    assert!(text.contains("\n  ,thinking  ") && text.contains("so does ,quit"), "{text}");
+    assert!(
+        text.contains("\n  ,thinking  ") && text.contains("so does ,quit"),
+        "{text}"
+    );
 }

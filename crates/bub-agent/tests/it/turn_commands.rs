@@ -29,12 +29,19 @@ async fn a_command_is_run_without_a_model() {
         (",help", "tape.search"),
     ] {
         let result = world.own_turn(command(line)).await.unwrap();
-        assert!(result.model_output.contains(expected), "{line}: {}", result.model_output);
+        assert!(
+            result.model_output.contains(expected),
+            "{line}: {}",
+            result.model_output
+        );
     }
     for (line, expected) in [
         (",", "empty command"),
         (",echo 'a", "No closing quotation"),
-        (",bash cmd=true y", "positional argument 'y' cannot appear after keyword arguments"),
+        (
+            ",bash cmd=true y",
+            "positional argument 'y' cannot appear after keyword arguments",
+        ),
         (",help extra", "takes no arguments"),
         (",false", "command exited with code 1"),
     ] {
@@ -45,8 +52,14 @@ async fn a_command_is_run_without_a_model() {
     world.own_turn(command("hi")).await.unwrap();
     assert_eq!(shown(&server).len(), 3, "{:#?}", shown(&server));
     let events = events(&entries(&world, "s").await, "command");
-    assert_eq!((&events[0]["raw"], &events[0]["name"]), (&json!("echo a=b c"), &json!("bash")));
-    assert_eq!((&events[0]["status"], &events[0]["output"]), (&json!("ok"), &json!("a=b c")));
+    assert_eq!(
+        (&events[0]["raw"], &events[0]["name"]),
+        (&json!("echo a=b c"), &json!("bash"))
+    );
+    assert_eq!(
+        (&events[0]["status"], &events[0]["output"]),
+        (&json!("ok"), &json!("a=b c"))
+    );
     assert_eq!(events.last().unwrap()["status"], "error");
     running.close().await.unwrap();
 }
@@ -58,7 +71,10 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
     let running = world.framework.running().await.unwrap();
     for (line, expected) in [
         (r",printf '\n\n  a\n\n\n b  \n\n'", "a\n\n\n b"),
-        (r",printf 'a\n'; sleep 0.1; printf '\n\nb\n'; sleep 0.1; printf c", "a\n\n\nb\nc"),
+        (
+            r",printf 'a\n'; sleep 0.1; printf '\n\nb\n'; sleep 0.1; printf c",
+            "a\n\n\nb\nc",
+        ),
         (",true", "(no output)"),
         (r",printf ' \n\n'", "(no output)"),
     ] {
@@ -68,17 +84,36 @@ async fn the_output_of_a_command_is_trimmed_and_whole() {
     // H-127: to the model this is a result, to whoever typed it a failure.
     let late = "command timed out after 1 seconds and was terminated";
     for (line, expected) in [
-        (",bash cmd='echo a; sleep 9' timeout_seconds=1", format!("{late}\noutput:\na")),
+        (
+            ",bash cmd='echo a; sleep 9' timeout_seconds=1",
+            format!("{late}\noutput:\na"),
+        ),
         (",bash cmd='sleep 9' timeout_seconds=1", late.to_owned()),
     ] {
         let error = world.own_turn(command(line)).await.unwrap_err();
         assert!(error.message().ends_with(&expected), "{line}: {error}");
     }
-    let last = events(&entries(&world, "s").await, "command").pop().unwrap();
-    assert_eq!((&last["status"], &last["output"]), (&json!("error"), &json!(late)));
-    let result = world.own_turn(command(",yes 12345 | head -c 3000000")).await.unwrap();
-    let (head, tail) = result.model_output.split_once(" bytes left out …\n").unwrap();
-    assert!(head.len() > 500_000 && tail.len() > 500_000, "{} {}", head.len(), tail.len());
+    let last = events(&entries(&world, "s").await, "command")
+        .pop()
+        .unwrap();
+    assert_eq!(
+        (&last["status"], &last["output"]),
+        (&json!("error"), &json!(late))
+    );
+    let result = world
+        .own_turn(command(",yes 12345 | head -c 3000000"))
+        .await
+        .unwrap();
+    let (head, tail) = result
+        .model_output
+        .split_once(" bytes left out …\n")
+        .unwrap();
+    assert!(
+        head.len() > 500_000 && tail.len() > 500_000,
+        "{} {}",
+        head.len(),
+        tail.len()
+    );
     assert!(head.starts_with("12345\n12345\n") && tail.ends_with("12345\n12345"));
     running.close().await.unwrap();
 }
@@ -126,15 +161,25 @@ async fn a_command_goes_through_policy_and_hooks() {
 async fn rules_see_arguments_as_the_tool_reads_them() {
     let server = ModelServer::start();
     let rules = json!([{"tools": ["bash"], "arguments": {"background": "true"}, "action": "deny"}]);
-    let world =
-        World::asking_so(&server.url(), &[("BUB_POLICY_RULES", &rules.to_string())], |builder| builder);
+    let world = World::asking_so(
+        &server.url(),
+        &[("BUB_POLICY_RULES", &rules.to_string())],
+        |builder| builder,
+    );
     let running = world.framework.running().await.unwrap();
     for spelling in ["true", "yes", "1", "On", " t "] {
         let line = format!(",bash cmd='touch pwned' background='{spelling}'");
         let error = world.own_turn(command(&line)).await.unwrap_err();
-        assert_eq!(error.message(), "Tool 'bash' denied by policy: rule 1", "{line}");
+        assert_eq!(
+            error.message(),
+            "Tool 'bash' denied by policy: rule 1",
+            "{line}"
+        );
     }
-    world.own_turn(command(",bash cmd='echo hi' background=no")).await.unwrap();
+    world
+        .own_turn(command(",bash cmd='echo hi' background=no"))
+        .await
+        .unwrap();
     for spelling in [json!(1), json!("yes")] {
         let arguments = json!({"cmd": "touch pwned", "background": spelling});
         server.script(Reply::new().call("a", "bash", &arguments.to_string()));
@@ -143,7 +188,11 @@ async fn rules_see_arguments_as_the_tool_reads_them() {
     }
     assert!(!world.dir.path().join("workspace/pwned").exists());
     let shown = format!("{:?}", shown(&server));
-    assert_eq!(shown.matches("denied by policy: rule 1").count(), 2, "{shown}");
+    assert_eq!(
+        shown.matches("denied by policy: rule 1").count(),
+        2,
+        "{shown}"
+    );
     running.close().await.unwrap();
 }
 
@@ -154,21 +203,54 @@ async fn the_model_of_a_session_lasts() {
     server.otherwise(Reply::text("ok"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    let said = world.own_turn(command(",model llamacpp:other")).await.unwrap().model_output;
-    assert_eq!(said, "Session model set to llamacpp:other (applies from the next turn).");
-    let said = world.own_turn(command(",reasoning_effort ' high '")).await.unwrap().model_output;
-    assert_eq!(said, "Session reasoning effort set to high (applies from the next turn).");
-    assert!(world.own_turn(command(",reasoning_effort ' '")).await.is_err());
-    assert!(world.own_turn(command(",reasoning_effort much")).await.is_err());
+    let said = world
+        .own_turn(command(",model llamacpp:other"))
+        .await
+        .unwrap()
+        .model_output;
+    assert_eq!(
+        said,
+        "Session model set to llamacpp:other (applies from the next turn)."
+    );
+    let said = world
+        .own_turn(command(",reasoning_effort ' high '"))
+        .await
+        .unwrap()
+        .model_output;
+    assert_eq!(
+        said,
+        "Session reasoning effort set to high (applies from the next turn)."
+    );
+    assert!(
+        world
+            .own_turn(command(",reasoning_effort ' '"))
+            .await
+            .is_err()
+    );
+    assert!(
+        world
+            .own_turn(command(",reasoning_effort much"))
+            .await
+            .is_err()
+    );
     // One that cannot be would fail every turn from now on.
     assert!(world.own_turn(command(",model nonsense")).await.is_err());
     world.own_turn(command("hi")).await.unwrap();
     let request = server.requests().last().unwrap().json();
-    assert_eq!((&request["model"], &request["reasoning_effort"]), (&json!("other"), &json!("high")));
+    assert_eq!(
+        (&request["model"], &request["reasoning_effort"]),
+        (&json!("other"), &json!("high"))
+    );
     // The message's own wish wins for its turn.
-    world.own_turn(command("hi").context("model", "llamacpp:third")).await.unwrap();
+    world
+        .own_turn(command("hi").context("model", "llamacpp:third"))
+        .await
+        .unwrap();
     assert_eq!(server.requests().last().unwrap().json()["model"], "third");
-    world.own_turn(ChannelMessage::new("t", "lab", "hi")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("t", "lab", "hi"))
+        .await
+        .unwrap();
     assert_eq!(server.requests().last().unwrap().json()["model"], "test");
     world.own_turn(command(",model default")).await.unwrap();
     world.own_turn(command("hi")).await.unwrap();
@@ -189,9 +271,16 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let fresh = world.own_turn(command("what was it?")).await.unwrap();
     assert!(fresh.session_id.starts_with("s~"), "{}", fresh.session_id);
     assert!(!json!(shown(&server)).to_string().contains("remember 42"));
-    let list = world.own_turn(command(",sessions")).await.unwrap().model_output;
+    let list = world
+        .own_turn(command(",sessions"))
+        .await
+        .unwrap()
+        .model_output;
     assert_eq!(list.lines().count(), 2, "{list}");
-    assert!(list.contains("remember 42") && list.contains(&format!("* {}", fresh.session_id)), "{list}");
+    assert!(
+        list.contains("remember 42") && list.contains(&format!("* {}", fresh.session_id)),
+        "{list}"
+    );
     assert!(world.own_turn(command(",resume other-chat")).await.is_err());
     assert!(world.own_turn(command(",resume s~nothing")).await.is_err());
     world.own_turn(command(",resume s")).await.unwrap();
@@ -208,9 +297,16 @@ async fn a_reset_by_a_person_is_done_at_once() {
     let running = world.framework.running().await.unwrap();
     world.own_turn(command("hi")).await.unwrap();
     running.close().await.unwrap();
-    let world = World { framework: World::new().framework, ..world };
+    let world = World {
+        framework: World::new().framework,
+        ..world
+    };
     let running = world.framework.running().await.unwrap();
-    let said = world.own_turn(command(",tape.reset archive=true")).await.unwrap().model_output;
+    let said = world
+        .own_turn(command(",tape.reset archive=true"))
+        .await
+        .unwrap()
+        .model_output;
     assert!(said.starts_with("tape reset"), "{said}");
     assert!(tape_of(&world, "s").summary().await.unwrap().anchors >= 1);
     running.close().await.unwrap();
@@ -225,12 +321,19 @@ async fn quit_ends_the_commands_of_the_session() {
     let said = world.own_turn(command(line)).await.unwrap().model_output;
     assert!(said.starts_with("started: bash-"), "{said}");
     let pid = world.dir.path().join("workspace/pid");
-    while std::fs::read_to_string(&pid).unwrap_or_default().trim().is_empty() {
+    while std::fs::read_to_string(&pid)
+        .unwrap_or_default()
+        .trim()
+        .is_empty()
+    {
         tokio::task::yield_now().await;
     }
     let said = world.own_turn(command(",quit")).await.unwrap().model_output;
     assert_eq!(said, "Session tasks stopped.");
-    let stat = format!("/proc/{}/stat", std::fs::read_to_string(&pid).unwrap().trim());
+    let stat = format!(
+        "/proc/{}/stat",
+        std::fs::read_to_string(&pid).unwrap().trim()
+    );
     assert!(!std::fs::read_to_string(stat).is_ok_and(|stat| !stat.contains(") Z ")));
     running.close().await.unwrap();
 }

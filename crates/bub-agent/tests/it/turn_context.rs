@@ -19,7 +19,10 @@ fn overflow() -> Reply {
 }
 
 fn anchors(entries: &[Entry]) -> Vec<&Entry> {
-    entries.iter().filter(|entry| entry.kind == Kind::Anchor).collect()
+    entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::Anchor)
+        .collect()
 }
 
 // S-65, W-10: the first overflow of a turn makes an anchor and tries again with less; no tool runs twice.
@@ -32,31 +35,75 @@ async fn an_overflow_hands_off_once_and_no_tool_runs_twice() {
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "old question")).await.unwrap();
-    let result = world.own_turn(ChannelMessage::new("s", "lab", "new question")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "old question"))
+        .await
+        .unwrap();
+    let result = world
+        .own_turn(ChannelMessage::new("s", "lab", "new question"))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "done");
-    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(), "ran\n");
+    assert_eq!(
+        std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(),
+        "ran\n"
+    );
 
     let entries = entries(&world, "s").await;
     let anchor = *anchors(&entries).last().unwrap();
     assert_eq!(anchor.name(), Some("auto_handoff/context_overflow"));
     let state = &anchor.payload["state"];
     assert_eq!(state["reason"], "context_length_exceeded");
-    assert!(state["error"].as_str().unwrap().contains("maximum context length"));
+    assert!(
+        state["error"]
+            .as_str()
+            .unwrap()
+            .contains("maximum context length")
+    );
     let digest = state["digest"].as_object().unwrap();
     let slots: Vec<_> = digest.keys().map(String::as_str).collect();
-    assert_eq!(slots, ["goal", "latest_instruction", "done", "in_progress", "next", "files", "source"]);
-    assert!(digest["latest_instruction"].as_str().unwrap().ends_with("new question"));
+    assert_eq!(
+        slots,
+        [
+            "goal",
+            "latest_instruction",
+            "done",
+            "in_progress",
+            "next",
+            "files",
+            "source"
+        ]
+    );
+    assert!(
+        digest["latest_instruction"]
+            .as_str()
+            .unwrap()
+            .ends_with("new question")
+    );
     assert!(digest["goal"].as_str().unwrap().ends_with("old question"));
-    let steps: Vec<_> = events(&entries, "loop.step").iter().map(|step| step["status"].clone()).collect();
+    let steps: Vec<_> = events(&entries, "loop.step")
+        .iter()
+        .map(|step| step["status"].clone())
+        .collect();
     assert_eq!(steps, ["ok", "continue", "auto_handoff", "ok"]);
 
     // What belongs to the turn is shown again behind the anchor, the old talk is not.
     let shown = shown(&server);
     let text = json!(shown).to_string();
     assert!(text.contains("new question"), "{text}");
-    assert!(shown.iter().all(|message| message["content"] != "an old answer"), "{text}");
-    assert_eq!(shown.iter().filter(|message| message["role"] == "tool").count(), 1);
+    assert!(
+        shown
+            .iter()
+            .all(|message| message["content"] != "an old answer"),
+        "{text}"
+    );
+    assert_eq!(
+        shown
+            .iter()
+            .filter(|message| message["role"] == "tool")
+            .count(),
+        1
+    );
     running.close().await.unwrap();
 }
 
@@ -68,8 +115,14 @@ async fn a_second_overflow_ends_the_turn() {
     server.script(overflow());
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    let error = world.own_turn(ChannelMessage::new("s", "lab", "hi")).await.unwrap_err();
-    assert!(error.message().contains("maximum context length"), "{error}");
+    let error = world
+        .own_turn(ChannelMessage::new("s", "lab", "hi"))
+        .await
+        .unwrap_err();
+    assert!(
+        error.message().contains("maximum context length"),
+        "{error}"
+    );
     assert_eq!(server.requests().len(), 2);
     running.close().await.unwrap();
 }
@@ -79,28 +132,48 @@ async fn a_second_overflow_ends_the_turn() {
 async fn a_handoff_by_the_model_takes_effect_behind_its_result() {
     let server = ModelServer::start();
     server.script(
-        Reply::new().call("a", "tape_handoff", r#"{"name": "phase 2", "summary": "all is well"}"#).call(
-            "b",
-            "tape_info",
-            "{}",
-        ),
+        Reply::new()
+            .call(
+                "a",
+                "tape_handoff",
+                r#"{"name": "phase 2", "summary": "all is well"}"#,
+            )
+            .call("b", "tape_info", "{}"),
     );
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "the question")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "the question"))
+        .await
+        .unwrap();
     let entries = entries(&world, "s").await;
-    let result = entries.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap();
+    let result = entries
+        .iter()
+        .find(|entry| entry.kind == Kind::ToolResult)
+        .unwrap();
     assert_eq!(result.payload["results"][0], "anchor added: phase 2");
     let anchor = *anchors(&entries).last().unwrap();
     assert!(anchor.id > result.id);
     assert_eq!(anchor.payload["state"]["summary"], "all is well");
     let shown = shown(&server);
     let text = json!(shown).to_string();
-    assert!(text.contains("[Anchor created: phase 2]") && text.contains("the question"), "{text}");
+    assert!(
+        text.contains("[Anchor created: phase 2]") && text.contains("the question"),
+        "{text}"
+    );
     // What else the same response did is not lost on the model.
-    let results: Vec<_> = shown.iter().filter(|message| message["role"] == "tool").collect();
-    assert!(results[1]["content"].as_str().unwrap().starts_with("name: "), "{text}");
+    let results: Vec<_> = shown
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .collect();
+    assert!(
+        results[1]["content"]
+            .as_str()
+            .unwrap()
+            .starts_with("name: "),
+        "{text}"
+    );
     running.close().await.unwrap();
 }
 
@@ -112,8 +185,15 @@ async fn a_handoff_alone_leaves_only_the_summary_and_the_question() {
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "the question")).await.unwrap();
-    assert!(shown(&server).iter().all(|message| message["role"] != "tool"));
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "the question"))
+        .await
+        .unwrap();
+    assert!(
+        shown(&server)
+            .iter()
+            .all(|message| message["role"] != "tool")
+    );
     running.close().await.unwrap();
 }
 
@@ -128,23 +208,51 @@ async fn a_reset_by_the_model_keeps_the_question_the_call_and_an_archive() {
     server.script(Reply::text("fresh"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "before")).await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "start over")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "before"))
+        .await
+        .unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "start over"))
+        .await
+        .unwrap();
     let text = json!(shown(&server)).to_string();
-    assert!(text.contains("start over") && !text.contains("before"), "{text}");
+    assert!(
+        text.contains("start over") && !text.contains("before"),
+        "{text}"
+    );
     let is_called = |message: &Value| message["tool_calls"][0]["function"]["name"] == "tape_reset";
     let messages = shown(&server);
-    assert_eq!(messages.iter().filter(|message| is_called(message)).count(), 1, "{text}");
-    assert_eq!(messages.iter().filter(|message| message["role"] == "tool").count(), 2, "{text}");
-    assert!(!world.dir.path().join("workspace/after-reset").exists(), "nothing would be left to tell of it");
+    assert_eq!(
+        messages.iter().filter(|message| is_called(message)).count(),
+        1,
+        "{text}"
+    );
+    assert_eq!(
+        messages
+            .iter()
+            .filter(|message| message["role"] == "tool")
+            .count(),
+        2,
+        "{text}"
+    );
+    assert!(
+        !world.dir.path().join("workspace/after-reset").exists(),
+        "nothing would be left to tell of it"
+    );
     let tapes = std::fs::read_dir(world.dir.path().join("home/tapes")).unwrap();
-    let names: Vec<String> = tapes.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    let names: Vec<String> = tapes
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
     assert!(names.iter().any(|name| name.contains(".bak")), "{names:?}");
     running.close().await.unwrap();
 }
 
 fn small_window() -> [(&'static str, &'static str); 2] {
-    [("BUB_PROVIDERS", r#"{"llamacpp": {"context_window": 6000}}"#), ("BUB_MAX_TOKENS", "1000")]
+    [
+        ("BUB_PROVIDERS", r#"{"llamacpp": {"context_window": 6000}}"#),
+        ("BUB_MAX_TOKENS", "1000"),
+    ]
 }
 
 // W-22: near the window the model is asked to hand off.
@@ -157,10 +265,16 @@ async fn near_the_window_the_model_is_asked_to_hand_off() {
     let mut asked = false;
     for turn in 0..6 {
         let text = format!("{turn} {}", "word ".repeat(600));
-        world.own_turn(ChannelMessage::new("s", "lab", text)).await.unwrap();
-        asked |= shown(&server)
-            .iter()
-            .any(|message| message["content"].as_str().unwrap().contains("call tape_handoff"));
+        world
+            .own_turn(ChannelMessage::new("s", "lab", text))
+            .await
+            .unwrap();
+        asked |= shown(&server).iter().any(|message| {
+            message["content"]
+                .as_str()
+                .unwrap()
+                .contains("call tape_handoff")
+        });
     }
     assert!(asked);
     running.close().await.unwrap();
@@ -176,15 +290,23 @@ async fn a_full_window_is_handed_off_by_the_runtime() {
     let mut sizes = Vec::new();
     for turn in 0..20 {
         let text = format!("number {turn}: {}", "word ".repeat(500));
-        world.own_turn(ChannelMessage::new("s", "lab", text.clone())).await.unwrap();
+        world
+            .own_turn(ChannelMessage::new("s", "lab", text.clone()))
+            .await
+            .unwrap();
         let shown = shown(&server);
-        assert!(json!(shown).to_string().contains(text.trim()), "the latest message stays");
+        assert!(
+            json!(shown).to_string().contains(text.trim()),
+            "the latest message stays"
+        );
         sizes.push(json!(shown).to_string().len());
     }
     assert!(sizes.iter().all(|size| *size < 6000 * 4), "{sizes:?}");
     let entries = entries(&world, "s").await;
-    let budget: Vec<_> =
-        anchors(&entries).into_iter().filter(|a| a.name() == Some("auto_handoff/context_budget")).collect();
+    let budget: Vec<_> = anchors(&entries)
+        .into_iter()
+        .filter(|a| a.name() == Some("auto_handoff/context_budget"))
+        .collect();
     assert!(budget.len() >= 2, "more than once");
     assert_eq!(budget[0].payload["state"]["reason"], "context_budget");
     assert!(budget[0].payload["state"]["digest"]["source"][0].is_i64());
@@ -201,12 +323,21 @@ async fn the_estimate_follows_the_reported_usage() {
         let running = world.framework.running().await.unwrap();
         let mut turns = 0;
         loop {
-            let size =
-                server.requests().last().map_or(4000, |request| request.json().to_string().len() as u64);
-            let usage = Usage { input: size / 4 * hunger, output: 1, ..Usage::default() };
+            let size = server
+                .requests()
+                .last()
+                .map_or(4000, |request| request.json().to_string().len() as u64);
+            let usage = Usage {
+                input: size / 4 * hunger,
+                output: 1,
+                ..Usage::default()
+            };
             server.script(Reply::text("ok").usage(usage));
             let text = format!("{turns} {}", "word ".repeat(100));
-            world.own_turn(ChannelMessage::new("s", "lab", text)).await.unwrap();
+            world
+                .own_turn(ChannelMessage::new("s", "lab", text))
+                .await
+                .unwrap();
             turns += 1;
             if anchors(&entries(&world, "s").await).len() > 1 {
                 break;
@@ -216,7 +347,10 @@ async fn the_estimate_follows_the_reported_usage() {
         turns_until_handoff.push(turns);
         running.close().await.unwrap();
     }
-    assert!(turns_until_handoff[1] < turns_until_handoff[0], "{turns_until_handoff:?}");
+    assert!(
+        turns_until_handoff[1] < turns_until_handoff[0],
+        "{turns_until_handoff:?}"
+    );
 }
 
 // H-130, H-131, H-132, H-38, W-28: big output is put aside, of failures too; it can be read in pages, exactly.
@@ -228,16 +362,41 @@ async fn big_output_is_put_aside_and_can_be_read() {
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     let list = entries(&world, "s").await;
-    let result = list.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap();
-    let text = result.payload["results"][0]["message"].as_str().unwrap().to_owned();
-    assert!(text.starts_with("[tool output spilled: ") && text.len() < 1200, "{text}");
-    assert!(text.contains("chars omitted") && text.ends_with("été"), "{text}");
-    let handle = text.split("handle: ").nth(1).unwrap().split(']').next().unwrap().to_owned();
+    let result = list
+        .iter()
+        .find(|entry| entry.kind == Kind::ToolResult)
+        .unwrap();
+    let text = result.payload["results"][0]["message"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        text.starts_with("[tool output spilled: ") && text.len() < 1200,
+        "{text}"
+    );
+    assert!(
+        text.contains("chars omitted") && text.ends_with("été"),
+        "{text}"
+    );
+    let handle = text
+        .split("handle: ")
+        .nth(1)
+        .unwrap()
+        .split(']')
+        .next()
+        .unwrap()
+        .to_owned();
     assert_eq!(handle.len(), 32);
     let written = &events(&list, "spill.write")[0];
-    assert_eq!((&written["status"], &written["tool"]), (&json!("ok"), &json!("bash")));
+    assert_eq!(
+        (&written["status"], &written["tool"]),
+        (&json!("ok"), &json!("bash"))
+    );
 
     let mut whole = String::new();
     let mut cursor = 0;
@@ -245,20 +404,38 @@ async fn big_output_is_put_aside_and_can_be_read() {
         let call = json!({"handle": handle, "cursor": cursor, "count": 2}).to_string();
         server.script(Reply::new().call("r", "spill_read", &call));
         server.script(Reply::text("read"));
-        world.own_turn(ChannelMessage::new("s", "lab", "read")).await.unwrap();
+        world
+            .own_turn(ChannelMessage::new("s", "lab", "read"))
+            .await
+            .unwrap();
         let shown = shown(&server);
-        let page =
-            shown.iter().rfind(|m| m["role"] == "tool").unwrap()["content"].as_str().unwrap().to_owned();
+        let page = shown.iter().rfind(|m| m["role"] == "tool").unwrap()["content"]
+            .as_str()
+            .unwrap()
+            .to_owned();
         let (head, content) = page.split_once("content:\n").unwrap();
         whole.push_str(content);
-        cursor =
-            head.split("next_cursor: ").nth(1).unwrap().lines().next().unwrap().parse::<usize>().unwrap();
+        cursor = head
+            .split("next_cursor: ")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap()
+            .parse::<usize>()
+            .unwrap();
         if head.contains("complete: true") {
             break;
         }
     }
-    let expected = (1..=12000).map(|n| n.to_string()).collect::<Vec<_>>().join("\n");
-    assert_eq!(whole, format!("command exited with code 1\noutput:\n{expected}\nété"));
+    let expected = (1..=12000)
+        .map(|n| n.to_string())
+        .collect::<Vec<_>>()
+        .join("\n");
+    assert_eq!(
+        whole,
+        format!("command exited with code 1\noutput:\n{expected}\nété")
+    );
     let sidecar = tape_of(&world, "s").name().sidecar("spill").unwrap();
     assert!(sidecar.as_str().ends_with("__sidecar__spill"));
     running.close().await.unwrap();
@@ -268,8 +445,14 @@ async fn big_output_is_put_aside_and_can_be_read() {
 #[tokio::test]
 async fn what_was_not_put_aside_cannot_be_read() {
     let cases = [
-        (json!({"handle": "nope"}), "[no spilled tool result for handle 'nope']"),
-        (json!({"handle": "x", "cursor": -1}), "`cursor` must be >= 0."),
+        (
+            json!({"handle": "nope"}),
+            "[no spilled tool result for handle 'nope']",
+        ),
+        (
+            json!({"handle": "x", "cursor": -1}),
+            "`cursor` must be >= 0.",
+        ),
         (json!({"handle": "x", "count": 0}), "`count` must be >= 1."),
     ];
     for (arguments, expected) in cases {
@@ -278,10 +461,16 @@ async fn what_was_not_put_aside_cannot_be_read() {
         server.script(Reply::text("ok"));
         let world = World::asking(&server.url());
         let running = world.framework.running().await.unwrap();
-        world.own_turn(ChannelMessage::new("s", "lab", "read")).await.unwrap();
+        world
+            .own_turn(ChannelMessage::new("s", "lab", "read"))
+            .await
+            .unwrap();
         let text = json!(shown(&server)).to_string();
         let expected = Value::from(expected).to_string();
-        assert!(text.contains(expected.trim_matches('"')), "{expected}: {text}");
+        assert!(
+            text.contains(expected.trim_matches('"')),
+            "{expected}: {text}"
+        );
         running.close().await.unwrap();
     }
 }
@@ -292,21 +481,35 @@ async fn a_threshold_of_zero_puts_nothing_aside() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "bash", r#"{"cmd": "seq 1 12000"}"#));
     server.script(Reply::text("done"));
-    let world = World::asking_so(&server.url(), &[("BUB_SPILL_THRESHOLD", "0")], |builder| builder);
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
-    let tool = shown(&server).into_iter().find(|m| m["role"] == "tool").unwrap();
+    let world = World::asking_so(&server.url(), &[("BUB_SPILL_THRESHOLD", "0")], |builder| {
+        builder
+    });
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
+    let tool = shown(&server)
+        .into_iter()
+        .find(|m| m["role"] == "tool")
+        .unwrap();
     assert!(tool["content"].as_str().unwrap().ends_with("12000"));
 }
 
 /// Every file below a directory that has this text in it.
 fn files_with(directory: &Path, text: &str) -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let entries = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     let found = entries.flat_map(|path| {
         if path.is_dir() {
             return files_with(&path, text);
         }
         let bytes = std::fs::read(&path).unwrap_or_default();
-        if String::from_utf8_lossy(&bytes).contains(text) { vec![path] } else { Vec::new() }
+        if String::from_utf8_lossy(&bytes).contains(text) {
+            vec![path]
+        } else {
+            Vec::new()
+        }
     });
     found.collect()
 }
@@ -326,7 +529,9 @@ async fn no_result_of_a_tool_carries_a_secret() {
             let filler = "x".repeat(90_000);
             let object = json!({"a": [SECRET, {"b": QUOTED}], SECRET: 1});
             Some(match call.arguments["cmd"].as_str()? {
-                "long text" => ToolDecision::Replace(format!("{SECRET}{filler}{SECRET} {QUOTED}").into()),
+                "long text" => {
+                    ToolDecision::Replace(format!("{SECRET}{filler}{SECRET} {QUOTED}").into())
+                }
                 "object" => ToolDecision::Replace(object),
                 "long object" => ToolDecision::Replace(json!([object, filler, object])),
                 _ => ToolDecision::Deny(Some(format!("{filler}{SECRET}{QUOTED}"))),
@@ -342,21 +547,39 @@ async fn no_result_of_a_tool_carries_a_secret() {
     server.script(calls);
     server.script(Reply::text("done"));
     let quoted = ("BUB_WEBHOOK_TOKEN", QUOTED);
-    let world = World::asking_so(&server.url(), &[quoted], |builder| builder.plugin("leaking", Leaking));
+    let world = World::asking_so(&server.url(), &[quoted], |builder| {
+        builder.plugin("leaking", Leaking)
+    });
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     running.close().await.unwrap();
 
-    let results: Vec<_> = shown(&server).into_iter().filter(|message| message["role"] == "tool").collect();
+    let results: Vec<_> = shown(&server)
+        .into_iter()
+        .filter(|message| message["role"] == "tool")
+        .collect();
     assert_eq!(results.len(), 4);
     for number in [0, 2] {
         let result = results[number]["content"].as_str().unwrap();
-        assert!(result.starts_with("[tool output spilled:") && result.contains("***"), "{result}");
+        assert!(
+            result.starts_with("[tool output spilled:") && result.contains("***"),
+            "{result}"
+        );
     }
     let home = world.dir.path().join("home");
-    assert!(!files_with(&home, &"x".repeat(1000)).is_empty(), "it was put aside");
+    assert!(
+        !files_with(&home, &"x".repeat(1000)).is_empty(),
+        "it was put aside"
+    );
     for secret in [SECRET, QUOTED, "top\\\"secret"] {
-        assert_eq!(files_with(&home, secret), Vec::<std::path::PathBuf>::new(), "{secret}");
+        assert_eq!(
+            files_with(&home, secret),
+            Vec::<std::path::PathBuf>::new(),
+            "{secret}"
+        );
         let request = server.requests().last().unwrap().json().to_string();
         assert!(!request.contains(secret), "{request}");
     }

@@ -15,7 +15,10 @@ use crate::{
 
 fn delivered(text: &str, attempt: u32) -> Envelope {
     let mut message = owned(ChannelMessage::new("s", "lab", text));
-    message.put_slot(Arc::new(Delivery { inbound_id: "in-7".to_owned(), attempt }));
+    message.put_slot(Arc::new(Delivery {
+        inbound_id: "in-7".to_owned(),
+        attempt,
+    }));
     message
 }
 
@@ -29,7 +32,9 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     let running = world.framework.running().await.unwrap();
     let tape = tape_of(&world, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
-    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    let question = Entry::message("user", "go")
+        .with_meta("run_id", "run-1")
+        .with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
     let call = |id: &str| {
         let function = json!({"name": "bash", "arguments": "{\"cmd\": \"touch ran-again\"}"});
@@ -38,20 +43,29 @@ async fn a_killed_turn_goes_on_from_its_tape() {
     let mut step = ChatStep::new("run-1");
     step.tool_calls = vec![call("a"), call("b")];
     tape.record_chat(step).await.unwrap();
-    tape.append(tool_done("a", "finished").with_meta("run_id", "run-1")).await.unwrap();
+    tape.append(tool_done("a", "finished").with_meta("run_id", "run-1"))
+        .await
+        .unwrap();
 
     let result = world.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(result.model_output, "done");
     let shown = shown(&server);
-    let results: Vec<_> = shown.iter().filter(|message| message["role"] == "tool").collect();
+    let results: Vec<_> = shown
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .collect();
     assert_eq!(results[0]["content"], "finished");
     assert_eq!(results[1]["content"], bub_tape::INTERRUPTED);
     assert!(!world.dir.path().join("workspace/ran-again").exists());
     let entries = entries(&world, "s").await;
-    let asked =
-        entries.iter().filter(|entry| entry.kind == Kind::Message && entry.meta.get("inbound_id").is_some());
+    let asked = entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::Message && entry.meta.get("inbound_id").is_some());
     assert_eq!(asked.count(), 1);
-    assert_eq!(events(&entries, "turn.redelivered")[0]["outcome"], "resumed");
+    assert_eq!(
+        events(&entries, "turn.redelivered")[0]["outcome"],
+        "resumed"
+    );
     assert_eq!(events(&entries, "loop.step.start")[0]["step"], 2);
     running.close().await.unwrap();
 }
@@ -65,20 +79,36 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     let running = world.framework.running().await.unwrap();
     let tape = tape_of(&world, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
-    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    let question = Entry::message("user", "go")
+        .with_meta("run_id", "run-1")
+        .with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
     let function = json!({"name": "bash", "arguments": "{\"cmd\": \"true\"}"});
     let mut step = ChatStep::new("run-1");
     step.tool_calls = vec![json!({"id": "a", "type": "function", "function": function})];
     tape.record_chat(step).await.unwrap();
     let inbox = world.framework.steering_inbox().unwrap();
-    assert!(inbox.enqueue("s", owned(ChannelMessage::new("s", "lab", "to the left"))).await.unwrap());
+    assert!(
+        inbox
+            .enqueue("s", owned(ChannelMessage::new("s", "lab", "to the left")))
+            .await
+            .unwrap()
+    );
     world.turn(delivered("go", 2)).await.unwrap();
     let said = shown(&server);
-    assert!(said.iter().any(|message| message["content"].to_string().contains("to the left")), "{said:?}");
+    assert!(
+        said.iter()
+            .any(|message| message["content"].to_string().contains("to the left")),
+        "{said:?}"
+    );
     assert_eq!(inbox.count("s"), 0);
     // It is answered already: nobody hears any more.
-    assert!(inbox.enqueue("s", owned(ChannelMessage::new("s", "lab", "too late"))).await.unwrap());
+    assert!(
+        inbox
+            .enqueue("s", owned(ChannelMessage::new("s", "lab", "too late")))
+            .await
+            .unwrap()
+    );
     world.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(inbox.count("s"), 1);
     running.close().await.unwrap();
@@ -86,8 +116,15 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
 
 /// Puts something that was said to the turn into its inbox, as a delivery of its own.
 async fn steer(world: &World, inbound_id: &str) {
-    let mut message = owned(ChannelMessage::new("s", "lab", format!("said as {inbound_id}")));
-    message.put_slot(Arc::new(Delivery { inbound_id: inbound_id.to_owned(), attempt: 2 }));
+    let mut message = owned(ChannelMessage::new(
+        "s",
+        "lab",
+        format!("said as {inbound_id}"),
+    ));
+    message.put_slot(Arc::new(Delivery {
+        inbound_id: inbound_id.to_owned(),
+        attempt: 2,
+    }));
     assert!(world.framework.steer_message("s", message).await.unwrap());
 }
 
@@ -117,7 +154,9 @@ fn heard() -> Entry {
 
 fn open_call() -> Entry {
     let function = json!({"name": "bash", "arguments": "{\"cmd\": \"touch ran-again\"}"});
-    of_run(Entry::tool_call(vec![json!({"id": "a", "type": "function", "function": function})]))
+    of_run(Entry::tool_call(vec![
+        json!({"id": "a", "type": "function", "function": function}),
+    ]))
 }
 
 /// An answer that ends its step.
@@ -135,7 +174,14 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
     let cases = [
         // In the middle of a call that a steered message led to, after the question itself was answered.
         Heard {
-            entries: || [vec![question()], answered("first").into(), vec![heard(), open_call()]].concat(),
+            entries: || {
+                [
+                    vec![question()],
+                    answered("first").into(),
+                    vec![heard(), open_call()],
+                ]
+                .concat()
+            },
             attempt: 2,
             says: Ok("first\n\ndone"),
             wait: 0,
@@ -185,7 +231,9 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
         let tape = tape_of(&world, "s");
         tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
         let earlier = Entry::message("user", "earlier").with_meta("run_id", "run-0");
-        tape.append(earlier.with_meta("inbound_id", "in-9")).await.unwrap();
+        tape.append(earlier.with_meta("inbound_id", "in-9"))
+            .await
+            .unwrap();
         tape.append_all((case.entries)()).await.unwrap();
         for id in ["in-8", "in-10"] {
             steer(&world, id).await;
@@ -197,16 +245,29 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
         }
         let entries = entries(&world, "s").await;
         let recorded = |id: &str| {
-            let of_message = entries.iter().filter(|entry| entry.meta.get("inbound_id") == Some(&json!(id)));
-            of_message.filter(|entry| entry.meta.contains_key("steered") == (id != "in-7")).count()
+            let of_message = entries
+                .iter()
+                .filter(|entry| entry.meta.get("inbound_id") == Some(&json!(id)));
+            of_message
+                .filter(|entry| entry.meta.contains_key("steered") == (id != "in-7"))
+                .count()
         };
         assert_eq!(
             (recorded("in-7"), recorded("in-8"), recorded("in-10")),
             (1, 1, 1 - case.wait),
             "{number}"
         );
-        let left = world.framework.steering_inbox().unwrap().drain("s").await.unwrap();
-        let left: Vec<_> = left.iter().map(|message| message.content().into_owned()).collect();
+        let left = world
+            .framework
+            .steering_inbox()
+            .unwrap()
+            .drain("s")
+            .await
+            .unwrap();
+        let left: Vec<_> = left
+            .iter()
+            .map(|message| message.content().into_owned())
+            .collect();
         assert_eq!(left, vec!["said as in-10"; case.wait], "{number}");
         assert_eq!(server.requests().len(), case.requests, "{number}");
         assert!(!world.dir.path().join("workspace/ran-again").exists());
@@ -223,9 +284,14 @@ async fn a_steered_message_ended_with_its_turn() {
     let running = world.framework.running().await.unwrap();
     let tape = tape_of(&world, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
-    tape.append_all(vec![question(), heard(), open_call()]).await.unwrap();
+    tape.append_all(vec![question(), heard(), open_call()])
+        .await
+        .unwrap();
     let mut message = owned(ChannelMessage::new("s", "lab", "said as in-8"));
-    message.put_slot(Arc::new(Delivery { inbound_id: "in-8".to_owned(), attempt: 2 }));
+    message.put_slot(Arc::new(Delivery {
+        inbound_id: "in-8".to_owned(),
+        attempt: 2,
+    }));
     assert_eq!(world.turn(message).await.unwrap().model_output, "");
     assert_eq!(server.requests().len(), 0);
     let entries = entries(&world, "s").await;
@@ -248,7 +314,11 @@ async fn an_answer_that_was_not_delivered_is_said_again() {
     let second = world.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(second.model_output, first.model_output);
     assert_eq!(server.requests().len(), 2);
-    assert_eq!(entries(&world, "s").await.len(), before + 1, "only the event of the delivery");
+    assert_eq!(
+        entries(&world, "s").await.len(),
+        before + 1,
+        "only the event of the delivery"
+    );
     running.close().await.unwrap();
 }
 
@@ -260,9 +330,13 @@ async fn an_answer_that_lost_its_end_with_the_power_is_said_again() {
     let running = world.framework.running().await.unwrap();
     let tape = tape_of(&world, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
-    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    let question = Entry::message("user", "go")
+        .with_meta("run_id", "run-1")
+        .with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
-    tape.append(Entry::message("assistant", "the answer").with_meta("run_id", "run-1")).await.unwrap();
+    tape.append(Entry::message("assistant", "the answer").with_meta("run_id", "run-1"))
+        .await
+        .unwrap();
     let result = world.turn(delivered("go", 2)).await.unwrap();
     assert_eq!(result.model_output, "the answer");
     assert_eq!(server.requests().len(), 0);
@@ -277,26 +351,44 @@ async fn a_command_that_had_begun_is_not_run_again() {
     let running = world.framework.running().await.unwrap();
     let tape = tape_of(&world, "s");
     tape.ensure_bootstrap(&SessionInfo::new("s")).await.unwrap();
-    let begun = Entry::event("command.start", Some(json!({"raw": "touch again", "name": "bash"})));
-    tape.append(begun.outside_context().with_meta("inbound_id", "in-7")).await.unwrap();
+    let begun = Entry::event(
+        "command.start",
+        Some(json!({"raw": "touch again", "name": "bash"})),
+    );
+    tape.append(begun.outside_context().with_meta("inbound_id", "in-7"))
+        .await
+        .unwrap();
     for attempt in [2, 3, 9] {
-        let result = world.turn(delivered(",touch again", attempt)).await.unwrap();
-        let said =
-            "`,touch again` had begun when bub stopped and may have taken effect; it was not run again.";
-        assert!(result.model_output.starts_with(said), "{}", result.model_output);
+        let result = world
+            .turn(delivered(",touch again", attempt))
+            .await
+            .unwrap();
+        let said = "`,touch again` had begun when bub stopped and may have taken effect; it was not run again.";
+        assert!(
+            result.model_output.starts_with(said),
+            "{}",
+            result.model_output
+        );
     }
     assert!(!world.dir.path().join("workspace/again").exists());
     let entries = entries(&world, "s").await;
     let ends = events(&entries, "command");
     assert_eq!((ends.len(), &ends[0]["status"]), (1, &json!("interrupted")));
-    assert_eq!(events(&entries, "turn.redelivered")[0]["outcome"], "interrupted: not run again");
+    assert_eq!(
+        events(&entries, "turn.redelivered")[0]["outcome"],
+        "interrupted: not run again"
+    );
 
-    for (line, output) in
-        [(",echo once | tee -a ran", Ok("once")), (",echo twice >> ran; exit 3", Err("code 3"))]
-    {
+    for (line, output) in [
+        (",echo once | tee -a ran", Ok("once")),
+        (",echo twice >> ran; exit 3", Err("code 3")),
+    ] {
         let deliver = |attempt| {
             let mut message = delivered(line, attempt);
-            message.put_slot(Arc::new(Delivery { inbound_id: line.to_owned(), attempt }));
+            message.put_slot(Arc::new(Delivery {
+                inbound_id: line.to_owned(),
+                attempt,
+            }));
             world.turn(message)
         };
         for attempt in [1, 2] {
@@ -307,10 +399,16 @@ async fn a_command_that_had_begun_is_not_run_again() {
             }
         }
     }
-    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/ran")).unwrap(), "once\ntwice\n");
+    assert_eq!(
+        std::fs::read_to_string(world.dir.path().join("workspace/ran")).unwrap(),
+        "once\ntwice\n"
+    );
     world.turn(delivered(",help", 1)).await.unwrap();
     let entries = crate::turn_loop::entries(&world, "s").await;
-    let help = entries.iter().rfind(|entry| entry.name() == Some("command.start")).unwrap();
+    let help = entries
+        .iter()
+        .rfind(|entry| entry.name() == Some("command.start"))
+        .unwrap();
     assert_eq!(help.meta.get("inbound_id"), None, "it may be run again");
     running.close().await.unwrap();
 }
@@ -322,17 +420,33 @@ async fn a_message_that_ends_the_process_too_often_is_given_up() {
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
     let tape = tape_of(&world, "s");
-    let question = Entry::message("user", "go").with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
+    let question = Entry::message("user", "go")
+        .with_meta("run_id", "run-1")
+        .with_meta("inbound_id", "in-7");
     tape.append(question).await.unwrap();
     let error = world.turn(delivered("go", 4)).await.unwrap_err();
-    assert!(error.message().contains("will not be tried again"), "{error}");
-    let entries = entries(&world, "s").await;
-    let recorded = entries.iter().rfind(|entry| entry.kind == bub_tape::Kind::Error).unwrap();
     assert!(
-        recorded.payload["message"].as_str().unwrap().contains("will not be tried again"),
+        error.message().contains("will not be tried again"),
+        "{error}"
+    );
+    let entries = entries(&world, "s").await;
+    let recorded = entries
+        .iter()
+        .rfind(|entry| entry.kind == bub_tape::Kind::Error)
+        .unwrap();
+    assert!(
+        recorded.payload["message"]
+            .as_str()
+            .unwrap()
+            .contains("will not be tried again"),
         "{recorded:?}"
     );
-    assert!(events(&entries, "turn.redelivered")[0]["outcome"].as_str().unwrap().starts_with("dropped"));
+    assert!(
+        events(&entries, "turn.redelivered")[0]["outcome"]
+            .as_str()
+            .unwrap()
+            .starts_with("dropped")
+    );
     assert_eq!(server.requests().len(), 0);
     running.close().await.unwrap();
 }

@@ -21,8 +21,12 @@ pub(crate) async fn entries(world: &World, session: &str) -> Vec<Entry> {
 
 /// The events of that name, as data.
 pub(crate) fn events(entries: &[Entry], name: &str) -> Vec<Value> {
-    let found = entries.iter().filter(|entry| entry.kind == Kind::Event && entry.name() == Some(name));
-    found.map(|entry| entry.data().cloned().unwrap_or_default()).collect()
+    let found = entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::Event && entry.name() == Some(name));
+    found
+        .map(|entry| entry.data().cloned().unwrap_or_default())
+        .collect()
 }
 
 /// What the model was shown in its last request, without the system prompt.
@@ -40,35 +44,75 @@ fn message(text: &str) -> Envelope {
 #[tokio::test]
 async fn tools_run_until_the_model_has_nothing_more_to_ask() {
     let server = ModelServer::start();
-    server.script(Reply::text("let me look").call("c1", "bash", r#"{"cmd": "echo found; exit 3"}"#));
+    server.script(Reply::text("let me look").call(
+        "c1",
+        "bash",
+        r#"{"cmd": "echo found; exit 3"}"#,
+    ));
     server.script(Reply::new().call("c2", "fs_write", r#"{"path": "a.txt", "content": "hi"}"#));
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let result = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "let me look\n\ndone");
-    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/a.txt")).unwrap(), "hi");
+    assert_eq!(
+        std::fs::read_to_string(world.dir.path().join("workspace/a.txt")).unwrap(),
+        "hi"
+    );
 
     let entries = entries(&world, "s").await;
-    let steps: Vec<_> = events(&entries, "loop.step").iter().map(|step| step["status"].clone()).collect();
+    let steps: Vec<_> = events(&entries, "loop.step")
+        .iter()
+        .map(|step| step["status"].clone())
+        .collect();
     assert_eq!(steps, ["continue", "continue", "ok"]);
-    let starts: Vec<_> =
-        events(&entries, "loop.step.start").iter().map(|step| step["step"].clone()).collect();
+    let starts: Vec<_> = events(&entries, "loop.step.start")
+        .iter()
+        .map(|step| step["step"].clone())
+        .collect();
     assert_eq!(starts, [1, 2, 3]);
     let start = &events(&entries, "loop.start")[0];
-    assert_eq!((&start["model"], &start["allowed_tools"]), (&json!("llamacpp:test"), &Value::Null));
-    let call = entries.iter().find(|entry| entry.kind == Kind::ToolCall).unwrap();
+    assert_eq!(
+        (&start["model"], &start["allowed_tools"]),
+        (&json!("llamacpp:test"), &Value::Null)
+    );
+    let call = entries
+        .iter()
+        .find(|entry| entry.kind == Kind::ToolCall)
+        .unwrap();
     assert_eq!(call.payload["content"], "let me look");
     assert_eq!(call.meta["call_ids"], json!(["c1"]));
-    let result = entries.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap();
+    let result = entries
+        .iter()
+        .find(|entry| entry.kind == Kind::ToolResult)
+        .unwrap();
     assert_eq!(result.payload["results"][0]["kind"], "tool");
-    assert_eq!(result.payload["results"][0]["message"], "command exited with code 3\noutput:\nfound");
+    assert_eq!(
+        result.payload["results"][0]["message"],
+        "command exited with code 3\noutput:\nfound"
+    );
     // The call is on the tape before its result, with the same run.
     assert!(call.id < result.id && call.meta["run_id"] == result.meta["run_id"]);
 
     let shown = shown(&server);
-    let roles: Vec<_> = shown.iter().map(|message| message["role"].as_str().unwrap().to_owned()).collect();
-    let expected = ["user", "assistant", "user", "assistant", "tool", "user", "assistant", "tool", "user"];
+    let roles: Vec<_> = shown
+        .iter()
+        .map(|message| message["role"].as_str().unwrap().to_owned())
+        .collect();
+    let expected = [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "tool",
+        "user",
+        "assistant",
+        "tool",
+        "user",
+    ];
     assert_eq!(roles, expected, "{shown:#?}");
     running.close().await.unwrap();
 }
@@ -84,7 +128,10 @@ async fn the_next_step_is_asked_for_with_the_context() {
     let message = ChannelMessage::new("s", "lab", "go").context("sender_id", "ada");
     world.own_turn(message).await.unwrap();
     let last = shown(&server).pop().unwrap();
-    assert!(last["content"].as_str().unwrap().contains("[context: "), "{last}");
+    assert!(
+        last["content"].as_str().unwrap().contains("[context: "),
+        "{last}"
+    );
     running.close().await.unwrap();
 }
 
@@ -92,28 +139,55 @@ async fn the_next_step_is_asked_for_with_the_context() {
 #[tokio::test]
 async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
     let cases = [
-        (Reply::new().call("c", "fs_raed", "{}"), "Did you mean one of the following?"),
-        (Reply::new().call("c", "frobnicate", "{}"), "invoke `skill`"),
-        (Reply::new().call("c", "fs_read", r#"{"path": "a", "colour": 1}"#), "unknown argument 'colour'"),
-        (Reply::new().call("c", "fs_read", "{}"), "path"),
-        (Reply::new().call("c", "fs_read", r#"{"path": "#), "not valid JSON"),
-        (Reply::new().call("c", "fs_read", "[1]"), "not a JSON object"),
-        (Reply::new().call("c", "fs_read", r#"{"path": "a"#).finish(Finish::Length), "cut"),
         (
-            Reply::new().call("c", "fs_read", r#"{"path": "a"}"#).finish(Finish::Filter),
+            Reply::new().call("c", "fs_raed", "{}"),
+            "Did you mean one of the following?",
+        ),
+        (Reply::new().call("c", "frobnicate", "{}"), "invoke `skill`"),
+        (
+            Reply::new().call("c", "fs_read", r#"{"path": "a", "colour": 1}"#),
+            "unknown argument 'colour'",
+        ),
+        (Reply::new().call("c", "fs_read", "{}"), "path"),
+        (
+            Reply::new().call("c", "fs_read", r#"{"path": "#),
+            "not valid JSON",
+        ),
+        (
+            Reply::new().call("c", "fs_read", "[1]"),
+            "not a JSON object",
+        ),
+        (
+            Reply::new()
+                .call("c", "fs_read", r#"{"path": "a"#)
+                .finish(Finish::Length),
+            "cut",
+        ),
+        (
+            Reply::new()
+                .call("c", "fs_read", r#"{"path": "a"}"#)
+                .finish(Finish::Filter),
             "the provider stopped the answer (content_filter); the call was not made",
         ),
-        (Reply::new().call("c", "fs_read", r#"{"path": "no-such-file"}"#), "no-such-file"),
+        (
+            Reply::new().call("c", "fs_read", r#"{"path": "no-such-file"}"#),
+            "no-such-file",
+        ),
     ];
     for (reply, expected) in cases {
         let server = ModelServer::start();
         server.script(reply);
         server.script(Reply::text("sorry"));
         let world = World::asking(&server.url());
-        let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+        let result = world
+            .own_turn(ChannelMessage::new("s", "lab", "go"))
+            .await
+            .unwrap();
         assert_eq!(result.model_output, "sorry", "{expected}");
-        let results: Vec<_> =
-            shown(&server).into_iter().filter(|message| message["role"] == "tool").collect();
+        let results: Vec<_> = shown(&server)
+            .into_iter()
+            .filter(|message| message["role"] == "tool")
+            .collect();
         let text = results[0]["content"].as_str().unwrap().to_owned();
         assert!(text.contains(expected), "{expected}: {text}");
     }
@@ -124,12 +198,22 @@ async fn a_wrong_call_is_answered_and_the_turn_goes_on() {
 async fn calls_of_one_response_run_in_order() {
     let server = ModelServer::start();
     let write = r#"{"cmd": "sleep 0.2; echo one > log"}"#;
-    server.script(Reply::new().call("a", "bash", write).call("b", "bash", r#"{"cmd": "echo two >> log"}"#));
+    server.script(Reply::new().call("a", "bash", write).call(
+        "b",
+        "bash",
+        r#"{"cmd": "echo two >> log"}"#,
+    ));
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
-    assert_eq!(std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(), "one\ntwo\n");
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
+    assert_eq!(
+        std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap(),
+        "one\ntwo\n"
+    );
     // Each is on the tape as soon as it is done.
     assert_eq!(events(&entries(&world, "s").await, "tool.done").len(), 2);
     running.close().await.unwrap();
@@ -148,12 +232,25 @@ async fn meet(name: String) -> String {
 #[tokio::test]
 async fn calls_that_only_read_run_side_by_side() {
     let server = ModelServer::start();
-    server.script(Reply::new().call("a", "meet", r#"{"name": "x"}"#).call("b", "meet", r#"{"name": "y"}"#));
+    server.script(Reply::new().call("a", "meet", r#"{"name": "x"}"#).call(
+        "b",
+        "meet",
+        r#"{"name": "y"}"#,
+    ));
     server.script(Reply::text("done"));
     let world = World::asking_so(&server.url(), &[], |builder| builder.tool(meet()));
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
-    let results: Vec<_> = shown(&server).into_iter().filter(|m| m["role"] == "tool").collect();
-    assert_eq!((&results[0]["content"], &results[1]["content"]), (&json!("x"), &json!("y")));
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
+    let results: Vec<_> = shown(&server)
+        .into_iter()
+        .filter(|m| m["role"] == "tool")
+        .collect();
+    assert_eq!(
+        (&results[0]["content"], &results[1]["content"]),
+        (&json!("x"), &json!("y"))
+    );
 }
 
 /// Panics.
@@ -169,7 +266,10 @@ async fn a_tool_that_panics_is_a_failed_call() {
     server.script(Reply::new().call("a", "blow_up", "{}"));
     server.script(Reply::text("done"));
     let world = World::asking_so(&server.url(), &[], |builder| builder.tool(blow_up()));
-    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let result = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "done");
 }
 
@@ -182,11 +282,17 @@ async fn a_turn_ends_at_the_limit_of_its_steps() {
     }
     let world = World::asking_so(&server.url(), &[("BUB_MAX_STEPS", "3")], |builder| builder);
     let running = world.framework.running().await.unwrap();
-    let error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    let error = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap_err();
     assert_eq!(error.message(), "max_steps_reached=3");
     assert_eq!(server.requests().len(), 3);
     let entries = entries(&world, "s").await;
-    assert_eq!(events(&entries, "loop.step").last().unwrap()["error"], "max_steps_reached=3");
+    assert_eq!(
+        events(&entries, "loop.step").last().unwrap()["error"],
+        "max_steps_reached=3"
+    );
     running.close().await.unwrap();
 }
 
@@ -196,7 +302,10 @@ async fn a_model_that_repeats_itself_is_stopped() {
     let server = ModelServer::start();
     server.otherwise(Reply::new().call("a", "bash", r#"{"cmd": "echo x | tee -a log"}"#));
     let world = World::asking(&server.url());
-    let error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    let error = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap_err();
     assert!(error.message().contains("the same call"), "{error}");
     let ran = std::fs::read_to_string(world.dir.path().join("workspace/log")).unwrap();
     assert_eq!(ran.lines().count(), 5, "refused from the sixth on");
@@ -214,10 +323,25 @@ async fn steering_messages_reach_the_next_step() {
         async fn after_tool_call(&self, state: &bub_kernel::State) -> Result<Option<Value>> {
             if !std::mem::replace(&mut *self.0.lock().unwrap(), true) {
                 let inbox = state.slot::<bub_kernel::SteeringHandle>().unwrap();
-                inbox.0.enqueue("s", ChannelMessage::new("s", "lab", "in French!").into()).await?;
-                inbox.0.enqueue("s", owned(ChannelMessage::new("s", "lab", ",echo ran"))).await?;
-                inbox.0.enqueue("s", ChannelMessage::new("s", "lab", ",touch pwned").into()).await?;
-                inbox.0.enqueue("other", ChannelMessage::new("other", "lab", "not here").into()).await?;
+                inbox
+                    .0
+                    .enqueue("s", ChannelMessage::new("s", "lab", "in French!").into())
+                    .await?;
+                inbox
+                    .0
+                    .enqueue("s", owned(ChannelMessage::new("s", "lab", ",echo ran")))
+                    .await?;
+                inbox
+                    .0
+                    .enqueue("s", ChannelMessage::new("s", "lab", ",touch pwned").into())
+                    .await?;
+                inbox
+                    .0
+                    .enqueue(
+                        "other",
+                        ChannelMessage::new("other", "lab", "not here").into(),
+                    )
+                    .await?;
             }
             Ok(None)
         }
@@ -226,16 +350,35 @@ async fn steering_messages_reach_the_next_step() {
     let server = ModelServer::start();
     server.script(Reply::new().call("a", "tape_info", "{}"));
     server.script(Reply::text("fini"));
-    let world = World::asking_so(&server.url(), &[], |b| b.plugin("steering", Steering(Mutex::new(false))));
+    let world = World::asking_so(&server.url(), &[], |b| {
+        b.plugin("steering", Steering(Mutex::new(false)))
+    });
     let running = world.framework.running().await.unwrap();
-    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
-    assert!(result.model_output.contains(",echo ran\nran"), "{}", result.model_output);
-    assert!(result.model_output.contains("denied by policy"), "{}", result.model_output);
+    let result = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
+    assert!(
+        result.model_output.contains(",echo ran\nran"),
+        "{}",
+        result.model_output
+    );
+    assert!(
+        result.model_output.contains("denied by policy"),
+        "{}",
+        result.model_output
+    );
     assert!(!world.dir.path().join("workspace/pwned").exists());
     let shown = shown(&server);
-    let texts: Vec<_> = shown.iter().map(|m| m["content"].as_str().unwrap_or_default().to_owned()).collect();
+    let texts: Vec<_> = shown
+        .iter()
+        .map(|m| m["content"].as_str().unwrap_or_default().to_owned())
+        .collect();
     assert!(texts[texts.len() - 2].ends_with("in French!"), "{texts:#?}");
-    assert!(!texts.iter().any(|text| text.contains("echo ran")), "{texts:#?}");
+    assert!(
+        !texts.iter().any(|text| text.contains("echo ran")),
+        "{texts:#?}"
+    );
     assert!(!texts.iter().any(|text| text.contains("not here")));
     let inbox = world.framework.steering_inbox().unwrap();
     assert_eq!((inbox.count("s"), inbox.count("other")), (0, 1));
@@ -251,9 +394,18 @@ async fn what_waits_before_the_turn_comes_before_its_question() {
     let running = world.framework.running().await.unwrap();
     let early = ChannelMessage::new("s", "lab", "early").into();
     assert!(world.framework.steer_message("s", early).await.unwrap());
-    world.own_turn(ChannelMessage::new("s", "lab", "question")).await.unwrap();
-    let texts: Vec<_> = shown(&server).iter().map(|m| m["content"].as_str().unwrap().to_owned()).collect();
-    assert!(texts[2].ends_with("early") && texts[3].ends_with("question"), "{texts:#?}");
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "question"))
+        .await
+        .unwrap();
+    let texts: Vec<_> = shown(&server)
+        .iter()
+        .map(|m| m["content"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(
+        texts[2].ends_with("early") && texts[3].ends_with("question"),
+        "{texts:#?}"
+    );
     running.close().await.unwrap();
 }
 
@@ -265,7 +417,10 @@ async fn hooks_around_the_calls_have_the_last_word() {
     #[hooks(crate = bub_kernel)]
     impl Watching {
         fn before_llm_call(&self, request: &LlmRequest) -> Option<LlmDecision> {
-            let done = request.messages.iter().any(|message| message["role"] == "tool");
+            let done = request
+                .messages
+                .iter()
+                .any(|message| message["role"] == "tool");
             done.then(|| LlmDecision::Finish("enough".to_owned()))
         }
 
@@ -287,23 +442,45 @@ async fn hooks_around_the_calls_have_the_last_word() {
 
     let server = ModelServer::start();
     server.script(
-        Reply::new().call("a", "bash", r#"{"cmd": "deny"}"#).call("b", "bash", r#"{"cmd": "replace"}"#).call(
-            "c",
-            "bash",
-            r#"{"cmd": "run"}"#,
-        ),
+        Reply::new()
+            .call("a", "bash", r#"{"cmd": "deny"}"#)
+            .call("b", "bash", r#"{"cmd": "replace"}"#)
+            .call("c", "bash", r#"{"cmd": "run"}"#),
     );
     let world = World::asking_with(&server.url(), "watching", Watching);
     let running = world.framework.running().await.unwrap();
-    let result = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let result = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "enough");
-    assert_eq!(server.requests().len(), 1, "the second call was answered by the hook");
+    assert_eq!(
+        server.requests().len(),
+        1,
+        "the second call was answered by the hook"
+    );
     let entries = entries(&world, "s").await;
-    let results = &entries.iter().find(|entry| entry.kind == Kind::ToolResult).unwrap().payload["results"];
-    assert_eq!(results[0]["message"], "Tool 'bash' call denied by policy hook.");
-    assert_eq!((&results[1], &results[2]), (&json!("something else"), &json!("changed twice")));
-    let actions: Vec<_> = events(&entries, "hook").iter().map(|note| note["action"].clone()).collect();
-    assert_eq!(actions, ["denied", "replaced", "rewrote", "rewrote", "finished"]);
+    let results = &entries
+        .iter()
+        .find(|entry| entry.kind == Kind::ToolResult)
+        .unwrap()
+        .payload["results"];
+    assert_eq!(
+        results[0]["message"],
+        "Tool 'bash' call denied by policy hook."
+    );
+    assert_eq!(
+        (&results[1], &results[2]),
+        (&json!("something else"), &json!("changed twice"))
+    );
+    let actions: Vec<_> = events(&entries, "hook")
+        .iter()
+        .map(|note| note["action"].clone())
+        .collect();
+    assert_eq!(
+        actions,
+        ["denied", "replaced", "rewrote", "rewrote", "finished"]
+    );
     running.close().await.unwrap();
 }
 
@@ -315,7 +492,10 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
     #[hooks(crate = bub_kernel)]
     impl Watching {
         fn after_llm_call(&self, result: &bub_kernel::LlmResult) {
-            self.0.lock().unwrap().push(result.error.as_ref().map(ToString::to_string));
+            self.0
+                .lock()
+                .unwrap()
+                .push(result.error.as_ref().map(ToString::to_string));
         }
     }
 
@@ -324,10 +504,19 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
     server.script(Reply::text("fine"));
     server.otherwise(Reply::status(401));
     let world = World::asking_with(&server.url(), "watching", Watching(Arc::clone(&seen)));
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap_err();
     let seen = seen.lock().unwrap();
-    assert!(matches!(&seen[..], [None, Some(error)] if error.contains("401")), "{seen:?}");
+    assert!(
+        matches!(&seen[..], [None, Some(error)] if error.contains("401")),
+        "{seen:?}"
+    );
 }
 
 // Cancelling in the middle of a tool: the command ends, the tape stays valid, the next turn sees the call as interrupted.
@@ -335,38 +524,76 @@ async fn a_failed_call_is_seen_by_after_llm_call_once() {
 async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     let server = ModelServer::start();
     let command = r#"{"cmd": "echo $$ > pid; sleep 60"}"#;
-    let calls =
-        Reply::text("one moment").call("z", "bash", r#"{"cmd": "echo zero"}"#).call("a", "bash", command);
+    let calls = Reply::text("one moment")
+        .call("z", "bash", r#"{"cmd": "echo zero"}"#)
+        .call("a", "bash", command);
     server.script(calls.call("b", "bash", r#"{"cmd": "echo never"}"#));
     server.script(Reply::text("I was interrupted"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
     let cancel = CancellationToken::new();
-    let options = TurnOptions { cancel: Some(cancel.clone()), ..TurnOptions::default() };
+    let options = TurnOptions {
+        cancel: Some(cancel.clone()),
+        ..TurnOptions::default()
+    };
     let pid = world.dir.path().join("workspace/pid");
     let canceller = async {
-        while std::fs::read_to_string(&pid).unwrap_or_default().trim().is_empty() {
+        while std::fs::read_to_string(&pid)
+            .unwrap_or_default()
+            .trim()
+            .is_empty()
+        {
             tokio::task::yield_now().await;
         }
         cancel.cancel();
     };
-    let (outcome, ()) = tokio::join!(world.framework.process_inbound(message("go"), options), canceller);
-    assert_eq!(outcome.unwrap_err().kind(), bub_kernel::ErrorKind::Cancelled);
+    let (outcome, ()) = tokio::join!(
+        world.framework.process_inbound(message("go"), options),
+        canceller
+    );
+    assert_eq!(
+        outcome.unwrap_err().kind(),
+        bub_kernel::ErrorKind::Cancelled
+    );
     let pid = std::fs::read_to_string(&pid).unwrap();
     let stat = format!("/proc/{}/stat", pid.trim());
     while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z ")) {
         tokio::task::yield_now().await;
     }
     let entries = entries(&world, "s").await;
-    assert_eq!(events(&entries, "loop.step").last().unwrap()["status"], "error");
-    let view = tape_of(&world, "s").view(&ViewOptions::new()).await.unwrap();
-    assert_eq!(view.messages.iter().filter(|message| message["role"] == "tool").count(), 3);
+    assert_eq!(
+        events(&entries, "loop.step").last().unwrap()["status"],
+        "error"
+    );
+    let view = tape_of(&world, "s")
+        .view(&ViewOptions::new())
+        .await
+        .unwrap();
+    assert_eq!(
+        view.messages
+            .iter()
+            .filter(|message| message["role"] == "tool")
+            .count(),
+        3
+    );
     // The results are closed as they were: done, cut off, not begun.
-    let closed = entries.iter().rfind(|entry| entry.kind == Kind::ToolResult).unwrap();
-    assert_eq!(closed.payload["results"], json!(["zero", bub_tape::INTERRUPTED, "[not run]"]));
-    world.own_turn(ChannelMessage::new("s", "lab", "what happened?")).await.unwrap();
+    let closed = entries
+        .iter()
+        .rfind(|entry| entry.kind == Kind::ToolResult)
+        .unwrap();
+    assert_eq!(
+        closed.payload["results"],
+        json!(["zero", bub_tape::INTERRUPTED, "[not run]"])
+    );
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "what happened?"))
+        .await
+        .unwrap();
     let shown = shown(&server);
-    let tools: Vec<_> = shown.iter().filter(|message| message["role"] == "tool").collect();
+    let tools: Vec<_> = shown
+        .iter()
+        .filter(|message| message["role"] == "tool")
+        .collect();
     assert_eq!(tools[1]["content"], bub_tape::INTERRUPTED);
     running.close().await.unwrap();
 }
@@ -400,12 +627,31 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
     let cancel = CancellationToken::new();
     let world = World::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
     let running = world.framework.running().await.unwrap();
-    let options = TurnOptions { cancel: Some(cancel), ..TurnOptions::default() };
-    world.framework.process_inbound(message("go"), options).await.unwrap_err();
+    let options = TurnOptions {
+        cancel: Some(cancel),
+        ..TurnOptions::default()
+    };
+    world
+        .framework
+        .process_inbound(message("go"), options)
+        .await
+        .unwrap_err();
     let entries = entries(&world, "s").await;
-    let said = entries.iter().find(|entry| entry.payload.get("role") == Some(&json!("assistant"))).unwrap();
-    assert!(said.payload["content"].as_str().unwrap().starts_with("half"));
-    assert!(entries.iter().any(|entry| entry.kind == Kind::Error && entry.payload["kind"] == "cancelled"));
+    let said = entries
+        .iter()
+        .find(|entry| entry.payload.get("role") == Some(&json!("assistant")))
+        .unwrap();
+    assert!(
+        said.payload["content"]
+            .as_str()
+            .unwrap()
+            .starts_with("half")
+    );
+    assert!(
+        entries
+            .iter()
+            .any(|entry| entry.kind == Kind::Error && entry.payload["kind"] == "cancelled")
+    );
     running.close().await.unwrap();
 }
 
@@ -415,7 +661,10 @@ async fn an_empty_prompt_leaves_no_trace() {
     let server = ModelServer::start();
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    let result = world.own_turn(Envelope::text("").with("session_id", "s")).await.unwrap();
+    let result = world
+        .own_turn(Envelope::text("").with("session_id", "s"))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "error: empty prompt");
     assert_eq!(entries(&world, "s").await.len(), 0);
     assert_eq!(server.requests().len(), 0);
@@ -430,12 +679,28 @@ async fn a_secret_in_a_tool_result_is_taken_out() {
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
-    let tool = shown(&server).into_iter().find(|message| message["role"] == "tool").unwrap();
-    assert!(!tool.to_string().contains("correct-horse-battery"), "{tool}");
-    let results: Vec<_> =
-        entries(&world, "s").await.into_iter().filter(|entry| entry.kind == Kind::ToolResult).collect();
-    assert!(!results[0].payload["results"].to_string().contains("correct-horse-battery"));
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
+    let tool = shown(&server)
+        .into_iter()
+        .find(|message| message["role"] == "tool")
+        .unwrap();
+    assert!(
+        !tool.to_string().contains("correct-horse-battery"),
+        "{tool}"
+    );
+    let results: Vec<_> = entries(&world, "s")
+        .await
+        .into_iter()
+        .filter(|entry| entry.kind == Kind::ToolResult)
+        .collect();
+    assert!(
+        !results[0].payload["results"]
+            .to_string()
+            .contains("correct-horse-battery")
+    );
     running.close().await.unwrap();
 }
 
@@ -453,18 +718,38 @@ async fn a_turn_has_only_the_tools_it_is_allowed() {
 
     let server = ModelServer::start();
     server.script(Reply::text("ok"));
-    let world = World::asking_with(&server.url(), "allowing", Allowing(&[" FS.read ", "tape_info"]));
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    let world = World::asking_with(
+        &server.url(),
+        "allowing",
+        Allowing(&[" FS.read ", "tape_info"]),
+    );
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     let request = server.requests().last().unwrap().json();
-    let names: Vec<_> =
-        request["tools"].as_array().unwrap().iter().map(|t| t["function"]["name"].clone()).collect();
+    let names: Vec<_> = request["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["function"]["name"].clone())
+        .collect();
     assert_eq!(names, ["fs_read", "tape_info"]);
     let system = request["messages"][0]["content"].as_str().unwrap();
-    assert!(system.contains("- fs_read(") && !system.contains("- bash("), "{system}");
+    assert!(
+        system.contains("- fs_read(") && !system.contains("- bash("),
+        "{system}"
+    );
 
     let world = World::asking_with(&server.url(), "allowing", Allowing(&["x"]));
-    let error: Error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
-    assert!(error.message().contains("unknown tool name(s): 'x'"), "{error}");
+    let error: Error = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap_err();
+    assert!(
+        error.message().contains("unknown tool name(s): 'x'"),
+        "{error}"
+    );
 }
 
 // H-110: the order in which the model sees the tools; commands are not among them.
@@ -473,10 +758,17 @@ async fn the_model_sees_the_tools_in_their_order() {
     let server = ModelServer::start();
     server.script(Reply::text("ok"));
     let world = World::asking(&server.url());
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     let request = server.requests().last().unwrap().json();
-    let names: Vec<_> =
-        request["tools"].as_array().unwrap().iter().map(|t| t["function"]["name"].clone()).collect();
+    let names: Vec<_> = request["tools"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["function"]["name"].clone())
+        .collect();
     let expected = [
         "spill_read",
         "bash",
@@ -496,8 +788,14 @@ async fn the_model_sees_the_tools_in_their_order() {
     ];
     let names: Vec<_> = names.iter().map(|name| name.as_str().unwrap()).collect();
     assert_eq!(
-        names.iter().filter(|name| **name != "web_fetch").collect::<Vec<_>>(),
-        expected.iter().filter(|name| **name != "web_fetch").collect::<Vec<_>>()
+        names
+            .iter()
+            .filter(|name| **name != "web_fetch")
+            .collect::<Vec<_>>(),
+        expected
+            .iter()
+            .filter(|name| **name != "web_fetch")
+            .collect::<Vec<_>>()
     );
 }
 
@@ -529,9 +827,22 @@ async fn the_stream_tells_of_calls_results_and_the_end_of_each_step() {
     server.script(Reply::text("done"));
     let heard = Arc::default();
     let world = World::asking_with(&server.url(), "listening", Listening(Arc::clone(&heard)));
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     let heard = heard.lock().unwrap();
-    let expected = ["text", "usage", "tool_call", "tool_result", "final", "text", "text", "usage", "final"];
+    let expected = [
+        "text",
+        "usage",
+        "tool_call",
+        "tool_result",
+        "final",
+        "text",
+        "text",
+        "usage",
+        "final",
+    ];
     assert_eq!(*heard, expected);
 }
 
@@ -553,7 +864,10 @@ async fn a_context_that_cannot_be_built_is_recorded() {
     let server = ModelServer::start();
     let world = World::asking_with(&server.url(), "lost", Lost);
     let running = world.framework.running().await.unwrap();
-    let error = world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap_err();
+    let error = world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap_err();
     assert!(error.message().contains("nowhere"), "{error}");
     let entries = entries(&world, "s").await;
     assert!(entries.iter().any(|entry| entry.kind == Kind::Error));
@@ -568,7 +882,10 @@ async fn the_system_prompt_is_fragments_tools_and_skills() {
     server.script(Reply::text("ok"));
     let world = World::asking(&server.url());
     std::fs::write(world.dir.path().join("workspace/AGENTS.md"), "Use tabs.").unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "go")).await.unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "go"))
+        .await
+        .unwrap();
     let request = server.requests().last().unwrap().json();
     let system = request["messages"][0]["content"].as_str().unwrap();
     let places: Vec<_> = [
@@ -579,5 +896,8 @@ async fn the_system_prompt_is_fragments_tools_and_skills() {
     .iter()
     .map(|part| system.find(part))
     .collect();
-    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}: {system}");
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{places:?}: {system}"
+    );
 }

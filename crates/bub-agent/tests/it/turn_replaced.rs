@@ -21,12 +21,20 @@ struct Asking(&'static [&'static str]);
 
 #[hooks(crate = bub_kernel)]
 impl Asking {
-    async fn run_model_stream(&self, next: Next<'_, RunModelStream>) -> Result<Option<ModelStream>> {
+    async fn run_model_stream(
+        &self,
+        next: Next<'_, RunModelStream>,
+    ) -> Result<Option<ModelStream>> {
         let mut said = Vec::new();
         for prompt in self.0 {
             let prompt = Prompt::from(*prompt);
-            let mut stream =
-                next.with(args::RunModelStream { prompt: &prompt, ..next.args() }).call().await?;
+            let mut stream = next
+                .with(args::RunModelStream {
+                    prompt: &prompt,
+                    ..next.args()
+                })
+                .call()
+                .await?;
             while let Some(event) = match &mut stream {
                 Some(stream) => futures_util::StreamExt::next(stream).await,
                 None => None,
@@ -46,16 +54,25 @@ fn message(text: &str) -> Envelope {
 
 fn delivered(text: &str, attempt: u32) -> Envelope {
     let mut message = message(text);
-    message.put_slot(Arc::new(Delivery { inbound_id: "in-7".to_owned(), attempt }));
+    message.put_slot(Arc::new(Delivery {
+        inbound_id: "in-7".to_owned(),
+        attempt,
+    }));
     message
 }
 
 fn contents(messages: &[Value]) -> Vec<&str> {
-    messages.iter().filter_map(|message| message["content"].as_str()).collect()
+    messages
+        .iter()
+        .filter_map(|message| message["content"].as_str())
+        .collect()
 }
 
 fn user_messages(entries: &[Entry]) -> Vec<&Entry> {
-    entries.iter().filter(|entry| entry.kind == Kind::Message && entry.payload["role"] == "user").collect()
+    entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::Message && entry.payload["role"] == "user")
+        .collect()
 }
 
 // Design §3: every stage can be replaced: what is asked below a plugin is what the model is asked, also in later turns; what
@@ -71,12 +88,22 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
     assert_eq!(result.model_output, "four");
     let seen = shown(&server);
     assert!(contents(&seen).contains(&"two and two?"), "{seen:?}");
-    assert!(!seen.iter().any(|message| message.to_string().contains("secret")), "{seen:?}");
+    assert!(
+        !seen
+            .iter()
+            .any(|message| message.to_string().contains("secret")),
+        "{seen:?}"
+    );
 
     let recorded = entries(&world, "s").await;
     let asked = user_messages(&recorded);
     assert_eq!(asked.len(), 2, "{asked:?}");
-    assert!(asked[0].payload["content"].as_str().unwrap().contains("my secret"));
+    assert!(
+        asked[0].payload["content"]
+            .as_str()
+            .unwrap()
+            .contains("my secret")
+    );
     assert_eq!(
         (&asked[1].payload["content"], &asked[1].meta["replaces"]),
         (&json!("two and two?"), &json!(asked[0].id))
@@ -86,8 +113,20 @@ async fn what_a_plugin_asks_in_place_of_the_question_is_what_the_model_sees() {
 
     world.turn(message("once more")).await.unwrap();
     let later = shown(&server);
-    assert!(!later.iter().any(|message| message.to_string().contains("secret")), "{later:?}");
-    assert_eq!(contents(&later).iter().filter(|text| **text == "two and two?").count(), 2, "{later:?}");
+    assert!(
+        !later
+            .iter()
+            .any(|message| message.to_string().contains("secret")),
+        "{later:?}"
+    );
+    assert_eq!(
+        contents(&later)
+            .iter()
+            .filter(|text| **text == "two and two?")
+            .count(),
+        2,
+        "{later:?}"
+    );
     running.close().await.unwrap();
 }
 
@@ -97,12 +136,19 @@ async fn a_further_question_of_a_plugin_follows_the_answer() {
     let server = ModelServer::start();
     server.script(Reply::text("a draft. "));
     server.script(Reply::text("better"));
-    let world = World::asking_with(&server.url(), "asking", Asking(&["write", "make it better"]));
+    let world = World::asking_with(
+        &server.url(),
+        "asking",
+        Asking(&["write", "make it better"]),
+    );
     let running = world.framework.running().await.unwrap();
     let result = world.turn(message("a poem")).await.unwrap();
     assert_eq!(result.model_output, "a draft. better");
     let seen = shown(&server);
-    assert_eq!(contents(&seen)[seen.len() - 3..], ["write", "a draft. ", "make it better"]);
+    assert_eq!(
+        contents(&seen)[seen.len() - 3..],
+        ["write", "a draft. ", "make it better"]
+    );
     running.close().await.unwrap();
 }
 
@@ -128,10 +174,20 @@ async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     let world = World::asking_with(&server.url(), "asking", Asking(&["two and two?"]));
     let running = world.framework.running().await.unwrap();
     let tape = tape_of(&world, "s");
-    tape.ensure_bootstrap(&bub_tape::SessionInfo::new("s")).await.unwrap();
-    let of_run = |entry: Entry| entry.with_meta("run_id", "run-1").with_meta("inbound_id", "in-7");
-    let question = tape.append(of_run(Entry::message("user", "my secret: 2+2?"))).await.unwrap();
-    let instead = of_run(Entry::message("user", "two and two?")).with_meta("replaces", question.get());
+    tape.ensure_bootstrap(&bub_tape::SessionInfo::new("s"))
+        .await
+        .unwrap();
+    let of_run = |entry: Entry| {
+        entry
+            .with_meta("run_id", "run-1")
+            .with_meta("inbound_id", "in-7")
+    };
+    let question = tape
+        .append(of_run(Entry::message("user", "my secret: 2+2?")))
+        .await
+        .unwrap();
+    let instead =
+        of_run(Entry::message("user", "two and two?")).with_meta("replaces", question.get());
     tape.append(instead).await.unwrap();
     let mut step = bub_tape::ChatStep::new("run-1");
     let function = json!({"name": "tape_info", "arguments": "{}"});
@@ -141,11 +197,22 @@ async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     let result = world.turn(delivered("my secret: 2+2?", 2)).await.unwrap();
     assert_eq!(result.model_output, "four");
     let seen = shown(&server);
-    let roles: Vec<_> = seen.iter().map(|message| message["role"].as_str().unwrap()).collect();
-    assert_eq!(roles, ["user", "assistant", "user", "assistant", "tool", "user"], "{seen:?}");
+    let roles: Vec<_> = seen
+        .iter()
+        .map(|message| message["role"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        roles,
+        ["user", "assistant", "user", "assistant", "tool", "user"],
+        "{seen:?}"
+    );
     assert_eq!(contents(&seen)[2], "two and two?");
     let recorded = entries(&world, "s").await;
     let for_message = |entry: &&Entry| entry.meta.contains_key("inbound_id");
-    assert_eq!(recorded.iter().filter(for_message).count(), 2, "{recorded:?}");
+    assert_eq!(
+        recorded.iter().filter(for_message).count(),
+        2,
+        "{recorded:?}"
+    );
     running.close().await.unwrap();
 }

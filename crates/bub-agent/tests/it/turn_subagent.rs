@@ -19,8 +19,14 @@ async fn answer_of_subagent(arguments: Value, replies: Vec<Reply>) -> (World, Mo
     server.script(Reply::text("done"));
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
-    world.own_turn(ChannelMessage::new("s", "lab", "the question")).await.unwrap();
-    let result = shown(&server).into_iter().find(|m| m["role"] == "tool").unwrap();
+    world
+        .own_turn(ChannelMessage::new("s", "lab", "the question"))
+        .await
+        .unwrap();
+    let result = shown(&server)
+        .into_iter()
+        .find(|m| m["role"] == "tool")
+        .unwrap();
     let text = result["content"].as_str().unwrap().to_owned();
     drop(running);
     (world, server, text)
@@ -29,21 +35,41 @@ async fn answer_of_subagent(arguments: Value, replies: Vec<Reply>) -> (World, Mo
 // H-118: it has a conversation and a session of its own, all tools but itself, and leaves nothing behind.
 #[tokio::test]
 async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
-    let replies = vec![Reply::new().call("x", "bash", r#"{"cmd": "echo 4"}"#), Reply::text("the sum is 4")];
+    let replies = vec![
+        Reply::new().call("x", "bash", r#"{"cmd": "echo 4"}"#),
+        Reply::text("the sum is 4"),
+    ];
     let (world, server, text) = answer_of_subagent(json!({"prompt": "add 2 and 2"}), replies).await;
     assert_eq!(text, "the sum is 4");
     let asked = server.requests()[1].json();
     let messages = asked["messages"].to_string();
-    assert!(messages.contains("add 2 and 2") && !messages.contains("the question"), "{messages}");
+    assert!(
+        messages.contains("add 2 and 2") && !messages.contains("the question"),
+        "{messages}"
+    );
     let names = asked["tools"].to_string();
-    assert!(names.contains("\"bash\"") && !names.contains("\"subagent\""), "{names}");
+    assert!(
+        names.contains("\"bash\"") && !names.contains("\"subagent\""),
+        "{names}"
+    );
     let running = world.framework.running().await.unwrap();
-    let tapes = world.framework.tape_store().unwrap().list(Listing::Sessions).await.unwrap();
+    let tapes = world
+        .framework
+        .tape_store()
+        .unwrap()
+        .list(Listing::Sessions)
+        .await
+        .unwrap();
     assert_eq!(tapes.len(), 1, "only the session's own tape");
     let cost = crate::turn_loop::events(&entries(&world, "s").await, "subagent.run");
     assert_eq!(cost.len(), 2, "what it cost stays");
     assert_eq!(cost[0]["usage"]["total_tokens"], 15);
-    assert!(entries(&world, "s").await.iter().all(|entry| !entry.payload.contains_key("x")));
+    assert!(
+        entries(&world, "s")
+            .await
+            .iter()
+            .all(|entry| !entry.payload.contains_key("x"))
+    );
     running.close().await.unwrap();
 }
 
@@ -51,17 +77,31 @@ async fn a_subagent_works_on_its_own_and_leaves_nothing_behind() {
 #[tokio::test]
 async fn a_subagent_runs_no_commands() {
     let arguments = json!({"prompt": ",touch pwned", "allowed_tools": ["fs_read"]});
-    let replies = vec![Reply::new().call("x", "bash", r#"{"cmd": "touch pwned"}"#), Reply::text("no")];
+    let replies = vec![
+        Reply::new().call("x", "bash", r#"{"cmd": "touch pwned"}"#),
+        Reply::text("no"),
+    ];
     let (world, server, _) = answer_of_subagent(arguments, replies).await;
     assert!(!world.dir.path().join("workspace/pwned").exists());
-    assert!(server.requests()[1].json()["messages"].to_string().contains(",touch pwned"));
-    assert_eq!(server.requests()[1].json()["tools"].as_array().unwrap().len(), 1);
+    assert!(
+        server.requests()[1].json()["messages"]
+            .to_string()
+            .contains(",touch pwned")
+    );
+    assert_eq!(
+        server.requests()[1].json()["tools"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 // H-118: an unknown tool is told before anything runs; a failure is shown.
 #[tokio::test]
 async fn a_subagent_that_cannot_run_says_why() {
-    let (_, _, text) = answer_of_subagent(json!({"prompt": "x", "allowed_tools": ["nope"]}), vec![]).await;
+    let (_, _, text) =
+        answer_of_subagent(json!({"prompt": "x", "allowed_tools": ["nope"]}), vec![]).await;
     assert!(text.contains("unknown tool name(s): 'nope'"), "{text}");
     let (_, _, text) = answer_of_subagent(json!({"prompt": "x"}), vec![Reply::status(401)]).await;
     assert!(text.starts_with("[Error: "), "{text}");
@@ -87,7 +127,14 @@ async fn an_inheriting_subagent_sees_the_conversation() {
     let arguments = json!({"prompt": "look at it again", "session": "inherit"});
     let (_, server, text) = answer_of_subagent(arguments, vec![Reply::text("seen")]).await;
     assert_eq!(text, "seen");
-    assert!(server.requests()[1].json()["messages"].to_string().contains("the question"));
+    assert!(
+        server.requests()[1].json()["messages"]
+            .to_string()
+            .contains("the question")
+    );
     let last = server.requests().last().unwrap().json()["messages"].to_string();
-    assert!(!last.contains("look at it again\"}") || last.contains("tool_calls"), "{last}");
+    assert!(
+        !last.contains("look at it again\"}") || last.contains("tool_calls"),
+        "{last}"
+    );
 }

@@ -15,12 +15,18 @@ use crate::{harness::World, recording::tape_of};
 const TOKENS: &str = "BUB_USAGE_DAILY_TOKENS";
 const COST: &str = "BUB_USAGE_DAILY_COST";
 /// A dollar for a million tokens of input, ten for output.
-const PRICES: (&str, &str) =
-    ("BUB_PROVIDERS", r#"{"llamacpp": {"prices": {"input": 1, "cached": 0.1, "output": 10}}}"#);
+const PRICES: (&str, &str) = (
+    "BUB_PROVIDERS",
+    r#"{"llamacpp": {"prices": {"input": 1, "cached": 0.1, "output": 10}}}"#,
+);
 
 fn server() -> ModelServer {
     let server = ModelServer::start();
-    server.otherwise(Reply::text("ok").usage(Usage { input: 900, output: 100, ..Usage::default() }));
+    server.otherwise(Reply::text("ok").usage(Usage {
+        input: 900,
+        output: 100,
+        ..Usage::default()
+    }));
     server
 }
 
@@ -46,12 +52,20 @@ async fn tokens_of_a_day_have_a_cap_that_says_what_how_much_and_until_when() {
     ask(&world, "one").await.unwrap();
     ask(&world, "two").await.unwrap();
     let error = ask(&world, "one").await.unwrap_err();
-    let told = "the cap of the day is reached: 2000 of 2000 tokens (`usage.daily_tokens`); it resets at ";
-    assert!(error.message().starts_with(told) && error.message().contains(" 00:00"), "{error}");
+    let told =
+        "the cap of the day is reached: 2000 of 2000 tokens (`usage.daily_tokens`); it resets at ";
+    assert!(
+        error.message().starts_with(told) && error.message().contains(" 00:00"),
+        "{error}"
+    );
     assert_eq!(server.requests().len(), 2, "nobody was asked");
-    let entries = tape_of(&world, "one").entries(bub_tape::Span::ALL).await.unwrap();
+    let entries = tape_of(&world, "one")
+        .entries(bub_tape::Span::ALL)
+        .await
+        .unwrap();
     let recorded = entries.iter().any(|entry| {
-        entry.kind == bub_tape::Kind::Error && entry.payload["message"].as_str().unwrap().starts_with(told)
+        entry.kind == bub_tape::Kind::Error
+            && entry.payload["message"].as_str().unwrap().starts_with(told)
     });
     assert!(recorded, "{entries:?}");
     running.close().await.unwrap();
@@ -66,7 +80,12 @@ async fn cost_of_a_day_has_a_cap() {
     ask(&world, "s").await.unwrap();
     ask(&world, "s").await.unwrap();
     let error = ask(&world, "s").await.unwrap_err();
-    assert!(error.message().contains("$0.0038 of $0.0030 (`usage.daily_cost`)"), "{error}");
+    assert!(
+        error
+            .message()
+            .contains("$0.0038 of $0.0030 (`usage.daily_cost`)"),
+        "{error}"
+    );
     running.close().await.unwrap();
 }
 
@@ -77,15 +96,29 @@ async fn a_price_that_is_not_known_is_never_nothing() {
     let refusing = world(&server, &[(COST, "1"), unknown]);
     let running = refusing.framework.running().await.unwrap();
     let error = ask(&refusing, "s").await.unwrap_err();
-    assert!(error.message().contains("the price of openai:mystery is not known"), "{error}");
-    assert!(error.message().contains("`providers.openai.prices`"), "{error}");
+    assert!(
+        error
+            .message()
+            .contains("the price of openai:mystery is not known"),
+        "{error}"
+    );
+    assert!(
+        error.message().contains("`providers.openai.prices`"),
+        "{error}"
+    );
     assert!(server.requests().is_empty());
     running.close().await.unwrap();
     // With a cap of tokens beside it, that one counts.
     let counting = world(&server, &[(COST, "1"), (TOKENS, "1000"), unknown]);
     let running = counting.framework.running().await.unwrap();
     ask(&counting, "s").await.unwrap();
-    assert!(ask(&counting, "s").await.unwrap_err().message().contains("usage.daily_tokens"));
+    assert!(
+        ask(&counting, "s")
+            .await
+            .unwrap_err()
+            .message()
+            .contains("usage.daily_tokens")
+    );
     running.close().await.unwrap();
 }
 
@@ -108,14 +141,22 @@ async fn what_is_not_counted_by_the_provider_is_estimated() {
             stream.read_exact(&mut vec![0; length]).unwrap();
             let body = "data: {\"choices\": [{\"index\": 0, \"delta\": {\"content\": \"an answer\"}, \
                         \"finish_reason\": \"stop\"}]}\n\ndata: [DONE]\n\n";
-            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
-            stream.get_mut().write_all(format!("{head}{body}").as_bytes()).unwrap();
+            let head =
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+            stream
+                .get_mut()
+                .write_all(format!("{head}{body}").as_bytes())
+                .unwrap();
         }
     });
     let world = World::asking_so(&url, &[(TOKENS, "10")], |builder| builder);
     let running = world.framework.running().await.unwrap();
     ask(&world, "s").await.unwrap();
-    assert_eq!(tape_of(&world, "s").summary().await.unwrap().usage, None, "the server counts nothing");
+    assert_eq!(
+        tape_of(&world, "s").summary().await.unwrap().usage,
+        None,
+        "the server counts nothing"
+    );
     let error = ask(&world, "s").await.unwrap_err();
     assert!(error.message().contains("of 10 tokens"), "{error}");
     running.close().await.unwrap();
@@ -131,7 +172,8 @@ async fn other_processes_count_and_the_ledger_is_derived() {
     let before = std::fs::read_to_string(&path).unwrap();
     assert!(before.contains(r#""prompt_tokens":900"#), "{before}");
     // Another process adds, and one dies while it writes.
-    let other = r#"{"model": "llamacpp:test", "usage": {"prompt_tokens": 3000, "completion_tokens": 0}}"#;
+    let other =
+        r#"{"model": "llamacpp:test", "usage": {"prompt_tokens": 3000, "completion_tokens": 0}}"#;
     std::fs::write(&path, format!("{before}\n{other}\n{{\"model\": \"lla")).unwrap();
     ask(&world, "s").await.unwrap();
     let error = ask(&world, "s").await.unwrap_err();
@@ -141,7 +183,13 @@ async fn other_processes_count_and_the_ledger_is_derived() {
     for _ in 0..3 {
         ask(&world, "s").await.unwrap();
     }
-    assert!(ask(&world, "s").await.unwrap_err().message().contains("5000 of 5000"));
+    assert!(
+        ask(&world, "s")
+            .await
+            .unwrap_err()
+            .message()
+            .contains("5000 of 5000")
+    );
     running.close().await.unwrap();
 }
 
@@ -153,20 +201,40 @@ async fn a_call_that_cannot_be_written_down_counts_all_the_same() {
     let (place, kept) = (usage.clone(), aside.clone());
     // While the model is called, a directory takes the place of the ledger.
     server.answer_with(move |_| {
-        let ledger = std::fs::read_dir(&place).unwrap().next().unwrap().unwrap().path();
+        let ledger = std::fs::read_dir(&place)
+            .unwrap()
+            .next()
+            .unwrap()
+            .unwrap()
+            .path();
         std::fs::rename(&ledger, &kept).unwrap();
         std::fs::create_dir(ledger).unwrap();
-        Reply::text("ok").usage(Usage { input: 900, output: 100, ..Usage::default() })
+        Reply::text("ok").usage(Usage {
+            input: 900,
+            output: 100,
+            ..Usage::default()
+        })
     });
-    let world = world(&server, &[(TOKENS, "2000"), ("BUB_HOME", home.path().to_str().unwrap())]);
+    let world = world(
+        &server,
+        &[
+            (TOKENS, "2000"),
+            ("BUB_HOME", home.path().to_str().unwrap()),
+        ],
+    );
     let running = world.framework.running().await.unwrap();
     for _ in 0..2 {
         ask(&world, "s").await.unwrap();
-        let mut found = std::fs::read_dir(&usage).unwrap().map(|entry| entry.unwrap().path());
+        let mut found = std::fs::read_dir(&usage)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
         let ledger = found.find(|path| path.is_dir()).unwrap();
         std::fs::remove_dir(&ledger).unwrap();
         std::fs::rename(&aside, &ledger).unwrap();
-        assert!(!std::fs::read_to_string(ledger).unwrap().contains("900"), "it was written");
+        assert!(
+            !std::fs::read_to_string(ledger).unwrap().contains("900"),
+            "it was written"
+        );
     }
     let error = ask(&world, "s").await.unwrap_err();
     assert!(error.message().contains("2000 of 2000"), "{error}");
@@ -190,16 +258,35 @@ fn tokens_are_read_and_priced_by_kind() {
         "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 100},
     });
     let tokens = Tokens::from_usage(&usage).unwrap();
-    assert_eq!(tokens, Tokens { input: 1000, cached: 600, cache_write: 100, output: 50 });
-    let price = Price { input: 2.0, cached: 0.2, cache_write: 2.5, output: 10.0 };
+    assert_eq!(
+        tokens,
+        Tokens {
+            input: 1000,
+            cached: 600,
+            cache_write: 100,
+            output: 50
+        }
+    );
+    let price = Price {
+        input: 2.0,
+        cached: 0.2,
+        cache_write: 2.5,
+        output: 10.0,
+    };
     // 300 * 2 + 600 * 0.2 + 100 * 2.5 + 50 * 10
     assert!((tokens.cost(price) - 0.001_47).abs() < 1e-12);
     let sum_only = Tokens::from_usage(&json!({"total_tokens": 70})).unwrap();
     assert_eq!((sum_only.input, sum_only.total()), (70, 70));
     // What contradicts itself counts what there is, and panics nowhere.
-    let odd =
-        json!({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9, "cache_write_tokens": 9}});
-    assert_eq!(Tokens::from_usage(&odd).unwrap(), Tokens { input: 5, cached: 5, ..Tokens::default() });
+    let odd = json!({"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 9, "cache_write_tokens": 9}});
+    assert_eq!(
+        Tokens::from_usage(&odd).unwrap(),
+        Tokens {
+            input: 5,
+            cached: 5,
+            ..Tokens::default()
+        }
+    );
     assert_eq!(Tokens::from_usage(&json!({})), None);
 }
 
@@ -209,40 +296,86 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
     let store = FileStore::new(dir.path(), Durability::Os);
     let run = |name: &str, model: &str, input: u64, date: &str| {
         let usage = json!({"prompt_tokens": input, "completion_tokens": 0, "total_tokens": input});
-        Entry::event(name, Some(json!({"status": "ok", "model": model, "usage": usage}))).with_date(date)
+        Entry::event(
+            name,
+            Some(json!({"status": "ok", "model": model, "usage": usage})),
+        )
+        .with_date(date)
     };
     for (session, entries) in [
         (
             "a",
             vec![
-                run("run", "openai:gpt-4o", 1_000_000, "2026-11-10T12:00:00+00:00"),
-                run("subagent.run", "openai:mystery", 7, "2026-11-12T12:00:00+00:00"),
+                run(
+                    "run",
+                    "openai:gpt-4o",
+                    1_000_000,
+                    "2026-11-10T12:00:00+00:00",
+                ),
+                run(
+                    "subagent.run",
+                    "openai:mystery",
+                    7,
+                    "2026-11-12T12:00:00+00:00",
+                ),
                 Entry::message("user", "\"usage\" of run\" is what I ask about"),
             ],
         ),
-        ("b", vec![run("run", "openai:gpt-4o", 2_000_000, "2026-11-12T12:00:00+00:00")]),
+        (
+            "b",
+            vec![run(
+                "run",
+                "openai:gpt-4o",
+                2_000_000,
+                "2026-11-12T12:00:00+00:00",
+            )],
+        ),
     ] {
-        let tape = Tape::new(std::sync::Arc::new(store.clone()), TapeName::for_session("/w", session));
-        tape.append(SessionInfo::new(session).event()).await.unwrap();
+        let tape = Tape::new(
+            std::sync::Arc::new(store.clone()),
+            TapeName::for_session("/w", session),
+        );
+        tape.append(SessionInfo::new(session).event())
+            .await
+            .unwrap();
         tape.append_all(entries).await.unwrap();
     }
-    let settings = Loader::new(Environment::from_pairs([("HOME", dir.path())])).load().unwrap();
+    let settings = Loader::new(Environment::from_pairs([("HOME", dir.path())]))
+        .load()
+        .unwrap();
     let catalogue = Catalogue::new(&settings).unwrap();
     let shown = async |by, since: Option<&str>| {
         let (rows, sum, unread) = report(&store, &catalogue, by, since).await.unwrap();
         assert_eq!(unread, Vec::<String>::new());
-        let short =
-            |row: bub_agent::usage::Row| (row.name, row.calls, row.tokens.input, row.cost, row.unpriced);
+        let short = |row: bub_agent::usage::Row| {
+            (
+                row.name,
+                row.calls,
+                row.tokens.input,
+                row.cost,
+                row.unpriced,
+            )
+        };
         (rows.into_iter().map(short).collect::<Vec<_>>(), sum.calls)
     };
-    let row = |name: &str, calls, input, cost, unpriced| (name.to_owned(), calls, input, cost, unpriced);
-    let model = vec![row("openai:gpt-4o", 2, 3_000_000, 7.5, 0), row("openai:mystery", 1, 7, 0.0, 1)];
+    let row =
+        |name: &str, calls, input, cost, unpriced| (name.to_owned(), calls, input, cost, unpriced);
+    let model = vec![
+        row("openai:gpt-4o", 2, 3_000_000, 7.5, 0),
+        row("openai:mystery", 1, 7, 0.0, 1),
+    ];
     assert_eq!(shown(By::Model, None).await, (model, 3));
-    let session = vec![row("a", 2, 1_000_007, 2.5, 1), row("b", 1, 2_000_000, 5.0, 0)];
+    let session = vec![
+        row("a", 2, 1_000_007, 2.5, 1),
+        row("b", 1, 2_000_000, 5.0, 0),
+    ];
     assert_eq!(shown(By::Session, None).await, (session, 3));
     // Noon of UTC may be the next day far in the east, but the days stay two apart.
     let (days, _) = shown(By::Day, None).await;
-    assert_eq!(days.iter().map(|day| (day.1, day.2)).collect::<Vec<_>>(), [(1, 1_000_000), (2, 2_000_007)]);
+    assert_eq!(
+        days.iter().map(|day| (day.1, day.2)).collect::<Vec<_>>(),
+        [(1, 1_000_000), (2, 2_000_007)]
+    );
     assert_eq!(shown(By::Day, Some("2026-11-11")).await.1, 2);
     assert!(
         report(&store, &catalogue, By::Day, Some("soon"))

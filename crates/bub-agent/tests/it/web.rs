@@ -63,8 +63,10 @@ fn answer(mut stream: TcpStream, pages: &HashMap<&'static str, Vec<u8>>, log: &M
     let request = String::from_utf8(request).unwrap();
     let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
     log.lock().unwrap().push(request);
-    let page =
-        pages.get(path.as_str()).cloned().unwrap_or_else(|| http("404 Not Found", "", b"nothing here"));
+    let page = pages
+        .get(path.as_str())
+        .cloned()
+        .unwrap_or_else(|| http("404 Not Found", "", b"nothing here"));
     let _ = stream.write_all(&page);
     if path == "/slow" {
         // Until the client gives up.
@@ -73,8 +75,10 @@ fn answer(mut stream: TcpStream, pages: &HashMap<&'static str, Vec<u8>>, log: &M
 }
 
 fn http(status: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let head =
-        format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 
@@ -88,7 +92,11 @@ fn redirect(to: &str) -> Vec<u8> {
 
 fn settings(variables: &[(&str, &str)]) -> Settings {
     let home = [("BUB_HOME", "/nonexistent"), ("HOME", "/nonexistent")];
-    Loader::new(Environment::from_pairs(home.into_iter().chain(variables.iter().copied()))).load().unwrap()
+    Loader::new(Environment::from_pairs(
+        home.into_iter().chain(variables.iter().copied()),
+    ))
+    .load()
+    .unwrap()
 }
 
 fn web(allowed: &str) -> Web {
@@ -98,8 +106,15 @@ fn web(allowed: &str) -> Web {
 async fn fetch_with(web: Web, arguments: Value) -> Result<String> {
     let state = State::new();
     state.put_slot(Arc::new(web));
-    let context = ToolContext { run_id: "r".into(), tape: None, state, cancel: CancellationToken::new() };
-    let value = web_fetch().call(arguments.as_object().cloned().unwrap(), context).await?;
+    let context = ToolContext {
+        run_id: "r".into(),
+        tape: None,
+        state,
+        cancel: CancellationToken::new(),
+    };
+    let value = web_fetch()
+        .call(arguments.as_object().cloned().unwrap(), context)
+        .await?;
     Ok(value.as_str().unwrap().to_owned())
 }
 
@@ -114,17 +129,29 @@ async fn a_page_is_asked_for_as_markdown_and_returned_as_text() {
         ("/md", page("text/markdown", b"# Hello\n\n*as it is*\n")),
         (
             "/html",
-            page("text/html; charset=utf-8", "<title>T</title><p>caf\u{e9} <a href='/x'>more</a>".as_bytes()),
+            page(
+                "text/html; charset=utf-8",
+                "<title>T</title><p>caf\u{e9} <a href='/x'>more</a>".as_bytes(),
+            ),
         ),
         ("/json", page("application/json", b"{\"a\": 1}")),
         ("/empty", page("text/plain", b"")),
     ]);
     let local = || web("127.0.0.0/8");
-    assert_eq!(fetch(local(), &site.url("/md#part")).await.unwrap(), "# Hello\n\n*as it is*\n");
+    assert_eq!(
+        fetch(local(), &site.url("/md#part")).await.unwrap(),
+        "# Hello\n\n*as it is*\n"
+    );
     let text = fetch(local(), &site.url("/html")).await.unwrap();
     assert_eq!(text, format!("# T\n\ncaf\u{e9} [more]({})", site.url("/x")));
-    assert_eq!(fetch(local(), &site.url("/json")).await.unwrap(), "{\"a\": 1}");
-    assert_eq!(fetch(local(), &site.url("/empty")).await.unwrap(), "(no text)");
+    assert_eq!(
+        fetch(local(), &site.url("/json")).await.unwrap(),
+        "{\"a\": 1}"
+    );
+    assert_eq!(
+        fetch(local(), &site.url("/empty")).await.unwrap(),
+        "(no text)"
+    );
     let asked = site.requests().remove(0);
     assert!(asked.starts_with("GET /md HTTP/1.1\r\n"), "{asked}");
     assert!(
@@ -133,8 +160,7 @@ async fn a_page_is_asked_for_as_markdown_and_returned_as_text() {
     );
     assert!(asked.contains("user-agent: bub/"), "{asked}");
 
-    let own =
-        json!({"url": site.url("/md"), "headers": {"Accept": "text/plain", "Authorization": "Bearer t"}});
+    let own = json!({"url": site.url("/md"), "headers": {"Accept": "text/plain", "Authorization": "Bearer t"}});
     fetch_with(local(), own).await.unwrap();
     let asked = site.requests().pop().unwrap();
     assert!(
@@ -148,12 +174,26 @@ async fn a_page_is_asked_for_as_markdown_and_returned_as_text() {
 async fn what_is_no_success_is_an_error_with_its_status_and_words() {
     let site = Site::start([(
         "/gone",
-        http("410 Gone", "content-type: text/html\r\n", b"<h1>Sorry</h1><p>moved away"),
+        http(
+            "410 Gone",
+            "content-type: text/html\r\n",
+            b"<h1>Sorry</h1><p>moved away",
+        ),
     )]);
-    let error = fetch(web("127.0.0.1"), &site.url("/gone")).await.unwrap_err();
-    assert_eq!(error.message(), "HTTP 410 Gone from 127.0.0.1: # Sorry moved away");
-    let error = fetch(web("127.0.0.1"), &site.url("/missing")).await.unwrap_err();
-    assert_eq!(error.message(), "HTTP 404 Not Found from 127.0.0.1: nothing here");
+    let error = fetch(web("127.0.0.1"), &site.url("/gone"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.message(),
+        "HTTP 410 Gone from 127.0.0.1: # Sorry moved away"
+    );
+    let error = fetch(web("127.0.0.1"), &site.url("/missing"))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.message(),
+        "HTTP 404 Not Found from 127.0.0.1: nothing here"
+    );
 }
 
 // W-31, L7: every way to write an address of this computer or of the own network.
@@ -208,8 +248,13 @@ async fn private_addresses_are_refused_however_they_are_written() {
         "[fd00:ec2::254]",
     ];
     for host in hosts {
-        let error = fetch(web(""), &format!("http://{host}:{port}/")).await.unwrap_err();
-        assert!(error.message().contains("web.allow_private"), "{host}: {error}");
+        let error = fetch(web(""), &format!("http://{host}:{port}/"))
+            .await
+            .unwrap_err();
+        assert!(
+            error.message().contains("web.allow_private"),
+            "{host}: {error}"
+        );
     }
     assert!(site.requests().is_empty(), "{:?}", site.requests());
 }
@@ -233,7 +278,11 @@ async fn the_owner_permits_hosts_and_networks() {
         ("10.0.0.0/8, 127.0.0.0/30", "wiki.corp", true),
     ];
     for (allowed, host, works) in cases {
-        let lookup = answers(if host == "wikicorp" { "wikicorp" } else { "wiki.corp" });
+        let lookup = answers(if host == "wikicorp" {
+            "wikicorp"
+        } else {
+            "wiki.corp"
+        });
         let web = Web::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", allowed)]), lookup);
         let got = fetch(web, &format!("http://{host}:{port}/")).await;
         assert_eq!(got.is_ok(), works, "{allowed} {host}: {got:?}");
@@ -248,7 +297,10 @@ async fn redirects_are_checked_counted_and_carry_nothing_to_other_hosts() {
     let to = |site: &Site| redirect(&site.url("/"));
     let site = Site::start([
         ("/inside", to(&inside)),
-        ("/metadata", redirect("http://169.254.169.254/latest/meta-data/")),
+        (
+            "/metadata",
+            redirect("http://169.254.169.254/latest/meta-data/"),
+        ),
         ("/decimal", redirect("http://2130706434:1/")),
         ("/file", redirect("file:///etc/passwd")),
         ("/user", redirect("http://user:word@127.0.0.3/")),
@@ -264,16 +316,36 @@ async fn redirects_are_checked_counted_and_carry_nothing_to_other_hosts() {
     }
     assert!(inside.requests().is_empty());
     let error = fetch(web(allowed), &site.url("/loop")).await.unwrap_err();
-    assert_eq!(error.message(), "more than 5 redirects, the last to 127.0.0.1");
-    assert_eq!(site.requests().iter().filter(|asked| asked.starts_with("GET /loop ")).count(), 6);
+    assert_eq!(
+        error.message(),
+        "more than 5 redirects, the last to 127.0.0.1"
+    );
+    assert_eq!(
+        site.requests()
+            .iter()
+            .filter(|asked| asked.starts_with("GET /loop "))
+            .count(),
+        6
+    );
 
-    let with =
-        |path: &str| json!({"url": site.url(path), "headers": {"authorization": "Bearer t", "x-key": "k"}});
-    assert_eq!(fetch_with(web(allowed), with("/here")).await.unwrap(), "moved");
-    assert!(site.requests().pop().unwrap().contains("Bearer t"), "the same host may see it again");
-    assert_eq!(fetch_with(web(allowed), with("/other")).await.unwrap(), "other");
+    let with = |path: &str| json!({"url": site.url(path), "headers": {"authorization": "Bearer t", "x-key": "k"}});
+    assert_eq!(
+        fetch_with(web(allowed), with("/here")).await.unwrap(),
+        "moved"
+    );
+    assert!(
+        site.requests().pop().unwrap().contains("Bearer t"),
+        "the same host may see it again"
+    );
+    assert_eq!(
+        fetch_with(web(allowed), with("/other")).await.unwrap(),
+        "other"
+    );
     let asked = other.requests().pop().unwrap();
-    assert!(!asked.contains("Bearer") && !asked.contains("x-key"), "{asked}");
+    assert!(
+        !asked.contains("Bearer") && !asked.contains("x-key"),
+        "{asked}"
+    );
     assert!(asked.contains("accept: text/markdown"), "{asked}");
 }
 
@@ -285,16 +357,24 @@ struct Fake {
 
 impl Fake {
     fn of(answers: Vec<(&'static str, Vec<&'static str>)>) -> Arc<Self> {
-        Arc::new(Self { answers: answers.into_iter().collect(), asked: AtomicUsize::new(0) })
+        Arc::new(Self {
+            answers: answers.into_iter().collect(),
+            asked: AtomicUsize::new(0),
+        })
     }
 }
 
 impl Lookup for Fake {
     fn lookup<'a>(&'a self, host: &'a str) -> BoxFuture<'a, io::Result<Vec<IpAddr>>> {
         let number = self.asked.fetch_add(1, Ordering::SeqCst);
-        let found = self.answers.get(host).map(|answers| answers[number.min(answers.len() - 1)]);
+        let found = self
+            .answers
+            .get(host)
+            .map(|answers| answers[number.min(answers.len() - 1)]);
         let addresses = found.map(|found| found.split(' ').map(|ip| ip.parse().unwrap()).collect());
-        Box::pin(std::future::ready(addresses.ok_or_else(|| io::Error::other("no such host"))))
+        Box::pin(std::future::ready(
+            addresses.ok_or_else(|| io::Error::other("no such host")),
+        ))
     }
 }
 
@@ -303,7 +383,10 @@ impl Lookup for Fake {
 async fn a_name_that_changes_its_address_gains_nothing() {
     let public = Site::start([("/", page("text/plain", b"public"))]);
     let port = public.address.port();
-    let inside = Site::at(&format!("127.0.0.2:{port}"), [("/", page("text/plain", b"secret"))]);
+    let inside = Site::at(
+        &format!("127.0.0.2:{port}"),
+        [("/", page("text/plain", b"secret"))],
+    );
     // One address of loopback stands for the internet, another for what is inside.
     let lookup = Fake::of(vec![("rebind.example", vec!["127.0.0.1", "127.0.0.2"])]);
     let web = Arc::new(Web::with_lookup(
@@ -312,9 +395,20 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     ));
     let url = format!("http://rebind.example:{port}/");
     let first = web.fetch(&url, &serde_json::Map::new(), None).await;
-    assert_eq!((first.unwrap().as_str(), lookup.asked.load(Ordering::SeqCst)), ("public", 1));
-    let second = web.fetch(&url, &serde_json::Map::new(), None).await.unwrap_err();
-    assert!(second.message().contains("refused: rebind.example is in a private network"), "{second}");
+    assert_eq!(
+        (first.unwrap().as_str(), lookup.asked.load(Ordering::SeqCst)),
+        ("public", 1)
+    );
+    let second = web
+        .fetch(&url, &serde_json::Map::new(), None)
+        .await
+        .unwrap_err();
+    assert!(
+        second
+            .message()
+            .contains("refused: rebind.example is in a private network"),
+        "{second}"
+    );
     assert!(
         !second.message().contains("127.0.0.2"),
         "the inside of the network is nobody's business: {second}"
@@ -322,7 +416,11 @@ async fn a_name_that_changes_its_address_gains_nothing() {
     // Hidden among others it does not help either.
     let mixed = Fake::of(vec![("mixed.example", vec!["127.0.0.1 127.0.0.2"])]);
     let web = Web::with_lookup(&settings(&[("BUB_WEB_ALLOW_PRIVATE", "127.0.0.1")]), mixed);
-    assert!(fetch(web, &format!("http://mixed.example:{port}/")).await.is_err());
+    assert!(
+        fetch(web, &format!("http://mixed.example:{port}/"))
+            .await
+            .is_err()
+    );
     assert!(inside.requests().is_empty());
 }
 
@@ -332,15 +430,29 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
     let proxy = Site::start([("http://far.example/", page("text/plain", b"by proxy"))]);
     let address = proxy.url("");
     let lookup = || {
-        let answers =
-            [("inside.example", "10.0.0.7"), ("proxy.corp", "127.0.0.1"), ("ok.example", "1.1.1.1")];
-        Fake::of(answers.into_iter().map(|(name, address)| (name, vec![address])).collect())
+        let answers = [
+            ("inside.example", "10.0.0.7"),
+            ("proxy.corp", "127.0.0.1"),
+            ("ok.example", "1.1.1.1"),
+        ];
+        Fake::of(
+            answers
+                .into_iter()
+                .map(|(name, address)| (name, vec![address]))
+                .collect(),
+        )
     };
     let via = |proxy: &str| Web::with_lookup(&settings(&[("HTTP_PROXY", proxy)]), lookup());
-    assert_eq!(fetch(via(&address), "http://far.example/").await.unwrap(), "by proxy");
+    assert_eq!(
+        fetch(via(&address), "http://far.example/").await.unwrap(),
+        "by proxy"
+    );
     // A proxy may have a name of the own network.
     let named = format!("http://proxy.corp:{}", proxy.address.port());
-    assert_eq!(fetch(via(&named), "http://far.example/").await.unwrap(), "by proxy");
+    assert_eq!(
+        fetch(via(&named), "http://far.example/").await.unwrap(),
+        "by proxy"
+    );
     let asked = proxy.requests().len();
     let private = [
         "10.0.0.1",
@@ -353,13 +465,19 @@ async fn proxies_are_used_and_never_asked_for_what_is_private() {
         "proxy.corp",
     ];
     for host in private {
-        let error = fetch(via(&named), &format!("http://{host}/")).await.unwrap_err();
+        let error = fetch(via(&named), &format!("http://{host}/"))
+            .await
+            .unwrap_err();
         assert!(error.message().contains("refused"), "{host}: {error}");
     }
     assert_eq!(proxy.requests().len(), asked);
     // Switched off, nobody asks it.
     let off = settings(&[("HTTP_PROXY", address.as_str()), ("BUB_WEB_PROXY", "false")]);
-    assert!(fetch(Web::with_lookup(&off, lookup()), "http://far.example/").await.is_err());
+    assert!(
+        fetch(Web::with_lookup(&off, lookup()), "http://far.example/")
+            .await
+            .is_err()
+    );
     assert_eq!(proxy.requests().len(), asked);
 }
 
@@ -379,8 +497,15 @@ async fn size_time_and_kind_have_limits() {
         encoder.write_all(b"packed").unwrap();
         encoder.finish().unwrap()
     };
-    let packed = |body: &[u8]| http("200 OK", "content-type: text/plain\r\ncontent-encoding: gzip\r\n", body);
-    let endless = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 100\r\n\r\nbegin".to_vec();
+    let packed = |body: &[u8]| {
+        http(
+            "200 OK",
+            "content-type: text/plain\r\ncontent-encoding: gzip\r\n",
+            body,
+        )
+    };
+    let endless =
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 100\r\n\r\nbegin".to_vec();
     let site = Site::start([
         ("/huge", page("text/plain", &vec![b'x'; 5 * 1024 * 1024])),
         ("/bomb", packed(&bomb)),
@@ -388,9 +513,19 @@ async fn size_time_and_kind_have_limits() {
         ("/slow", endless),
         ("/pdf", page("application/pdf", b"%PDF-1.7 ...")),
         ("/disguised", page("text/plain", b"\x7fELF\0\0\0")),
-        ("/untyped", http("200 OK", "", b"<!doctype html><p>hi <b>there</b>")),
+        (
+            "/untyped",
+            http("200 OK", "", b"<!doctype html><p>hi <b>there</b>"),
+        ),
         ("/untyped-binary", http("200 OK", "", b"\x89PNG\0\0")),
-        ("/brotli", http("200 OK", "content-type: text/plain\r\ncontent-encoding: br\r\n", b"?")),
+        (
+            "/brotli",
+            http(
+                "200 OK",
+                "content-type: text/plain\r\ncontent-encoding: br\r\n",
+                b"?",
+            ),
+        ),
     ]);
     let local = || web("127.0.0.1");
     let note = "\n\n[cut: the page is longer than the 2 MB that are read]";
@@ -399,10 +534,19 @@ async fn size_time_and_kind_have_limits() {
         assert_eq!(text.len(), 2 * 1024 * 1024 + note.len(), "{path}");
         assert!(text.ends_with(note));
     }
-    assert_eq!(fetch(local(), &site.url("/packed")).await.unwrap(), "packed");
-    assert_eq!(fetch(local(), &site.url("/untyped")).await.unwrap(), "hi **there**");
+    assert_eq!(
+        fetch(local(), &site.url("/packed")).await.unwrap(),
+        "packed"
+    );
+    assert_eq!(
+        fetch(local(), &site.url("/untyped")).await.unwrap(),
+        "hi **there**"
+    );
     let cases = [
-        ("/pdf", "127.0.0.1 answered with application/pdf (12 bytes), which is not text"),
+        (
+            "/pdf",
+            "127.0.0.1 answered with application/pdf (12 bytes), which is not text",
+        ),
         ("/disguised", "answered with binary data (7 bytes)"),
         ("/untyped-binary", "answered with binary data (6 bytes)"),
         ("/brotli", "compressed as `br`"),
@@ -412,32 +556,58 @@ async fn size_time_and_kind_have_limits() {
         assert!(error.message().contains(expected), "{path}: {error}");
     }
     let started = Instant::now();
-    let error = fetch_with(local(), json!({"url": site.url("/slow"), "timeout": 0.2})).await.unwrap_err();
-    assert_eq!(error.message(), "no complete answer from 127.0.0.1 within 0.2 s");
+    let error = fetch_with(local(), json!({"url": site.url("/slow"), "timeout": 0.2}))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        error.message(),
+        "no complete answer from 127.0.0.1 within 0.2 s"
+    );
     assert!(started.elapsed() < Duration::from_secs(5));
 }
 
 #[tokio::test]
 async fn wrong_arguments_are_told_and_never_echo_secrets() {
     let cases = [
-        (json!({"url": "ftp://a.example/"}), "http and https only, not `ftp`"),
+        (
+            json!({"url": "ftp://a.example/"}),
+            "http and https only, not `ftp`",
+        ),
         (json!({"url": "file:///etc/passwd"}), "http and https only"),
         (json!({"url": "example.org"}), "`example.org` is no URL"),
-        (json!({"url": "http://user:word@a.example/"}), "a user or password in it is not fetched"),
-        (json!({"url": "http://a.example/", "headers": {"Host": "b.example"}}), "header `Host`: it belongs"),
-        (json!({"url": "http://a.example/", "headers": {"proxy-authorization": "x"}}), "it belongs"),
+        (
+            json!({"url": "http://user:word@a.example/"}),
+            "a user or password in it is not fetched",
+        ),
+        (
+            json!({"url": "http://a.example/", "headers": {"Host": "b.example"}}),
+            "header `Host`: it belongs",
+        ),
+        (
+            json!({"url": "http://a.example/", "headers": {"proxy-authorization": "x"}}),
+            "it belongs",
+        ),
         (
             json!({"url": "http://a.example/", "headers": {"x-a": "t0p\r\nHost: b"}}),
             "header `x-a`: its value cannot",
         ),
-        (json!({"url": "http://a.example/", "headers": {"a b": "x"}}), "no header is called that"),
+        (
+            json!({"url": "http://a.example/", "headers": {"a b": "x"}}),
+            "no header is called that",
+        ),
         (json!({"url": "http://a.example/", "timeout": 0}), "above 0"),
-        (json!({"url": "http://a.example/", "timeout": -1}), "above 0"),
+        (
+            json!({"url": "http://a.example/", "timeout": -1}),
+            "above 0",
+        ),
     ];
     for (arguments, expected) in cases {
         let error = fetch_with(web(""), arguments.clone()).await.unwrap_err();
         assert!(error.message().contains(expected), "{arguments}: {error}");
-        assert!(!error.message().contains("t0p") && !error.message().contains("word@"), "{error}");
+        assert!(
+            !error.message().contains("t0p") && !error.message().contains("word@"),
+            "{error}"
+        );
     }
 }
 
@@ -457,18 +627,27 @@ fn html_becomes_markdown() {
             "<a href='../x?a=1&amp;b=2'>link</a> <a href='#top'>top</a> <a href='javascript:x()'>js</a>",
             "[link](https://site.example/x?a=1&b=2) top js",
         ),
-        ("<img src=/i.png alt='A  pic'><img src=x>", "![A pic](https://site.example/i.png)"),
+        (
+            "<img src=/i.png alt='A  pic'><img src=x>",
+            "![A pic](https://site.example/i.png)",
+        ),
         (
             "<pre class='language-rust'>fn main() {\n    a &lt; b;\n}\n</pre>after",
             "```rust\nfn main() {\n    a < b;\n}\n```\n\nafter",
         ),
         ("use <code>x &amp;&amp; y</code>.", "use `x && y`."),
-        ("<blockquote><p>said</p><p>more</p></blockquote>", "> said\n> \n> more"),
+        (
+            "<blockquote><p>said</p><p>more</p></blockquote>",
+            "> said\n> \n> more",
+        ),
         (
             "<table><tr><th>a<th>b</tr><tr><td>1<td>x | y</td></tr></table>z",
             "| a | b |\n|---|---|\n| 1 | x \\| y |\n\nz",
         ),
-        ("a<script>if (1 < 2) alert('<p>')</script><style>p{}</style><!-- c --><svg><path/></svg>b", "ab"),
+        (
+            "a<script>if (1 < 2) alert('<p>')</script><style>p{}</style><!-- c --><svg><path/></svg>b",
+            "ab",
+        ),
         ("<title>Only a title</title>", "# Only a title"),
         ("&copy; &#8364; &#x41; &unknown; &", "© € A &unknown; &"),
         ("<i><b>x</b></i><b></b>", "***x***"),
@@ -506,6 +685,10 @@ fn hostile_pages_cost_no_more_than_others() {
         let text = from_html(&page, &base);
         assert!(text.len() < 8 * 1024 * 1024, "{shape}: {}", text.len());
         // Generous, for a slow computer; what grows with the square takes hours.
-        assert!(started.elapsed() < Duration::from_secs(5), "{shape}: {:?}", started.elapsed());
+        assert!(
+            started.elapsed() < Duration::from_secs(5),
+            "{shape}: {:?}",
+            started.elapsed()
+        );
     }
 }

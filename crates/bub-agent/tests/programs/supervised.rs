@@ -16,13 +16,24 @@ fn main() -> ExitCode {
 
 /// Starts the command and waits for ever.
 fn run(command: &str) -> ExitCode {
-    let Ok(settings) = Loader::new(Environment::process()).load() else { return ExitCode::from(2) };
-    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+    let Ok(settings) = Loader::new(Environment::process()).load() else {
         return ExitCode::from(2);
     };
-    let shells = Shells::new(Arc::new(settings), Some(Launcher(PathBuf::from("/proc/self/exe"))));
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+    else {
+        return ExitCode::from(2);
+    };
+    let shells = Shells::new(
+        Arc::new(settings),
+        Some(Launcher(PathBuf::from("/proc/self/exe"))),
+    );
     runtime.block_on(async {
-        let request = Request { command: command.to_owned(), ..Request::default() };
+        let request = Request {
+            command: command.to_owned(),
+            ..Request::default()
+        };
         let started = shells.start(request).await;
         std::future::pending::<()>().await;
         drop(started);

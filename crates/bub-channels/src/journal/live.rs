@@ -75,7 +75,8 @@ impl Live {
             }
             Record::Steered { id, into, with } => {
                 if let Some(found) = self.inbound_mut(&id) {
-                    (found.attempt, found.into, found.with) = (found.attempt.max(1), Some(into), with);
+                    (found.attempt, found.into, found.with) =
+                        (found.attempt.max(1), Some(into), with);
                 }
             }
             Record::Done { ids } | Record::Dropped { ids, .. } => {
@@ -89,17 +90,29 @@ impl Live {
                     found.has_spoken |= reply.by_tool;
                 }
                 if let Some(id) = reply.inbound.as_deref().filter(|_| reply.is_last) {
-                    let merged = self.finish(id).map(|inbound| inbound.with).unwrap_or_default();
+                    let merged = self
+                        .finish(id)
+                        .map(|inbound| inbound.with)
+                        .unwrap_or_default();
                     for id in merged {
                         self.finish(&id);
                     }
                 }
                 let place = self.place(&reply.id);
                 *self.waiting.entry(reply.channel.clone()).or_default() += 1;
-                let fresh = Outgoing { reply: Arc::new(reply), attempt: 0, error: None, is_stuck: false };
+                let fresh = Outgoing {
+                    reply: Arc::new(reply),
+                    attempt: 0,
+                    error: None,
+                    is_stuck: false,
+                };
                 self.outgoing.insert(place, fresh);
             }
-            Record::Replied { id, prints, has_spoken } => {
+            Record::Replied {
+                id,
+                prints,
+                has_spoken,
+            } => {
                 if let Some(found) = self.inbound_mut(&id) {
                     (found.prints, found.has_spoken) = (prints, has_spoken);
                 }
@@ -110,7 +123,9 @@ impl Live {
                 }
             }
             Record::Undeliverable { id, error } => {
-                let Some(found) = self.outgoing_mut(&id) else { return };
+                let Some(found) = self.outgoing_mut(&id) else {
+                    return;
+                };
                 (found.is_stuck, found.error) = (true, Some(error));
                 let refused = found.reply.inbound.clone().filter(|_| found.reply.by_tool);
                 if let Some(inbound) = refused.and_then(|id| self.inbound_mut(&id)) {
@@ -124,8 +139,12 @@ impl Live {
                 }
             }
             Record::Delivered { id } | Record::Forgotten { id } => {
-                let gone = self.order.remove(&id).and_then(|place| self.outgoing.remove(&place));
-                if let Some(count) = gone.and_then(|gone| self.waiting.get_mut(&gone.reply.channel)) {
+                let gone = self
+                    .order
+                    .remove(&id)
+                    .and_then(|place| self.outgoing.remove(&place));
+                if let Some(count) = gone.and_then(|gone| self.waiting.get_mut(&gone.reply.channel))
+                {
                     *count = count.saturating_sub(1);
                 }
             }
@@ -139,7 +158,11 @@ impl Live {
         let mut records = Vec::with_capacity(self.key_ages.len() + self.order.len());
         for (at, key) in &self.key_ages {
             if let Some(id) = self.keys.get(key) {
-                records.push(Record::Key { key: key.clone(), id: id.clone(), at: *at });
+                records.push(Record::Key {
+                    key: key.clone(),
+                    id: id.clone(),
+                    at: *at,
+                });
             }
         }
         // Before the messages, whose own records have all their fingerprints.
@@ -161,17 +184,32 @@ impl Live {
         for inbound in self.inbounds.values() {
             let id = inbound.accepted.id.clone();
             // The key has its own record.
-            records.push(Record::Accepted(Accepted { key: None, ..(*inbound.accepted).clone() }));
+            records.push(Record::Accepted(Accepted {
+                key: None,
+                ..(*inbound.accepted).clone()
+            }));
             if inbound.attempt > 0 {
                 let (attempt, with) = (inbound.attempt, inbound.with.clone());
-                records.push(Record::Started { id: id.clone(), attempt, with });
+                records.push(Record::Started {
+                    id: id.clone(),
+                    attempt,
+                    with,
+                });
             }
             if let Some(into) = inbound.into.clone() {
-                records.push(Record::Steered { id: id.clone(), into, with: inbound.with.clone() });
+                records.push(Record::Steered {
+                    id: id.clone(),
+                    into,
+                    with: inbound.with.clone(),
+                });
             }
             if !inbound.prints.is_empty() {
                 let (prints, has_spoken) = (inbound.prints.clone(), inbound.has_spoken);
-                records.push(Record::Replied { id, prints, has_spoken });
+                records.push(Record::Replied {
+                    id,
+                    prints,
+                    has_spoken,
+                });
             }
         }
         records

@@ -118,13 +118,37 @@ fn is_false(value: &bool) -> bool {
 impl StoredSender {
     pub(crate) fn of(envelope: &Envelope) -> Option<Self> {
         let sender = envelope.slot::<Sender>()?;
-        let Sender { role, channel, chat_id, id, name } = (*sender).clone();
-        Some(Self { role: role.name().to_owned(), channel, chat_id, id, name })
+        let Sender {
+            role,
+            channel,
+            chat_id,
+            id,
+            name,
+        } = (*sender).clone();
+        Some(Self {
+            role: role.name().to_owned(),
+            channel,
+            chat_id,
+            id,
+            name,
+        })
     }
 
     fn into_sender(self) -> Sender {
-        let Self { role, channel, chat_id, id, name } = self;
-        Sender { role: Role::from_name(&role).unwrap_or_default(), channel, chat_id, id, name }
+        let Self {
+            role,
+            channel,
+            chat_id,
+            id,
+            name,
+        } = self;
+        Sender {
+            role: Role::from_name(&role).unwrap_or_default(),
+            channel,
+            chat_id,
+            id,
+            name,
+        }
     }
 }
 
@@ -152,8 +176,9 @@ fn envelope(raw: &RawValue) -> Envelope {
 
 /// An envelope as it is stored.
 pub(crate) fn raw(envelope: &Envelope) -> bub_kernel::Result<Box<RawValue>> {
-    serde_json::value::to_raw_value(envelope)
-        .map_err(|error| bub_kernel::Error::invalid_input(format!("the message cannot be stored: {error}")))
+    serde_json::value::to_raw_value(envelope).map_err(|error| {
+        bub_kernel::Error::invalid_input(format!("the message cannot be stored: {error}"))
+    })
 }
 
 impl Record {
@@ -184,6 +209,8 @@ impl Record {
 
 /// Milliseconds since 1970.
 pub(crate) fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -70,9 +70,11 @@ impl Segment {
         durability: Durability,
     ) -> Result<(Self, Live, Recovered)> {
         let failed = |what: &str, error: io::Error| failed(directory, what, &error);
-        fs.create_dir_all(directory).map_err(|error| failed("made", error))?;
-        let guard =
-            fs.open(&directory.join("lock"), OpenMode::Write).map_err(|error| failed("locked", error))?;
+        fs.create_dir_all(directory)
+            .map_err(|error| failed("made", error))?;
+        let guard = fs
+            .open(&directory.join("lock"), OpenMode::Write)
+            .map_err(|error| failed("locked", error))?;
         if !try_lock(&*guard).map_err(|error| failed("locked", error))? {
             let path = directory.display();
             return Err(Error::config(format!(
@@ -91,8 +93,9 @@ impl Segment {
             } else {
                 fs.remove(&path)
             };
-            outcome
-                .unwrap_or_else(|error| tracing::warn!("journal.old_file_stays number={old} error={error}"));
+            outcome.unwrap_or_else(|error| {
+                tracing::warn!("journal.old_file_stays number={old} error={error}")
+            });
         }
         let segment = Self {
             fs,
@@ -111,13 +114,18 @@ impl Segment {
     /// Adds lines, or, after a failure, begins a new file with them.
     pub(crate) fn write(&mut self, lines: &[u8], live: &Mutex<Live>) -> io::Result<()> {
         if !self.is_broken {
-            let written = self.file.write_all_at(lines, self.length).and_then(|()| self.sync());
+            let written = self
+                .file
+                .write_all_at(lines, self.length)
+                .and_then(|()| self.sync());
             match written {
                 Ok(()) => {
                     self.length += lines.len() as u64;
                     return Ok(());
                 }
-                Err(error) => tracing::error!("journal.write_failed error={error}; trying a new file"),
+                Err(error) => {
+                    tracing::error!("journal.write_failed error={error}; trying a new file")
+                }
             }
             self.is_broken = true;
         }
@@ -140,33 +148,56 @@ impl Segment {
         let (fs, directory) = (&*self.fs, &self.directory);
         let old = path_of(directory, self.number);
         let number = self.number + 1;
-        let begun = begin(fs, &path_of(directory, number), self.durability, &lock(live), lines)?;
+        let begun = begin(
+            fs,
+            &path_of(directory, number),
+            self.durability,
+            &lock(live),
+            lines,
+        )?;
         (self.file, self.length) = begun;
         self.number = number;
         self.rotate_at = ROTATE_AT.max(self.length * 2);
         self.is_broken = false;
         if let Err(error) = fs.remove(&old) {
-            tracing::warn!("journal.old_file_stays number={} error={error}", self.number);
+            tracing::warn!(
+                "journal.old_file_stays number={} error={error}",
+                self.number
+            );
         }
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        if self.durability == Durability::Always { self.file.sync() } else { Ok(()) }
+        if self.durability == Durability::Always {
+            self.file.sync()
+        } else {
+            Ok(())
+        }
     }
 }
 
 /// Reads what is live, and the numbers of the files there are; changes nothing.
 pub(super) fn read(fs: &dyn Fs, directory: &Path) -> Result<(Live, Recovered, Vec<u64>)> {
     let failed = |error| failed(directory, "read", &error);
-    let mut numbers: Vec<u64> =
-        fs.read_dir(directory).map_err(failed)?.iter().filter_map(|name| number_of(name)).collect();
+    let mut numbers: Vec<u64> = fs
+        .read_dir(directory)
+        .map_err(failed)?
+        .iter()
+        .filter_map(|name| number_of(name))
+        .collect();
     numbers.sort_unstable();
     let (mut live, mut recovered) = (Live::default(), Recovered::default());
     if let Some(number) = numbers.last() {
-        let file = fs.open(&path_of(directory, *number), OpenMode::Read).map_err(failed)?;
+        let file = fs
+            .open(&path_of(directory, *number), OpenMode::Read)
+            .map_err(failed)?;
         let length = usize::try_from(file.stat().map_err(failed)?.size).unwrap_or(usize::MAX);
-        replay(&file.read_range(0, length).map_err(failed)?, &mut live, &mut recovered);
+        replay(
+            &file.read_range(0, length).map_err(failed)?,
+            &mut live,
+            &mut recovered,
+        );
     }
     recovered.messages = live.inbounds().count();
     recovered.replies = live.outgoing().count();
@@ -174,7 +205,10 @@ pub(super) fn read(fs: &dyn Fs, directory: &Path) -> Result<(Live, Recovered, Ve
 }
 
 fn failed(directory: &Path, what: &str, error: &io::Error) -> Error {
-    Error::unknown(format!("the journal in {} cannot be {what}: {error}", directory.display()))
+    Error::unknown(format!(
+        "the journal in {} cannot be {what}: {error}",
+        directory.display()
+    ))
 }
 
 /// Writes a file with all that is live and some lines more, reads it back, and gives it its name.
@@ -225,7 +259,12 @@ pub fn relive(lines: &[u8]) -> Vec<u8> {
     let (mut live, mut recovered) = (Live::default(), Recovered::default());
     let sign = |line: &[u8]| match Record::parse(line) {
         Some(_) => [line, b"\n"].concat(),
-        None => [format!("{:08x} ", crc32fast::hash(line)).as_bytes(), line, b"\n"].concat(),
+        None => [
+            format!("{:08x} ", crc32fast::hash(line)).as_bytes(),
+            line,
+            b"\n",
+        ]
+        .concat(),
     };
     let signed: Vec<u8> = lines.split(|byte| *byte == b'\n').flat_map(sign).collect();
     replay(&signed, &mut live, &mut recovered);
@@ -237,5 +276,8 @@ fn path_of(directory: &Path, number: u64) -> PathBuf {
 }
 
 fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix("journal-")?.strip_suffix(".log")?.parse().ok()
+    name.strip_prefix("journal-")?
+        .strip_suffix(".log")?
+        .parse()
+        .ok()
 }

@@ -41,7 +41,8 @@ impl Debounce {
     }
 
     fn is_active(&self, now: Instant, core: &Core) -> bool {
-        self.last_active.is_some_and(|last| now.duration_since(last) <= core.options.active_window)
+        self.last_active
+            .is_some_and(|last| now.duration_since(last) <= core.options.active_window)
     }
 
     pub(super) fn is_holding(&self) -> bool {
@@ -60,8 +61,13 @@ impl Debounce {
 
     pub(super) fn wake_at(&self, core: &Core) -> Option<Instant> {
         // A little after the window, which includes its last moment.
-        let forget =
-            || Some(self.last_active? + core.options.active_window + std::time::Duration::from_millis(1));
+        let forget = || {
+            Some(
+                self.last_active?
+                    + core.options.active_window
+                    + std::time::Duration::from_millis(1),
+            )
+        };
         self.due.or_else(forget)
     }
 

@@ -43,20 +43,35 @@ impl Turn {
         let (core, id) = (Arc::clone(&self.core), self.id.clone());
         let (said, has_spoken) = {
             let live = core.journal.live();
-            let before = live.inbound(&id).map(|inbound| (inbound.prints.clone(), inbound.has_spoken));
+            let before = live
+                .inbound(&id)
+                .map(|inbound| (inbound.prints.clone(), inbound.has_spoken));
             before.unwrap_or_default()
         };
         if self.attempt > MOST_ATTEMPTS {
             return Box::pin(self.give_up(said)).await;
         }
         let Some(_begun) = self.begin().await else {
-            return Ended { is_cancelled: true, ..Ended::default() };
+            return Ended {
+                is_cancelled: true,
+                ..Ended::default()
+            };
         };
-        self.message.put_slot(Arc::new(Delivery { inbound_id: id.clone(), attempt: self.attempt }));
+        self.message.put_slot(Arc::new(Delivery {
+            inbound_id: id.clone(),
+            attempt: self.attempt,
+        }));
         // A message may ask for what the setting does not give to all.
-        let is_streamed = self.message.field("stream_output").and_then(Value::as_bool).unwrap_or(false);
+        let is_streamed = self
+            .message
+            .field("stream_output")
+            .and_then(Value::as_bool)
+            .unwrap_or(false);
         let stream_output = core.options.stream_output || is_streamed;
-        let options = TurnOptions { stream_output, cancel: Some(self.cancel.clone()) };
+        let options = TurnOptions {
+            stream_output,
+            cancel: Some(self.cancel.clone()),
+        };
         let current = Arc::new(Current::new(id, &self.message, said).spoken(has_spoken));
         // In a box of its own: very many turns may wait for room.
         let turn = Box::pin(core.framework.process_inbound(self.message, options));
@@ -67,8 +82,13 @@ impl Turn {
         };
         let is_cancelled = failure == Some(ErrorKind::Cancelled) && self.cancel.is_cancelled();
         let is_owed = failure.is_some_and(|kind| kind != ErrorKind::Cancelled);
-        let is_left = is_owed && !Box::pin(router::excuse(&core, &self.session, &current, FAILED)).await;
-        Ended { replies: current.replies(), is_cancelled, is_left }
+        let is_left =
+            is_owed && !Box::pin(router::excuse(&core, &self.session, &current, FAILED)).await;
+        Ended {
+            replies: current.replies(),
+            is_cancelled,
+            is_left,
+        }
     }
 
     /// The message is not tried again, and its sender is told, unless there was a reply already.
@@ -79,10 +99,15 @@ impl Turn {
         let text = format!(
             "This message was begun {MOST_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
         );
-        let is_told = is_answered || router::excuse(&self.core, &self.session, &current, &text).await;
+        let is_told =
+            is_answered || router::excuse(&self.core, &self.session, &current, &text).await;
         // When the gateway stops, the next one says it. Nobody is there to be told when its channel is gone.
         let is_left = !is_told && self.core.halt.is_cancelled();
-        Ended { replies: current.replies(), is_left, ..Ended::default() }
+        Ended {
+            replies: current.replies(),
+            is_left,
+            ..Ended::default()
+        }
     }
 
     /// Waits for its session and for room, and writes down that it begins; `None` when it is not to begin any more.
@@ -99,11 +124,25 @@ impl Turn {
             Ok(()) => true,
         };
         let waiting = async {
-            let waited = core.options.house.wait_for_session(&core.framework, session).await;
+            let waited = core
+                .options
+                .house
+                .wait_for_session(&core.framework, session)
+                .await;
             let needs_room = !super::is_quit(&self.message);
-            let room =
-                if needs_room { Some(Arc::clone(&core.turns).acquire_owned().await.ok()?) } else { None };
-            let noted = core.journal.commit(Record::Started { id, attempt: self.attempt, with }).await;
+            let room = if needs_room {
+                Some(Arc::clone(&core.turns).acquire_owned().await.ok()?)
+            } else {
+                None
+            };
+            let noted = core
+                .journal
+                .commit(Record::Started {
+                    id,
+                    attempt: self.attempt,
+                    with,
+                })
+                .await;
             (goes_on(waited) && goes_on(noted)).then(|| Begun::new(&self.load, room))
         };
         tokio::select! {
@@ -118,5 +157,9 @@ impl Turn {
 pub(super) fn interrupted(core: &Core, item: &Item) {
     let with = item.merged.iter().map(|item| item.id.clone()).collect();
     let attempt = item.attempt.saturating_sub(1).max(1);
-    core.journal.post(Record::Started { id: item.id.clone(), attempt, with });
+    core.journal.post(Record::Started {
+        id: item.id.clone(),
+        attempt,
+        with,
+    });
 }

@@ -10,13 +10,30 @@ use crate::journal::Record;
 impl Lane {
     /// Gives a message to the running turn, or back when that does not take it.
     pub(super) async fn steer(&mut self, item: Item) -> Option<Item> {
-        let Some(into) = self.running.values().next().map(|turn| turn.item.id.clone()) else {
+        let Some(into) = self
+            .running
+            .values()
+            .next()
+            .map(|turn| turn.item.id.clone())
+        else {
             return Some(item);
         };
         let with = item.merged.iter().map(|item| item.id.clone()).collect();
         // First, because the turn may have it on its tape right after, and the next process has to know.
-        let noted = self.core.journal.append(Record::Steered { id: item.id.clone(), into, with }).await;
-        if noted.is_err() { Some(item) } else { self.offer(item).await }
+        let noted = self
+            .core
+            .journal
+            .append(Record::Steered {
+                id: item.id.clone(),
+                into,
+                with,
+            })
+            .await;
+        if noted.is_err() {
+            Some(item)
+        } else {
+            self.offer(item).await
+        }
     }
 
     /// Gives a turn that goes on after a restart what it was given before; it knows what of that it has heard.
@@ -29,8 +46,16 @@ impl Lane {
 
     async fn offer(&mut self, item: Item) -> Option<Item> {
         let mut message = item.envelope.clone();
-        message.put_slot(Arc::new(Delivery { inbound_id: item.id.clone(), attempt: item.attempt + 1 }));
-        match self.core.framework.steer_message(&self.session, message).await {
+        message.put_slot(Arc::new(Delivery {
+            inbound_id: item.id.clone(),
+            attempt: item.attempt + 1,
+        }));
+        match self
+            .core
+            .framework
+            .steer_message(&self.session, message)
+            .await
+        {
             Ok(true) => {
                 self.steered.push(item);
                 None
@@ -54,8 +79,9 @@ impl Lane {
         };
         let left: Vec<_> = left.iter().filter_map(Envelope::slot::<Delivery>).collect();
         let is_left = |item: &Item| left.iter().any(|delivery| delivery.inbound_id == item.id);
-        let (left, taken): (Vec<_>, Vec<_>) =
-            std::mem::take(&mut self.steered).into_iter().partition(is_left);
+        let (left, taken): (Vec<_>, Vec<_>) = std::mem::take(&mut self.steered)
+            .into_iter()
+            .partition(is_left);
         for item in left.into_iter().rev() {
             self.pending.push_front(item);
         }

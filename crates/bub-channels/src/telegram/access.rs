@@ -29,9 +29,16 @@ impl Who {
         // Then `from` is a stand-in that many share.
         let is_person = message["sender_chat"].is_null();
         let text = |name: &str| from[name].as_str().filter(|text| !text.is_empty());
-        let name: Vec<&str> = [text("first_name"), text("last_name")].into_iter().flatten().collect();
+        let name: Vec<&str> = [text("first_name"), text("last_name")]
+            .into_iter()
+            .flatten()
+            .collect();
         Some(Self {
-            id: if is_person { id.to_string() } else { String::new() },
+            id: if is_person {
+                id.to_string()
+            } else {
+                String::new()
+            },
             username: text("username").filter(|_| is_person).map(str::to_owned),
             name: name.join(" "),
         })
@@ -68,7 +75,9 @@ pub(super) struct Gate {
 impl Gate {
     pub(super) fn new(options: &TelegramOptions) -> Self {
         let plain = |list: &Vec<String>| {
-            list.iter().map(|item| item.trim().trim_start_matches('@').to_owned()).collect()
+            list.iter()
+                .map(|item| item.trim().trim_start_matches('@').to_owned())
+                .collect()
         };
         Self {
             owners: options.owners.clone(),
@@ -80,7 +89,10 @@ impl Gate {
     }
 
     pub(super) fn decide(&self, who: &Who, chat: i64) -> Access {
-        let is_listed = self.chats.as_ref().map(|chats| chats.contains(&chat.to_string()));
+        let is_listed = self
+            .chats
+            .as_ref()
+            .map(|chats| chats.contains(&chat.to_string()));
         let role = self.role(who);
         if is_listed == Some(false) && role != Some(Role::Owner) {
             return Access::Elsewhere;
@@ -105,9 +117,16 @@ impl Gate {
             None
         });
         let is_named = |user: &String| {
-            *user == who.id || who.username.as_ref().is_some_and(|name| name.eq_ignore_ascii_case(user))
+            *user == who.id
+                || who
+                    .username
+                    .as_ref()
+                    .is_some_and(|name| name.eq_ignore_ascii_case(user))
         };
-        let is_member = self.users.as_ref().is_some_and(|users| users.iter().any(is_named));
+        let is_member = self
+            .users
+            .as_ref()
+            .is_some_and(|users| users.iter().any(is_named));
         paired.max(is_member.then_some(Role::Member))
     }
 

@@ -1,6 +1,9 @@
 //! The Bot API over HTTP: one call, one outcome that says what to do about it. The token never shows.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use std::{fmt::Write as _, time::Duration};
 
@@ -58,7 +61,11 @@ pub(super) struct Failure {
 impl Failure {
     fn new(why: Why, text: impl Into<String>) -> Self {
         let retry_after = (why == Why::Token).then_some(TOKEN_PAUSE);
-        Self { why, text: text.into(), retry_after }
+        Self {
+            why,
+            text: text.into(),
+            retry_after,
+        }
     }
 
     /// What the API says is wrong.
@@ -102,8 +109,12 @@ impl From<Failure> for Error {
     fn from(failure: Failure) -> Self {
         let kind = match failure.why {
             Why::Gone => ErrorKind::NotFound,
-            Why::Markup | Why::NotModified | Why::NoSuchMessage | Why::Refused => ErrorKind::InvalidInput,
-            Why::Token | Why::Conflict | Why::Flood | Why::Moved(_) | Why::Trouble => ErrorKind::Temporary,
+            Why::Markup | Why::NotModified | Why::NoSuchMessage | Why::Refused => {
+                ErrorKind::InvalidInput
+            }
+            Why::Token | Why::Conflict | Why::Flood | Why::Moved(_) | Why::Trouble => {
+                ErrorKind::Temporary
+            }
         };
         let error = Self::new(kind, failure.text);
         match failure.retry_after {
@@ -154,7 +165,9 @@ impl Client {
     ) -> Result<Value, Failure> {
         let url = self.url("", method)?;
         let request = self.http().await?.post(url).timeout(limit);
-        let request = request.header(header::CONTENT_TYPE, "application/json").body(params.to_string());
+        let request = request
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(params.to_string());
         answer(request).await
     }
 
@@ -168,9 +181,12 @@ impl Client {
         let boundary = format!("bub-{:016x}", getrandom::u64().unwrap_or_default());
         let mut body = Vec::with_capacity(upload.bytes.len() + 1024);
         for (name, value) in params {
-            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let head =
-                format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n");
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            let head = format!(
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
+            );
             body.extend_from_slice(head.as_bytes());
         }
         let (name, mime) = (upload.name, quotable(&upload.mime));
@@ -183,8 +199,11 @@ impl Client {
         body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
         let url = self.url("", method)?;
         let request = self.http().await?.post(url).timeout(FILE_LIMIT).body(body);
-        answer(request.header(header::CONTENT_TYPE, format!("multipart/form-data; boundary={boundary}")))
-            .await
+        answer(request.header(
+            header::CONTENT_TYPE,
+            format!("multipart/form-data; boundary={boundary}"),
+        ))
+        .await
     }
 
     /// Downloads a file that is not longer than `most`. When nothing comes for as long as `patience`, it is given up.
@@ -204,25 +223,43 @@ impl Client {
             return Err(refused(TOO_LONG));
         }
         let path = found["file_path"].as_str().and_then(url_path);
-        let url =
-            self.url("/file", &path.ok_or_else(|| refused("the platform does not say where it is"))?)?;
+        let url = self.url(
+            "/file",
+            &path.ok_or_else(|| refused("the platform does not say where it is"))?,
+        )?;
         let sending = self.http().await?.get(url).send();
-        let response =
-            tokio::time::timeout(patience, sending).await.map_err(|_| stalled())?.map_err(trouble)?;
+        let response = tokio::time::timeout(patience, sending)
+            .await
+            .map_err(|_| stalled())?
+            .map_err(trouble)?;
         if !response.status().is_success() {
             let status = response.status().as_u16();
-            let why = if matches!(status, 429 | 500..) { Why::Trouble } else { Why::Refused };
-            return Err(Failure::new(why, format!("the platform answers with status {status}")));
+            let why = if matches!(status, 429 | 500..) {
+                Why::Trouble
+            } else {
+                Why::Refused
+            };
+            return Err(Failure::new(
+                why,
+                format!("the platform answers with status {status}"),
+            ));
         }
-        read(response, most, patience).await?.ok_or_else(|| refused(TOO_LONG))
+        read(response, most, patience)
+            .await?
+            .ok_or_else(|| refused(TOO_LONG))
     }
 
     fn url(&self, prefix: &str, rest: &str) -> Result<String, Failure> {
         let Some(token) = self.token.as_ref().filter(|token| is_token(token)) else {
-            let text = "the token of the Telegram bot looks like `123456:ABC…`; set `telegram.token`";
+            let text =
+                "the token of the Telegram bot looks like `123456:ABC…`; set `telegram.token`";
             return Err(Failure::new(Why::Token, text));
         };
-        Ok(format!("{}{prefix}/bot{}/{rest}", self.base, token.expose()))
+        Ok(format!(
+            "{}{prefix}/bot{}/{rest}",
+            self.base,
+            token.expose()
+        ))
     }
 
     async fn http(&self) -> Result<&reqwest::Client, Failure> {
@@ -233,7 +270,10 @@ impl Client {
         // An error means that somebody chose a provider before, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let wrong = |error: reqwest::Error| {
-            Failure::new(Why::Trouble, format!("no way to Telegram: {}", words(error)))
+            Failure::new(
+                Why::Trouble,
+                format!("no way to Telegram: {}", words(error)),
+            )
         };
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("bub/", env!("CARGO_PKG_VERSION")))
@@ -255,14 +295,17 @@ impl Client {
 
 /// Whether a text can be a token. What has other letters in it would be another path.
 pub(super) fn is_token(token: &Secret) -> bool {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ':' | '-' | '_');
+    let is_plain =
+        |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, ':' | '-' | '_');
     !token.expose().is_empty() && token.expose().chars().all(is_plain)
 }
 
 async fn answer(request: RequestBuilder) -> Result<Value, Failure> {
     let response = request.send().await.map_err(trouble)?;
     let status = response.status().as_u16();
-    let body = read(response, MOST_ANSWER, FILE_LIMIT).await?.unwrap_or_default();
+    let body = read(response, MOST_ANSWER, FILE_LIMIT)
+        .await?
+        .unwrap_or_default();
     let Ok(mut body) = serde_json::from_slice::<Value>(&body) else {
         return Err(Failure::new(
             Why::Trouble,
@@ -272,7 +315,9 @@ async fn answer(request: RequestBuilder) -> Result<Value, Failure> {
     if body["ok"] == true {
         return Ok(body["result"].take());
     }
-    let code = body["error_code"].as_u64().and_then(|code| u16::try_from(code).ok());
+    let code = body["error_code"]
+        .as_u64()
+        .and_then(|code| u16::try_from(code).ok());
     Err(Failure::refused(code.unwrap_or(status), &body))
 }
 
@@ -283,8 +328,10 @@ async fn read(
     patience: Duration,
 ) -> Result<Option<Vec<u8>>, Failure> {
     let mut bytes = Vec::new();
-    while let Some(chunk) =
-        tokio::time::timeout(patience, response.chunk()).await.map_err(|_| stalled())?.map_err(trouble)?
+    while let Some(chunk) = tokio::time::timeout(patience, response.chunk())
+        .await
+        .map_err(|_| stalled())?
+        .map_err(trouble)?
     {
         if bytes.len() + chunk.len() > most {
             return Ok(None);
@@ -299,7 +346,11 @@ fn stalled() -> Failure {
 }
 
 fn trouble(error: reqwest::Error) -> Failure {
-    let text = if error.is_timeout() { "no answer in time".to_owned() } else { words(error) };
+    let text = if error.is_timeout() {
+        "no answer in time".to_owned()
+    } else {
+        words(error)
+    };
     Failure::new(Why::Trouble, format!("Telegram cannot be reached: {text}"))
 }
 
@@ -339,6 +390,12 @@ fn url_path(path: &str) -> Option<String> {
 /// Text that may stand between quotes in a header.
 fn quotable(text: &str) -> String {
     text.chars()
-        .map(|letter| if letter.is_control() || letter == '"' || letter == '\\' { '_' } else { letter })
+        .map(|letter| {
+            if letter.is_control() || letter == '"' || letter == '\\' {
+                '_'
+            } else {
+                letter
+            }
+        })
         .collect()
 }

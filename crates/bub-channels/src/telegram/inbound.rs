@@ -6,7 +6,10 @@
 //! The content is the original's: one JSON object whose first keys are always the same. What the original does not
 //! tell comes after them: `quote`, `forward_origin`, `correction`, `album`.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 mod entities;
 mod media;
@@ -89,8 +92,9 @@ pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
     }
     let mut text = kind.text(message);
     let mut called = false;
-    let slash =
-        Some(&text).filter(|_| kind == Kind::Text).and_then(|text| entities::slash(message, text, me));
+    let slash = Some(&text)
+        .filter(|_| kind == Kind::Text)
+        .and_then(|text| entities::slash(message, text, me));
     if let Some((name, is_ours, rest)) = slash {
         match name.to_ascii_lowercase().as_str() {
             "start" if is_ours && !is_edit => return Reading::Start,
@@ -102,7 +106,9 @@ pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
         }
     }
     let turned = Turned::of(message, kind, called, me);
-    let own = ["forward_origin", "forward_date", "via_bot"].iter().all(|field| message[field].is_null());
+    let own = ["forward_origin", "forward_date", "via_bot"]
+        .iter()
+        .all(|field| message[field].is_null());
     let is_command = kind == Kind::Text && turned == Turned::Expressly && own && !is_edit && {
         let command = entities::without_mention(&text, me).trim();
         let is_command = command.starts_with(',');
@@ -123,12 +129,33 @@ pub fn read(message: &Value, is_edit: bool, me: &Me) -> Reading {
     let extras = [
         ("quote", message["quote"]["text"].clone()),
         ("forward_origin", origin(&message["forward_origin"])),
-        ("correction", if is_edit { json!(CORRECTION) } else { Value::Null }),
-        ("edit_date", if is_edit { seconds(&message["edit_date"]) } else { Value::Null }),
+        (
+            "correction",
+            if is_edit {
+                json!(CORRECTION)
+            } else {
+                Value::Null
+            },
+        ),
+        (
+            "edit_date",
+            if is_edit {
+                seconds(&message["edit_date"])
+            } else {
+                Value::Null
+            },
+        ),
     ];
     put(&mut fields, extras);
     let album = message["media_group_id"].as_str().map(str::to_owned);
-    Reading::Said(Said { is_active: turned > Turned::No, is_command, media, album, text, fields })
+    Reading::Said(Said {
+        is_active: turned > Turned::No,
+        is_command,
+        media,
+        album,
+        text,
+        fields,
+    })
 }
 
 /// Whether somebody turned to the bot. To say its name is enough for that, but not for a command.
@@ -141,11 +168,14 @@ enum Turned {
 
 impl Turned {
     fn of(message: &Value, kind: Kind, called: bool, me: &Me) -> Self {
-        let replied = || reply(message).is_some_and(|reply| reply["from"]["id"].as_i64() == Some(me.id));
+        let replied =
+            || reply(message).is_some_and(|reply| reply["from"]["id"].as_i64() == Some(me.id));
         match message["chat"]["type"].as_str() {
             _ if kind == Kind::Unknown && media::other(message).is_none() => Self::No,
             Some("private") => Self::Expressly,
-            Some("group" | "supergroup") if called || entities::mentions(message, me) || replied() => {
+            Some("group" | "supergroup")
+                if called || entities::mentions(message, me) || replied() =>
+            {
                 Self::Expressly
             }
             Some("group" | "supergroup") if entities::says_bub(message) => Self::ByName,
@@ -164,9 +194,21 @@ fn reply(message: &Value) -> Option<&Value> {
 fn describe(message: &Value, kind: Kind) -> Map<String, Value> {
     let from = &message["from"];
     // Without a sender, the original tells empty names.
-    let unknown = if from.is_object() { Value::Null } else { json!("") };
-    let given = |value: &Value| if value.is_null() { unknown.clone() } else { value.clone() };
-    let id = from["id"].as_i64().map_or(unknown.clone(), |id| json!(id.to_string()));
+    let unknown = if from.is_object() {
+        Value::Null
+    } else {
+        json!("")
+    };
+    let given = |value: &Value| {
+        if value.is_null() {
+            unknown.clone()
+        } else {
+            value.clone()
+        }
+    };
+    let id = from["id"]
+        .as_i64()
+        .map_or(unknown.clone(), |id| json!(id.to_string()));
     let name = full_name(from).map_or(unknown.clone(), Value::String);
     let mut fields = Map::new();
     put(
@@ -191,10 +233,18 @@ fn origin(origin: &Value) -> Value {
     if !origin.is_object() {
         return Value::Null;
     }
-    let chat = if origin["chat"].is_object() { &origin["chat"] } else { &origin["sender_chat"] };
+    let chat = if origin["chat"].is_object() {
+        &origin["chat"]
+    } else {
+        &origin["sender_chat"]
+    };
     let name = full_name(&origin["sender_user"]).map(Value::String);
     let name = name.or_else(|| Some(origin["sender_user_name"].clone()).filter(Value::is_string));
-    let source = if chat.is_object() { chat } else { &origin["sender_user"] };
+    let source = if chat.is_object() {
+        chat
+    } else {
+        &origin["sender_user"]
+    };
     let mut fields = Map::new();
     put(
         &mut fields,
@@ -202,7 +252,12 @@ fn origin(origin: &Value) -> Value {
             ("type", origin["type"].clone()),
             ("name", name.unwrap_or_else(|| chat["title"].clone())),
             ("username", source["username"].clone()),
-            ("id", source["id"].as_i64().map_or(Value::Null, |id| json!(id.to_string()))),
+            (
+                "id",
+                source["id"]
+                    .as_i64()
+                    .map_or(Value::Null, |id| json!(id.to_string())),
+            ),
             ("message_id", origin["message_id"].clone()),
             ("date", seconds(&origin["date"])),
         ],
@@ -212,7 +267,11 @@ fn origin(origin: &Value) -> Value {
 
 fn full_name(user: &Value) -> Option<String> {
     let first = user["first_name"].as_str()?;
-    Some(user["last_name"].as_str().map_or_else(|| first.to_owned(), |last| format!("{first} {last}")))
+    Some(
+        user["last_name"]
+            .as_str()
+            .map_or_else(|| first.to_owned(), |last| format!("{first} {last}")),
+    )
 }
 
 /// A time as the original writes it.
@@ -223,6 +282,8 @@ fn seconds(date: &Value) -> Value {
 /// Adds fields; those without a value are left out.
 fn put<const N: usize>(fields: &mut Map<String, Value>, new: [(&str, Value); N]) {
     fields.extend(
-        new.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_owned(), value)),
+        new.into_iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.to_owned(), value)),
     );
 }

@@ -50,8 +50,15 @@ struct Chat {
 impl Chat {
     /// When the next message may go there, if at most so many go within a minute.
     fn earliest(&self, now: Instant, most: usize) -> Instant {
-        let at = [self.next, self.flooded].into_iter().flatten().fold(now, Instant::max);
-        let full = self.recent.len().checked_sub(most).and_then(|at| self.recent.get(at));
+        let at = [self.next, self.flooded]
+            .into_iter()
+            .flatten()
+            .fold(now, Instant::max);
+        let full = self
+            .recent
+            .len()
+            .checked_sub(most)
+            .and_then(|at| self.recent.get(at));
         full.map_or(at, |oldest| at.max(*oldest + MINUTE))
     }
 }
@@ -59,7 +66,12 @@ impl Chat {
 impl Limiter {
     pub(super) fn new(options: &TelegramOptions) -> Self {
         let (pace, chat_pace) = (options.pace, options.chat_pace);
-        Self { pace, chat_pace, next: Queue::new(Instant::now()), chats: Mutex::default() }
+        Self {
+            pace,
+            chat_pace,
+            next: Queue::new(Instant::now()),
+            chats: Mutex::default(),
+        }
     }
 
     /// Waits until a message may go to a chat.
@@ -78,7 +90,9 @@ impl Limiter {
 
     /// Whether something that is not needed may go to a chat right now.
     pub(super) fn try_now(&self, chat: i64) -> bool {
-        let Ok(mut next) = self.next.try_lock() else { return false };
+        let Ok(mut next) = self.next.try_lock() else {
+            return false;
+        };
         let is_free = *next <= Instant::now() && self.take(chat, GROUP_EDITS);
         if is_free {
             *next = Instant::now() + self.pace;
@@ -88,7 +102,10 @@ impl Limiter {
 
     fn earliest(&self, chat: i64, most: usize, now: Instant) -> Instant {
         let chats = lock(&self.chats);
-        let own = chats.known.get(&chat).map_or(now, |chat| chat.earliest(now, most));
+        let own = chats
+            .known
+            .get(&chat)
+            .map_or(now, |chat| chat.earliest(now, most));
         chats.flooded.map_or(own, |until| own.max(until))
     }
 
@@ -103,7 +120,11 @@ impl Limiter {
             chats.known.retain(|_, chat| chat.earliest(now, 1) > now);
         }
         let entry = chats.known.entry(chat).or_default();
-        while entry.recent.front().is_some_and(|oldest| *oldest + MINUTE <= now) {
+        while entry
+            .recent
+            .front()
+            .is_some_and(|oldest| *oldest + MINUTE <= now)
+        {
             entry.recent.pop_front();
         }
         entry.next = Some(now + self.chat_pace);
@@ -117,8 +138,9 @@ impl Limiter {
     pub(super) fn flooded(&self, chat: i64, delay: Duration) {
         let now = Instant::now();
         let mut chats = lock(&self.chats);
-        let is_flooded =
-            |(other, entry): (&i64, &Chat)| *other != chat && entry.flooded.is_some_and(|until| until > now);
+        let is_flooded = |(other, entry): (&i64, &Chat)| {
+            *other != chat && entry.flooded.is_some_and(|until| until > now)
+        };
         if chats.known.iter().any(is_flooded) {
             chats.flooded = chats.flooded.max(Some(now + delay));
         }

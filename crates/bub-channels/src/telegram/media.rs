@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bub_kernel::{BoxFuture, Envelope, Error, ErrorKind, MediaFetcher, MediaItem, MediaKind, Result};
+use bub_kernel::{
+    BoxFuture, Envelope, Error, ErrorKind, MediaFetcher, MediaItem, MediaKind, Result,
+};
 use serde_json::{Value, json};
 
 use super::{Bot, client::Why, inbound::Attachment};
@@ -19,8 +21,10 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
     let is_long = |file: &&Attachment| file.size.is_some_and(|size| size > MOST_BYTES as u64);
     let (long, fitting): (Vec<_>, Vec<_>) = attachments.iter().partition(is_long);
     if !long.is_empty() {
-        let names: Vec<_> =
-            long.iter().map(|file| file.filename.as_deref().unwrap_or(file.kind.name())).collect();
+        let names: Vec<_> = long
+            .iter()
+            .map(|file| file.filename.as_deref().unwrap_or(file.kind.name()))
+            .collect();
         let told = format!("{} ({TOO_LONG})", names.join(", "));
         if let Some(Value::Object(mut context)) = message.field("context").cloned() {
             context.insert("files_not_read".to_owned(), told.into());
@@ -31,7 +35,10 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
         return;
     }
     let items = fitting.iter().map(|attachment| {
-        let file = File { bot: Arc::clone(bot), file_id: attachment.file_id.clone() };
+        let file = File {
+            bot: Arc::clone(bot),
+            file_id: attachment.file_id.clone(),
+        };
         let mut item = MediaItem::fetched(attachment.kind, &attachment.mime, Arc::new(file));
         item.filename.clone_from(&attachment.filename);
         item
@@ -45,7 +52,9 @@ pub(super) fn attach(bot: &Arc<Bot>, message: &mut Envelope, attachments: &[Atta
 
 /// Attaches again what was attached in an earlier process.
 pub(super) fn restore(bot: &Arc<Bot>, message: &mut Envelope) {
-    let Some(Value::Array(files)) = message.field(FIELD).cloned() else { return };
+    let Some(Value::Array(files)) = message.field(FIELD).cloned() else {
+        return;
+    };
     let text = |file: &Value, name: &str| file.get(name).and_then(Value::as_str).map(str::to_owned);
     let attachment = |file: &Value| {
         Some(Attachment {
@@ -79,11 +88,23 @@ impl File {
     async fn try_fetch(&self) -> Result<Vec<u8>> {
         let mut attempt = 1;
         loop {
-            match self.bot.client.download(&self.file_id, MOST_BYTES, self.bot.options.file_patience).await {
+            match self
+                .bot
+                .client
+                .download(&self.file_id, MOST_BYTES, self.bot.options.file_patience)
+                .await
+            {
                 Ok(bytes) => return Ok(bytes),
-                Err(failure) if attempt < TRIES && matches!(failure.why, Why::Trouble | Why::Flood) => {
-                    tracing::warn!("telegram.file_not_read attempt={attempt} error={}", failure.text);
-                    let pause = failure.retry_after.unwrap_or(Duration::from_millis(300) * attempt);
+                Err(failure)
+                    if attempt < TRIES && matches!(failure.why, Why::Trouble | Why::Flood) =>
+                {
+                    tracing::warn!(
+                        "telegram.file_not_read attempt={attempt} error={}",
+                        failure.text
+                    );
+                    let pause = failure
+                        .retry_after
+                        .unwrap_or(Duration::from_millis(300) * attempt);
                     tokio::time::sleep(pause).await;
                 }
                 Err(failure) => return Err(failure.into()),

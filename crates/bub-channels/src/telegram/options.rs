@@ -59,14 +59,28 @@ impl TelegramOptions {
     pub fn new(settings: &Settings) -> Self {
         let owners = settings.get(&core::OWNERS);
         let own = |owner: &String| {
-            Some(owner.split_once(':').filter(|(channel, _)| *channel == super::NAME)?.1.to_owned())
+            Some(
+                owner
+                    .split_once(':')
+                    .filter(|(channel, _)| *channel == super::NAME)?
+                    .1
+                    .to_owned(),
+            )
         };
         Self {
-            token: settings.get(&core::TELEGRAM_TOKEN).filter(|token| !token.expose().trim().is_empty()),
+            token: settings
+                .get(&core::TELEGRAM_TOKEN)
+                .filter(|token| !token.expose().trim().is_empty()),
             api_base: settings.get(&core::TELEGRAM_API_BASE),
-            proxy: settings.get(&core::TELEGRAM_PROXY).filter(|proxy| !proxy.trim().is_empty()),
-            allow_users: settings.get(&core::TELEGRAM_ALLOW_USERS).filter(|users| !users.is_empty()),
-            allow_chats: settings.get(&core::TELEGRAM_ALLOW_CHATS).filter(|chats| !chats.is_empty()),
+            proxy: settings
+                .get(&core::TELEGRAM_PROXY)
+                .filter(|proxy| !proxy.trim().is_empty()),
+            allow_users: settings
+                .get(&core::TELEGRAM_ALLOW_USERS)
+                .filter(|users| !users.is_empty()),
+            allow_chats: settings
+                .get(&core::TELEGRAM_ALLOW_CHATS)
+                .filter(|chats| !chats.is_empty()),
             owners: owners.iter().filter_map(own).collect(),
             pairing: settings.get(&core::TELEGRAM_PAIRING),
             is_auto: settings.get(&core::TELEGRAM_REPLY) == core::TelegramReply::Auto,
@@ -80,15 +94,24 @@ impl TelegramOptions {
 
     /// Whether the settings can be right at all, which no waiting would change.
     pub fn check(&self) -> Result<()> {
-        let wrong =
-            |name: &str, what: &str| Err(Error::config(format!("`telegram.{name}` has to be {what}")));
-        let Some(token) = &self.token else { return Ok(()) };
+        let wrong = |name: &str, what: &str| {
+            Err(Error::config(format!("`telegram.{name}` has to be {what}")))
+        };
+        let Some(token) = &self.token else {
+            return Ok(());
+        };
         if !super::client::is_token(token) {
-            return wrong("token", "a token as @BotFather gives it out, like `123456:ABC…`");
+            return wrong(
+                "token",
+                "a token as @BotFather gives it out, like `123456:ABC…`",
+            );
         }
         let is_chat = |chat: &String| chat.trim().parse::<i64>().is_ok();
         if !self.allow_chats.iter().flatten().all(is_chat) {
-            return wrong("allow_chats", "a list of the numbers of chats, such as -1001234");
+            return wrong(
+                "allow_chats",
+                "a list of the numbers of chats, such as -1001234",
+            );
         }
         Ok(())
     }
@@ -134,12 +157,20 @@ mod tests {
             let mut options = TelegramOptions::at("/nowhere".into());
             options.token = Some("123:abc".into());
             change(&mut options);
-            options.check().err().map(|error| error.message().to_owned()).unwrap_or_default()
+            options
+                .check()
+                .err()
+                .map(|error| error.message().to_owned())
+                .unwrap_or_default()
         };
         assert_eq!(check(|_| ()), "");
         let wrong: [(&str, Change); 2] = [
-            ("telegram.token", |options| options.token = Some("../x".into())),
-            ("telegram.allow_chats", |options| options.allow_chats = Some(vec!["abc".to_owned()])),
+            ("telegram.token", |options| {
+                options.token = Some("../x".into())
+            }),
+            ("telegram.allow_chats", |options| {
+                options.allow_chats = Some(vec!["abc".to_owned()])
+            }),
         ];
         for (name, change) in wrong {
             assert!(check(change).contains(name), "{name}: {}", check(change));

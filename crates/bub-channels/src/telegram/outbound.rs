@@ -1,6 +1,9 @@
 //! Replies on their way to a chat: in parts that fit, each noted as soon as the platform has it.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use std::{
     collections::HashMap,
@@ -58,7 +61,9 @@ pub(super) async fn deliver(bot: &Arc<Bot>, message: &Envelope) -> Result<()> {
         Err(error) => is_final(error).then(|| Err(error.clone())),
     };
     if let Some(word) = word
-        && let Some(waiting) = message.str_field(NOTE).and_then(|note| bot.notes.close(note))
+        && let Some(waiting) = message
+            .str_field(NOTE)
+            .and_then(|note| bot.notes.close(note))
     {
         let _ = waiting.send(word);
     }
@@ -73,15 +78,22 @@ async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
         (route.place.chat, route.message_id) = (*chat, None);
     }
     if let Some(button) = &route.button {
-        return answer_button(bot, &route, button, message).await.map(|()| None);
+        return answer_button(bot, &route, button, message)
+            .await
+            .map(|()| None);
     }
     let (reply_id, inbound_id) = match message.slot::<ReplyTo>() {
         Some(to) => (to.reply_id.clone(), to.inbound_id.clone()),
-        None => (format!("direct:{}", message.str_field(NOTE).unwrap_or_default()), None),
+        None => (
+            format!("direct:{}", message.str_field(NOTE).unwrap_or_default()),
+            None,
+        ),
     };
     let approval = message.str_field(APPROVAL);
-    let mut pieces: Vec<Piece> =
-        html::render(&markdown(message, approval.is_some())).into_iter().map(Piece::Text).collect();
+    let mut pieces: Vec<Piece> = html::render(&markdown(message, approval.is_some()))
+        .into_iter()
+        .map(Piece::Text)
+        .collect();
     if let Some(id) = approval
         && let Some(Piece::Text(part)) = pieces.pop()
     {
@@ -89,17 +101,26 @@ async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
     }
     pieces.extend(message.media().into_iter().map(Piece::Media));
     let sent = bot.progress.get(&reply_id);
-    let is_plain = message.kind() == "normal" && approval.is_none() && message.str_field(NOTE).is_none();
+    let is_plain =
+        message.kind() == "normal" && approval.is_none() && message.str_field(NOTE).is_none();
     // Half an answer must not look like a whole one: an error takes its place as well.
     let takes_place = is_plain || message.kind() == "error";
     let inbound_id = inbound_id.filter(|_| takes_place && sent.parts == 0);
     let preview = match &inbound_id {
-        Some(inbound_id) => {
-            bot.previews.finish(bot, inbound_id).await.map(|shown| (shown, inbound_id.clone()))
-        }
+        Some(inbound_id) => bot
+            .previews
+            .finish(bot, inbound_id)
+            .await
+            .map(|shown| (shown, inbound_id.clone())),
         None => None,
     };
-    let sending = Sending { bot: Arc::clone(bot), route, reply_id, sent, preview };
+    let sending = Sending {
+        bot: Arc::clone(bot),
+        route,
+        reply_id,
+        sent,
+        preview,
+    };
     Ok(sending.send(pieces).await?.sent.first)
 }
 
@@ -107,16 +128,25 @@ async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
 /// that it is seen as it is.
 fn markdown(message: &Envelope, is_literal: bool) -> String {
     let content = message.content();
-    let object =
-        content.trim_start().starts_with('{').then(|| serde_json::from_str::<Value>(&content).ok()).flatten();
-    let inner = object.as_ref().and_then(|object| object.get("message")?.as_str());
+    let object = content
+        .trim_start()
+        .starts_with('{')
+        .then(|| serde_json::from_str::<Value>(&content).ok())
+        .flatten();
+    let inner = object
+        .as_ref()
+        .and_then(|object| object.get("message")?.as_str());
     let text = inner.unwrap_or(&content);
-    let is_output =
-        message.kind() == "command" && text.contains(['\n', '*', '_', '`', '<', '[', '#', '~', '|', '\\']);
+    let is_output = message.kind() == "command"
+        && text.contains(['\n', '*', '_', '`', '<', '[', '#', '~', '|', '\\']);
     if !(is_literal || is_output) {
         return text.to_owned();
     }
-    let longest = text.split(|letter| letter != '`').map(str::len).max().unwrap_or_default();
+    let longest = text
+        .split(|letter| letter != '`')
+        .map(str::len)
+        .max()
+        .unwrap_or_default();
     let fence = "`".repeat(longest.max(2) + 1);
     format!("{fence}\n{text}\n{fence}")
 }
@@ -125,16 +155,23 @@ fn markdown(message: &Envelope, is_literal: bool) -> String {
 pub(super) fn reply_params(route: &Route, is_first: bool) -> Value {
     let mut params = route.place.params(json!({}));
     if let Some(message_id) = route.message_id.filter(|_| is_first && route.is_quoted) {
-        params["reply_parameters"] = json!({"message_id": message_id, "allow_sending_without_reply": true});
+        params["reply_parameters"] =
+            json!({"message_id": message_id, "allow_sending_without_reply": true});
     }
     params
 }
 
 /// Tells whoever pressed a button what came of it; the question says so from then on, and has no buttons any more.
-async fn answer_button(bot: &Arc<Bot>, route: &Route, button: &Button, message: &Envelope) -> Result<()> {
+async fn answer_button(
+    bot: &Arc<Bot>,
+    route: &Route,
+    button: &Button,
+    message: &Envelope,
+) -> Result<()> {
     let outcome = message.content();
     let is_decided = message.field(DECIDED) == Some(&Value::Bool(true));
-    let params = json!({"callback_query_id": button.query, "text": outcome, "show_alert": !is_decided});
+    let params =
+        json!({"callback_query_id": button.query, "text": outcome, "show_alert": !is_decided});
     match bot.client.call("answerCallbackQuery", &params).await {
         Ok(_) => {}
         // The platform waits for seconds only.
@@ -146,7 +183,8 @@ async fn answer_button(bot: &Arc<Bot>, route: &Route, button: &Button, message: 
     }
     bot.limiter.wait(route.place.chat).await;
     let text = format!("{}\n\n{outcome}", button.text);
-    let params = json!({"chat_id": route.place.chat, "message_id": button.message_id, "text": text});
+    let params =
+        json!({"chat_id": route.place.chat, "message_id": button.message_id, "text": text});
     match bot.client.call("editMessageText", &params).await {
         Ok(_) => Ok(()),
         Err(failure) if matches!(failure.why, Why::NotModified | Why::Refused) => Ok(()),
@@ -167,8 +205,13 @@ impl Bot {
         params["parse_mode"] = "HTML".into();
         match self.client.call(method, &params).await {
             Err(failure) if failure.why == Why::Markup => {
-                tracing::warn!("telegram.markup_refused error={}; it is sent as plain text", failure.text);
-                self.limiter.wait(base["chat_id"].as_i64().unwrap_or_default()).await;
+                tracing::warn!(
+                    "telegram.markup_refused error={}; it is sent as plain text",
+                    failure.text
+                );
+                self.limiter
+                    .wait(base["chat_id"].as_i64().unwrap_or_default())
+                    .await;
                 let mut params = base.clone();
                 params["text"] = part.plain.as_str().into();
                 self.client.call(method, &params).await
@@ -206,8 +249,9 @@ impl Sending {
                 (self, outcome)
             });
             let outcome;
-            (self, outcome) =
-                task.await.map_err(|error| Error::new(ErrorKind::Temporary, error.to_string()))?;
+            (self, outcome) = task
+                .await
+                .map_err(|error| Error::new(ErrorKind::Temporary, error.to_string()))?;
             outcome?;
         }
         Ok(self)
@@ -238,9 +282,10 @@ impl Sending {
             Err(failure) => {
                 match failure.why {
                     Why::Flood => {
-                        self.bot
-                            .limiter
-                            .flooded(self.route.place.chat, failure.retry_after.unwrap_or_default());
+                        self.bot.limiter.flooded(
+                            self.route.place.chat,
+                            failure.retry_after.unwrap_or_default(),
+                        );
                     }
                     // The next attempt goes there.
                     Why::Moved(chat) => self.bot.moved(self.route.place.chat, chat),
@@ -251,7 +296,11 @@ impl Sending {
         }
     }
 
-    async fn try_piece(&mut self, at: usize, piece: &Piece) -> Result<Result<Option<i64>, Failure>> {
+    async fn try_piece(
+        &mut self,
+        at: usize,
+        piece: &Piece,
+    ) -> Result<Result<Option<i64>, Failure>> {
         Ok(match piece {
             Piece::Text(part) => self.send_text(at, part, None).await,
             Piece::Question(part, id) => self.send_text(at, part, Some(id)).await,
@@ -282,10 +331,8 @@ impl Sending {
         }
         let mut base = reply_params(&self.route, at == 0);
         if let Some(id) = question {
-            let button =
-                |text: &str, verb: &str| json!({"text": text, "callback_data": format!("{verb}:{id}")});
-            base["reply_markup"] =
-                json!({"inline_keyboard": [[button("Approve", "approve"), button("Deny", "deny")]]});
+            let button = |text: &str, verb: &str| json!({"text": text, "callback_data": format!("{verb}:{id}")});
+            base["reply_markup"] = json!({"inline_keyboard": [[button("Approve", "approve"), button("Deny", "deny")]]});
         }
         let answer = self.bot.with_markup("sendMessage", &base, part).await?;
         Ok(answer["message_id"].as_i64())
@@ -295,8 +342,11 @@ impl Sending {
         let mut params = reply_params(&self.route, at == 0);
         let (upload, is_photo) = match file {
             Loaded::Link(url, is_photo) => {
-                let (method, name) =
-                    if is_photo { ("sendPhoto", "photo") } else { ("sendDocument", "document") };
+                let (method, name) = if is_photo {
+                    ("sendPhoto", "photo")
+                } else {
+                    ("sendDocument", "document")
+                };
                 params[name] = url.into();
                 return self
                     .bot
@@ -315,8 +365,15 @@ impl Sending {
                 outcome => return outcome.map(|answer| answer["message_id"].as_i64()),
             }
         }
-        let upload = Upload { name: "document", ..upload };
-        let answer = self.bot.client.upload("sendDocument", &params, &upload).await?;
+        let upload = Upload {
+            name: "document",
+            ..upload
+        };
+        let answer = self
+            .bot
+            .client
+            .upload("sendDocument", &params, &upload)
+            .await?;
         Ok(answer["message_id"].as_i64())
     }
 }
@@ -336,17 +393,44 @@ async fn load(item: &MediaItem) -> Result<Loaded> {
             let path = path.to_owned();
             move || std::fs::read(path)
         });
-        let bytes =
-            bytes.await.map_err(|error| gone(error.to_string()))?.map_err(|error| gone(error.to_string()))?;
-        (bytes, Path::new(path).file_name().map(|name| name.to_string_lossy().into_owned()))
-    } else if let Some((_, data)) = url.strip_prefix("data:").and_then(|data| data.split_once(";base64,")) {
-        (STANDARD.decode(data).map_err(|error| gone(error.to_string()))?, None)
+        let bytes = bytes
+            .await
+            .map_err(|error| gone(error.to_string()))?
+            .map_err(|error| gone(error.to_string()))?;
+        (
+            bytes,
+            Path::new(path)
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned()),
+        )
+    } else if let Some((_, data)) = url
+        .strip_prefix("data:")
+        .and_then(|data| data.split_once(";base64,"))
+    {
+        (
+            STANDARD
+                .decode(data)
+                .map_err(|error| gone(error.to_string()))?,
+            None,
+        )
     } else if url.starts_with("http") {
         return Ok(Loaded::Link(url, is_image));
     } else {
         return Err(gone("it has no content".to_owned()));
     };
-    let filename = item.filename.clone().or(name).unwrap_or_else(|| "file".to_owned());
+    let filename = item
+        .filename
+        .clone()
+        .or(name)
+        .unwrap_or_else(|| "file".to_owned());
     let is_photo = is_image && bytes.len() <= MOST_PHOTO && item.mime != "image/svg+xml";
-    Ok(Loaded::Bytes(Upload { name: "photo", filename, mime: item.mime.clone(), bytes }, is_photo))
+    Ok(Loaded::Bytes(
+        Upload {
+            name: "photo",
+            filename,
+            mime: item.mime.clone(),
+            bytes,
+        },
+        is_photo,
+    ))
 }

@@ -1,7 +1,10 @@
 //! Asks for updates, and hands each in. The next question confirms only what was taken, so what the process did not
 //! live to take comes again; what it took and did not confirm is known by its number.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
@@ -36,21 +39,34 @@ pub(super) async fn run(bot: Arc<Bot>, handler: MessageHandler, stop: Cancellati
 
 async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
     let mut offset = None;
-    let mut trouble = Trouble { bot, said: None, pause: Duration::ZERO, last: None };
+    let mut trouble = Trouble {
+        bot,
+        said: None,
+        pause: Duration::ZERO,
+        last: None,
+    };
     loop {
         let asked = Instant::now();
         match ask(bot, offset, bot.options.poll).await {
             // Something in between does not hold polls: then it is asked less often.
-            Ok(updates) if updates.is_empty() && asked.elapsed() < FIRST_PAUSE.min(bot.options.poll) => {
+            Ok(updates)
+                if updates.is_empty() && asked.elapsed() < FIRST_PAUSE.min(bot.options.poll) =>
+            {
                 trouble.is_over();
                 tokio::time::sleep(FIRST_PAUSE).await;
             }
             Ok(mut updates) => {
                 trouble.is_over();
-                if updates.iter().any(|update| intake::album_of(update).is_some()) {
+                if updates
+                    .iter()
+                    .any(|update| intake::album_of(update).is_some())
+                {
                     updates = wait_for_albums(bot, offset, updates).await;
                 }
-                let last = updates.iter().filter_map(|update| update["update_id"].as_i64()).max();
+                let last = updates
+                    .iter()
+                    .filter_map(|update| update["update_id"].as_i64())
+                    .max();
                 take_all(bot, handler, updates).await;
                 offset = last.map(|last| last + 1).or(offset);
             }
@@ -58,7 +74,10 @@ async fn poll(bot: &Arc<Bot>, handler: &MessageHandler) {
                 let pause = trouble.pause(&failure);
                 if is_webhook(&failure) {
                     // Somebody set one while the bot ran. What waits is kept.
-                    let _ = bot.client.call("deleteWebhook", &json!({"drop_pending_updates": false})).await;
+                    let _ = bot
+                        .client
+                        .call("deleteWebhook", &json!({"drop_pending_updates": false}))
+                        .await;
                 }
                 tokio::time::sleep(pause).await;
             }
@@ -82,8 +101,14 @@ async fn ask(bot: &Bot, offset: Option<i64>, hold: Duration) -> Result<Vec<Value
         params["offset"] = offset.into();
     }
     // The watchdog: a poll that nobody answers is given up, and made again.
-    let mut answer = bot.client.call_within("getUpdates", &params, hold + options.patience).await?;
-    Ok(answer.as_array_mut().map(std::mem::take).unwrap_or_default())
+    let mut answer = bot
+        .client
+        .call_within("getUpdates", &params, hold + options.patience)
+        .await?;
+    Ok(answer
+        .as_array_mut()
+        .map(std::mem::take)
+        .unwrap_or_default())
 }
 
 /// Hands updates in: those of a chat in order, albums in one piece, chats beside each other.
@@ -96,8 +121,9 @@ async fn take_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>)
             continue;
         };
         let album = intake::album_of(&update);
-        let is_same =
-            |piece: &&mut Vec<Value>| album.is_some() && piece.first().and_then(intake::album_of) == album;
+        let is_same = |piece: &&mut Vec<Value>| {
+            album.is_some() && piece.first().and_then(intake::album_of) == album
+        };
         match pieces.last_mut().filter(is_same) {
             Some(piece) => piece.push(update),
             None => pieces.push(vec![update]),
@@ -113,7 +139,10 @@ async fn take_all(bot: &Arc<Bot>, handler: &MessageHandler, updates: Vec<Value>)
 
 /// Hands an update or an album in, as often as it takes.
 async fn take(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
-    let id = updates.first().and_then(|update| update["update_id"].as_i64()).unwrap_or_default();
+    let id = updates
+        .first()
+        .and_then(|update| update["update_id"].as_i64())
+        .unwrap_or_default();
     let mut is_known = false;
     loop {
         let taking = AssertUnwindSafe(intake::take(bot, handler, updates)).catch_unwind();
@@ -121,16 +150,24 @@ async fn take(bot: &Arc<Bot>, handler: &MessageHandler, updates: &[Value]) {
             Ok(Ok(())) => return,
             Ok(Err(error)) => error,
             Err(_) => {
-                tracing::error!("telegram.update_skipped update={id} error=it made the channel panic");
+                tracing::error!(
+                    "telegram.update_skipped update={id} error=it made the channel panic"
+                );
                 return;
             }
         };
         if !may_succeed(&error) {
-            tracing::error!("telegram.update_skipped update={id} error={}", error.message());
+            tracing::error!(
+                "telegram.update_skipped update={id} error={}",
+                error.message()
+            );
             return;
         }
         if !std::mem::replace(&mut is_known, true) {
-            tracing::warn!("telegram.waits update={id} error={}; it is handed in again", error.message());
+            tracing::warn!(
+                "telegram.waits update={id} error={}; it is handed in again",
+                error.message()
+            );
         }
         tokio::time::sleep(error.retry_after().unwrap_or(TRY_AGAIN)).await;
     }
@@ -142,7 +179,10 @@ fn is_webhook(failure: &Failure) -> bool {
 }
 
 fn may_succeed(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Temporary | ErrorKind::Cancelled | ErrorKind::Unknown)
+    matches!(
+        error.kind(),
+        ErrorKind::Temporary | ErrorKind::Cancelled | ErrorKind::Unknown
+    )
 }
 
 /// Says once what is wrong, and waits longer each time.
@@ -172,7 +212,9 @@ impl Trouble<'_> {
         self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         let pause = self.pause.max(failure.retry_after.unwrap_or_default());
         let hint = match failure.why {
-            Why::Conflict if is_webhook(failure) => "; somebody set it while bub runs: it is removed",
+            Why::Conflict if is_webhook(failure) => {
+                "; somebody set it while bub runs: it is removed"
+            }
             Why::Conflict => {
                 "; another program asks for the updates of this bot: end it, or use another token"
             }
@@ -180,7 +222,10 @@ impl Trouble<'_> {
         };
         let text = format!("{}{hint}", failure.text);
         if self.said.as_ref() != Some(&failure.why) {
-            tracing::error!("telegram.poll_failed error={text}; again in {} s", pause.as_secs());
+            tracing::error!(
+                "telegram.poll_failed error={text}; again in {} s",
+                pause.as_secs()
+            );
             self.said = Some(failure.why.clone());
         }
         *lock(&self.bot.trouble) = Some(text);

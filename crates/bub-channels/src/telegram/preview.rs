@@ -1,6 +1,9 @@
 //! An answer that is seen to grow: one message, edited now and then, until the reply takes its place.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use std::{
     collections::HashMap,
@@ -50,7 +53,13 @@ impl Previews {
 
     /// Notes that a reply stands where the preview stood: the next one has to find a place of its own.
     pub(super) fn used(bot: &Bot, inbound_id: &str) {
-        bot.progress.note(&key(inbound_id), Sent { parts: 1, first: None });
+        bot.progress.note(
+            &key(inbound_id),
+            Sent {
+                parts: 1,
+                first: None,
+            },
+        );
     }
 }
 
@@ -61,24 +70,39 @@ fn key(inbound_id: &str) -> String {
 
 /// Adds to the answer to a message, and shows it when it is time.
 pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
-    let Some(delivery) = message.slot::<Delivery>() else { return };
+    let Some(delivery) = message.slot::<Delivery>() else {
+        return;
+    };
     if !bot.options.stream || !bot.options.is_auto || spoken::is_noted() {
         return;
     }
-    let Ok(route) = Route::of(message) else { return };
+    let Ok(route) = Route::of(message) else {
+        return;
+    };
     let preview = {
         let mut previews = lock(&bot.previews.0);
         if previews.len() >= MOST && !previews.contains_key(&delivery.inbound_id) {
             return;
         }
         let new = || {
-            let text = Text { so_far: String::new(), since: Instant::now(), shown: None };
+            let text = Text {
+                so_far: String::new(),
+                since: Instant::now(),
+                shown: None,
+            };
             watch(bot, &delivery.inbound_id, message);
             // The process before this may have shown something.
             let shown = bot.progress.get(&key(&delivery.inbound_id)).first;
-            Arc::new(Preview { text: Mutex::new(text), message: Turn::new((shown, String::new())) })
+            Arc::new(Preview {
+                text: Mutex::new(text),
+                message: Turn::new((shown, String::new())),
+            })
         };
-        Arc::clone(previews.entry(delivery.inbound_id.clone()).or_insert_with(new))
+        Arc::clone(
+            previews
+                .entry(delivery.inbound_id.clone())
+                .or_insert_with(new),
+        )
     };
     let due = {
         let mut text = lock(&preview.text);
@@ -94,13 +118,27 @@ pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
         })
     };
     if let Some(text) = due {
-        tokio::spawn(show(Arc::clone(bot), preview, text, route, delivery.inbound_id.clone()));
+        tokio::spawn(show(
+            Arc::clone(bot),
+            preview,
+            text,
+            route,
+            delivery.inbound_id.clone(),
+        ));
     }
 }
 
 /// Shows how far an answer has come, if there is room for that now. Nothing depends on it.
-async fn show(bot: Arc<Bot>, preview: Arc<Preview>, text: String, route: Route, inbound_id: String) {
-    let Ok(mut message) = preview.message.try_lock() else { return };
+async fn show(
+    bot: Arc<Bot>,
+    preview: Arc<Preview>,
+    text: String,
+    route: Route,
+    inbound_id: String,
+) {
+    let Ok(mut message) = preview.message.try_lock() else {
+        return;
+    };
     let (shown, standing) = &mut *message;
     // The reply may have come meanwhile.
     if !lock(&bot.previews.0).contains_key(&inbound_id) {
@@ -108,7 +146,11 @@ async fn show(bot: Arc<Bot>, preview: Arc<Preview>, text: String, route: Route, 
     }
     let text = bot.options.redactor.redact(&text);
     // Of one that is longer than a message, the beginning.
-    let Some(part) = html::render(&text).into_iter().next().filter(|part| part.html != *standing) else {
+    let Some(part) = html::render(&text)
+        .into_iter()
+        .next()
+        .filter(|part| part.html != *standing)
+    else {
         return;
     };
     if !bot.limiter.try_now(route.place.chat) {
@@ -132,11 +174,18 @@ async fn show(bot: Arc<Bot>, preview: Arc<Preview>, text: String, route: Route, 
             *standing = part.html;
             if shown.is_none() {
                 *shown = sent["message_id"].as_i64();
-                bot.progress.note(&key(&inbound_id), Sent { parts: 0, first: *shown });
+                bot.progress.note(
+                    &key(&inbound_id),
+                    Sent {
+                        parts: 0,
+                        first: *shown,
+                    },
+                );
             }
         }
         Err(failure) if failure.why == Why::Flood => {
-            bot.limiter.flooded(route.place.chat, failure.retry_after.unwrap_or_default());
+            bot.limiter
+                .flooded(route.place.chat, failure.retry_after.unwrap_or_default());
         }
         Err(failure) => tracing::debug!("telegram.preview_failed error={}", failure.text),
     }
@@ -144,7 +193,9 @@ async fn show(bot: Arc<Bot>, preview: Arc<Preview>, text: String, route: Route, 
 
 /// When the turn ends without a reply in its place, the preview goes.
 fn watch(bot: &Arc<Bot>, inbound_id: &str, message: &Envelope) {
-    let (Some(ticket), Ok(route)) = (message.slot::<Ticket>(), Route::of(message)) else { return };
+    let (Some(ticket), Ok(route)) = (message.slot::<Ticket>(), Route::of(message)) else {
+        return;
+    };
     let (bot, inbound_id) = (Arc::clone(bot), inbound_id.to_owned());
     tokio::spawn(async move {
         if matches!(ticket.settled().await, Outcome::Done { replies: 1.. }) {

@@ -48,7 +48,10 @@ struct Known {
 
 impl Progress {
     pub(super) fn new(home: &Path) -> Self {
-        Self { path: home.join("telegram").join("sent.jsonl"), known: Mutex::default() }
+        Self {
+            path: home.join("telegram").join("sent.jsonl"),
+            known: Mutex::default(),
+        }
     }
 
     pub(super) fn get(&self, id: &str) -> Sent {
@@ -107,7 +110,13 @@ impl Known {
             return self.rewrite(path);
         }
         if self.file.is_none() {
-            self.file = Some(OpenOptions::new().append(true).create(true).mode(0o600).open(path)?);
+            self.file = Some(
+                OpenOptions::new()
+                    .append(true)
+                    .create(true)
+                    .mode(0o600)
+                    .open(path)?,
+            );
         }
         if let Some(file) = &mut self.file {
             file.write_all(format!("{line}\n").as_bytes())?;
@@ -118,17 +127,31 @@ impl Known {
 
     fn rewrite(&mut self, path: &Path) -> io::Result<()> {
         if let Some(directory) = path.parent() {
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)?;
         }
         let mut text = Vec::new();
         for id in &self.order {
             let sent = self.sent.get(id).cloned().unwrap_or_default();
-            serde_json::to_writer(&mut text, &Line { id: id.clone(), sent })?;
+            serde_json::to_writer(
+                &mut text,
+                &Line {
+                    id: id.clone(),
+                    sent,
+                },
+            )?;
             text.push(b'\n');
         }
         let new = path.with_extension("new");
         let _ = std::fs::remove_file(&new);
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?.write_all(&text)?;
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&new)?
+            .write_all(&text)?;
         std::fs::rename(&new, path)?;
         (self.file, self.lines) = (None, self.order.len());
         Ok(())

@@ -1,6 +1,9 @@
 //! Where a message belongs: its chat and topic, and what it answers. Travels with a message to its replies.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use bub_kernel::{Envelope, Error, Result};
 use serde_json::{Map, Value, json};
@@ -55,13 +58,21 @@ pub(super) struct Button {
 
 impl Route {
     pub(super) fn new(place: Place) -> Self {
-        Self { place, message_id: None, is_quoted: false, button: None }
+        Self {
+            place,
+            message_id: None,
+            is_quoted: false,
+            button: None,
+        }
     }
 
     /// As the field of a message.
     pub(super) fn put_on(&self, message: &mut Envelope) {
         let mut route = Map::new();
-        for (name, value) in [("thread", self.place.thread), ("message_id", self.message_id)] {
+        for (name, value) in [
+            ("thread", self.place.thread),
+            ("message_id", self.message_id),
+        ] {
             if let Some(value) = value {
                 route.insert(name.to_owned(), value.into());
             }
@@ -69,9 +80,16 @@ impl Route {
         if self.is_quoted {
             route.insert("is_quoted".to_owned(), true.into());
         }
-        if let Some(Button { query, message_id, text }) = &self.button {
-            route
-                .insert("button".to_owned(), json!({"query": query, "message_id": message_id, "text": text}));
+        if let Some(Button {
+            query,
+            message_id,
+            text,
+        }) = &self.button
+        {
+            route.insert(
+                "button".to_owned(),
+                json!({"query": query, "message_id": message_id, "text": text}),
+            );
         }
         message.set(ROUTE, route);
     }
@@ -80,7 +98,9 @@ impl Route {
     pub(super) fn of(message: &Envelope) -> Result<Self> {
         let chat = message.chat_id().unwrap_or_default();
         let chat = chat.trim().parse().map_err(|_| {
-            Error::invalid_input(format!("`{chat}` is no chat of Telegram: its id is a number"))
+            Error::invalid_input(format!(
+                "`{chat}` is no chat of Telegram: its id is a number"
+            ))
         })?;
         let route = message.field(ROUTE).cloned().unwrap_or_default();
         let number = |name: &str| route[name].as_i64();
@@ -91,7 +111,10 @@ impl Route {
             text: button["text"].as_str().unwrap_or_default().to_owned(),
         });
         Ok(Self {
-            place: Place { chat, thread: number("thread") },
+            place: Place {
+                chat,
+                thread: number("thread"),
+            },
             message_id: number("message_id"),
             is_quoted: route["is_quoted"] == true,
             button,

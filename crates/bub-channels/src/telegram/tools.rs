@@ -9,8 +9,8 @@ use std::{
 };
 
 use bub_kernel::{
-    ChannelMessage, Envelope, Error, ErrorKind, FrameworkRef, MediaItem, MediaKind, PluginContext, Result,
-    Role, State, ToolContext, ToolSpec,
+    ChannelMessage, Envelope, Error, ErrorKind, FrameworkRef, MediaItem, MediaKind, PluginContext,
+    Result, Role, State, ToolContext, ToolSpec,
     tool::{Arguments, FunctionTool, Parameter, schema},
 };
 use serde_json::{Value, json};
@@ -34,15 +34,24 @@ const MOST_FILE: u64 = 50 * 1024 * 1024;
 
 /// Adds the tools.
 pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
-    let chat =
-        || Parameter::new::<Option<i64>>("chat_id", "Another chat than this one; for owners only.", true);
+    let chat = || {
+        Parameter::new::<Option<i64>>(
+            "chat_id",
+            "Another chat than this one; for owners only.",
+            true,
+        )
+    };
     let send = spec(
         "telegram.send",
         "Send a message or a file on Telegram, now, beside the reply: to this chat, or to another. Returns its message_id. \
          After it, the final text is not sent to this chat.",
         vec![
             Parameter::new::<Option<String>>("text", "The text, in Markdown.", true),
-            Parameter::new::<Option<String>>("file", "The path of a file to send, in the workspace.", true),
+            Parameter::new::<Option<String>>(
+                "file",
+                "The path of a file to send, in the workspace.",
+                true,
+            ),
             chat(),
             Parameter::new::<Option<i64>>("thread_id", "The topic in that other chat.", true),
         ],
@@ -51,7 +60,11 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
         "telegram.edit",
         "Change the text of a message that you sent on Telegram.",
         vec![
-            Parameter::new::<i64>("message_id", "The message, as telegram.send returned it.", false),
+            Parameter::new::<i64>(
+                "message_id",
+                "The message, as telegram.send returned it.",
+                false,
+            ),
             Parameter::new::<String>("text", "The new text, in Markdown.", false),
             chat(),
         ],
@@ -60,8 +73,16 @@ pub(crate) fn register(context: &PluginContext<'_>, bot: &Arc<Bot>) {
         "telegram.react",
         "React to a message on Telegram with an emoji such as 👍 ❤ 🔥 👏 😁 🎉 🤔 👀; an empty text takes the reaction back.",
         vec![
-            Parameter::new::<String>("emoji", "One emoji that the platform offers as a reaction.", false),
-            Parameter::new::<Option<i64>>("message_id", "The message; without it the one you answer.", true),
+            Parameter::new::<String>(
+                "emoji",
+                "One emoji that the platform offers as a reaction.",
+                false,
+            ),
+            Parameter::new::<Option<i64>>(
+                "message_id",
+                "The message; without it the one you answer.",
+                true,
+            ),
             chat(),
         ],
     );
@@ -101,14 +122,28 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         return Err(arguments.error());
     };
     let (chat, is_own) = target(&context.state, chat)?;
-    let text = bot.options.redactor.redact(&text.unwrap_or_default()).into_owned();
-    let file = file.map(|file| readable(&context.state, &file)).transpose()?;
+    let text = bot
+        .options
+        .redactor
+        .redact(&text.unwrap_or_default())
+        .into_owned();
+    let file = file
+        .map(|file| readable(&context.state, &file))
+        .transpose()?;
     if text.trim().is_empty() && file.is_none() {
-        return Err(Error::invalid_input("there is nothing to send: give `text` or `file`"));
+        return Err(Error::invalid_input(
+            "there is nothing to send: give `text` or `file`",
+        ));
     }
     let place = Place { chat, thread };
-    let session = context.state.get_str("session_id").filter(|_| is_own).unwrap_or_else(|| place.session());
-    let mut message: Envelope = ChannelMessage::new(session, NAME, text).chat_id(chat.to_string()).into();
+    let session = context
+        .state
+        .get_str("session_id")
+        .filter(|_| is_own)
+        .unwrap_or_else(|| place.session());
+    let mut message: Envelope = ChannelMessage::new(session, NAME, text)
+        .chat_id(chat.to_string())
+        .into();
     if !is_own || thread.is_some() {
         Route::new(place).put_on(&mut message);
     }
@@ -118,7 +153,10 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     message.put_slot(Arc::new(ByTool));
     let (note, delivered) = bot.notes.open();
     message.set(NOTE, note.as_str());
-    let router = context.state.slot::<FrameworkRef>().and_then(|framework| framework.get()?.router());
+    let router = context
+        .state
+        .slot::<FrameworkRef>()
+        .and_then(|framework| framework.get()?.router());
     let is_taken = match router {
         Some(router) => router.dispatch(&message).await?,
         None => false,
@@ -145,7 +183,8 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     let message_id = arguments.take::<i64>("message_id", None);
     let text = arguments.take::<String>("text", None);
     let chat = arguments.take::<Option<i64>>("chat_id", None);
-    let (Some(message_id), Some(text), Some(chat), true) = (message_id, text, chat, arguments.are_fine())
+    let (Some(message_id), Some(text), Some(chat), true) =
+        (message_id, text, chat, arguments.are_fine())
     else {
         return Err(arguments.error());
     };
@@ -169,13 +208,17 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
     let emoji = arguments.take::<String>("emoji", None);
     let message_id = arguments.take::<Option<i64>>("message_id", None);
     let chat = arguments.take::<Option<i64>>("chat_id", None);
-    let (Some(emoji), Some(message_id), Some(chat), true) = (emoji, message_id, chat, arguments.are_fine())
+    let (Some(emoji), Some(message_id), Some(chat), true) =
+        (emoji, message_id, chat, arguments.are_fine())
     else {
         return Err(arguments.error());
     };
     let (chat, is_own) = target(&context.state, chat)?;
-    let answered =
-        || Current::get().filter(|_| is_own).and_then(|turn| turn.route()?.get("message_id")?.as_i64());
+    let answered = || {
+        Current::get()
+            .filter(|_| is_own)
+            .and_then(|turn| turn.route()?.get("message_id")?.as_i64())
+    };
     let message_id = message_id
         .or_else(answered)
         .ok_or_else(|| Error::invalid_input("which message? give `message_id`"))?;
@@ -193,12 +236,19 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
 /// The chat that is meant, and whether it is the one of the turn.
 fn target(state: &State, chat: Option<i64>) -> Result<(i64, bool)> {
     let sender = state.sender();
-    let own = (sender.channel == NAME).then(|| sender.chat_id.parse::<i64>().ok()).flatten();
+    let own = (sender.channel == NAME)
+        .then(|| sender.chat_id.parse::<i64>().ok())
+        .flatten();
     match chat.or(own) {
-        None => Err(Error::invalid_input("which chat? give `chat_id`: this conversation is not on Telegram")),
+        None => Err(Error::invalid_input(
+            "which chat? give `chat_id`: this conversation is not on Telegram",
+        )),
         Some(chat) if Some(chat) == own => Ok((chat, true)),
         Some(chat) if sender.role == Role::Owner => Ok((chat, false)),
-        Some(_) => Err(Error::new(ErrorKind::Tool, "only an owner may reach other chats than this one")),
+        Some(_) => Err(Error::new(
+            ErrorKind::Tool,
+            "only an owner may reach other chats than this one",
+        )),
     }
 }
 
@@ -206,8 +256,13 @@ fn target(state: &State, chat: Option<i64>) -> Result<(i64, bool)> {
 fn readable(state: &State, file: &str) -> Result<PathBuf> {
     let workspace = PathBuf::from(state.get_str("_runtime_workspace").unwrap_or_default());
     let wrong = |why: String| Error::new(ErrorKind::Tool, format!("cannot send `{file}`: {why}"));
-    let path = workspace.join(file).canonicalize().map_err(|error| wrong(error.to_string()))?;
-    let is_inside = workspace.canonicalize().is_ok_and(|workspace| path.starts_with(workspace));
+    let path = workspace
+        .join(file)
+        .canonicalize()
+        .map_err(|error| wrong(error.to_string()))?;
+    let is_inside = workspace
+        .canonicalize()
+        .is_ok_and(|workspace| path.starts_with(workspace));
     if !is_inside && state.sender().role != Role::Owner {
         return Err(wrong("it is not in the workspace".to_owned()));
     }
@@ -222,7 +277,11 @@ fn readable(state: &State, file: &str) -> Result<PathBuf> {
 
 /// A file as part of a message. Only its place is written down, so that the journal stays small.
 fn item(path: &Path) -> MediaItem {
-    let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let ending = path
+        .extension()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_ascii_lowercase();
     let (kind, mime) = match ending.as_str() {
         "png" => (MediaKind::Image, "image/png"),
         "jpg" | "jpeg" => (MediaKind::Image, "image/jpeg"),

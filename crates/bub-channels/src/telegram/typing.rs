@@ -36,7 +36,12 @@ struct Turn {
 impl Turn {
     fn begin(bot: Arc<Bot>, place: Place) -> Self {
         let mut typing = lock(&bot.typing.0);
-        let new = || (0, tokio::spawn(keep_typing(Arc::clone(&bot), place)).abort_handle());
+        let new = || {
+            (
+                0,
+                tokio::spawn(keep_typing(Arc::clone(&bot), place)).abort_handle(),
+            )
+        };
         typing.entry(place).or_insert_with(new).0 += 1;
         drop(typing);
         Self { bot, place }
@@ -46,7 +51,9 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let mut typing = lock(&self.bot.typing.0);
-        let Some((count, task)) = typing.get_mut(&self.place) else { return };
+        let Some((count, task)) = typing.get_mut(&self.place) else {
+            return;
+        };
         *count -= 1;
         if *count == 0 {
             task.abort();
@@ -76,7 +83,11 @@ pub(super) struct Scope {
 
 impl Scope {
     pub(super) fn new(bot: &Arc<Bot>, place: Place) -> Self {
-        Self { bot: Arc::clone(bot), place, turn: None }
+        Self {
+            bot: Arc::clone(bot),
+            place,
+            turn: None,
+        }
     }
 }
 

@@ -23,7 +23,12 @@ pub(super) struct Refusal {
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), headers: Vec::new() }
+        Self {
+            status,
+            code,
+            message: message.into(),
+            headers: Vec::new(),
+        }
     }
 
     /// Says when to come again.
@@ -57,7 +62,9 @@ pub(super) fn plain(status: StatusCode, body: &Value) -> Answer {
 pub(super) fn about(id: &str, progress: &Progress, waiting: Option<Waiting>) -> Answer {
     let status = match progress {
         Progress::Pending => StatusCode::ACCEPTED,
-        Progress::Answered(outbounds) if failure(outbounds).is_some() => StatusCode::INTERNAL_SERVER_ERROR,
+        Progress::Answered(outbounds) if failure(outbounds).is_some() => {
+            StatusCode::INTERNAL_SERVER_ERROR
+        }
         Progress::Answered(_) | Progress::Delivered | Progress::Dropped(_) => StatusCode::OK,
     };
     let (body, progress) = (describe(id, progress), progress.clone());
@@ -73,7 +80,9 @@ pub(super) fn describe(id: &str, progress: &Progress) -> Value {
     let outbounds = match progress {
         Progress::Pending => return json!({"id": id, "status": "accepted"}),
         Progress::Delivered => return json!({"id": id, "status": "delivered"}),
-        Progress::Dropped(reason) => return json!({"id": id, "status": "dropped", "reason": reason}),
+        Progress::Dropped(reason) => {
+            return json!({"id": id, "status": "dropped", "reason": reason});
+        }
         Progress::Answered(outbounds) => outbounds,
     };
     let values: Vec<_> = outbounds.iter().map(Outbound::value).collect();
@@ -82,7 +91,11 @@ pub(super) fn describe(id: &str, progress: &Progress) -> Value {
         return json!({"id": id, "status": "failed", "error": error, "outbounds": values});
     }
     let is_said = |outbound: &&Outbound| !outbound.is_question();
-    let reply: Vec<_> = outbounds.iter().filter(is_said).map(Outbound::content).collect();
+    let reply: Vec<_> = outbounds
+        .iter()
+        .filter(is_said)
+        .map(Outbound::content)
+        .collect();
     json!({"id": id, "status": "answered", "reply": reply.join("\n"), "outbounds": values})
 }
 
@@ -103,7 +116,10 @@ fn json_answer(status: StatusCode, body: &Value, written: impl Fn() + Send + 'st
     });
     let mut answer = Response::new(body.boxed_unsync());
     *answer.status_mut() = status;
-    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     answer.headers_mut().insert(header::CONTENT_LENGTH, length);
     answer
 }

@@ -46,7 +46,12 @@ impl Callbacks {
     }
 
     /// Posts a reply once; the outbox tries again when the error says that it may.
-    pub(super) async fn post(&self, url: &str, inbound_id: Option<&str>, outbound: &Outbound) -> Result<()> {
+    pub(super) async fn post(
+        &self,
+        url: &str,
+        inbound_id: Option<&str>,
+        outbound: &Outbound,
+    ) -> Result<()> {
         // The settings may have changed since the message was accepted.
         check(url, &self.hosts).map_err(Error::config)?;
         let url = Url::parse(url)?;
@@ -73,7 +78,8 @@ impl Callbacks {
     async fn client(&self, url: &Url) -> Result<&Client> {
         let is_secure = url.scheme() == "https";
         let cell = if is_secure { &self.secure } else { &self.plain };
-        cell.get_or_try_init(|| async { self.build(is_secure) }).await
+        cell.get_or_try_init(|| async { self.build(is_secure) })
+            .await
     }
 
     fn build(&self, is_secure: bool) -> Result<Client> {
@@ -91,20 +97,24 @@ impl Callbacks {
         if !is_secure {
             builder = builder.tls_certs_only([]);
         }
-        builder
-            .build()
-            .map_err(|error| Error::config(format!("no client for callbacks: {}", innermost(&error))))
+        builder.build().map_err(|error| {
+            Error::config(format!("no client for callbacks: {}", innermost(&error)))
+        })
     }
 }
 
 /// Checks a URL as far as that goes without looking up its name; returns it in its normal form.
 pub(super) fn check(url: &str, hosts: &[String]) -> Result<String, String> {
-    let url = Url::parse(url.trim()).map_err(|error| format!("`callback_url` is no URL: {error}"))?;
+    let url =
+        Url::parse(url.trim()).map_err(|error| format!("`callback_url` is no URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err("`callback_url` must begin with http: or https:".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("`callback_url` must not have a user or password in it; callbacks are signed".to_owned());
+        return Err(
+            "`callback_url` must not have a user or password in it; callbacks are signed"
+                .to_owned(),
+        );
     }
     let host = url.host_str().unwrap_or_default();
     let is_private = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
@@ -118,7 +128,12 @@ pub(super) fn check(url: &str, hosts: &[String]) -> Result<String, String> {
 }
 
 fn is_allowed(hosts: &[String], host: &str) -> bool {
-    let plain = |text: &str| text.trim().trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
+    let plain = |text: &str| {
+        text.trim()
+            .trim_matches(['[', ']'])
+            .trim_end_matches('.')
+            .to_ascii_lowercase()
+    };
     let host = plain(host);
     hosts.iter().any(|allowed| plain(allowed) == host)
 }
@@ -131,16 +146,30 @@ fn judge(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
         Err(error) => {
             let cause = innermost(&error);
             let is_refused = cause.downcast_ref::<Refused>().is_some();
-            let kind = if is_refused { ErrorKind::Config } else { ErrorKind::Temporary };
-            let text = if error.is_timeout() { "no answer in time".to_owned() } else { cause.to_string() };
-            return Err(Error::new(kind, format!("the callback to {host} failed: {text}")));
+            let kind = if is_refused {
+                ErrorKind::Config
+            } else {
+                ErrorKind::Temporary
+            };
+            let text = if error.is_timeout() {
+                "no answer in time".to_owned()
+            } else {
+                cause.to_string()
+            };
+            return Err(Error::new(
+                kind,
+                format!("the callback to {host} failed: {text}"),
+            ));
         }
     };
     let status = response.status();
     if status.is_success() {
         return Ok(());
     }
-    let text = format!("the callback to {host} was answered with {}", status.as_u16());
+    let text = format!(
+        "the callback to {host} was answered with {}",
+        status.as_u16()
+    );
     if !(status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)) {
         return Err(Error::invalid_input(text));
     }
@@ -155,7 +184,9 @@ fn judge(url: &Url, sent: reqwest::Result<Response>) -> Result<()> {
     })
 }
 
-fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+fn innermost<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> &'a (dyn std::error::Error + 'static) {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -165,11 +196,13 @@ fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::
 
 fn hex(bytes: &[u8]) -> String {
     use fmt::Write;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 /// Looks up names, and lets through to the public internet and to what is allowed beside it. The connection goes to

@@ -49,11 +49,17 @@ impl Events {
                 Stage::Growing => events.next().await,
                 Stage::Ended => return None,
             };
-            Some((Ok::<_, Infallible>(Frame::data(Bytes::from(text))), (events, stage)))
+            Some((
+                Ok::<_, Infallible>(Frame::data(Bytes::from(text))),
+                (events, stage),
+            ))
         });
         let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
         let headers = answer.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream"),
+        );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         answer
     }
@@ -90,7 +96,11 @@ impl Events {
 
     fn last(&self, progress: &Progress) -> String {
         let data = describe(self.exchange.id(), progress);
-        let name = if data.get("error").is_some() { "error" } else { "final" };
+        let name = if data.get("error").is_some() {
+            "error"
+        } else {
+            "final"
+        };
         event(name, &data)
     }
 }

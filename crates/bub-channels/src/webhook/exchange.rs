@@ -80,11 +80,17 @@ impl Outbound {
             }
         }
         let reply_id = reply_id.unwrap_or_default().to_owned();
-        Self { reply_id, value: Arc::new(value) }
+        Self {
+            reply_id,
+            value: Arc::new(value),
+        }
     }
 
     pub(super) fn content(&self) -> &str {
-        self.value.get("content").and_then(Value::as_str).unwrap_or_default()
+        self.value
+            .get("content")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
     }
 
     pub(super) fn is_error(&self) -> bool {
@@ -160,8 +166,9 @@ impl Exchanges {
     /// Adds a reply, once.
     pub(super) fn add(&self, exchange: &Exchange, outbound: &Outbound) {
         let is_new = exchange.outbounds.send_if_modified(|all| {
-            let repeats =
-                |known: &Outbound| !known.reply_id.is_empty() && known.reply_id == outbound.reply_id;
+            let repeats = |known: &Outbound| {
+                !known.reply_id.is_empty() && known.reply_id == outbound.reply_id
+            };
             let is_new = !all.iter().any(repeats);
             if is_new {
                 all.push(outbound.clone());
@@ -182,7 +189,9 @@ impl Exchanges {
 
     /// How far an exchange has come, and the same of the one it joined.
     pub(super) fn progress(&self, exchange: &Arc<Exchange>) -> Progress {
-        self.answered(exchange).now_or_never().unwrap_or(Progress::Pending)
+        self.answered(exchange)
+            .now_or_never()
+            .unwrap_or(Progress::Pending)
     }
 
     /// Waits for the end of an exchange. One whose first request is not known ends with its first reply.
@@ -216,7 +225,9 @@ impl Exchanges {
         // An exchange is named once, here.
         let _ = exchange.id.set(id.to_owned());
         known.by_id.insert(id.to_owned(), Arc::clone(&exchange));
-        known.order.push_back((Instant::now(), Arc::clone(&exchange)));
+        known
+            .order
+            .push_back((Instant::now(), Arc::clone(&exchange)));
         self.forget(known);
         exchange
     }
@@ -224,12 +235,16 @@ impl Exchanges {
     fn forget(&self, known: &mut Known) {
         // Those that somebody waits for are passed over, each once.
         for _ in 0..known.order.len() {
-            let Some((since, _)) = known.order.front() else { return };
+            let Some((since, _)) = known.order.front() else {
+                return;
+            };
             let is_too_much = known.order.len() > self.most || known.bytes > self.most_bytes;
             if !is_too_much && since.elapsed() < self.longest {
                 return;
             }
-            let Some((_, oldest)) = known.order.pop_front() else { return };
+            let Some((_, oldest)) = known.order.pop_front() else {
+                return;
+            };
             if *oldest.waiting.borrow() > 0 {
                 known.order.push_back((Instant::now(), oldest));
                 continue;
@@ -289,7 +304,9 @@ impl Exchange {
 
     /// Whether it is about another message than the one of this fingerprint.
     pub(super) fn differs(&self, fingerprint: u64) -> bool {
-        self.fingerprint.get().is_some_and(|own| *own != fingerprint)
+        self.fingerprint
+            .get()
+            .is_some_and(|own| *own != fingerprint)
     }
 
     /// Takes over what a request knows.
@@ -323,7 +340,12 @@ impl Exchange {
     /// Waits until a reply is written to the connection of somebody who waits; `false` when nobody does.
     pub(super) async fn claimed(&self, outbound: &Outbound) -> bool {
         let is_it = |known: &Outbound| known.reply_id == outbound.reply_id;
-        let place = self.outbounds.borrow().iter().position(is_it).map_or(usize::MAX, |at| at + 1);
+        let place = self
+            .outbounds
+            .borrow()
+            .iter()
+            .position(is_it)
+            .map_or(usize::MAX, |at| at + 1);
         let (mut written, mut waiting) = (self.written.subscribe(), self.waiting.subscribe());
         loop {
             let is_awaited = *waiting.borrow_and_update() > 0;
@@ -338,7 +360,9 @@ impl Exchange {
 
     /// Whether a reply is missing, or the turn goes on after this one.
     async fn has_more_to_come(&self) -> bool {
-        let Some(ticket) = self.ticket.get().filter(|ticket| !ticket.is_duplicate()) else { return false };
+        let Some(ticket) = self.ticket.get().filter(|ticket| !ticket.is_duplicate()) else {
+            return false;
+        };
         let expected = match tokio::time::timeout(SETTLE_DEADLINE, ticket.settled()).await {
             Ok(Outcome::Done { replies }) => usize::try_from(replies).unwrap_or(usize::MAX),
             Ok(Outcome::Joined { .. } | Outcome::Dropped { .. }) => 0,
@@ -356,7 +380,9 @@ impl Exchange {
 
     /// Listens to the growing answer.
     pub(super) fn listen(&self) -> broadcast::Receiver<String> {
-        self.deltas.get_or_init(|| broadcast::Sender::new(DELTAS)).subscribe()
+        self.deltas
+            .get_or_init(|| broadcast::Sender::new(DELTAS))
+            .subscribe()
     }
 
     /// The same, when it is wanted.
@@ -365,7 +391,11 @@ impl Exchange {
     }
 
     fn bytes(&self) -> usize {
-        self.outbounds.borrow().iter().map(|outbound| outbound.content().len()).sum()
+        self.outbounds
+            .borrow()
+            .iter()
+            .map(|outbound| outbound.content().len())
+            .sum()
     }
 }
 
@@ -376,13 +406,17 @@ impl Waiting {
     /// The answer about an exchange goes to its connection.
     pub(super) fn write(&self, progress: &Progress) {
         if let Progress::Answered(outbounds) = progress {
-            self.0.written.send_modify(|count| *count = outbounds.len().max(*count));
+            self.0
+                .written
+                .send_modify(|count| *count = outbounds.len().max(*count));
         }
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.waiting.send_modify(|count| *count = count.saturating_sub(1));
+        self.0
+            .waiting
+            .send_modify(|count| *count = count.saturating_sub(1));
     }
 }

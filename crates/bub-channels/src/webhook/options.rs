@@ -74,7 +74,9 @@ impl WebhookOptions {
         };
         let connections = size(settings.get(&core::WEBHOOK_CONNECTIONS));
         Self {
-            token: settings.get(&core::WEBHOOK_TOKEN).filter(|token| !token.expose().is_empty()),
+            token: settings
+                .get(&core::WEBHOOK_TOKEN)
+                .filter(|token| !token.expose().is_empty()),
             listen: settings.get(&core::WEBHOOK_LISTEN),
             role,
             body_limit: size(settings.get(&core::WEBHOOK_BODY_LIMIT)),

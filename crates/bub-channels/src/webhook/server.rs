@@ -72,9 +72,16 @@ impl Gate {
     }
 
     fn admits(&self, headers: &HeaderMap) -> bool {
-        let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes).unwrap_or_default();
-        let token = given.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-        token.is_some_and(|(_, token)| hmac::verify(&self.key, token.trim_ascii(), self.tag.as_ref()).is_ok())
+        let given = headers
+            .get(header::AUTHORIZATION)
+            .map(HeaderValue::as_bytes)
+            .unwrap_or_default();
+        let token = given
+            .split_at_checked(7)
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+        token.is_some_and(|(_, token)| {
+            hmac::verify(&self.key, token.trim_ascii(), self.tag.as_ref()).is_ok()
+        })
     }
 }
 
@@ -87,7 +94,14 @@ impl Server {
         hurry: CancellationToken,
     ) -> Result<Self> {
         let (gate, waiting) = (Gate::new(token)?, Arc::new(Semaphore::new(options.waiting)));
-        Ok(Self { options, handler, exchanges, hurry, gate, waiting })
+        Ok(Self {
+            options,
+            handler,
+            exchanges,
+            hurry,
+            gate,
+            waiting,
+        })
     }
 
     /// Accepts connections until `stop` fires, and then serves those there are to their end.
@@ -134,8 +148,12 @@ impl Server {
             async move { Ok::<_, Infallible>(server.request(request).await) }
         });
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(self.options.read_timeout);
-        builder.max_header_size(HEAD_LIMIT).max_buf_size(HEAD_LIMIT * 2);
+        builder
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.options.read_timeout);
+        builder
+            .max_header_size(HEAD_LIMIT)
+            .max_buf_size(HEAD_LIMIT * 2);
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
@@ -156,17 +174,23 @@ impl Server {
         let mut answer = answer.unwrap_or_else(Refusal::answer);
         if !body.is_end_stream() {
             // A client that still sends would not read the answer: what it sends is taken, for a while, and forgotten.
-            answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            answer
+                .headers_mut()
+                .insert(header::CONNECTION, HeaderValue::from_static("close"));
             let patience = self.options.read_timeout;
-            tokio::spawn(timeout(patience, async move { while let Some(Ok(_)) = body.frame().await {} }));
+            tokio::spawn(timeout(patience, async move {
+                while let Some(Ok(_)) = body.frame().await {}
+            }));
         }
         answer
     }
 
     async fn route(&self, parts: &Parts, body: &mut Incoming) -> Result<Answer, Refusal> {
         let path = parts.uri.path();
-        let id =
-            path.strip_prefix(MESSAGES).and_then(|rest| rest.strip_prefix('/')).filter(|id| !id.is_empty());
+        let id = path
+            .strip_prefix(MESSAGES)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .filter(|id| !id.is_empty());
         let allowed = match (path, id) {
             (MESSAGES, _) => Method::POST,
             (HEALTH, _) | (_, Some(_)) => Method::GET,
@@ -181,9 +205,12 @@ impl Server {
         // Load balancers like to ask for the head only.
         if parts.method != allowed && (path, &parts.method) != (HEALTH, &Method::HEAD) {
             let text = format!("use {allowed} here");
-            let value = HeaderValue::from_str(allowed.as_str()).unwrap_or(HeaderValue::from_static("GET"));
-            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
-                .header(header::ALLOW, value));
+            let value =
+                HeaderValue::from_str(allowed.as_str()).unwrap_or(HeaderValue::from_static("GET"));
+            return Err(
+                Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", text)
+                    .header(header::ALLOW, value),
+            );
         }
         if path == HEALTH {
             return Ok(plain(StatusCode::OK, &json!({"status": "ok"})));
@@ -220,7 +247,13 @@ impl Server {
             Reply::Sync | Reply::Stream => Some(self.may_wait()?),
             Reply::Callback | Reply::None => None,
         };
-        let Submission { reply, callback_url, fingerprint, ticket, mut message } = submission;
+        let Submission {
+            reply,
+            callback_url,
+            fingerprint,
+            ticket,
+            mut message,
+        } = submission;
         let begun = self.exchanges.begin();
         begun.posted(Arc::clone(&ticket), fingerprint, callback_url);
         let waiting = permit.as_ref().map(|_| begun.wait());
@@ -231,23 +264,48 @@ impl Server {
         let accepted = accepted.unwrap_or_else(|error| Err(Error::unknown(error.to_string())));
         accepted.map_err(|error| self.not_accepted(&error))?;
         let Some(id) = ticket.inbound_id() else {
-            return Err(self.not_accepted(&Error::unknown("the message was accepted without an id")));
+            return Err(
+                self.not_accepted(&Error::unknown("the message was accepted without an id"))
+            );
         };
         let exchange = self.exchanges.name(Arc::clone(&begun), id);
         if exchange.differs(fingerprint) {
             let text = "another message was posted with this idempotency key";
-            return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused", text));
+            return Err(Refusal::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "idempotency_key_reused",
+                text,
+            ));
         }
-        let waiting = waiting.map(|own| if Arc::ptr_eq(&exchange, &begun) { own } else { exchange.wait() });
+        let waiting = waiting.map(|own| {
+            if Arc::ptr_eq(&exchange, &begun) {
+                own
+            } else {
+                exchange.wait()
+            }
+        });
         let (Some(waiting), Some(permit)) = (waiting, permit) else {
             return Ok(about(id, &Progress::Pending, None));
         };
         if let Some(own) = deltas {
-            let deltas = if ticket.is_duplicate() { exchange.listen() } else { own };
+            let deltas = if ticket.is_duplicate() {
+                exchange.listen()
+            } else {
+                own
+            };
             let (exchanges, hurry) = (Arc::clone(&self.exchanges), self.hurry.clone());
             let keep_alive = self.options.keep_alive;
             let held = (waiting, permit);
-            return Ok(Events { exchange, exchanges, deltas, keep_alive, hurry, seen: 0, held }.answer());
+            return Ok(Events {
+                exchange,
+                exchanges,
+                deltas,
+                keep_alive,
+                hurry,
+                seen: 0,
+                held,
+            }
+            .answer());
         }
         let progress = self.wait(&exchange).await;
         Ok(about(id, &progress, Some(waiting)))
@@ -265,7 +323,8 @@ impl Server {
     fn may_wait(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         Arc::clone(&self.waiting).try_acquire_owned().map_err(|_| {
             let text = "too many requests wait for a reply; retry, or use `reply` callback or none";
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", text).retry_after(COME_AGAIN)
+            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "too_many_waiting", text)
+                .retry_after(COME_AGAIN)
         })
     }
 
@@ -280,13 +339,24 @@ impl Server {
         if body.size_hint().lower() > u64::try_from(limit).unwrap_or(u64::MAX) {
             return Err(too_large());
         }
-        match timeout(self.options.read_timeout, Limited::new(body, limit).collect()).await {
+        match timeout(
+            self.options.read_timeout,
+            Limited::new(body, limit).collect(),
+        )
+        .await
+        {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(Refusal::new(StatusCode::BAD_REQUEST, "incomplete", "the body is incomplete")),
+            Ok(Err(_)) => Err(Refusal::new(
+                StatusCode::BAD_REQUEST,
+                "incomplete",
+                "the body is incomplete",
+            )),
             Err(_) => {
-                let text =
-                    format!("the body did not come within {} s", self.options.read_timeout.as_secs_f64());
+                let text = format!(
+                    "the body did not come within {} s",
+                    self.options.read_timeout.as_secs_f64()
+                );
                 Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "too_slow", text))
             }
         }
@@ -314,7 +384,9 @@ impl Server {
 /// Tells one client too many to come again.
 fn refuse(mut stream: TcpStream, doorstep: &Arc<Semaphore>) {
     // Whoever cannot even be told is not told.
-    let Ok(place) = Arc::clone(doorstep).try_acquire_owned() else { return };
+    let Ok(place) = Arc::clone(doorstep).try_acquire_owned() else {
+        return;
+    };
     tokio::spawn(async move {
         let told = async {
             stream.write_all(FULL).await?;

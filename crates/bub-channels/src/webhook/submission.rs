@@ -55,16 +55,27 @@ pub(super) struct Submission {
 
 impl Submission {
     /// Reads the body of a request.
-    pub(super) fn read(body: &[u8], headers: &HeaderMap, options: &WebhookOptions) -> Result<Self, Refusal> {
+    pub(super) fn read(
+        body: &[u8],
+        headers: &HeaderMap,
+        options: &WebhookOptions,
+    ) -> Result<Self, Refusal> {
         let value: Value = serde_json::from_slice(body)
             .map_err(|error| bad("malformed_json", format!("the body is not JSON: {error}")))?;
-        let Value::Object(map) = value else { return Err(invalid("the body must be a JSON object")) };
+        let Value::Object(map) = value else {
+            return Err(invalid("the body must be a JSON object"));
+        };
         let posted = Posted(map);
         if let Some(unknown) = posted.0.keys().find(|key| !FIELDS.contains(&key.as_str())) {
             let unknown: String = unknown.chars().take(MOST_NAME).collect();
-            return Err(invalid(format!("`{unknown}` is no field; there are {}", FIELDS.join(", "))));
+            return Err(invalid(format!(
+                "`{unknown}` is no field; there are {}",
+                FIELDS.join(", ")
+            )));
         }
-        let content = posted.text("content")?.filter(|content| !content.trim().is_empty());
+        let content = posted
+            .text("content")?
+            .filter(|content| !content.trim().is_empty());
         let content = content.ok_or_else(|| invalid("`content` is missing or empty"))?;
         let chat_id = posted.name("chat_id")?.unwrap_or("default");
         let session_id = posted.session(chat_id, options.role)?;
@@ -78,7 +89,9 @@ impl Submission {
         let reply = posted.reply()?;
         let callback_url = posted.callback_url(reply, options)?;
         let ticket = Arc::new(Ticket::new(posted.key(headers)?));
-        let mut message = ChannelMessage::new(&session_id, NAME, content).chat_id(chat_id).active();
+        let mut message = ChannelMessage::new(&session_id, NAME, content)
+            .chat_id(chat_id)
+            .active();
         if content.starts_with(',') {
             message = message.kind("command");
         }
@@ -95,7 +108,10 @@ impl Submission {
         }
         let mut message = Envelope::from(message).with_sender(sender);
         let is_claimed = matches!(reply, Reply::Sync | Reply::Stream) && ticket.key().is_some();
-        if let Some(route) = callback_url.as_deref().or(is_claimed.then_some(current::CLAIM)) {
+        if let Some(route) = callback_url
+            .as_deref()
+            .or(is_claimed.then_some(current::CLAIM))
+        {
             message.set(current::ROUTE, route);
         }
         if reply == Reply::Stream {
@@ -104,14 +120,22 @@ impl Submission {
         message.put_slot(Arc::clone(&ticket));
         let mut hasher = DefaultHasher::new();
         (content, &session_id).hash(&mut hasher);
-        Ok(Self { reply, callback_url, fingerprint: hasher.finish(), ticket, message })
+        Ok(Self {
+            reply,
+            callback_url,
+            fingerprint: hasher.finish(),
+            ticket,
+            message,
+        })
     }
 }
 
 /// The message in a body. For those who try any bytes.
 #[doc(hidden)]
 pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Envelope> {
-    Submission::read(body, &HeaderMap::new(), options).ok().map(|submission| submission.message)
+    Submission::read(body, &HeaderMap::new(), options)
+        .ok()
+        .map(|submission| submission.message)
 }
 
 /// The fields of a body.
@@ -128,10 +152,15 @@ impl Posted {
 
     /// A short text on one line, which may end up in file names and logs.
     fn name(&self, name: &str) -> Result<Option<&str>, Refusal> {
-        let text = self.text(name)?.map(str::trim).filter(|text| !text.is_empty());
+        let text = self
+            .text(name)?
+            .map(str::trim)
+            .filter(|text| !text.is_empty());
         match text {
             Some(text) if text.len() > MOST_NAME || text.chars().any(char::is_control) => {
-                Err(invalid(format!("`{name}` must be one line of at most {MOST_NAME} bytes")))
+                Err(invalid(format!(
+                    "`{name}` must be one line of at most {MOST_NAME} bytes"
+                )))
             }
             text => Ok(text),
         }
@@ -139,13 +168,21 @@ impl Posted {
 
     /// The session. Those of other channels are not for whoever knows a token.
     fn session(&self, chat_id: &str, role: Role) -> Result<String, Refusal> {
-        let Some(own) = self.name("session_id")? else { return Ok(format!("{NAME}:{chat_id}")) };
-        let is_here = own.split_once(':').is_some_and(|(channel, _)| channel == NAME);
+        let Some(own) = self.name("session_id")? else {
+            return Ok(format!("{NAME}:{chat_id}"));
+        };
+        let is_here = own
+            .split_once(':')
+            .is_some_and(|(channel, _)| channel == NAME);
         if is_here || role == Role::Owner {
             return Ok(own.to_owned());
         }
         let text = format!("`session_id` must begin with `{NAME}:` unless `webhook.role` is owner");
-        Err(Refusal::new(StatusCode::FORBIDDEN, "session_forbidden", text))
+        Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "session_forbidden",
+            text,
+        ))
     }
 
     fn reply(&self) -> Result<Reply, Refusal> {
@@ -159,13 +196,21 @@ impl Posted {
         }
     }
 
-    fn callback_url(&self, reply: Reply, options: &WebhookOptions) -> Result<Option<String>, Refusal> {
+    fn callback_url(
+        &self,
+        reply: Reply,
+        options: &WebhookOptions,
+    ) -> Result<Option<String>, Refusal> {
         match (self.text("callback_url")?, reply) {
             (Some(url), Reply::Callback) => {
                 let checked = callback::check(url, &options.callback_hosts);
-                checked.map(Some).map_err(|problem| bad("callback_refused", problem))
+                checked
+                    .map(Some)
+                    .map_err(|problem| bad("callback_refused", problem))
             }
-            (None, Reply::Callback) => Err(invalid("`reply` is callback, but `callback_url` is missing")),
+            (None, Reply::Callback) => Err(invalid(
+                "`reply` is callback, but `callback_url` is missing",
+            )),
             (Some(_), _) => Err(invalid("`callback_url` is only for `reply` callback")),
             (None, _) => Ok(None),
         }
@@ -173,12 +218,18 @@ impl Posted {
 
     fn key(&self, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
         let header = headers.get("idempotency-key").map(|value| value.to_str());
-        let header = header.transpose().map_err(|_| invalid("the header Idempotency-Key is not ASCII"))?;
-        let key = self.text("idempotency_key")?.or(header).map(str::trim).filter(|key| !key.is_empty());
+        let header = header
+            .transpose()
+            .map_err(|_| invalid("the header Idempotency-Key is not ASCII"))?;
+        let key = self
+            .text("idempotency_key")?
+            .or(header)
+            .map(str::trim)
+            .filter(|key| !key.is_empty());
         match key {
-            Some(key) if key.len() > MOST_KEY => {
-                Err(invalid(format!("the idempotency key has more than {MOST_KEY} bytes")))
-            }
+            Some(key) if key.len() > MOST_KEY => Err(invalid(format!(
+                "the idempotency key has more than {MOST_KEY} bytes"
+            ))),
             key => Ok(key.map(str::to_owned)),
         }
     }
@@ -190,7 +241,10 @@ impl Posted {
             Some(Value::Object(context)) => Some(context),
             Some(_) => return Err(invalid("`context` must be an object")),
         };
-        Ok(context.into_iter().flatten().filter(|(key, _)| !key.starts_with('_')))
+        Ok(context
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| !key.starts_with('_')))
     }
 
     fn media(&self) -> Result<Vec<MediaItem>, Refusal> {
@@ -204,12 +258,19 @@ impl Posted {
 }
 
 fn media_item(value: &Value) -> Result<MediaItem, Refusal> {
-    let item = MediaItem::from_value(value).ok_or_else(|| invalid("an item of `media` must be an object"))?;
-    let is_known = |url: &str| ["data:", "https://", "http://"].iter().any(|scheme| url.starts_with(scheme));
+    let item = MediaItem::from_value(value)
+        .ok_or_else(|| invalid("an item of `media` must be an object"))?;
+    let is_known = |url: &str| {
+        ["data:", "https://", "http://"]
+            .iter()
+            .any(|scheme| url.starts_with(scheme))
+    };
     if item.url.as_deref().is_some_and(is_known) {
         return Ok(item);
     }
-    Err(invalid("an item of `media` needs a `url` that begins with data:, https: or http:"))
+    Err(invalid(
+        "an item of `media` needs a `url` that begins with data:, https: or http:",
+    ))
 }
 
 fn invalid(message: impl Into<String>) -> Refusal {

@@ -19,7 +19,12 @@ async fn a_dropped_message_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let world = world(Decision::Drop, &dir).await;
     let ticket = world.channel(0).say("a", "hi").await.unwrap();
-    assert_eq!(ticket.settled().await, Outcome::Dropped { reason: "says the test".to_owned() });
+    assert_eq!(
+        ticket.settled().await,
+        Outcome::Dropped {
+            reason: "says the test".to_owned()
+        }
+    );
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     assert_eq!(world.recovered.messages, 0);
@@ -40,7 +45,10 @@ async fn process_overlaps_and_follow_up_waits() {
     let last = channel.say("a", "4").await.unwrap();
     world.echo.permits.add_permits(2);
     last.settled().await;
-    assert_eq!(world.echo.asked.borrow().clone(), ["wait 1", "wait 2", "3", "4"]);
+    assert_eq!(
+        world.echo.asked.borrow().clone(),
+        ["wait 1", "wait 2", "3", "4"]
+    );
     let snapshot = |running, pending| TurnSnapshot {
         session_id: "lab:a".to_owned(),
         is_running: running > 0,
@@ -48,7 +56,12 @@ async fn process_overlaps_and_follow_up_waits() {
         pending_count: pending,
         steering_count: 0,
     };
-    let expected = [snapshot(0, 0), snapshot(1, 0), snapshot(2, 0), snapshot(2, 1)];
+    let expected = [
+        snapshot(0, 0),
+        snapshot(1, 0),
+        snapshot(2, 0),
+        snapshot(2, 1),
+    ];
     assert_eq!(channel.snapshots.lock().unwrap().clone(), expected);
     world.stop().await;
 }
@@ -101,14 +114,28 @@ async fn nobody_rides_in_the_turn_of_another() {
     let channel = world.channel(0);
     channel.say("a", "wait").await.unwrap();
     world.echo.wait_asked(1).await;
-    let member = channel.say_as((Role::Member, "bob"), "a", "by a member", None).await.unwrap();
-    let same_id = channel.say_as((Role::Member, "ada"), "a", "by a lesser self", None).await.unwrap();
+    let member = channel
+        .say_as((Role::Member, "bob"), "a", "by a member", None)
+        .await
+        .unwrap();
+    let same_id = channel
+        .say_as((Role::Member, "ada"), "a", "by a lesser self", None)
+        .await
+        .unwrap();
     let command = channel.say("a", ",help").await.unwrap();
     world.echo.permits.add_permits(1);
     for ticket in [member, same_id, command] {
         assert_eq!(replies(&ticket.settled().await), 1);
     }
     let contents = channel.contents();
-    assert_eq!(contents, ["echo: wait", "echo: by a member", "echo: by a lesser self", "echo: ,help"]);
+    assert_eq!(
+        contents,
+        [
+            "echo: wait",
+            "echo: by a member",
+            "echo: by a lesser self",
+            "echo: ,help"
+        ]
+    );
     world.stop().await;
 }

@@ -43,10 +43,22 @@ async fn a_channel_needs_a_name_a_start_and_a_stop() {
         pending_count: 0,
         steering_count: 0,
     };
-    assert!(least.admit_message(&message, &snapshot).await.unwrap().is_none());
+    assert!(
+        least
+            .admit_message(&message, &snapshot)
+            .await
+            .unwrap()
+            .is_none()
+    );
     let same = least.stream_events(message, ModelStream::text("as it was"));
-    let seen: Vec<_> = same.map(|event| event.unwrap().to_value().to_string()).collect().await;
-    assert!(seen.iter().any(|event| event.contains("as it was")), "{seen:?}");
+    let seen: Vec<_> = same
+        .map(|event| event.unwrap().to_value().to_string())
+        .collect()
+        .await;
+    assert!(
+        seen.iter().any(|event| event.contains("as it was")),
+        "{seen:?}"
+    );
 }
 
 // H-144: a message whose session cannot be named is refused and reported; one about whom nobody can decide is processed.
@@ -61,9 +73,15 @@ async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     channel.say("a", "undecided").await.unwrap().settled().await;
     channel.say("a", "hi").await.unwrap().settled().await;
     let sent = channel.wait_sent(3).await;
-    assert!(sent[0].content.contains("is not answered"), "its person is told: {sent:?}");
+    assert!(
+        sent[0].content.contains("is not answered"),
+        "its person is told: {sent:?}"
+    );
     assert_eq!(channel.contents()[1..], ["echo: undecided", "echo: hi"]);
-    assert_eq!(*world.echo.failed.lock().unwrap(), ["resolve_session", "admit_message"]);
+    assert_eq!(
+        *world.echo.failed.lock().unwrap(),
+        ["resolve_session", "admit_message"]
+    );
     world.stop().await;
 }
 
@@ -73,7 +91,12 @@ async fn a_channel_may_end_the_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::open(dir.path(), vec![Fake::new("lab"), Fake::new("other")]).await;
     let channels = world.echo.channels.clone();
-    channels[0].starts.subscribe().wait_for(|count| *count > 0).await.unwrap();
+    channels[0]
+        .starts
+        .subscribe()
+        .wait_for(|count| *count > 0)
+        .await
+        .unwrap();
     channels[0].stop.get().unwrap().cancel();
     world.ended().await;
     assert!(channels.iter().all(|channel| *channel.stops.borrow() == 1));
@@ -90,7 +113,8 @@ impl LifespanScope for Typing {
     }
 
     fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
-        self.0.send_replace(if error.is_some() { "failed" } else { "ended" });
+        self.0
+            .send_replace(if error.is_some() { "failed" } else { "ended" });
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -104,7 +128,11 @@ async fn the_lifespan_of_a_message_ends_also_when_its_turn_fails_before_the_mode
         let typing = watch::Sender::new("new");
         let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a");
         let message = message.lifespan(Lifespan::new(Typing(typing.clone())));
-        let ticket = world.channel(0).hand_in(message.into(), Role::Owner, "ada", None).await.unwrap();
+        let ticket = world
+            .channel(0)
+            .hand_in(message.into(), Role::Owner, "ada", None)
+            .await
+            .unwrap();
         ticket.settled().await;
         assert_eq!(*typing.borrow(), end, "{text}");
     }

@@ -9,7 +9,14 @@ use tokio::time::{Instant, sleep};
 use crate::world::{Fake, World, replies};
 
 async fn world(dir: &tempfile::TempDir) -> World {
-    World::open(dir.path(), vec![Fake { debounce: true, ..Fake::new("lab") }]).await
+    World::open(
+        dir.path(),
+        vec![Fake {
+            debounce: true,
+            ..Fake::new("lab")
+        }],
+    )
+    .await
 }
 
 // H-143, H-42: one turn for all, when it is quiet for the debounce time.
@@ -41,7 +48,11 @@ async fn the_wait_has_a_hard_cap() {
         channel.say("a", &number.to_string()).await.unwrap();
         sleep(Duration::from_millis(500)).await;
         if begun.elapsed() < Duration::from_secs(10) {
-            assert!(world.echo.asked.borrow().is_empty(), "{:?}", begun.elapsed());
+            assert!(
+                world.echo.asked.borrow().is_empty(),
+                "{:?}",
+                begun.elapsed()
+            );
         }
     }
     let asked = world.echo.wait_asked(1).await;
@@ -70,14 +81,19 @@ async fn heard_messages_need_an_active_chat() {
     let world = world(&dir).await;
     let channel = world.channel(0);
     let hear = |text: &str| {
-        let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a").into();
+        let message = ChannelMessage::new("lab:a", "lab", text)
+            .chat_id("a")
+            .into();
         channel.hand_in(message, Role::Member, "bob", None)
     };
     let unheard = hear("too early").await.unwrap();
     assert!(matches!(unheard.settled().await, Outcome::Dropped { .. }));
     channel.say("a", "hey").await.unwrap();
     let joined = hear("also").await.unwrap();
-    assert!(matches!(joined.settled().await, Outcome::Joined { .. } | Outcome::Done { .. }));
+    assert!(matches!(
+        joined.settled().await,
+        Outcome::Joined { .. } | Outcome::Done { .. }
+    ));
     assert_eq!(world.echo.asked.borrow().clone(), ["hey\nalso"]);
     let begun = Instant::now();
     let alone = hear("alone").await.unwrap();
@@ -85,8 +101,14 @@ async fn heard_messages_need_an_active_chat() {
     assert_eq!(begun.elapsed(), Duration::from_secs(10));
     // The window is measured from the last message that addressed bub, and includes its last moment.
     sleep(Duration::from_secs(49)).await;
-    assert!(matches!(hear("last moment").await.unwrap().settled().await, Outcome::Done { .. }));
-    assert!(matches!(hear("too late").await.unwrap().settled().await, Outcome::Dropped { .. }));
+    assert!(matches!(
+        hear("last moment").await.unwrap().settled().await,
+        Outcome::Done { .. }
+    ));
+    assert!(matches!(
+        hear("too late").await.unwrap().settled().await,
+        Outcome::Dropped { .. }
+    ));
     world.stop().await;
 }
 

@@ -13,7 +13,9 @@ use crate::world::{Echo, Fake, World, options};
 const HOUR: u64 = 60 * 60 * 1000;
 
 fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
     u64::try_from(since.as_millis()).unwrap()
 }
 
@@ -29,10 +31,17 @@ fn write(directory: &Path, records: &[Value]) {
 
 /// The records of the newest file.
 fn read(directory: &Path) -> Vec<Value> {
-    let names = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
-    let newest = names.filter(|path| path.to_string_lossy().contains("/journal-")).max().unwrap();
+    let names = fs::read_dir(directory)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let newest = names
+        .filter(|path| path.to_string_lossy().contains("/journal-"))
+        .max()
+        .unwrap();
     let text = fs::read_to_string(newest).unwrap();
-    text.lines().map(|line| serde_json::from_str(&line[9..]).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(&line[9..]).unwrap())
+        .collect()
 }
 
 async fn tend(directory: &Path, request: Value) -> bub_kernel::Result<Value> {
@@ -41,7 +50,9 @@ async fn tend(directory: &Path, request: Value) -> bub_kernel::Result<Value> {
 
 /// Opens and closes the journal, which writes it anew.
 async fn rewrite(directory: &Path) {
-    tend(directory, json!({"do": "drop", "id": "nothing"})).await.unwrap_err();
+    tend(directory, json!({"do": "drop", "id": "nothing"}))
+        .await
+        .unwrap_err();
 }
 
 /// Each undelivered reply: its chat, its state, how often it was tried.
@@ -49,7 +60,15 @@ async fn outbox(directory: &Path) -> Vec<(String, String, u64)> {
     let list = tend(directory, json!({"do": "outbox"})).await.unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let replies = list["replies"].as_array().unwrap().iter();
-    replies.map(|it| (text(&it["chat"]), text(&it["state"]), it["attempts"].as_u64().unwrap())).collect()
+    replies
+        .map(|it| {
+            (
+                text(&it["chat"]),
+                text(&it["state"]),
+                it["attempts"].as_u64().unwrap(),
+            )
+        })
+        .collect()
 }
 
 fn reply(id: &str, at: u64) -> Value {
@@ -100,21 +119,35 @@ async fn a_journal_that_is_written_anew_forgets_nothing_unfinished() {
 #[tokio::test(start_paused = true)]
 async fn what_was_given_up_stays_given_up() {
     let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &[reply("a", now()), json!({"undeliverable": {"id": "a", "error": "no such chat"}})]);
+    write(
+        dir.path(),
+        &[
+            reply("a", now()),
+            json!({"undeliverable": {"id": "a", "error": "no such chat"}}),
+        ],
+    );
     for _ in 0..3 {
         let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
         let channel = Arc::clone(world.channel(0));
         tokio::time::sleep(Duration::from_mins(1)).await;
         world.stop().await;
         assert_eq!(channel.contents(), [""; 0]);
-        assert_eq!(outbox(dir.path()).await, [("a".to_owned(), "given up".to_owned(), 0)]);
+        assert_eq!(
+            outbox(dir.path()).await,
+            [("a".to_owned(), "given up".to_owned(), 0)]
+        );
     }
 }
 
 // A reply that fails is left to a person after a day or two hundred attempts, and not before.
 #[tokio::test(start_paused = true)]
 async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
-    let cases = [("a", 23, 1, false), ("b", 25, 1, true), ("c", 0, 198, false), ("d", 0, 199, true)];
+    let cases = [
+        ("a", 23, 1, false),
+        ("b", 25, 1, true),
+        ("c", 0, 198, false),
+        ("d", 0, 199, true),
+    ];
     let dir = tempfile::tempdir().unwrap();
     let records = cases.map(|(chat, hours, attempts, _)| {
         let error = json!({"attempt": {"id": chat, "attempt": attempts, "error": "down"}});
@@ -122,7 +155,8 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
     });
     write(dir.path(), records.as_flattened());
     let fake = Fake::new("lab");
-    let later = Error::new(ErrorKind::Temporary, "down").with_retry_after(Duration::from_hours(1000));
+    let later =
+        Error::new(ErrorKind::Temporary, "down").with_retry_after(Duration::from_hours(1000));
     *fake.failures.lock().unwrap() = vec![later; cases.len()];
     let world = World::open(dir.path(), vec![fake]).await;
     tokio::time::sleep(Duration::from_mins(1)).await;
@@ -130,28 +164,59 @@ async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
     let found = outbox(dir.path()).await;
     assert_eq!(found.len(), cases.len());
     for ((chat, hours, attempts, is_given_up), found) in cases.into_iter().zip(found) {
-        let state = if is_given_up { "given up" } else { "being tried" };
-        assert_eq!((found.0.as_str(), found.1.as_str()), (chat, state), "{hours} hours, {attempts} attempts");
-        assert_eq!(found.2, attempts + 1, "{chat}: it is tried, and attempts are counted on: {found:?}");
+        let state = if is_given_up {
+            "given up"
+        } else {
+            "being tried"
+        };
+        assert_eq!(
+            (found.0.as_str(), found.1.as_str()),
+            (chat, state),
+            "{hours} hours, {attempts} attempts"
+        );
+        assert_eq!(
+            found.2,
+            attempts + 1,
+            "{chat}: it is tried, and attempts are counted on: {found:?}"
+        );
     }
 }
 
 // L5: so many keys are remembered, and no longer than a day; the newest stay.
 #[tokio::test]
 async fn idempotency_keys_have_a_limit_and_an_age() {
-    let key = |number: u64, at| json!({"key": {"key": format!("lab:{number}"), "id": "m", "at": at}});
+    let key =
+        |number: u64, at| json!({"key": {"key": format!("lab:{number}"), "id": "m", "at": at}});
     let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &[key(1, now() - 25 * HOUR), key(2, now() - 23 * HOUR), key(3, now())]);
+    write(
+        dir.path(),
+        &[
+            key(1, now() - 25 * HOUR),
+            key(2, now() - 23 * HOUR),
+            key(3, now()),
+        ],
+    );
     rewrite(dir.path()).await;
     let left = |directory| -> Vec<String> {
-        read(directory).iter().map(|record| record["key"]["key"].as_str().unwrap().to_owned()).collect()
+        read(directory)
+            .iter()
+            .map(|record| record["key"]["key"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(left(dir.path()), ["lab:2", "lab:3"]);
     let dir = tempfile::tempdir().unwrap();
-    write(dir.path(), &(0..100_002).map(|number| key(number, now())).collect::<Vec<_>>());
+    write(
+        dir.path(),
+        &(0..100_002)
+            .map(|number| key(number, now()))
+            .collect::<Vec<_>>(),
+    );
     rewrite(dir.path()).await;
     let left = left(dir.path());
-    assert_eq!((left.len(), left[0].as_str(), left[99_999].as_str()), (100_000, "lab:2", "lab:100001"));
+    assert_eq!(
+        (left.len(), left[0].as_str(), left[99_999].as_str()),
+        (100_000, "lab:2", "lab:100001")
+    );
 }
 
 // L5: a channel that delivers nothing is given nothing more to answer, until it does; the others are.
@@ -159,7 +224,14 @@ async fn idempotency_keys_have_a_limit_and_an_age() {
 async fn undelivered_replies_of_a_channel_have_a_limit() {
     let dir = tempfile::tempdir().unwrap();
     let echo = Echo::new(vec![Fake::new("lab"), Fake::new("other")]);
-    let world = World::with(Options { queue: 2, ..options(dir.path()) }, echo).await;
+    let world = World::with(
+        Options {
+            queue: 2,
+            ..options(dir.path())
+        },
+        echo,
+    )
+    .await;
     let channel = world.channel(0);
     let later = Error::new(ErrorKind::Temporary, "down").with_retry_after(Duration::from_hours(1));
     *channel.failures.lock().unwrap() = vec![later; 2];
@@ -167,9 +239,20 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
         channel.say(chat, "hi").await.unwrap().settled().await;
     }
     let refused = channel.say("c", "hi").await.unwrap_err();
-    assert!(refused.message().contains("2 replies cannot be delivered; see `bub outbox list`"), "{refused}");
+    assert!(
+        refused
+            .message()
+            .contains("2 replies cannot be delivered; see `bub outbox list`"),
+        "{refused}"
+    );
     assert!(refused.retry_after().is_some());
-    world.channel(1).say("c", "hi").await.unwrap().settled().await;
+    world
+        .channel(1)
+        .say("c", "hi")
+        .await
+        .unwrap()
+        .settled()
+        .await;
     channel.wait_sent(2).await;
     // That they are delivered is written down a moment later.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -182,7 +265,10 @@ async fn undelivered_replies_of_a_channel_have_a_limit() {
 #[tokio::test(start_paused = true)]
 async fn a_file_that_does_not_read_back_is_not_relied_on() {
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
-    let options = Options { fs: faults.fs(), ..options(dir.path()) };
+    let options = Options {
+        fs: faults.fs(),
+        ..options(dir.path())
+    };
     let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
     let channel = world.channel(0);
     channel.say("a", "wait").await.unwrap();
@@ -191,7 +277,10 @@ async fn a_file_that_does_not_read_back_is_not_relied_on() {
     faults.fail_at(faults.steps() + 1, std::io::ErrorKind::Other);
     faults.garble_at(faults.steps() + 3);
     let refused = channel.say("b", "wait").await.unwrap_err();
-    assert!(refused.message().contains("does not read back"), "{refused}");
+    assert!(
+        refused.message().contains("does not read back"),
+        "{refused}"
+    );
     channel.say("b", "wait").await.unwrap();
     world.echo.permits.add_permits(2);
     channel.wait_sent(2).await;

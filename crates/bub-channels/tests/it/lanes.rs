@@ -18,8 +18,15 @@ async fn messages_of_a_session_are_answered_in_order() {
     }
     let sent = channel.wait_sent(15).await;
     for chat in ["a", "b", "c"] {
-        let said: Vec<_> = sent.iter().filter(|sent| sent.chat == chat).map(|sent| &sent.content).collect();
-        assert_eq!(said, ["echo: 0", "echo: 1", "echo: 2", "echo: 3", "echo: 4"]);
+        let said: Vec<_> = sent
+            .iter()
+            .filter(|sent| sent.chat == chat)
+            .map(|sent| &sent.content)
+            .collect();
+        assert_eq!(
+            said,
+            ["echo: 0", "echo: 1", "echo: 2", "echo: 3", "echo: 4"]
+        );
     }
     // Also when the first takes its time: the next is not even begun.
     channel.say("a", "wait").await.unwrap();
@@ -29,7 +36,10 @@ async fn messages_of_a_session_are_answered_in_order() {
     assert_eq!(world.echo.asked.borrow()[15..], ["wait", "meanwhile"]);
     world.echo.permits.add_permits(1);
     let sent = channel.wait_sent(18).await;
-    let said: Vec<_> = sent[15..].iter().map(|sent| sent.content.as_str()).collect();
+    let said: Vec<_> = sent[15..]
+        .iter()
+        .map(|sent| sent.content.as_str())
+        .collect();
     assert_eq!(said, ["echo: meanwhile", "echo: wait", "echo: later"]);
     world.stop().await;
 }
@@ -54,7 +64,10 @@ async fn a_session_that_hangs_delays_nobody_else() {
 #[tokio::test(start_paused = true)]
 async fn a_full_session_refuses_with_a_reason() {
     let dir = tempfile::tempdir().unwrap();
-    let options = bub_channels::Options { session_queue: 3, ..options(dir.path()) };
+    let options = bub_channels::Options {
+        session_queue: 3,
+        ..options(dir.path())
+    };
     let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
     let channel = world.channel(0);
     let mut tickets = Vec::new();
@@ -63,13 +76,22 @@ async fn a_full_session_refuses_with_a_reason() {
     }
     let refused = channel.say("a", "3").await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Temporary);
-    assert!(refused.message().contains("3 messages of this session wait"), "{refused}");
+    assert!(
+        refused
+            .message()
+            .contains("3 messages of this session wait"),
+        "{refused}"
+    );
     assert!(refused.retry_after().is_some());
     channel.say("b", "others go on").await.unwrap();
     // What needs no room, and what makes some, is taken all the same.
     channel.say("a", ",approve").await.unwrap();
     let told = channel.wait_sent(2).await;
-    assert!(told.iter().any(|sent| sent.content.starts_with("Say which: `,approve ID`")), "{told:?}");
+    assert!(
+        told.iter()
+            .any(|sent| sent.content.starts_with("Say which: `,approve ID`")),
+        "{told:?}"
+    );
     world.echo.permits.add_permits(1);
     for ticket in tickets {
         assert_eq!(replies(&ticket.settled().await), 1);
@@ -86,13 +108,19 @@ async fn a_full_session_refuses_with_a_reason() {
 #[tokio::test(start_paused = true)]
 async fn a_full_gateway_lets_messages_wait_and_then_refuses() {
     let dir = tempfile::tempdir().unwrap();
-    let options = bub_channels::Options { queue: 2, ..options(dir.path()) };
+    let options = bub_channels::Options {
+        queue: 2,
+        ..options(dir.path())
+    };
     let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
     let channel = world.channel(0);
     channel.say("a", "wait").await.unwrap();
     channel.say("b", "wait").await.unwrap();
     let refused = channel.say("c", "hi").await.unwrap_err();
-    assert!(refused.message().contains("too many messages wait"), "{refused}");
+    assert!(
+        refused.message().contains("too many messages wait"),
+        "{refused}"
+    );
     let waiting = channel.say("c", "hi");
     world.echo.permits.add_permits(2);
     waiting.await.unwrap();
@@ -103,7 +131,10 @@ async fn a_full_gateway_lets_messages_wait_and_then_refuses() {
 #[tokio::test(start_paused = true)]
 async fn turns_wait_for_room() {
     let dir = tempfile::tempdir().unwrap();
-    let options = bub_channels::Options { turns: 1, ..options(dir.path()) };
+    let options = bub_channels::Options {
+        turns: 1,
+        ..options(dir.path())
+    };
     let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
     let channel = world.channel(0);
     let running = channel.say("a", "wait 1").await.unwrap();
@@ -111,9 +142,17 @@ async fn turns_wait_for_room() {
     let waiting = channel.say("b", "2").await.unwrap();
     let given_up = channel.say("c", "3").await.unwrap();
     let quit = channel.say("c", ",quit").await.unwrap();
-    assert_eq!(given_up.settled().await, Outcome::Dropped { reason: "the session was quit".to_owned() });
+    assert_eq!(
+        given_up.settled().await,
+        Outcome::Dropped {
+            reason: "the session was quit".to_owned()
+        }
+    );
     assert_eq!(replies(&quit.settled().await), 1);
-    assert!(!world.echo.wait_asked(2).await.contains(&"2".to_owned()), "there is no room for it");
+    assert!(
+        !world.echo.wait_asked(2).await.contains(&"2".to_owned()),
+        "there is no room for it"
+    );
     world.echo.permits.add_permits(1);
     for ticket in [running, waiting] {
         assert_eq!(replies(&ticket.settled().await), 1);
@@ -132,7 +171,10 @@ async fn quit_stops_one_session_at_once() {
     let other = channel.say("b", "wait 3").await.unwrap();
     world.echo.wait_asked(2).await;
     // Whom nobody let in cannot quit: the message waits like any other.
-    channel.say_as((Role::Guest, "eve"), "a", ",quit", None).await.unwrap();
+    channel
+        .say_as((Role::Guest, "eve"), "a", ",quit", None)
+        .await
+        .unwrap();
     tokio::task::yield_now().await;
     let quit = channel.say("a", ",quit").await.unwrap();
     for ticket in [running, pending] {
@@ -169,8 +211,14 @@ async fn a_failed_turn_does_not_stop_its_session() {
 async fn a_message_of_an_unknown_channel_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let message = bub_kernel::Envelope::text("hi").with("channel", "nowhere").with("chat_id", "a");
-    let refused = world.channel(0).hand_in(message, Role::Owner, "ada", None).await.unwrap_err();
+    let message = bub_kernel::Envelope::text("hi")
+        .with("channel", "nowhere")
+        .with("chat_id", "a");
+    let refused = world
+        .channel(0)
+        .hand_in(message, Role::Owner, "ada", None)
+        .await
+        .unwrap_err();
     assert!(refused.message().contains("nowhere"), "{refused}");
     world.stop().await;
 }
@@ -191,7 +239,11 @@ async fn an_idempotency_key_is_honoured_also_after_a_restart() {
     let id = first.inbound_id().unwrap().to_owned();
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-    let again = world.channel(0).say_as((Role::Owner, "ada"), "a", "hi", Some("k")).await.unwrap();
+    let again = world
+        .channel(0)
+        .say_as((Role::Owner, "ada"), "a", "hi", Some("k"))
+        .await
+        .unwrap();
     assert!(again.is_duplicate());
     assert_eq!(again.inbound_id(), Some(id.as_str()));
     world.stop().await;

@@ -17,7 +17,10 @@ fn temporary(text: &str) -> Error {
 async fn listed(directory: &std::path::Path, is_right: impl Fn(&Value) -> bool) -> Value {
     let mut list = Value::Null;
     for _ in 0..5_000 {
-        list = status::ask(directory, &json!({"do": "outbox"})).await.unwrap().unwrap();
+        list = status::ask(directory, &json!({"do": "outbox"}))
+            .await
+            .unwrap()
+            .unwrap();
         if is_right(&list) {
             return list;
         }
@@ -55,7 +58,12 @@ async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
     *channel.failures.lock().unwrap() = vec![later];
     let message = bub_kernel::ChannelMessage::new("lab:a", "lab", "1").chat_id("a");
     let message = bub_kernel::Envelope::from(message).with("reply_route", "http://127.0.0.1:1/");
-    channel.hand_in(message, bub_kernel::Role::Owner, "ada", None).await.unwrap().settled().await;
+    channel
+        .hand_in(message, bub_kernel::Role::Owner, "ada", None)
+        .await
+        .unwrap()
+        .settled()
+        .await;
     let begun = Instant::now();
     channel.say("a", "2").await.unwrap();
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 2");
@@ -70,27 +78,48 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     let dir = tempfile::tempdir().unwrap();
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     let channel = world.channel(0);
-    *channel.failures.lock().unwrap() =
-        vec![Error::invalid_input("no such chat"), Error::invalid_input("no such chat")];
+    *channel.failures.lock().unwrap() = vec![
+        Error::invalid_input("no such chat"),
+        Error::invalid_input("no such chat"),
+    ];
     channel.say("a", "1").await.unwrap().settled().await;
     channel.say("b", "2").await.unwrap().settled().await;
     let given_up = |list: &Value| {
-        list["replies"].as_array().unwrap().iter().filter(|reply| reply["state"] == "given up").count()
+        list["replies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|reply| reply["state"] == "given up")
+            .count()
     };
     let listed = listed(dir.path(), |list| given_up(list) == 2).await;
     assert_eq!(listed["replies"][0]["error"], "no such chat");
     let id = |at: usize| listed["replies"][at]["id"].clone();
-    status::ask(dir.path(), &json!({"do": "retry", "id": id(0)})).await.unwrap();
+    status::ask(dir.path(), &json!({"do": "retry", "id": id(0)}))
+        .await
+        .unwrap();
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 1");
     world.stop().await;
     // Without a gateway the journal itself is looked after.
-    assert!(status::ask(dir.path(), &json!({"do": "outbox"})).await.unwrap().is_none());
+    assert!(
+        status::ask(dir.path(), &json!({"do": "outbox"}))
+            .await
+            .unwrap()
+            .is_none()
+    );
     let fs = || std::sync::Arc::new(bub_tape::fs::RealFs) as std::sync::Arc<dyn bub_tape::fs::Fs>;
     let path = dir.path();
-    let tend =
-        |request: Value| async move { status::tend(fs(), path, bub_tape::Durability::Os, &request).await };
+    let tend = |request: Value| async move {
+        status::tend(fs(), path, bub_tape::Durability::Os, &request).await
+    };
     assert!(tend(json!({"do": "drop", "id": "nothing"})).await.is_err());
-    assert_eq!(tend(json!({"do": "outbox"})).await.unwrap()["replies"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        tend(json!({"do": "outbox"})).await.unwrap()["replies"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
     // Looking needs no room on the disk; what does is no mistake in the configuration.
     let full = bub_testkit::Faults::new();
     full.full_from(0);
@@ -100,13 +129,21 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
     };
     let seen = on_full(json!({"do": "outbox"})).await.unwrap();
     assert_eq!((seen["replies"][0]["id"].clone(), full.steps()), (id(1), 0));
-    let refused = on_full(json!({"do": "drop", "id": id(1)})).await.unwrap_err();
+    let refused = on_full(json!({"do": "drop", "id": id(1)}))
+        .await
+        .unwrap_err();
     assert!(
         refused.kind() == bub_kernel::ErrorKind::Unknown && refused.message().contains("cannot be"),
         "{refused}"
     );
     tend(json!({"do": "drop", "id": id(1)})).await.unwrap();
-    assert_eq!(tend(json!({"do": "outbox"})).await.unwrap()["replies"].as_array().unwrap().len(), 0);
+    assert_eq!(
+        tend(json!({"do": "outbox"})).await.unwrap()["replies"]
+            .as_array()
+            .unwrap()
+            .len(),
+        0
+    );
 }
 
 // What one reply is wished for is nothing to another: that waits as long as its platform asks.
@@ -116,21 +153,37 @@ async fn dropping_a_reply_hurries_no_other() {
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     let channel = world.channel(0);
     let later = Error::new(bub_kernel::ErrorKind::Temporary, "slow down");
-    *channel.failures.lock().unwrap() =
-        vec![Error::invalid_input("no such chat"), later.with_retry_after(std::time::Duration::from_mins(1))];
+    *channel.failures.lock().unwrap() = vec![
+        Error::invalid_input("no such chat"),
+        later.with_retry_after(std::time::Duration::from_mins(1)),
+    ];
     channel.say("a", "1").await.unwrap().settled().await;
     channel.say("b", "2").await.unwrap().settled().await;
     let begun = tokio::time::Instant::now();
     let list = listed(dir.path(), |list| {
-        let states: Vec<_> = list["replies"].as_array().unwrap().iter().map(|one| &one["state"]).collect();
+        let states: Vec<_> = list["replies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["state"])
+            .collect();
         states.contains(&&json!("given up")) && states.contains(&&json!("being tried"))
     })
     .await;
     let replies = list["replies"].as_array().unwrap();
-    let given_up = replies.iter().find(|one| one["state"] == "given up").unwrap();
-    status::ask(dir.path(), &json!({"do": "drop", "id": given_up["id"]})).await.unwrap();
+    let given_up = replies
+        .iter()
+        .find(|one| one["state"] == "given up")
+        .unwrap();
+    status::ask(dir.path(), &json!({"do": "drop", "id": given_up["id"]}))
+        .await
+        .unwrap();
     channel.wait_sent(1).await;
-    assert!(begun.elapsed() >= std::time::Duration::from_secs(59), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= std::time::Duration::from_secs(59),
+        "{:?}",
+        begun.elapsed()
+    );
     world.stop().await;
 }
 
@@ -143,10 +196,20 @@ async fn an_empty_reply_sends_nothing() {
     let message = bub_kernel::Envelope::text(" \n").with("channel", "lab");
     assert!(router.dispatch(&message).await.unwrap());
     // H-148: unknown channels take nothing; defaults are filled in.
-    assert!(!router.dispatch(&bub_kernel::Envelope::text("x").with("channel", "null")).await.unwrap());
-    let message = bub_kernel::Envelope::text("hi").with("channel", "x").with("output_channel", "lab");
+    assert!(
+        !router
+            .dispatch(&bub_kernel::Envelope::text("x").with("channel", "null"))
+            .await
+            .unwrap()
+    );
+    let message = bub_kernel::Envelope::text("hi")
+        .with("channel", "x")
+        .with("output_channel", "lab");
     assert!(router.dispatch(&message).await.unwrap());
     let sent = world.channel(0).wait_sent(1).await;
-    assert_eq!((sent[0].chat.as_str(), sent[0].content.as_str()), ("default", "hi"));
+    assert_eq!(
+        (sent[0].chat.as_str(), sent[0].content.as_str()),
+        ("default", "hi")
+    );
     world.stop().await;
 }

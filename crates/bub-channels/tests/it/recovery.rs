@@ -10,20 +10,29 @@ use bub_testkit::{Faults, Left};
 use crate::world::{Echo, Fake, World, options};
 
 fn on(faults: &Faults, dir: &Path, durability: Durability) -> Options {
-    Options { fs: faults.fs(), durability, ..options(dir) }
+    Options {
+        fs: faults.fs(),
+        durability,
+        ..options(dir)
+    }
 }
 
 /// One life of the process: when it is over, everything that ran in it is gone.
 fn life<T>(work: impl Future<Output = T>) -> T {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(work)
 }
 
 /// Runs messages of three chats until the crash, and returns those that were accepted and those that were sent.
 async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
     let echo = Echo::new(vec![Fake::new("lab")]);
-    let world = World::try_with(on(faults, dir, Durability::Always), echo, &["all"]).await.ok()?;
+    let world = World::try_with(on(faults, dir, Durability::Always), echo, &["all"])
+        .await
+        .ok()?;
     let channel = Arc::clone(world.channel(0));
     let mut accepted = Vec::new();
     for number in 0..3 {
@@ -73,7 +82,10 @@ fn a_crash_at_any_step_loses_nothing() {
             *counts.entry(text.clone()).or_default() += 1;
         }
         for text in &accepted {
-            assert!(counts.contains_key(text), "step {step}: {text} is lost; {counts:?}");
+            assert!(
+                counts.contains_key(text),
+                "step {step}: {text} is lost; {counts:?}"
+            );
         }
         let doubled: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
         // One batch of the journal may hold the deliveries of both chats.
@@ -82,7 +94,11 @@ fn a_crash_at_any_step_loses_nothing() {
             "step {step}: {doubled:?}"
         );
         let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
-        assert_eq!((world.recovered.messages, world.recovered.replies), (0, 0), "step {step}");
+        assert_eq!(
+            (world.recovered.messages, world.recovered.replies),
+            (0, 0),
+            "step {step}"
+        );
     }
 }
 
@@ -111,7 +127,10 @@ fn a_loss_of_power_loses_nothing_that_was_accepted() {
 #[test]
 fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
     let fakes = || Echo::new(vec![Fake::new("lab")]);
-    for (left, step) in Left::ALL.into_iter().flat_map(|left| (1..=8).map(move |step| (left, step))) {
+    for (left, step) in Left::ALL
+        .into_iter()
+        .flat_map(|left| (1..=8).map(move |step| (left, step)))
+    {
         let dir = tempfile::tempdir().unwrap();
         life(async {
             let world = World::with(options(dir.path()), fakes()).await;
@@ -123,7 +142,12 @@ fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
         faults.remember_durable(dir.path()).unwrap();
         faults.crash_at(step);
         life(async {
-            let world = World::try_with(on(&faults, dir.path(), Durability::Always), fakes(), &["all"]).await;
+            let world = World::try_with(
+                on(&faults, dir.path(), Durability::Always),
+                fakes(),
+                &["all"],
+            )
+            .await;
             tokio::time::sleep(std::time::Duration::from_secs(1)).await;
             drop(world);
         });
@@ -149,9 +173,18 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     // The disk is full: refused with the reason, and taken again when there is room.
     faults.disk_space(Some(0));
     let refused = channel.say("a", "3").await.unwrap_err();
-    assert!(refused.message().contains("the journal cannot be written"), "{refused}");
-    let status = bub_channels::status::ask(dir.path(), &serde_json::json!({"do": "status"})).await.unwrap();
-    assert!(status.unwrap()["channels"].to_string().contains("the journal cannot be written"));
+    assert!(
+        refused.message().contains("the journal cannot be written"),
+        "{refused}"
+    );
+    let status = bub_channels::status::ask(dir.path(), &serde_json::json!({"do": "status"}))
+        .await
+        .unwrap();
+    assert!(
+        status.unwrap()["channels"]
+            .to_string()
+            .contains("the journal cannot be written")
+    );
     faults.disk_space(None);
     channel.say("a", "3").await.unwrap().settled().await;
     assert_eq!(channel.wait_sent(3).await.len(), 3);
@@ -188,7 +221,10 @@ fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
             if !comes_back {
                 world.echo.permits.add_permits(1);
                 is_told(&world).await;
-                assert!(world.echo.deliveries.lock().unwrap()[0].attempt > 1, "attempts are counted");
+                assert!(
+                    world.echo.deliveries.lock().unwrap()[0].attempt > 1,
+                    "attempts are counted"
+                );
             }
             world.stop().await;
         });
@@ -202,8 +238,15 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
     for (records, is_killed) in (0..5).flat_map(|records| [(records, false), (records, true)]) {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         let told = life(async {
-            let lab = Fake { debounce: true, ..Fake::new("lab") };
-            let world = World::with(on(&faults, dir.path(), Durability::Os), Echo::new(vec![lab])).await;
+            let lab = Fake {
+                debounce: true,
+                ..Fake::new("lab")
+            };
+            let world = World::with(
+                on(&faults, dir.path(), Durability::Os),
+                Echo::new(vec![lab]),
+            )
+            .await;
             for text in ["fail", "and wait"] {
                 world.channel(0).say("a", text).await.unwrap();
             }
@@ -212,7 +255,10 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
             world.echo.permits.add_permits(1);
             tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             let told = world.channel(0).contents();
-            assert!(told.iter().all(|text| text.contains("is not answered")), "{told:?}");
+            assert!(
+                told.iter().all(|text| text.contains("is not answered")),
+                "{told:?}"
+            );
             if is_killed {
                 faults.crash_at(faults.steps() + 1);
             } else {
@@ -228,7 +274,11 @@ fn a_message_whose_failure_was_told_is_not_tried_again() {
         );
         life(async {
             let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
-            assert_eq!(world.recovered.messages, if records > 0 { 0 } else { 2 }, "{records}, {is_killed}");
+            assert_eq!(
+                world.recovered.messages,
+                if records > 0 { 0 } else { 2 },
+                "{records}, {is_killed}"
+            );
         });
     }
 }
@@ -240,12 +290,17 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
     for takes in [true, false] {
         let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
         let lab = || {
-            let lab = Fake { debounce: true, ..Fake::new("lab") };
-            *lab.admission.lock().unwrap() = Some(bub_kernel::Admission::new(bub_kernel::Decision::Steer));
+            let lab = Fake {
+                debounce: true,
+                ..Fake::new("lab")
+            };
+            *lab.admission.lock().unwrap() =
+                Some(bub_kernel::Admission::new(bub_kernel::Decision::Steer));
             vec![lab]
         };
         life(async {
-            let world = World::with(on(&faults, dir.path(), Durability::Os), Echo::new(lab())).await;
+            let world =
+                World::with(on(&faults, dir.path(), Durability::Os), Echo::new(lab())).await;
             world.channel(0).say("a", "wait").await.unwrap();
             world.echo.wait_asked(1).await;
             for texts in [&["one", "two"][..], &["three"]] {
@@ -260,7 +315,8 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
         for life_number in [2, 3] {
             life(async {
                 let echo = Echo::new(lab());
-                echo.take_steering.store(takes, std::sync::atomic::Ordering::SeqCst);
+                echo.take_steering
+                    .store(takes, std::sync::atomic::Ordering::SeqCst);
                 let world = World::with(options(dir.path()), echo).await;
                 // The third life finds what the second wrote anew.
                 assert_eq!(world.recovered.messages, 4, "life {life_number}");
@@ -284,7 +340,11 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                         .collect();
                     assert_eq!(attempts, [3, 2, 2], "each may be on the tape");
                 }
-                let one = if takes { "echo: wait + one\ntwo + three" } else { "echo: wait" };
+                let one = if takes {
+                    "echo: wait + one\ntwo + three"
+                } else {
+                    "echo: wait"
+                };
                 assert_eq!(world.channel(0).contents()[0], one);
                 assert!(takes || world.channel(0).contents()[2] == "echo: three");
                 world.stop().await;
@@ -292,7 +352,10 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
         }
         life(async {
             let world = World::open(dir.path(), lab()).await;
-            assert_eq!(world.recovered.messages, 0, "each is settled: takes {takes}");
+            assert_eq!(
+                world.recovered.messages, 0,
+                "each is settled: takes {takes}"
+            );
         });
     }
 }
@@ -311,10 +374,22 @@ async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
     world.channel(0).say("a", "wait").await.unwrap();
     world.stop().await;
     for _ in 0..2 {
-        let world = World::try_with(options(dir.path()), Echo::new(fakes()), &["other"]).await.unwrap();
+        let world = World::try_with(options(dir.path()), Echo::new(fakes()), &["other"])
+            .await
+            .unwrap();
         assert_eq!(world.recovered.messages, 1);
-        world.channel(1).say("b", "hello").await.unwrap().settled().await;
-        assert_eq!(world.echo.wait_asked(1).await.len(), 1, "only what can be answered is asked");
+        world
+            .channel(1)
+            .say("b", "hello")
+            .await
+            .unwrap()
+            .settled()
+            .await;
+        assert_eq!(
+            world.echo.wait_asked(1).await.len(),
+            1,
+            "only what can be answered is asked"
+        );
         world.stop().await;
     }
     let world = World::open(dir.path(), fakes()).await;
@@ -331,7 +406,11 @@ fn a_redelivered_message_is_what_it_was() {
     let echo = Echo::new(vec![Fake::new("lab")]);
     let ticket = life(async {
         let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
-        let ticket = world.channel(0).say_as((Role::Member, "bob"), "a", "wait", None).await.unwrap();
+        let ticket = world
+            .channel(0)
+            .say_as((Role::Member, "bob"), "a", "wait", None)
+            .await
+            .unwrap();
         world.echo.wait_asked(1).await;
         faults.crash_at(faults.steps() + 1);
         world.channel(0).say("a", "unheard").await.unwrap_err();
@@ -347,7 +426,10 @@ async fn redelivered(dir: &Path, ticket: &bub_channels::Ticket) {
     let sent = world.channel(0).wait_sent(1).await;
     assert_eq!(sent[0].inbound_id.as_deref(), ticket.inbound_id());
     let delivery = world.echo.deliveries.lock().unwrap()[0].clone();
-    assert_eq!((delivery.inbound_id.as_str(), delivery.attempt), (ticket.inbound_id().unwrap(), 2));
+    assert_eq!(
+        (delivery.inbound_id.as_str(), delivery.attempt),
+        (ticket.inbound_id().unwrap(), 2)
+    );
     let sender = world.echo.senders.lock().unwrap()[0].clone();
     let bob = Sender {
         role: Role::Member,
@@ -372,7 +454,9 @@ async fn the_journal_does_not_grow_with_history() {
     }
     let size = || {
         let files = std::fs::read_dir(dir.path()).unwrap();
-        files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>()
+        files
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .sum::<u64>()
     };
     assert!(size() < 18 * 1024 * 1024, "{}", size());
     world.stop().await;
@@ -400,7 +484,12 @@ fn damage_is_reported_and_kept_aside() {
         let files = std::fs::read_dir(dir.path()).unwrap();
         let mut logs: Vec<_> = files
             .map(|file| file.unwrap().path())
-            .filter(|path| path.file_name().unwrap().to_string_lossy().starts_with("journal-"))
+            .filter(|path| {
+                path.file_name()
+                    .unwrap()
+                    .to_string_lossy()
+                    .starts_with("journal-")
+            })
             .collect();
         logs.sort();
         logs.pop().unwrap()
@@ -420,11 +509,12 @@ fn damage_is_reported_and_kept_aside() {
     });
     assert_eq!((recovered.messages, recovered.damaged_lines), (2, 1));
     assert_eq!(recovered.torn_bytes, torn);
-    assert!(
-        std::fs::read_dir(dir.path())
-            .unwrap()
-            .any(|file| { file.unwrap().file_name().to_string_lossy().starts_with("damaged-") })
-    );
+    assert!(std::fs::read_dir(dir.path()).unwrap().any(|file| {
+        file.unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with("damaged-")
+    }));
 }
 
 // Design §5: a message that ends the process again and again is given up, and its sender told.
@@ -432,7 +522,12 @@ fn damage_is_reported_and_kept_aside() {
 fn a_message_that_ends_the_process_is_given_up() {
     let dir = tempfile::tempdir().unwrap();
     life(async {
-        World::open(dir.path(), vec![Fake::new("lab")]).await.channel(0).say("a", "wait").await.unwrap();
+        World::open(dir.path(), vec![Fake::new("lab")])
+            .await
+            .channel(0)
+            .say("a", "wait")
+            .await
+            .unwrap();
     });
     for _ in 0..5 {
         life(async {
@@ -443,7 +538,10 @@ fn a_message_that_ends_the_process_is_given_up() {
     life(async {
         let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
         let sent = world.channel(0).wait_sent(1).await;
-        assert!(sent[0].content.contains("will not be tried again"), "{sent:?}");
+        assert!(
+            sent[0].content.contains("will not be tried again"),
+            "{sent:?}"
+        );
         assert!(world.echo.asked.borrow().is_empty());
         world.stop().await;
         let world = World::open(dir.path(), vec![Fake::new("lab")]).await;

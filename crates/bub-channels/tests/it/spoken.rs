@@ -24,8 +24,12 @@ async fn no_plain_reply_comes_on_top_of_what_a_tool_sent_to_the_chat() {
         let outcome = channel.say("a", text).await.unwrap().settled().await;
         assert_eq!(replies(&outcome) as usize, said.len(), "{text}");
         expected.extend(said.iter().map(|text| (*text).to_owned()));
-        let mut sent: Vec<_> =
-            channel.wait_sent(expected.len()).await.into_iter().map(|sent| sent.content).collect();
+        let mut sent: Vec<_> = channel
+            .wait_sent(expected.len())
+            .await
+            .into_iter()
+            .map(|sent| sent.content)
+            .collect();
         sent.sort();
         let mut wanted = expected.clone();
         wanted.sort();
@@ -45,10 +49,18 @@ async fn channel_count(directory: &std::path::Path) -> u64 {
 // The same when the process ended between the two.
 #[test]
 fn a_turn_that_goes_on_after_a_crash_knows_that_it_has_spoken() {
-    let life =
-        || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let life = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
-    let options = || bub_channels::Options { fs: faults.fs(), ..options(dir.path()) };
+    let options = || bub_channels::Options {
+        fs: faults.fs(),
+        ..options(dir.path())
+    };
     life().block_on(async {
         let world = World::with(options(), Echo::new(vec![Fake::new("lab")])).await;
         world.channel(0).say("a", "tell a wait").await.unwrap();
@@ -61,6 +73,10 @@ fn a_turn_that_goes_on_after_a_crash_knows_that_it_has_spoken() {
         assert_eq!(world.recovered.messages, 1);
         let channel = Arc::clone(world.channel(0));
         world.stop().await;
-        assert!(!channel.contents().contains(&"echo: tell a wait".to_owned()), "{:?}", channel.contents());
+        assert!(
+            !channel.contents().contains(&"echo: tell a wait".to_owned()),
+            "{:?}",
+            channel.contents()
+        );
     });
 }

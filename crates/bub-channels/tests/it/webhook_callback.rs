@@ -20,8 +20,16 @@ pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, St
         let count = stream.read(&mut buffer).await.unwrap();
         seen.extend_from_slice(&buffer[..count]);
         let text = String::from_utf8_lossy(&seen);
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.split("content-length: ").nth(1).unwrap().lines().next().unwrap();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head
+            .split("content-length: ")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap();
         if body.len() < length.parse().unwrap() {
             continue;
         }
@@ -32,7 +40,9 @@ pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, St
 }
 
 async fn posted(house: &House, url: &str) -> bub_kernel::Envelope {
-    let answer = house.post(json!({"content": "hello", "reply": "callback", "callback_url": url})).await;
+    let answer = house
+        .post(json!({"content": "hello", "reply": "callback", "callback_url": url}))
+        .await;
     assert_eq!(answer.status, 202, "{answer:?}");
     house.inbound().await
 }
@@ -44,7 +54,10 @@ async fn a_reply_is_posted_signed_and_named() {
     let house = House::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
     let message = posted(&house, &url).await;
     assert_eq!(message.str_field("reply_route"), Some(url.as_str()));
-    let (sent, (head, body)) = tokio::join!(house.send(&message, "hi"), receive(&listener, "204 No Content"));
+    let (sent, (head, body)) = tokio::join!(
+        house.send(&message, "hi"),
+        receive(&listener, "204 No Content")
+    );
     sent.unwrap();
     assert!(head.starts_with("POST /hook?x=1 HTTP/1.1"), "{head}");
     assert!(head.contains("idempotency-key: r0"), "{head}");
@@ -56,8 +69,15 @@ async fn a_reply_is_posted_signed_and_named() {
     );
     let key = hmac::Key::new(hmac::HMAC_SHA256, TOKEN.as_bytes());
     let tag = hmac::sign(&key, body.as_bytes());
-    let hex: Vec<String> = tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert!(head.contains(&format!("x-bub-signature: sha256={}", hex.concat())), "{head}");
+    let hex: Vec<String> = tag
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert!(
+        head.contains(&format!("x-bub-signature: sha256={}", hex.concat())),
+        "{head}"
+    );
 }
 
 // The process that accepted the message may be gone: the reply itself says where it goes.
@@ -71,8 +91,10 @@ async fn a_reply_finds_its_callback_after_a_restart() {
     let message = posted(&House::with(allow).await, &url).await;
     let next = House::with(allow).await;
     let reply = outbound(&message, "r7", "late", "normal");
-    let (sent, (head, _)) =
-        tokio::join!(bub_kernel::Channel::send(&*next.webhook, &reply), receive(&listener, "200 OK"));
+    let (sent, (head, _)) = tokio::join!(
+        bub_kernel::Channel::send(&*next.webhook, &reply),
+        receive(&listener, "200 OK")
+    );
     sent.unwrap();
     assert!(head.contains("idempotency-key: r7"), "{head}");
 }
@@ -84,7 +106,11 @@ async fn what_the_receiver_answers_decides_whether_it_is_tried_again() {
         ("429 Slow", ErrorKind::Temporary, None),
         ("404 Gone", ErrorKind::InvalidInput, None),
         // Nobody asked for where a redirect leads.
-        ("307 Elsewhere\r\nlocation: http://127.0.0.1:1/", ErrorKind::InvalidInput, None),
+        (
+            "307 Elsewhere\r\nlocation: http://127.0.0.1:1/",
+            ErrorKind::InvalidInput,
+            None,
+        ),
     ];
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -93,10 +119,17 @@ async fn what_the_receiver_answers_decides_whether_it_is_tried_again() {
     for (answer, kind, seconds) in cases {
         let (sent, _) = tokio::join!(house.send(&message, "hi"), receive(&listener, answer));
         let error = sent.unwrap_err();
-        assert_eq!((error.kind(), error.retry_after()), (kind, seconds.map(Duration::from_secs)), "{answer}");
+        assert_eq!(
+            (error.kind(), error.retry_after()),
+            (kind, seconds.map(Duration::from_secs)),
+            "{answer}"
+        );
     }
     drop(listener);
-    assert_eq!(house.send(&message, "hi").await.unwrap_err().kind(), ErrorKind::Temporary);
+    assert_eq!(
+        house.send(&message, "hi").await.unwrap_err().kind(),
+        ErrorKind::Temporary
+    );
 }
 
 #[tokio::test]
@@ -131,7 +164,11 @@ async fn private_networks_are_not_called_back_unless_allowed() {
     ];
     for url in refused {
         let body = json!({"content": "x", "reply": "callback", "callback_url": url});
-        assert_eq!(house.post(body).await.problem(), (400, "callback_refused".to_owned()), "{url}");
+        assert_eq!(
+            house.post(body).await.problem(),
+            (400, "callback_refused".to_owned()),
+            "{url}"
+        );
     }
     // The setting may have changed since the message was accepted, and what is not allowed now is not tried again.
     let open = House::with(|options| options.callback_hosts = vec!["localhost".to_owned()]).await;
@@ -142,7 +179,12 @@ async fn private_networks_are_not_called_back_unless_allowed() {
         "nobody listens there"
     );
     let reply = outbound(&message, "r0", "hi", "normal");
-    let error = bub_kernel::Channel::send(&*house.webhook, &reply).await.unwrap_err();
+    let error = bub_kernel::Channel::send(&*house.webhook, &reply)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Config);
-    assert!(error.message().contains("`webhook.callback_hosts`"), "{error}");
+    assert!(
+        error.message().contains("`webhook.callback_hosts`"),
+        "{error}"
+    );
 }

@@ -11,8 +11,8 @@ use bub_channels::{
     webhook::{Webhook, WebhookOptions},
 };
 use bub_kernel::{
-    CancellationToken, Channel, Envelope, Error, Framework, FrameworkRef, MessageHandler, ModelStream,
-    PluginContext, Prompt, Result, StreamEvent, hooks,
+    CancellationToken, Channel, Envelope, Error, Framework, FrameworkRef, MessageHandler,
+    ModelStream, PluginContext, Prompt, Result, StreamEvent, hooks,
 };
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Semaphore};
@@ -40,14 +40,21 @@ struct Pace {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { asked: Semaphore::new(0), go_on: Semaphore::new(0) }
+        Self {
+            asked: Semaphore::new(0),
+            go_on: Semaphore::new(0),
+        }
     }
 }
 
 #[hooks(crate = bub_kernel)]
 impl Model {
     fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
-        if message.content() == "nowhere" { Err(Error::unknown("it has no session")) } else { Ok(None) }
+        if message.content() == "nowhere" {
+            Err(Error::unknown("it has no session"))
+        } else {
+            Ok(None)
+        }
     }
 
     async fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
@@ -55,11 +62,17 @@ impl Model {
             self.pace.asked.add_permits(1);
             self.pace.go_on.acquire().await.unwrap().forget();
         }
-        ModelStream::of([StreamEvent::Text("echo: ".to_owned()), StreamEvent::Text(prompt.text().clone())])
+        ModelStream::of([
+            StreamEvent::Text("echo: ".to_owned()),
+            StreamEvent::Text(prompt.text().clone()),
+        ])
     }
 
     async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        let router = self.framework.get().and_then(|framework| framework.router());
+        let router = self
+            .framework
+            .get()
+            .and_then(|framework| framework.router());
         match router {
             Some(router) => router.dispatch(message).await,
             None => Ok(false),
@@ -73,8 +86,9 @@ impl Model {
         options.callback_hosts = vec!["127.0.0.1".to_owned()];
         options.keep_alive = std::time::Duration::from_millis(20);
         options.waiting = self.waiting.unwrap_or(options.waiting);
-        let webhook =
-            self.webhook.get_or_init(|| Arc::new(Webhook::new(options, Arc::clone(message_handler))));
+        let webhook = self
+            .webhook
+            .get_or_init(|| Arc::new(Webhook::new(options, Arc::clone(message_handler))));
         vec![Arc::clone(webhook) as Arc<dyn Channel>]
     }
 }
@@ -100,7 +114,8 @@ impl Running {
         };
         let framework = Framework::builder().plugin_with("model", make).build();
         let running = framework.running().await.unwrap();
-        let gateway = Gateway::open(&framework, world::options(directory), &["all".to_owned()]).unwrap();
+        let gateway =
+            Gateway::open(&framework, world::options(directory), &["all".to_owned()]).unwrap();
         let stop = CancellationToken::new();
         let until = stop.clone();
         let task = tokio::spawn(async move {
@@ -115,25 +130,47 @@ impl Running {
                 None => tokio::task::yield_now().await,
             }
         };
-        Self { directory: directory.to_owned(), address, pace, stop, task }
+        Self {
+            directory: directory.to_owned(),
+            address,
+            pace,
+            stop,
+            task,
+        }
     }
 
     async fn post(&self, body: Value) -> Answer {
-        begin(self.address, "POST", "/v1/messages", "", &body.to_string()).await.finish().await
+        begin(self.address, "POST", "/v1/messages", "", &body.to_string())
+            .await
+            .finish()
+            .await
     }
 
     /// Waits until nobody waits for a reply any more.
     async fn is_free(&self) {
-        while self.post(json!({"content": "hello", "chat_id": "probe"})).await.status == 429 {}
+        while self
+            .post(json!({"content": "hello", "chat_id": "probe"}))
+            .await
+            .status
+            == 429
+        {}
     }
 
     async fn ask(&self, what: &str) -> Value {
-        bub_channels::status::ask(&self.directory, &json!({"do": what})).await.unwrap().unwrap()
+        bub_channels::status::ask(&self.directory, &json!({"do": what}))
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// Waits until so many replies are not delivered.
     async fn undelivered(&self, count: usize) {
-        while self.ask("outbox").await["replies"].as_array().unwrap().len() != count {}
+        while self.ask("outbox").await["replies"]
+            .as_array()
+            .unwrap()
+            .len()
+            != count
+        {}
     }
 
     async fn stop(self) {
@@ -148,13 +185,22 @@ async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_rest
     let running = Running::open(home.path()).await;
     let body = json!({"content": "hello", "idempotency_key": "k"});
     let first = running.post(body.clone()).await;
-    assert_eq!((first.status, &first.json()["reply"]), (200, &json!("echo: hello")));
+    assert_eq!(
+        (first.status, &first.json()["reply"]),
+        (200, &json!("echo: hello"))
+    );
     assert_eq!(running.post(body.clone()).await.json(), first.json());
     running.stop().await;
 
     let running = Running::open(home.path()).await;
     let again = running.post(body).await;
-    assert_eq!((again.status, again.json()), (200, json!({"id": first.json()["id"], "status": "delivered"})));
+    assert_eq!(
+        (again.status, again.json()),
+        (
+            200,
+            json!({"id": first.json()["id"], "status": "delivered"})
+        )
+    );
     running.stop().await;
 }
 
@@ -164,7 +210,14 @@ async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_rest
 async fn a_reply_whose_client_has_gone_waits_for_its_key() {
     let home = tempfile::tempdir().unwrap();
     for reply in ["sync", "stream"] {
-        let running = Running::with(home.path(), Model { waiting: Some(1), ..Model::default() }).await;
+        let running = Running::with(
+            home.path(),
+            Model {
+                waiting: Some(1),
+                ..Model::default()
+            },
+        )
+        .await;
         let body = json!({"content": "wait", "idempotency_key": reply, "reply": reply}).to_string();
         let client = begin(running.address, "POST", "/v1/messages", "", &body).await;
         running.pace.asked.acquire().await.unwrap().forget();
@@ -182,8 +235,14 @@ async fn a_reply_whose_client_has_gone_waits_for_its_key() {
         running.stop().await;
 
         let running = Running::open(home.path()).await;
-        let answer = begin(running.address, "POST", "/v1/messages", "", &body).await.finish().await;
-        assert!(answer.status == 200 && answer.body.contains(r#""reply":"echo: wait""#), "{answer:?}");
+        let answer = begin(running.address, "POST", "/v1/messages", "", &body)
+            .await
+            .finish()
+            .await;
+        assert!(
+            answer.status == 200 && answer.body.contains(r#""reply":"echo: wait""#),
+            "{answer:?}"
+        );
         running.undelivered(0).await;
         running.stop().await;
     }
@@ -194,7 +253,9 @@ async fn a_reply_whose_client_has_gone_waits_for_its_key() {
 async fn a_message_without_a_session_is_refused_and_leaves_no_reply() {
     let home = tempfile::tempdir().unwrap();
     let running = Running::open(home.path()).await;
-    let answer = running.post(json!({"content": "nowhere", "idempotency_key": "k"})).await;
+    let answer = running
+        .post(json!({"content": "nowhere", "idempotency_key": "k"}))
+        .await;
     assert_eq!(answer.status, 500, "{answer:?}");
     let is_open = |reply: &Value| reply["state"] == "waiting" || reply["state"] == "being tried";
     let left = loop {
@@ -213,10 +274,19 @@ async fn a_message_without_a_session_is_refused_and_leaves_no_reply() {
 async fn a_stream_grows_though_the_setting_streams_to_nobody() {
     let home = tempfile::tempdir().unwrap();
     let running = Running::open(home.path()).await;
-    let answer = running.post(json!({"content": "hello", "reply": "stream"})).await;
-    let expected =
-        ["event: accepted", r#"{"delta":"echo: "}"#, r#"{"delta":"hello"}"#, r#""reply":"echo: hello""#];
-    let places: Vec<_> = expected.iter().map(|text| answer.body.find(text).expect(text)).collect();
+    let answer = running
+        .post(json!({"content": "hello", "reply": "stream"}))
+        .await;
+    let expected = [
+        "event: accepted",
+        r#"{"delta":"echo: "}"#,
+        r#"{"delta":"hello"}"#,
+        r#""reply":"echo: hello""#,
+    ];
+    let places: Vec<_> = expected
+        .iter()
+        .map(|text| answer.body.find(text).expect(text))
+        .collect();
     assert!(places.is_sorted(), "{answer:?}");
     running.stop().await;
 }
@@ -230,7 +300,15 @@ async fn a_callback_that_failed_is_posted_again_after_a_restart_under_the_same_k
     let body = json!({"content": "hello", "reply": "callback", "callback_url": url});
     let accepted = running.post(body).await;
     assert_eq!(accepted.status, 202);
-    let key = |head: &str| head.split("idempotency-key: ").nth(1).unwrap().lines().next().unwrap().to_owned();
+    let key = |head: &str| {
+        head.split("idempotency-key: ")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned()
+    };
     let (first, _) = receive(&listener, "503 Busy").await;
     running.stop().await;
 
@@ -238,7 +316,10 @@ async fn a_callback_that_failed_is_posted_again_after_a_restart_under_the_same_k
     let (second, body) = receive(&listener, "200 OK").await;
     assert_eq!(key(&first), key(&second));
     let body: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!((&body["reply"], &body["id"]), (&json!("echo: hello"), &accepted.json()["id"]));
+    assert_eq!(
+        (&body["reply"], &body["id"]),
+        (&json!("echo: hello"), &accepted.json()["id"])
+    );
     running.stop().await;
 }
 

@@ -13,7 +13,9 @@ use bub_channels::{
     Outcome, ReplyTo, Ticket,
     webhook::{Webhook, WebhookOptions},
 };
-use bub_kernel::{CancellationToken, Channel, Envelope, Error, MessageHandler, Result, StreamEvent};
+use bub_kernel::{
+    CancellationToken, Channel, Envelope, Error, MessageHandler, Result, StreamEvent,
+};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -52,13 +54,27 @@ impl House {
         let (sender, inbound) = mpsc::unbounded_channel();
         let (accepted, refuse) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
         let keys = Keys::default();
-        let handler = handler(sender, Arc::clone(&accepted), Arc::clone(&refuse), Arc::clone(&keys));
+        let handler = handler(
+            sender,
+            Arc::clone(&accepted),
+            Arc::clone(&refuse),
+            Arc::clone(&keys),
+        );
         let webhook = Arc::new(Webhook::new(options, handler));
         let stop = CancellationToken::new();
         webhook.start(stop.clone()).await.unwrap();
         let address = webhook.address().unwrap();
         let (inbound, replies) = (AsyncMutex::new(inbound), AtomicUsize::new(0));
-        Self { webhook, address, stop, inbound, accepted, refuse, keys, replies }
+        Self {
+            webhook,
+            address,
+            stop,
+            inbound,
+            accepted,
+            refuse,
+            keys,
+            replies,
+        }
     }
 
     /// The next message that came in.
@@ -67,25 +83,40 @@ impl House {
     }
 
     pub(crate) async fn post(&self, body: impl ToString) -> Answer {
-        self.request("POST", "/v1/messages", "", &body.to_string()).await
+        self.request("POST", "/v1/messages", "", &body.to_string())
+            .await
     }
 
     pub(crate) async fn get(&self, id: &str) -> Answer {
-        self.request("GET", &format!("/v1/messages/{id}"), "", "").await
+        self.request("GET", &format!("/v1/messages/{id}"), "", "")
+            .await
     }
 
-    pub(crate) async fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
+    pub(crate) async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Answer {
         let mut client = self.begin(method, path, headers, body).await;
         client.finish().await
     }
 
     /// Sends a request without waiting for its answer.
-    pub(crate) async fn begin(&self, method: &str, path: &str, headers: &str, body: &str) -> Client {
+    pub(crate) async fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Client {
         begin(self.address, method, path, headers, body).await
     }
 
     pub(crate) async fn begin_post(&self, body: impl ToString) -> Client {
-        self.begin("POST", "/v1/messages", "", &body.to_string()).await
+        self.begin("POST", "/v1/messages", "", &body.to_string())
+            .await
     }
 
     pub(crate) async fn connect(&self) -> Client {
@@ -99,24 +130,37 @@ impl House {
 
     pub(crate) async fn send_kind(&self, message: &Envelope, text: &str, kind: &str) -> Result<()> {
         let number = self.replies.fetch_add(1, Ordering::SeqCst);
-        self.webhook.send(&outbound(message, &format!("r{number}"), text, kind)).await
+        self.webhook
+            .send(&outbound(message, &format!("r{number}"), text, kind))
+            .await
     }
 
     /// Ends the turn of a message with these replies.
     pub(crate) async fn answer(&self, message: &Envelope, texts: &[&str]) {
-        settle(message, Outcome::Done { replies: u32::try_from(texts.len()).unwrap() });
+        settle(
+            message,
+            Outcome::Done {
+                replies: u32::try_from(texts.len()).unwrap(),
+            },
+        );
         for text in texts {
             self.send(message, text).await.unwrap();
         }
     }
 
     pub(crate) async fn delta(&self, message: &Envelope, delta: &str) {
-        self.webhook.on_event(&StreamEvent::Text(delta.to_owned()), message).await.unwrap();
+        self.webhook
+            .on_event(&StreamEvent::Text(delta.to_owned()), message)
+            .await
+            .unwrap();
     }
 }
 
 pub(crate) async fn connect(address: SocketAddr) -> Client {
-    Client { stream: TcpStream::connect(address).await.unwrap(), seen: String::new() }
+    Client {
+        stream: TcpStream::connect(address).await.unwrap(),
+        seen: String::new(),
+    }
 }
 
 /// Sends a request with the right token.
@@ -131,25 +175,41 @@ pub(crate) async fn begin(
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {TOKEN}\r\n"
     );
-    client.write(&format!("{head}{headers}content-length: {}\r\n\r\n{body}", body.len())).await;
+    client
+        .write(&format!(
+            "{head}{headers}content-length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+        .await;
     client
 }
 
 /// A reply as the outbox hands it over.
 pub(crate) fn outbound(message: &Envelope, reply_id: &str, text: &str, kind: &str) -> Envelope {
-    let mut reply = Envelope::text(text).with("channel", "webhook").with("kind", kind);
+    let mut reply = Envelope::text(text)
+        .with("channel", "webhook")
+        .with("kind", kind);
     for name in ["chat_id", "reply_route"] {
         if let Some(value) = message.field(name) {
             reply.set(name, value.clone());
         }
     }
     let inbound_id = Some(id(message));
-    reply.put_slot(Arc::new(ReplyTo { inbound_id, reply_id: reply_id.to_owned(), attempt: 1 }));
+    reply.put_slot(Arc::new(ReplyTo {
+        inbound_id,
+        reply_id: reply_id.to_owned(),
+        attempt: 1,
+    }));
     reply
 }
 
 pub(crate) fn id(message: &Envelope) -> String {
-    message.slot::<Ticket>().unwrap().inbound_id().unwrap().to_owned()
+    message
+        .slot::<Ticket>()
+        .unwrap()
+        .inbound_id()
+        .unwrap()
+        .to_owned()
 }
 
 pub(crate) fn settle(message: &Envelope, outcome: Outcome) {
@@ -168,11 +228,15 @@ fn handler(
         if outcome.is_ok() {
             let ticket = message.slot::<Ticket>().unwrap();
             let id = format!("m{}", accepted.load(Ordering::SeqCst));
-            let known = ticket.key().and_then(|key| keys.lock().unwrap().get(key).cloned());
+            let known = ticket
+                .key()
+                .and_then(|key| keys.lock().unwrap().get(key).cloned());
             ticket.accept(known.as_ref().unwrap_or(&id), known.is_some());
             if known.is_none() {
                 accepted.fetch_add(1, Ordering::SeqCst);
-                keys.lock().unwrap().extend(ticket.key().map(|key| (key.to_owned(), id)));
+                keys.lock()
+                    .unwrap()
+                    .extend(ticket.key().map(|key| (key.to_owned(), id)));
                 inbound.send(message).unwrap();
             }
         }
@@ -196,8 +260,13 @@ impl Client {
         let mut buffer = [0; 4096];
         while !self.seen.contains(text) {
             let count = self.stream.read(&mut buffer).await.unwrap();
-            assert!(count > 0, "the connection ended before {text:?}: {}", self.seen);
-            self.seen.push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+            assert!(
+                count > 0,
+                "the connection ended before {text:?}: {}",
+                self.seen
+            );
+            self.seen
+                .push_str(std::str::from_utf8(&buffer[..count]).unwrap());
         }
         &self.seen
     }
@@ -209,7 +278,11 @@ impl Client {
         self.seen.push_str(std::str::from_utf8(&rest).unwrap());
         let (head, body) = self.seen.split_once("\r\n\r\n").expect("an answer");
         let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        Answer { status, head: head.to_owned(), body: body.to_owned() }
+        Answer {
+            status,
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
     }
 }
 

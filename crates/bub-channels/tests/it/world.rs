@@ -12,9 +12,10 @@ use bub_channels::{
     spoken::{self, ByTool},
 };
 use bub_kernel::{
-    Admission, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Delivery, Envelope, Error,
-    ErrorKind, Framework, FrameworkRef, MessageHandler, PluginContext, Prompt, Provided, Result, Role,
-    Sender, State, StatePatch, SteeringHandle, SteeringInbox, TurnSnapshot, hooks,
+    Admission, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Delivery,
+    Envelope, Error, ErrorKind, Framework, FrameworkRef, MessageHandler, PluginContext, Prompt,
+    Provided, Result, Role, Sender, State, StatePatch, SteeringHandle, SteeringInbox, TurnSnapshot,
+    hooks,
 };
 use bub_tape::{
     Durability,
@@ -53,7 +54,10 @@ pub(crate) struct Fake {
 
 impl Fake {
     pub(crate) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), ..Self::default() }
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
     }
 
     /// Hands a message in, as an adapter would.
@@ -68,8 +72,9 @@ impl Fake {
         text: &str,
         key: Option<&str>,
     ) -> Result<Arc<Ticket>> {
-        let message =
-            ChannelMessage::new(format!("{}:{chat}", self.name), &self.name, text).chat_id(chat).active();
+        let message = ChannelMessage::new(format!("{}:{chat}", self.name), &self.name, text)
+            .chat_id(chat)
+            .active();
         self.hand_in(message.into(), by.0, by.1, key).await
     }
 
@@ -81,8 +86,13 @@ impl Fake {
         key: Option<&str>,
     ) -> Result<Arc<Ticket>> {
         let chat_id = message.chat_id().unwrap().into_owned();
-        let sender =
-            Sender { role, channel: self.name.clone(), chat_id, id: id.to_owned(), name: String::new() };
+        let sender = Sender {
+            role,
+            channel: self.name.clone(),
+            chat_id,
+            id: id.to_owned(),
+            name: String::new(),
+        };
         let ticket = Arc::new(Ticket::new(key.map(str::to_owned)));
         let mut message = message.with_sender(sender);
         message.put_slot(Arc::clone(&ticket));
@@ -90,17 +100,26 @@ impl Fake {
     }
 
     pub(crate) async fn wait_sent(&self, count: usize) -> Vec<Sent> {
-        in_time(self.sent.subscribe().wait_for(|sent| sent.len() >= count)).await.unwrap().clone()
+        in_time(self.sent.subscribe().wait_for(|sent| sent.len() >= count))
+            .await
+            .unwrap()
+            .clone()
     }
 
     pub(crate) fn contents(&self) -> Vec<String> {
-        self.sent.borrow().iter().map(|sent| sent.content.clone()).collect()
+        self.sent
+            .borrow()
+            .iter()
+            .map(|sent| sent.content.clone())
+            .collect()
     }
 }
 
 /// What never comes is a failure, not a wait: where the clock stands still, a day is over at once.
 async fn in_time<T>(waiting: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_hours(24), waiting).await.unwrap()
+    tokio::time::timeout(Duration::from_hours(24), waiting)
+        .await
+        .unwrap()
 }
 
 pub(crate) struct FakeHandle(pub(crate) Arc<Fake>);
@@ -117,7 +136,12 @@ impl Channel for FakeHandle {
             if self.0.blocks_in_start {
                 stop.cancelled().await;
             }
-            self.0.start_failures.lock().unwrap().pop().map_or(Ok(()), Err)
+            self.0
+                .start_failures
+                .lock()
+                .unwrap()
+                .pop()
+                .map_or(Ok(()), Err)
         })
     }
 
@@ -189,19 +213,37 @@ pub(crate) struct Inbox {
 }
 
 impl SteeringInbox for Inbox {
-    fn enqueue<'a>(&'a self, session_id: &'a str, message: Envelope) -> BoxFuture<'a, Result<bool>> {
-        self.held.lock().unwrap().entry(session_id.to_owned()).or_default().push(message);
+    fn enqueue<'a>(
+        &'a self,
+        session_id: &'a str,
+        message: Envelope,
+    ) -> BoxFuture<'a, Result<bool>> {
+        self.held
+            .lock()
+            .unwrap()
+            .entry(session_id.to_owned())
+            .or_default()
+            .push(message);
         self.arrived.notify_one();
         Box::pin(std::future::ready(Ok(true)))
     }
 
     fn drain<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<Vec<Envelope>>> {
-        let taken = self.held.lock().unwrap().remove(session_id).unwrap_or_default();
+        let taken = self
+            .held
+            .lock()
+            .unwrap()
+            .remove(session_id)
+            .unwrap_or_default();
         Box::pin(std::future::ready(Ok(taken)))
     }
 
     fn count(&self, session_id: &str) -> usize {
-        self.held.lock().unwrap().get(session_id).map_or(0, Vec::len)
+        self.held
+            .lock()
+            .unwrap()
+            .get(session_id)
+            .map_or(0, Vec::len)
     }
 }
 
@@ -221,7 +263,14 @@ impl Echo {
     }
 
     pub(crate) async fn wait_asked(&self, count: usize) -> Vec<String> {
-        in_time(self.asked.subscribe().wait_for(|asked| asked.len() >= count)).await.unwrap().clone()
+        in_time(
+            self.asked
+                .subscribe()
+                .wait_for(|asked| asked.len() >= count),
+        )
+        .await
+        .unwrap()
+        .clone()
     }
 }
 
@@ -251,7 +300,10 @@ impl Echo {
         if let Some(delivery) = message.slot::<Delivery>() {
             self.deliveries.lock().unwrap().push((*delivery).clone());
         }
-        self.senders.lock().unwrap().push((*message.sender()).clone());
+        self.senders
+            .lock()
+            .unwrap()
+            .push((*message.sender()).clone());
         Ok(StatePatch::new())
     }
 
@@ -267,9 +319,17 @@ impl Echo {
         let words: Vec<_> = text.split(' ').collect();
         match words[..] {
             ["tell", chat, ..] if self.deliveries.lock().unwrap().last().unwrap().attempt == 1 => {
-                let mut told: Envelope = ChannelMessage::new(session_id, "lab", "told").chat_id(chat).into();
+                let mut told: Envelope = ChannelMessage::new(session_id, "lab", "told")
+                    .chat_id(chat)
+                    .into();
                 told.put_slot(Arc::new(ByTool));
-                self.framework.get().unwrap().router().unwrap().dispatch(&told).await?;
+                self.framework
+                    .get()
+                    .unwrap()
+                    .router()
+                    .unwrap()
+                    .dispatch(&told)
+                    .await?;
             }
             ["script", chat] => spoken::note("lab", chat),
             _ => {}
@@ -279,7 +339,13 @@ impl Echo {
         }
         let mut answer = format!("echo: {text}");
         if self.take_steering.load(std::sync::atomic::Ordering::SeqCst) {
-            for steered in state.slot::<SteeringHandle>().unwrap().0.drain(session_id).await? {
+            for steered in state
+                .slot::<SteeringHandle>()
+                .unwrap()
+                .0
+                .drain(session_id)
+                .await?
+            {
                 answer += " + ";
                 answer += &steered.content();
             }
@@ -288,7 +354,10 @@ impl Echo {
     }
 
     async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        let router = self.framework.get().and_then(|framework| framework.router());
+        let router = self
+            .framework
+            .get()
+            .and_then(|framework| framework.router());
         match router {
             Some(router) => router.dispatch(message).await,
             None => Ok(false),
@@ -309,7 +378,11 @@ impl Echo {
 }
 
 fn refuse(message: &Envelope, text: &str) -> Result<()> {
-    if message.content() == text { Err(Error::unknown("on purpose")) } else { Ok(()) }
+    if message.content() == text {
+        Err(Error::unknown("on purpose"))
+    } else {
+        Ok(())
+    }
 }
 
 /// A gateway that runs.
@@ -353,8 +426,10 @@ impl World {
             plugin.framework = context.framework.clone();
             Ok::<_, Error>(plugin)
         };
-        let framework =
-            Framework::builder().plugin("channels", Channels::default()).plugin_with("echo", make).build();
+        let framework = Framework::builder()
+            .plugin("channels", Channels::default())
+            .plugin_with("echo", make)
+            .build();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let running = framework.running().await?;
         let gateway = Gateway::open(&framework, options, &names)?;
@@ -364,13 +439,21 @@ impl World {
         let task = tokio::spawn({
             let stop = stop.clone();
             async move {
-                let outcome = gateway.run(stop, || ready.send(()).unwrap_or_default()).await;
+                let outcome = gateway
+                    .run(stop, || ready.send(()).unwrap_or_default())
+                    .await;
                 running.close().await?;
                 outcome
             }
         });
         is_ready.await.unwrap();
-        Ok(Self { echo, recovered, stop, task, framework })
+        Ok(Self {
+            echo,
+            recovered,
+            stop,
+            task,
+            framework,
+        })
     }
 
     pub(crate) fn channel(&self, at: usize) -> &Arc<Fake> {

@@ -14,13 +14,31 @@ async fn a_message_is_answered_and_confirmed_once_it_is_in_the_journal() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     server.says(OWNER, "sent before the bot ran");
     let world = World::start(&server, &home).await;
-    assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: sent before the bot ran"]);
+    assert_eq!(
+        server.wait_texts(OWNER, 1).await,
+        ["echo: sent before the bot ran"]
+    );
     server.says(MEMBER, "hello <you> & me");
-    assert_eq!(server.wait_texts(MEMBER, 1).await, ["echo: hello <you> & me"]);
+    assert_eq!(
+        server.wait_texts(MEMBER, 1).await,
+        ["echo: hello <you> & me"]
+    );
     server.wait_confirmed().await;
-    let roles: Vec<_> =
-        world.model.senders.lock().unwrap().iter().map(|sender| (sender.id.clone(), sender.role)).collect();
-    assert_eq!(roles, [(OWNER.to_string(), Role::Owner), (MEMBER.to_string(), Role::Member)]);
+    let roles: Vec<_> = world
+        .model
+        .senders
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|sender| (sender.id.clone(), sender.role))
+        .collect();
+    assert_eq!(
+        roles,
+        [
+            (OWNER.to_string(), Role::Owner),
+            (MEMBER.to_string(), Role::Member)
+        ]
+    );
     world.stop().await;
     check(&server);
 }
@@ -75,7 +93,12 @@ async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
     server.wait_texts(GROUP, 2).await;
     server.wait_texts(OWNER, 1).await;
     let calls = server.calls_of("sendMessage");
-    let find = |part: &str| calls.iter().find(|call| call.text("text").contains(part)).unwrap();
+    let find = |part: &str| {
+        calls
+            .iter()
+            .find(|call| call.text("text").contains(part))
+            .unwrap()
+    };
     let topic = find("topic");
     assert_eq!(topic.number("message_thread_id"), 77);
     assert_eq!(topic.params["reply_parameters"]["message_id"], in_topic);
@@ -84,7 +107,12 @@ async fn answers_go_to_their_topic_and_point_at_the_message_in_groups() {
     assert_eq!(plain.params["reply_parameters"]["message_id"], outside);
     assert!(find("alone").params["reply_parameters"].is_null());
     let asked = world.asked(3).await;
-    assert!(asked.iter().any(|content| written(content).contains("outside")), "{asked:?}");
+    assert!(
+        asked
+            .iter()
+            .any(|content| written(content).contains("outside")),
+        "{asked:?}"
+    );
     world.stop().await;
     check(&server);
 }
@@ -97,7 +125,10 @@ async fn the_bot_types_while_turns_run_and_stops_with_the_last() {
     server.says(OWNER, "wait a little");
     world.asked(1).await;
     let typing = server.wait_calls("sendChatAction", 1).await;
-    assert_eq!((typing[0].text("action"), typing[0].number("chat_id")), ("typing", OWNER));
+    assert_eq!(
+        (typing[0].text("action"), typing[0].number("chat_id")),
+        ("typing", OWNER)
+    );
     world.model.permits.add_permits(1);
     server.wait_texts(OWNER, 1).await;
     server.says(OWNER, "fail now");
@@ -122,8 +153,12 @@ async fn albums_are_one_message_and_edits_are_corrections() {
     options.album_wait = std::time::Duration::from_millis(300);
     let world = World::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
-    for (at, caption) in [json!("what is this?"), json!(null), json!(null)].into_iter().enumerate() {
-        let photo = json!([{"file_id": format!("p{at}"), "file_unique_id": "u", "width": 1, "height": 1}]);
+    for (at, caption) in [json!("what is this?"), json!(null), json!(null)]
+        .into_iter()
+        .enumerate()
+    {
+        let photo =
+            json!([{"file_id": format!("p{at}"), "file_unique_id": "u", "width": 1, "height": 1}]);
         let chat = json!({"id": OWNER, "type": "private"});
         let mut picture =
             json!({"chat": chat, "from": person(OWNER), "media_group_id": "77", "photo": photo});
@@ -143,7 +178,11 @@ async fn albums_are_one_message_and_edits_are_corrections() {
     edited["text"] = json!(", say nothing");
     server.update("edited_message", edited.clone());
     let asked = world.asked(2).await;
-    assert!(asked[1].contains("correction") && asked[1].starts_with('{'), "{}", asked[1]);
+    assert!(
+        asked[1].contains("correction") && asked[1].starts_with('{'),
+        "{}",
+        asked[1]
+    );
     // A place that moves is no correction.
     edited["text"] = json!(null);
     edited["location"] = json!({"latitude": 1.0, "longitude": 1.0});

@@ -13,7 +13,10 @@ use serde_json::json;
 
 use crate::world::{World, check, options};
 
-#[expect(clippy::disallowed_methods, reason = "variables of the tests, no settings")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "variables of the tests, no settings"
+)]
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
@@ -21,9 +24,17 @@ fn setting(name: &str, default: u64) -> u64 {
 /// Of so many moments that follow each other, so many may lie within the time.
 fn most_within(moments: &[Instant], time: Duration) -> usize {
     let within = |(at, from): (usize, &Instant)| {
-        moments[at..].iter().take_while(|moment| **moment - *from < time).count()
+        moments[at..]
+            .iter()
+            .take_while(|moment| **moment - *from < time)
+            .count()
     };
-    moments.iter().enumerate().map(within).max().unwrap_or_default()
+    moments
+        .iter()
+        .enumerate()
+        .map(within)
+        .max()
+        .unwrap_or_default()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,7 +59,10 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
             ("sendMessage", 0..=1) => Some(Fault::Flood(1)),
             ("sendMessage", 3) => Some(Fault::Cut),
             ("sendMessage", 4..=6) => Some(Fault::Slow(Duration::from_millis(120))),
-            ("sendMessage", 7) => Some(Fault::Refuse(400, "Bad Request: can't parse entities: by chance")),
+            ("sendMessage", 7) => Some(Fault::Refuse(
+                400,
+                "Bad Request: can't parse entities: by chance",
+            )),
             _ => None,
         }
     });
@@ -59,14 +73,18 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     for round in 0..each {
         for user in 1..=chats {
             let chat = json!({"id": user, "type": "private"});
-            server.message(json!({"chat": chat, "from": person(user), "text": format!("say {round}")}));
+            server.message(
+                json!({"chat": chat, "from": person(user), "text": format!("say {round}")}),
+            );
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     let last = (each - 1).to_string();
     server
         .wait_for(|server| {
-            (1..=chats).all(|user| server.texts(user).iter().any(|text| text.ends_with(&last))).then_some(())
+            (1..=chats)
+                .all(|user| server.texts(user).iter().any(|text| text.ends_with(&last)))
+                .then_some(())
         })
         .await;
     server.heal();
@@ -79,12 +97,18 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
     let mut by_chat: HashMap<i64, Vec<Instant>> = HashMap::new();
     for call in server.calls_of("sendMessage") {
         moments.push(call.at);
-        by_chat.entry(call.number("chat_id")).or_default().push(call.at);
+        by_chat
+            .entry(call.number("chat_id"))
+            .or_default()
+            .push(call.at);
     }
     let busiest = most_within(&moments, Duration::from_secs(1));
     assert!(busiest <= 30, "{busiest} messages in a second");
-    let hasty =
-        by_chat.values().map(|moments| most_within(moments, Duration::from_millis(950))).max().unwrap();
+    let hasty = by_chat
+        .values()
+        .map(|moments| most_within(moments, Duration::from_millis(950)))
+        .max()
+        .unwrap();
     assert!(hasty <= 1, "{hasty} messages to a chat within a second");
     for user in 1..=chats {
         // Messages that came close to each other became one turn, which answers the last of them.
@@ -92,7 +116,10 @@ async fn a_crowd_is_answered_in_order_within_the_limits_and_without_loss() {
         let numbers: Vec<u64> = texts.iter().map(|text| text.parse().unwrap()).collect();
         assert!(numbers.is_sorted(), "{user}: {numbers:?}");
         assert_eq!(
-            numbers.iter().collect::<std::collections::HashSet<_>>().len(),
+            numbers
+                .iter()
+                .collect::<std::collections::HashSet<_>>()
+                .len(),
             numbers.len(),
             "{user}: {numbers:?}"
         );

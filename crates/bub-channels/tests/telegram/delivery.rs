@@ -22,13 +22,21 @@ async fn a_long_reply_comes_in_parts_that_fit_and_in_order() {
 #[tokio::test]
 async fn markup_that_is_refused_is_sent_as_plain_text_part_by_part() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    server
-        .fault("sendMessage", Fault::Refuse(400, "Bad Request: can't parse entities: Unsupported start tag"));
+    server.fault(
+        "sendMessage",
+        Fault::Refuse(
+            400,
+            "Bad Request: can't parse entities: Unsupported start tag",
+        ),
+    );
     let world = World::start(&server, &home).await;
     server.says(OWNER, "say **bold** & <b>");
     assert_eq!(server.wait_texts(OWNER, 1).await, ["bold & <b>"]);
     let calls = server.calls_of("sendMessage");
-    assert_eq!((calls[0].text("parse_mode"), calls[1].text("parse_mode")), ("HTML", ""));
+    assert_eq!(
+        (calls[0].text("parse_mode"), calls[1].text("parse_mode")),
+        ("HTML", "")
+    );
     assert!(calls[0].text("text").contains("<b>bold</b>"), "{calls:?}");
     world.stop().await;
     check(&server);
@@ -47,8 +55,15 @@ async fn a_chat_that_is_flooded_waits_as_long_as_it_is_told_to() {
     assert!(server.texts(OWNER).is_empty());
     assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: one"]);
     let calls = server.calls_of("sendMessage");
-    let own: Vec<_> = calls.iter().filter(|call| call.number("chat_id") == OWNER).collect();
-    assert!(own[1].at - own[0].at >= Duration::from_secs(2), "it waited {:?}", own[1].at - own[0].at);
+    let own: Vec<_> = calls
+        .iter()
+        .filter(|call| call.number("chat_id") == OWNER)
+        .collect();
+    assert!(
+        own[1].at - own[0].at >= Duration::from_secs(2),
+        "it waited {:?}",
+        own[1].at - own[0].at
+    );
     world.stop().await;
 }
 
@@ -70,8 +85,20 @@ async fn a_reply_that_was_cut_off_goes_on_with_the_part_that_is_missing() {
     let world = World::start(&server, &home).await;
     let texts = server.wait_texts(OWNER, 4).await;
     server.says(OWNER, "say done");
-    server.wait_for(|server| server.texts(OWNER).contains(&"done".to_owned()).then_some(())).await;
-    assert_eq!(server.texts(OWNER).len(), 5, "{:?}", texts.iter().map(String::len).collect::<Vec<_>>());
+    server
+        .wait_for(|server| {
+            server
+                .texts(OWNER)
+                .contains(&"done".to_owned())
+                .then_some(())
+        })
+        .await;
+    assert_eq!(
+        server.texts(OWNER).len(),
+        5,
+        "{:?}",
+        texts.iter().map(String::len).collect::<Vec<_>>()
+    );
     let whole: String = texts.concat().split_whitespace().collect();
     assert_eq!(whole.len(), 15_000 - 15_000 / 9);
     world.stop().await;
@@ -87,7 +114,11 @@ async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
     server.wait_calls("sendMessage", 1).await;
     server.says(OWNER, "hello");
     server.wait_texts(OWNER, 1).await;
-    let tries = server.calls_of("sendMessage").iter().filter(|call| call.number("chat_id") == MEMBER).count();
+    let tries = server
+        .calls_of("sendMessage")
+        .iter()
+        .filter(|call| call.number("chat_id") == MEMBER)
+        .count();
     assert_eq!(tries, 1, "it is not tried again");
     server.delete_topic(-100, 9);
     server.message(serde_json::json!({
@@ -96,13 +127,21 @@ async fn a_reply_to_nobody_is_given_up_and_others_are_answered() {
     }));
     server
         .wait_for(|server| {
-            server.calls_of("sendMessage").iter().any(|call| call.number("chat_id") == -100).then_some(())
+            server
+                .calls_of("sendMessage")
+                .iter()
+                .any(|call| call.number("chat_id") == -100)
+                .then_some(())
         })
         .await;
     server.says(OWNER, "say more");
     server.wait_texts(OWNER, 2).await;
     assert_eq!(
-        server.calls_of("sendMessage").iter().filter(|call| call.number("chat_id") == -100).count(),
+        server
+            .calls_of("sendMessage")
+            .iter()
+            .filter(|call| call.number("chat_id") == -100)
+            .count(),
         1
     );
     world.stop().await;
@@ -121,20 +160,42 @@ async fn a_long_answer_is_seen_to_grow_and_ends_as_the_reply() {
     world.model.permits.add_permits(2);
     server
         .wait_for(|server| {
-            server.texts(OWNER).first().is_some_and(|text| text.starts_with("one")).then_some(())
+            server
+                .texts(OWNER)
+                .first()
+                .is_some_and(|text| text.starts_with("one"))
+                .then_some(())
         })
         .await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     world.model.permits.add_permits(10);
     server
-        .wait_for(|server| server.texts(OWNER).iter().any(|text| text == "one two three four").then_some(()))
+        .wait_for(|server| {
+            server
+                .texts(OWNER)
+                .iter()
+                .any(|text| text == "one two three four")
+                .then_some(())
+        })
         .await;
-    assert_eq!(server.texts(OWNER).len(), 1, "one message for preview and reply");
+    assert_eq!(
+        server.texts(OWNER).len(),
+        1,
+        "one message for preview and reply"
+    );
     assert_eq!(server.calls_of("sendMessage").len(), 1);
     // What is the same already is no failure.
     server.says(OWNER, "grow same");
     world.asked(2).await;
-    server.wait_for(|server| server.texts(OWNER).iter().any(|text| text == "same").then_some(())).await;
+    server
+        .wait_for(|server| {
+            server
+                .texts(OWNER)
+                .iter()
+                .any(|text| text == "same")
+                .then_some(())
+        })
+        .await;
     world.stop().await;
     check(&server);
 }
@@ -157,7 +218,9 @@ async fn a_preview_of_the_process_before_becomes_the_reply() {
     let world = World::with(quick(), home.path()).await;
     world.asked(1).await;
     world.model.permits.add_permits(10);
-    server.wait_for(|server| (server.texts(OWNER) == ["one two three"]).then_some(())).await;
+    server
+        .wait_for(|server| (server.texts(OWNER) == ["one two three"]).then_some(()))
+        .await;
     world.stop().await;
     assert_eq!(server.texts(OWNER).len(), 1);
 }
@@ -169,7 +232,8 @@ async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
         let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
         let quick = || {
             let mut options = options(&server, home.path());
-            (options.first_preview, options.edit_pace) = (Duration::ZERO, Duration::from_millis(10));
+            (options.first_preview, options.edit_pace) =
+                (Duration::ZERO, Duration::from_millis(10));
             options
         };
         let mut world = World::with(quick(), home.path()).await;
@@ -182,8 +246,15 @@ async fn an_error_takes_the_place_of_what_was_shown_of_the_answer() {
             world = World::with(quick(), home.path()).await;
         }
         world.model.permits.add_permits(2);
-        let is_told = |server: &BotServer| server.texts(OWNER).iter().any(|text| text.contains("went wrong"));
-        server.wait_for(|server| is_told(server).then_some(())).await;
+        let is_told = |server: &BotServer| {
+            server
+                .texts(OWNER)
+                .iter()
+                .any(|text| text.contains("went wrong"))
+        };
+        server
+            .wait_for(|server| is_told(server).then_some(()))
+            .await;
         assert_eq!(server.texts(OWNER).len(), 1, "{:?}", server.texts(OWNER));
         assert_eq!(server.calls_of("sendMessage").len(), 1);
         world.stop().await;
@@ -198,7 +269,10 @@ async fn a_reply_whose_answer_is_lost_is_sent_again() {
     let world = World::start(&server, &home).await;
     server.fault("sendMessage", Fault::CutAfter);
     server.says(OWNER, "hello");
-    assert_eq!(server.wait_texts(OWNER, 2).await, ["echo: hello", "echo: hello"]);
+    assert_eq!(
+        server.wait_texts(OWNER, 2).await,
+        ["echo: hello", "echo: hello"]
+    );
     world.stop().await;
 }
 
@@ -223,7 +297,10 @@ async fn a_group_that_moved_is_answered_where_it_is() {
 async fn a_reply_to_a_message_that_is_gone_is_sent_without_pointing_at_it() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let world = World::start(&server, &home).await;
-    server.fault("sendMessage", Fault::Refuse(400, "Bad Request: message to be replied not found"));
+    server.fault(
+        "sendMessage",
+        Fault::Refuse(400, "Bad Request: message to be replied not found"),
+    );
     server.says_in(-100_901, OWNER, "bub, hello");
     assert_eq!(server.wait_texts(-100_901, 1).await, ["echo: bub, hello"]);
     assert!(server.calls_of("sendMessage")[1].params["reply_parameters"].is_null());
@@ -242,11 +319,19 @@ async fn an_answer_that_grows_fast_is_seen_to_grow() {
     world.asked(1).await;
     world.model.permits.add_permits(1);
     let shown = server.wait_texts(OWNER, 1).await;
-    assert!(shown[0].starts_with("xxx") && shown[0].len() <= 4096, "{}", shown[0].len());
+    assert!(
+        shown[0].starts_with("xxx") && shown[0].len() <= 4096,
+        "{}",
+        shown[0].len()
+    );
     world.model.permits.add_permits(10);
     let texts = server.wait_texts(OWNER, 2).await;
     assert!(texts[1].ends_with("end"), "{}", texts[1].len());
-    assert_eq!(server.calls_of("sendMessage").len(), 2, "the preview is the first part of the reply");
+    assert_eq!(
+        server.calls_of("sendMessage").len(),
+        2,
+        "the preview is the first part of the reply"
+    );
     world.stop().await;
     check(&server);
 }

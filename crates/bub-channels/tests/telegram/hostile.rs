@@ -49,15 +49,28 @@ async fn nobody_gets_in_by_what_a_message_claims() {
     }
     server.update("message", Value::Null);
     server.update("callback_query", json!({"id": "1", "from": person(STRANGER), "data": "approve:1", "message": {"chat": private(OWNER), "message_id": 1}}));
-    server.update("callback_query", json!({"id": "2", "from": person(OWNER), "data": "approve:"}));
+    server.update(
+        "callback_query",
+        json!({"id": "2", "from": person(OWNER), "data": "approve:"}),
+    );
     server.update("nothing_known", json!({}));
     server.says(OWNER, "say through");
     server.wait_texts(OWNER, 1).await;
-    let senders: Vec<_> =
-        world.model.senders.lock().unwrap().iter().map(|sender| (sender.id.clone(), sender.role)).collect();
+    let senders: Vec<_> = world
+        .model
+        .senders
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|sender| (sender.id.clone(), sender.role))
+        .collect();
     assert_eq!(senders, [(OWNER.to_string(), Role::Owner)]);
     assert_eq!(server.texts(STRANGER), ["Access denied."], "told once");
-    assert_eq!(server.texts(GROUP), ["Access denied."], "told once in the group, where it was addressed");
+    assert_eq!(
+        server.texts(GROUP),
+        ["Access denied."],
+        "told once in the group, where it was addressed"
+    );
     world.stop().await;
     check(&server);
 }
@@ -73,13 +86,26 @@ async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
     server.says(STRANGER, "/start");
     server.says_in(GROUP, STRANGER, "bub, hello");
     server.wait_texts(GROUP, 1).await;
-    let roles: Vec<_> = world.model.senders.lock().unwrap().iter().map(|sender| sender.role).collect();
+    let roles: Vec<_> = world
+        .model
+        .senders
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|sender| sender.role)
+        .collect();
     assert_eq!(roles, [Role::Guest]);
     // H-166
     let told = server.wait_texts(STRANGER, 1).await;
-    assert!(told[0].starts_with("You are not allowed to chat with me."), "{told:?}");
+    assert!(
+        told[0].starts_with("You are not allowed to chat with me."),
+        "{told:?}"
+    );
     server.says(OWNER, "/start");
-    assert_eq!(server.wait_texts(OWNER, 1).await, ["Bub is online. Send text to start."]);
+    assert_eq!(
+        server.wait_texts(OWNER, 1).await,
+        ["Bub is online. Send text to start."]
+    );
     world.stop().await;
     check(&server);
 }
@@ -96,7 +122,11 @@ async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
     server.says(MEMBER, "say still here");
     server.wait_texts(MEMBER, 1).await;
     server.wait_confirmed().await;
-    let told = server.calls_of("sendMessage").iter().filter(|call| call.number("chat_id") >= 1000).count();
+    let told = server
+        .calls_of("sendMessage")
+        .iter()
+        .filter(|call| call.number("chat_id") >= 1000)
+        .count();
     assert!(told <= 50, "{told} strangers were told something");
     assert_eq!(world.model.senders.lock().unwrap().len(), 1);
     world.stop().await;
@@ -129,7 +159,15 @@ async fn odd_messages_are_answered_like_others() {
     server.wait_texts(MEMBER, 1).await;
     server.wait_confirmed().await;
     server.says(OWNER, "say end");
-    server.wait_for(|server| server.texts(OWNER).iter().any(|text| text == "end").then_some(())).await;
+    server
+        .wait_for(|server| {
+            server
+                .texts(OWNER)
+                .iter()
+                .any(|text| text == "end")
+                .then_some(())
+        })
+        .await;
     assert!(count > 0 && !server.texts(OWNER).is_empty());
     world.stop().await;
     check(&server);
@@ -149,7 +187,10 @@ async fn one_chat_that_floods_the_bot_does_not_stop_the_others() {
     server.wait_texts(OWNER, 1).await;
     server.wait_confirmed().await;
     let told = server.texts(MEMBER);
-    assert!(told.iter().all(|text| text.starts_with("Not taken: ")), "{told:?}");
+    assert!(
+        told.iter().all(|text| text.starts_with("Not taken: ")),
+        "{told:?}"
+    );
     world.model.permits.add_permits(1);
     world.stop().await;
 }

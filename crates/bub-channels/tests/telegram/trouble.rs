@@ -59,7 +59,9 @@ async fn a_token_of_another_shape_never_leaves() {
 #[tokio::test]
 async fn no_network_at_the_start_is_tried_again() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
-    server.fault("getMe", Fault::Cut).fault("deleteWebhook", Fault::Page(502));
+    server
+        .fault("getMe", Fault::Cut)
+        .fault("deleteWebhook", Fault::Page(502));
     server.says(OWNER, "hello");
     let world = World::start(&server, &home).await;
     assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
@@ -84,7 +86,11 @@ async fn polls_that_fail_hang_or_collide_are_made_again() {
         server.fault("getUpdates", fault.clone());
         server.says(OWNER, "hello");
         let world = World::with(options, home.path()).await;
-        assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"], "after {fault:?}");
+        assert_eq!(
+            server.wait_texts(OWNER, 1).await,
+            ["echo: hello"],
+            "after {fault:?}"
+        );
         server.wait_confirmed().await;
         assert_eq!(server.texts(OWNER).len(), 1);
         world.stop().await;
@@ -100,8 +106,16 @@ async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
     server.wait_calls("getUpdates", 1).await;
     server.revoke();
     server.says(OWNER, "hello");
-    let shown = world.shown(|channel| channel["state"] == "in trouble").await;
-    assert!(shown["last_error"].as_str().unwrap().contains("does not know the bot's token"), "{shown}");
+    let shown = world
+        .shown(|channel| channel["state"] == "in trouble")
+        .await;
+    assert!(
+        shown["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("does not know the bot's token"),
+        "{shown}"
+    );
     tokio::time::sleep(Duration::from_millis(1200)).await;
     assert!(server.requests() < 8, "{} requests", server.requests());
     world.stop().await;
@@ -110,7 +124,11 @@ async fn a_token_that_is_revoked_ends_nothing_but_the_bot() {
 // L1: the platform is told that an update was taken when it is in the journal, and not before.
 #[tokio::test]
 async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
-    let (server, home, faults) = (BotServer::start(), tempfile::tempdir().unwrap(), Faults::new());
+    let (server, home, faults) = (
+        BotServer::start(),
+        tempfile::tempdir().unwrap(),
+        Faults::new(),
+    );
     let world = World::on(faults.fs(), options(&server, home.path()), home.path()).await;
     server.says(OWNER, "first");
     server.wait_texts(OWNER, 1).await;
@@ -124,7 +142,10 @@ async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
     }
     assert_eq!(server.pending(), 1, "confirmed, and nowhere written down");
     faults.disk_space(None);
-    assert_eq!(server.wait_texts(OWNER, 2).await, ["echo: first", "echo: second"]);
+    assert_eq!(
+        server.wait_texts(OWNER, 2).await,
+        ["echo: first", "echo: second"]
+    );
     server.wait_confirmed().await;
     world.stop().await;
     check(&server);
@@ -132,8 +153,9 @@ async fn an_update_that_cannot_be_written_down_is_not_confirmed() {
 
 /// One poll of another program.
 async fn rival(server: &BotServer) {
-    let mut stream =
-        tokio::net::TcpStream::connect(server.url().strip_prefix("http://").unwrap()).await.unwrap();
+    let mut stream = tokio::net::TcpStream::connect(server.url().strip_prefix("http://").unwrap())
+        .await
+        .unwrap();
     let request = format!(
         "POST /bot{TOKEN}/getUpdates HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}"
     );
@@ -150,8 +172,16 @@ async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
     let world = World::with(options, home.path()).await;
     server.wait_calls("getUpdates", 1).await;
     rival(&server).await;
-    let shown = world.shown(|channel| channel["state"] == "in trouble").await;
-    assert!(shown["last_error"].as_str().unwrap().contains("another program"), "{shown}");
+    let shown = world
+        .shown(|channel| channel["state"] == "in trouble")
+        .await;
+    assert!(
+        shown["last_error"]
+            .as_str()
+            .unwrap()
+            .contains("another program"),
+        "{shown}"
+    );
     server.says(OWNER, "hello");
     assert_eq!(server.wait_texts(OWNER, 1).await, ["echo: hello"]);
     let shown = world.shown(|channel| channel["state"] == "running").await;
@@ -164,7 +194,8 @@ async fn another_program_that_polls_is_shown_for_as_long_as_it_does() {
 async fn a_file_that_cannot_be_read_holds_no_turn_up() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
-    (options.file_patience, options.file_limit) = (Duration::from_millis(100), Duration::from_secs(2));
+    (options.file_patience, options.file_limit) =
+        (Duration::from_millis(100), Duration::from_secs(2));
     server.file("stalls", "a/stalls.txt", b"x".to_vec());
     server.file("long", "a/long.txt", vec![b'x'; 3 << 20]);
     server.file("up", "../up.txt", b"x".to_vec());
@@ -202,15 +233,20 @@ async fn connections_do_not_stay_open_after_a_crowd() {
     let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
     let mut options = options(&server, home.path());
     options.allow_users = Some((1000..1040).map(|id: i64| id.to_string()).collect());
-    server
-        .faults(|method, _| (method == "sendChatAction").then_some(Fault::Slow(Duration::from_millis(500))));
+    server.faults(|method, _| {
+        (method == "sendChatAction").then_some(Fault::Slow(Duration::from_millis(500)))
+    });
     let world = World::with(options, home.path()).await;
     for person in 1000..1040 {
         server.says(person, "wait here");
     }
-    server.wait_for(|server| (server.connections() > 30).then_some(())).await;
+    server
+        .wait_for(|server| (server.connections() > 30).then_some(()))
+        .await;
     world.model.permits.add_permits(40);
-    server.wait_for(|server| (server.connections() < 12).then_some(())).await;
+    server
+        .wait_for(|server| (server.connections() < 12).then_some(()))
+        .await;
     world.stop().await;
 }
 

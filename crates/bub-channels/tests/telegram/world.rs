@@ -11,8 +11,9 @@ use bub_channels::{
     telegram::{Bot, Telegram, TelegramOptions},
 };
 use bub_kernel::{
-    CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, FrameworkRef, MessageHandler,
-    ModelStream, PluginContext, Prompt, Result, Sender, StatePatch, StreamEvent, hooks,
+    CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, FrameworkRef,
+    MessageHandler, ModelStream, PluginContext, Prompt, Result, Sender, StatePatch, StreamEvent,
+    hooks,
 };
 use bub_settings::Secret;
 use bub_tape::{
@@ -57,13 +58,19 @@ impl Model {
         if let Some(lifespan) = message.lifespan() {
             lifespan.enter().await?;
         }
-        self.senders.lock().unwrap().push((*message.sender()).clone());
+        self.senders
+            .lock()
+            .unwrap()
+            .push((*message.sender()).clone());
         Ok(StatePatch::new())
     }
 
     async fn build_prompt(&self, message: &Envelope) -> Result<Prompt> {
         for item in message.media() {
-            let bytes = item.bytes().await.map(|bytes| bytes.map_or(0, |bytes| bytes.len()));
+            let bytes = item
+                .bytes()
+                .await
+                .map(|bytes| bytes.map_or(0, |bytes| bytes.len()));
             let outcome = bytes.map_err(|error| error.message().to_owned());
             self.files.send_modify(|files| files.push(outcome));
         }
@@ -80,7 +87,9 @@ impl Model {
             Some("wait") => self.permits.acquire().await.unwrap().forget(),
             Some("long") => {
                 let count = words.next().unwrap().parse().unwrap();
-                return Ok(ModelStream::text("abcdefgh ".repeat(count / 9 + 1).get(..count).unwrap()));
+                return Ok(ModelStream::text(
+                    "abcdefgh ".repeat(count / 9 + 1).get(..count).unwrap(),
+                ));
             }
             Some("say") => {
                 let text = text.strip_prefix("say ").unwrap_or_default().to_owned();
@@ -95,7 +104,11 @@ impl Model {
                         let word = words.next()?;
                         permits.acquire().await.unwrap().forget();
                         let broken = || Err(Error::new(ErrorKind::Provider, "the model is gone"));
-                        let event = if word == "break " { broken() } else { Ok(StreamEvent::Text(word)) };
+                        let event = if word == "break " {
+                            broken()
+                        } else {
+                            Ok(StreamEvent::Text(word))
+                        };
                         Some((event, words))
                     }
                 });
@@ -107,14 +120,21 @@ impl Model {
     }
 
     async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        match self.framework.get().and_then(|framework| framework.router()) {
+        match self
+            .framework
+            .get()
+            .and_then(|framework| framework.router())
+        {
             Some(router) => router.dispatch(message).await,
             None => Ok(false),
         }
     }
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        vec![Arc::new(Telegram::new(Arc::clone(&self.bot), Arc::clone(message_handler)))]
+        vec![Arc::new(Telegram::new(
+            Arc::clone(&self.bot),
+            Arc::clone(message_handler),
+        ))]
     }
 }
 
@@ -180,7 +200,10 @@ impl World {
         };
         let framework = Framework::builder().plugin_with("model", make).build();
         let running = framework.running().await.unwrap();
-        let options = Options { fs, ..gateway_options(home) };
+        let options = Options {
+            fs,
+            ..gateway_options(home)
+        };
         let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn({
@@ -191,7 +214,12 @@ impl World {
                 outcome
             }
         });
-        Self { model, directory: home.join("gateway"), stop, task }
+        Self {
+            model,
+            directory: home.join("gateway"),
+            stop,
+            task,
+        }
     }
 
     pub(crate) fn is_typing(&self) -> bool {
@@ -200,15 +228,21 @@ impl World {
 
     /// What the channel failed with last, once it has.
     pub(crate) async fn last_error(&self) -> Option<String> {
-        let channel = self.shown(|channel| channel["last_error"].is_string()).await;
+        let channel = self
+            .shown(|channel| channel["last_error"].is_string())
+            .await;
         channel["last_error"].as_str().map(str::to_owned)
     }
 
     /// How the channel is said to be, once that is as it should be.
     pub(crate) async fn shown(&self, is_right: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..1000 {
-            let status = bub_channels::status::ask(&self.directory, &json!({"do": "status"})).await.unwrap();
-            let channel = status.map(|status| status["channels"][0].clone()).unwrap_or_default();
+            let status = bub_channels::status::ask(&self.directory, &json!({"do": "status"}))
+                .await
+                .unwrap();
+            let channel = status
+                .map(|status| status["channels"][0].clone())
+                .unwrap_or_default();
             if is_right(&channel) {
                 return channel;
             }
@@ -218,7 +252,13 @@ impl World {
     }
 
     pub(crate) async fn asked(&self, count: usize) -> Vec<String> {
-        self.model.asked.subscribe().wait_for(|asked| asked.len() >= count).await.unwrap().clone()
+        self.model
+            .asked
+            .subscribe()
+            .wait_for(|asked| asked.len() >= count)
+            .await
+            .unwrap()
+            .clone()
     }
 
     /// Ends it in the middle of what it does.

@@ -12,7 +12,9 @@ pub(crate) fn text_of(html: &str) -> Result<String, String> {
                 let tag = &rest[1..end];
                 rest = &rest[end + 1..];
                 if let Some(name) = tag.strip_prefix('/') {
-                    let last = open.pop().ok_or_else(|| format!("</{name}> closes nothing"))?;
+                    let last = open
+                        .pop()
+                        .ok_or_else(|| format!("</{name}> closes nothing"))?;
                     if last != name {
                         return Err(format!("</{name}> closes <{last}>"));
                     }
@@ -65,7 +67,8 @@ fn checked_tag<'a>(tag: &'a str, open: &[&str]) -> Result<&'a str, String> {
     let nests = match name {
         "b" | "i" | "u" | "s" | "tg-spoiler" => !within(&["pre", "code", name]),
         "code" => {
-            open.last() == Some(&"pre") || !within(&["pre", "code", "a", "b", "i", "u", "s", "tg-spoiler"])
+            open.last() == Some(&"pre")
+                || !within(&["pre", "code", "a", "b", "i", "u", "s", "tg-spoiler"])
         }
         "pre" => !within(&["pre", "code", "a", "b", "i", "u", "s", "tg-spoiler"]),
         "a" => !within(&["pre", "code", "a"]),
@@ -81,8 +84,14 @@ fn checked_tag<'a>(tag: &'a str, open: &[&str]) -> Result<&'a str, String> {
 
 #[test]
 fn the_checker_refuses_what_the_platform_refuses() {
-    assert_eq!(text_of("<b>1 &lt; <i>2</i></b> &amp;&quot;").unwrap(), "1 < 2 &\"");
-    assert_eq!(text_of("<pre><code class=\"language-rs\">x</code></pre>").unwrap(), "x");
+    assert_eq!(
+        text_of("<b>1 &lt; <i>2</i></b> &amp;&quot;").unwrap(),
+        "1 < 2 &\""
+    );
+    assert_eq!(
+        text_of("<pre><code class=\"language-rs\">x</code></pre>").unwrap(),
+        "x"
+    );
     let bad = [
         "<b>x",
         "x</b>",

@@ -12,26 +12,39 @@ use crate::checker::text_of;
 fn check(markdown: &str) -> Vec<Part> {
     let parts = render(markdown);
     for part in &parts {
-        let text =
-            text_of(&part.html).unwrap_or_else(|wrong| panic!("{wrong} in {:?} of {markdown:?}", part.html));
+        let text = text_of(&part.html)
+            .unwrap_or_else(|wrong| panic!("{wrong} in {:?} of {markdown:?}", part.html));
         assert_eq!(text, part.plain, "of {markdown:?}");
-        assert!(part.html.encode_utf16().count() <= LIMIT, "{} of {markdown:?}", part.html.len());
+        assert!(
+            part.html.encode_utf16().count() <= LIMIT,
+            "{} of {markdown:?}",
+            part.html.len()
+        );
         let tags = part.html.matches('<').count() - part.html.matches("</").count();
         let entities = tags - part.html.matches("<pre><code").count();
         assert!(entities <= ENTITIES, "{entities} entities of {markdown:?}");
-        assert!(!part.plain.trim().is_empty(), "blank: {part:?} of {markdown:?}");
+        assert!(
+            !part.plain.trim().is_empty(),
+            "blank: {part:?} of {markdown:?}"
+        );
     }
     // Nothing that the parser calls text, nor what a fence says beyond the name of a language, is lost, and nothing changes its place.
     let text: String = parts.iter().map(|part| part.plain.as_str()).collect();
     let mut shown = text.chars();
     for character in letters(markdown) {
-        assert!(shown.any(|other| other == character), "{character:?} is lost: {text:?} of {markdown:?}");
+        assert!(
+            shown.any(|other| other == character),
+            "{character:?} is lost: {text:?} of {markdown:?}"
+        );
     }
     parts
 }
 
 fn letters(markdown: &str) -> Vec<char> {
-    let events = Parser::new_ext(markdown, Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH);
+    let events = Parser::new_ext(
+        markdown,
+        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH,
+    );
     let text: String = events
         .filter_map(|event| match event {
             Event::Text(text) | Event::Code(text) | Event::Html(text) | Event::InlineHtml(text) => {
@@ -45,7 +58,9 @@ fn letters(markdown: &str) -> Vec<char> {
             _ => None,
         })
         .collect();
-    text.chars().filter(|character| character.is_alphanumeric()).collect()
+    text.chars()
+        .filter(|character| character.is_alphanumeric())
+        .collect()
 }
 
 /// Words between all kinds of markup, some long enough to be cut.
@@ -126,8 +141,11 @@ fn marked_up() -> impl Strategy<Value = String> {
         1 => (1_usize..1500).prop_map(|length| "line\n".repeat(length)),
         1 => (1_usize..6000).prop_map(|length| " ".repeat(length)),
     ];
-    prop::collection::vec(prop_oneof![3 => markup.prop_map(String::from), 2 => word], 0..60)
-        .prop_map(|pieces| pieces.concat())
+    prop::collection::vec(
+        prop_oneof![3 => markup.prop_map(String::from), 2 => word],
+        0..60,
+    )
+    .prop_map(|pieces| pieces.concat())
 }
 
 proptest! {
@@ -182,11 +200,17 @@ proptest! {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "where the fixtures are is no setting")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "where the fixtures are is no setting"
+)]
 fn every_example_of_commonmark_becomes_valid_messages() {
-    let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else { return };
+    let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else {
+        return;
+    };
     let file = std::path::Path::new(&fixtures).join("markdown/commonmark-0.31.2.json");
-    let examples: Vec<serde_json::Value> = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let examples: Vec<serde_json::Value> =
+        serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let mut all = String::new();
     let mut silent = Vec::new();
     for example in &examples {
@@ -228,8 +252,17 @@ fn time_is_linear() {
         many("~~"),
         many("|"),
         many("a|b\n"),
-        format!("|{}\n|{}\n{}", "a|".repeat(2000), "-|".repeat(2000), "|b\n".repeat(60_000)),
-        format!("|a|{}|\n|-|-|\n{}", "x".repeat(20_000), "|b|c|\n".repeat(20_000)),
+        format!(
+            "|{}\n|{}\n{}",
+            "a|".repeat(2000),
+            "-|".repeat(2000),
+            "|b\n".repeat(60_000)
+        ),
+        format!(
+            "|a|{}|\n|-|-|\n{}",
+            "x".repeat(20_000),
+            "|b|c|\n".repeat(20_000)
+        ),
         format!("```\n{}", many("    x\n")),
         format!("```\n{}", many(" ")),
         format!("```\n{}", many("\n")),
@@ -244,6 +277,10 @@ fn time_is_linear() {
         let parts = render(&text);
         let took = start.elapsed();
         let shown: String = text.chars().take(20).collect();
-        assert!(took < Duration::from_secs(20), "{shown:?} took {took:?} for {} parts", parts.len());
+        assert!(
+            took < Duration::from_secs(20),
+            "{shown:?} took {took:?} for {} parts",
+            parts.len()
+        );
     }
 }

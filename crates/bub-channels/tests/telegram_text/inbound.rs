@@ -5,7 +5,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 pub(crate) fn me() -> Me {
-    Me { id: 99, username: "TestBot".to_owned() }
+    Me {
+        id: 99,
+        username: "TestBot".to_owned(),
+    }
 }
 
 /// A message with some fields replaced.
@@ -14,7 +17,9 @@ pub(crate) fn message(fields: Value) -> Value {
         "message_id": 7, "date": 1_700_000_000, "chat": {"id": -5, "type": "private"},
         "from": {"id": 42, "is_bot": false, "first_name": "Ann", "last_name": "Lee", "username": "ann"},
     });
-    let Value::Object(fields) = fields else { panic!("{fields} are no fields") };
+    let Value::Object(fields) = fields else {
+        panic!("{fields} are no fields")
+    };
     message.as_object_mut().unwrap().extend(fields);
     message
 }
@@ -42,7 +47,8 @@ fn the_content_is_the_one_of_the_original() {
          \"sender_id\":\"42\",\"sender_is_bot\":false,\"date\":1700000000.0}"
     );
     // Somebody without a user name or a last name; nobody at all, as in a channel.
-    let nameless = message(json!({"text": "a", "from": {"id": 1, "is_bot": true, "first_name": "B"}}));
+    let nameless =
+        message(json!({"text": "a", "from": {"id": 1, "is_bot": true, "first_name": "B"}}));
     assert_eq!(
         said(&nameless).content(),
         "{\"message\":\"a\",\"message_id\":7,\"type\":\"text\",\"full_name\":\"B\",\"sender_id\":\"1\",\"sender_is_bot\":true,\
@@ -64,7 +70,9 @@ fn a_reply_tells_what_it_replies_to() {
         "photo": [{"file_id": "small"}, {"file_id": "big", "width": 2}], "caption": "see x.org",
         "caption_entities": [{"type": "url", "offset": 4, "length": 5}],
     });
-    let said = said(&message(json!({"text": "why?", "reply_to_message": reply, "quote": {"text": "see"}})));
+    let said = said(&message(
+        json!({"text": "why?", "reply_to_message": reply, "quote": {"text": "see"}}),
+    ));
     let content: Value = serde_json::from_str(&said.content()).unwrap();
     assert_eq!(
         content["reply_to_message"].to_string(),
@@ -81,35 +89,63 @@ fn a_reply_tells_what_it_replies_to() {
 // W-59: offsets count UTF-16 units of the text as it was sent, and may be wrong.
 #[test]
 fn links_are_found_by_utf16_offsets() {
-    let entity =
-        |kind: &str, offset: i64, length: i64| json!({"type": kind, "offset": offset, "length": length});
+    let entity = |kind: &str, offset: i64, length: i64| json!({"type": kind, "offset": offset, "length": length});
     let rows = [
-        ("👋👋 https://a.org ok", vec![entity("url", 5, 13)], json!(["https://a.org"])),
-        ("  \n é👨‍👩‍👧 a.org", vec![entity("url", 14, 5)], json!(["a.org"])),
+        (
+            "👋👋 https://a.org ok",
+            vec![entity("url", 5, 13)],
+            json!(["https://a.org"]),
+        ),
+        (
+            "  \n é👨‍👩‍👧 a.org",
+            vec![entity("url", 14, 5)],
+            json!(["a.org"]),
+        ),
         (
             "here",
             vec![json!({"type": "text_link", "offset": 0, "length": 4, "url": "https://b.org"})],
             json!(["https://b.org"]),
         ),
-        ("a.org a.org", vec![entity("url", 0, 5), entity("url", 6, 5)], json!(["a.org"])),
+        (
+            "a.org a.org",
+            vec![entity("url", 0, 5), entity("url", 6, 5)],
+            json!(["a.org"]),
+        ),
         // Beyond the end: up to it. Wholly outside, negative, within a surrogate pair, of no type: none.
         ("a.org", vec![entity("url", 2, 100)], json!(["org"])),
         ("a.org", vec![entity("url", 9, 3)], Value::Null),
-        ("a.org", vec![entity("url", -1, 3), entity("url", 0, -3)], Value::Null),
-        ("👋a", vec![entity("url", 1, 1)], Value::Null),
-        ("a👋", vec![entity("url", 0, 2)], Value::Null),
-        ("a.org", vec![entity("url", 0, i64::MAX), entity("url", i64::MAX, i64::MAX)], json!(["a.org"])),
         (
             "a.org",
-            vec![json!(3), json!(null), json!({"type": "url"}), json!({"offset": 0, "length": 1})],
+            vec![entity("url", -1, 3), entity("url", 0, -3)],
+            Value::Null,
+        ),
+        ("👋a", vec![entity("url", 1, 1)], Value::Null),
+        ("a👋", vec![entity("url", 0, 2)], Value::Null),
+        (
+            "a.org",
+            vec![
+                entity("url", 0, i64::MAX),
+                entity("url", i64::MAX, i64::MAX),
+            ],
+            json!(["a.org"]),
+        ),
+        (
+            "a.org",
+            vec![
+                json!(3),
+                json!(null),
+                json!({"type": "url"}),
+                json!({"offset": 0, "length": 1}),
+            ],
             Value::Null,
         ),
         ("", vec![entity("url", 0, 0)], Value::Null),
     ];
     for (text, entities, links) in rows {
         for (text_key, entities_key) in [("text", "entities"), ("caption", "caption_entities")] {
-            let message =
-                message(json!({text_key: text, entities_key: entities, "document": {"file_id": "f"}}));
+            let message = message(
+                json!({text_key: text, entities_key: entities, "document": {"file_id": "f"}}),
+            );
             let content: Value = serde_json::from_str(&said(&message).content()).unwrap();
             assert_eq!(content["links"], links, "{text:?} {entities:?}");
         }
@@ -149,18 +185,33 @@ fn in_groups_the_bot_has_to_be_addressed() {
             false,
         ),
         (json!({"text": "hi", "reply_to_message": from_bot}), true),
-        (json!({"text": "hi", "reply_to_message": {"from": {"id": 98}}}), false),
+        (
+            json!({"text": "hi", "reply_to_message": {"from": {"id": 98}}}),
+            false,
+        ),
         // The beginning of a topic that the bot opened is no message of the bot.
         (
             json!({"text": "hi", "reply_to_message": {"from": {"id": 99}, "forum_topic_created": {"name": "t"}}}),
             false,
         ),
         (json!({"photo": [{"file_id": "f"}]}), false),
-        (json!({"photo": [{"file_id": "f"}], "caption": "bub?"}), true),
-        (json!({"photo": [{"file_id": "f"}], "caption": "what"}), false),
-        (json!({"photo": [{"file_id": "f"}], "reply_to_message": from_bot}), true),
+        (
+            json!({"photo": [{"file_id": "f"}], "caption": "bub?"}),
+            true,
+        ),
+        (
+            json!({"photo": [{"file_id": "f"}], "caption": "what"}),
+            false,
+        ),
+        (
+            json!({"photo": [{"file_id": "f"}], "reply_to_message": from_bot}),
+            true,
+        ),
         (json!({"location": {}, "reply_to_message": from_bot}), false),
-        (json!({"text": "/bub hi", "entities": [{"type": "bot_command", "offset": 0, "length": 4}]}), true),
+        (
+            json!({"text": "/bub hi", "entities": [{"type": "bot_command", "offset": 0, "length": 4}]}),
+            true,
+        ),
     ];
     for (fields, active) in rows {
         assert_eq!(said(&group(fields.clone())).is_active, active, "{fields}");
@@ -174,7 +225,11 @@ fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
         ("private", json!({"text": "hi"}), true),
         ("private", json!({"sticker": {"file_id": "f"}}), true),
         ("private", json!({"location": {}}), false),
-        ("private", json!({"location": {"latitude": 1, "longitude": 2}}), true),
+        (
+            "private",
+            json!({"location": {"latitude": 1, "longitude": 2}}),
+            true,
+        ),
         ("channel", json!({"text": "bub"}), false),
         ("whatever", json!({"text": "bub"}), false),
     ];
@@ -184,14 +239,19 @@ fn in_private_the_bot_is_always_addressed_and_in_channels_never() {
         assert_eq!(said(&message).is_active, active, "{chat} {fields}");
     }
     // What the platform says is nobody's message.
-    assert_eq!(read(&message(json!({"new_chat_title": "x"})), false, &me()), Reading::Silence);
+    assert_eq!(
+        read(&message(json!({"new_chat_title": "x"})), false, &me()),
+        Reading::Silence
+    );
 }
 
 // H-166, W-59: commands of the platform.
 #[test]
 fn commands_of_the_platform_are_read() {
     let start = |text: &str| {
-        message(json!({"text": text, "entities": [{"type": "bot_command", "offset": 0, "length": 3}]}))
+        message(
+            json!({"text": text, "entities": [{"type": "bot_command", "offset": 0, "length": 3}]}),
+        )
     };
     let rows = [
         ("/start", Some(None)),
@@ -212,15 +272,25 @@ fn commands_of_the_platform_are_read() {
             Some(None) => assert_eq!(reading, Reading::Start, "{text}"),
             None => assert_eq!(reading, Reading::Silence, "{text}"),
             Some(Some(words)) => {
-                let Reading::Said(said) = reading else { panic!("{text}: {reading:?}") };
+                let Reading::Said(said) = reading else {
+                    panic!("{text}: {reading:?}")
+                };
                 let content: Value = serde_json::from_str(&said.content()).unwrap();
                 assert_eq!(content["message"], words, "{text}");
             }
         }
     }
     // What is not marked is text, except `/bub`.
-    assert!(said(&message(json!({"text": "/etc/passwd"}))).content().contains("/etc/passwd"));
-    assert!(said(&message(json!({"text": "/bub hi"}))).content().starts_with("{\"message\":\"hi\""));
+    assert!(
+        said(&message(json!({"text": "/etc/passwd"})))
+            .content()
+            .contains("/etc/passwd")
+    );
+    assert!(
+        said(&message(json!({"text": "/bub hi"})))
+            .content()
+            .starts_with("{\"message\":\"hi\"")
+    );
     assert_eq!(read(&start("/start"), true, &me()), Reading::Silence);
 }
 
@@ -232,34 +302,52 @@ fn a_comma_is_a_command_only_for_the_bot() {
         (message(json!({"text": "  ,help me \n"})), Some(",help me")),
         (message(json!({"text": "/bub ,help"})), Some(",help")),
         (message(json!({"text": "so, help"})), None),
-        (message(json!({"photo": [{"file_id": "f"}], "caption": ",help"})), None),
+        (
+            message(json!({"photo": [{"file_id": "f"}], "caption": ",help"})),
+            None,
+        ),
         (
             message(
                 json!({"text": ",help", "forward_origin": {"type": "hidden_user", "sender_user_name": "x"}}),
             ),
             None,
         ),
-        (message(json!({"text": ",help", "via_bot": {"id": 5}})), None),
+        (
+            message(json!({"text": ",help", "via_bot": {"id": 5}})),
+            None,
+        ),
         (group(json!({"text": ", rm -rf x"})), None),
         (group(json!({"text": ", and then bub said"})), None),
         (group(json!({"text": "@TestBot ,help"})), Some(",help")),
         (group(json!({"text": "@TestBot2 ,help"})), None),
         (group(json!({"text": "/bub@testbot ,help"})), Some(",help")),
-        (group(json!({"text": ",help", "reply_to_message": from_bot})), Some(",help")),
+        (
+            group(json!({"text": ",help", "reply_to_message": from_bot})),
+            Some(",help"),
+        ),
     ];
     for (message, command) in rows {
         let said = said(&message);
-        assert_eq!(said.is_command.then(|| said.content()).as_deref(), command, "{message}");
+        assert_eq!(
+            said.is_command.then(|| said.content()).as_deref(),
+            command,
+            "{message}"
+        );
     }
-    let Reading::Said(edited) = read(&message(json!({"text": ",help"})), true, &me()) else { panic!() };
+    let Reading::Said(edited) = read(&message(json!({"text": ",help"})), true, &me()) else {
+        panic!()
+    };
     assert!(!edited.is_command);
 }
 
 // W-61: edits are corrections.
 #[test]
 fn an_edit_says_that_it_corrects() {
-    let Reading::Said(said) = read(&message(json!({"text": "b", "edit_date": 1_700_000_009})), true, &me())
-    else {
+    let Reading::Said(said) = read(
+        &message(json!({"text": "b", "edit_date": 1_700_000_009})),
+        true,
+        &me(),
+    ) else {
         panic!()
     };
     assert!(said.content().ends_with(
@@ -341,8 +429,10 @@ fn any_json() -> impl Strategy<Value = Value> {
         ]);
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
-            prop::collection::vec((key, inner), 0..8)
-                .prop_map(|fields| fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            prop::collection::vec((key, inner), 0..8).prop_map(|fields| fields
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect()),
         ]
     })
 }

@@ -7,7 +7,12 @@ use serde_json::{Value, json};
 use crate::inbound::{message, said};
 
 /// The fields of a message, its text, what is told of the file, and what the model gets.
-type Row = (Value, &'static str, Value, Option<(MediaKind, &'static str)>);
+type Row = (
+    Value,
+    &'static str,
+    Value,
+    Option<(MediaKind, &'static str)>,
+);
 
 // H-170, H-171, W-61
 #[test]
@@ -74,9 +79,19 @@ fn each_kind_of_message_has_its_words_and_its_file() {
             json!({"file_id": "f", "duration": 3, "mime_type": "audio/ogg"}),
             Some((Audio, "audio/ogg")),
         ),
-        (json!({"poll": {"id": "1"}}), "[Unsupported message type: unknown]", Value::Null, None),
+        (
+            json!({"poll": {"id": "1"}}),
+            "[Unsupported message type: unknown]",
+            Value::Null,
+            None,
+        ),
         // The first kind counts; empty ones do not.
-        (json!({"text": "t", "photo": [{"file_id": "f"}]}), "t", Value::Null, None),
+        (
+            json!({"text": "t", "photo": [{"file_id": "f"}]}),
+            "t",
+            Value::Null,
+            None,
+        ),
         (
             json!({"text": "", "photo": [], "voice": {"file_id": "f"}, "document": {"file_id": "g"}}),
             "[Voice message: 0s]",
@@ -129,7 +144,11 @@ fn check(rows: Vec<Row>) {
         assert_eq!(content["message"], text, "{fields}");
         // As text, since the order counts.
         assert_eq!(content["media"].to_string(), media.to_string(), "{fields}");
-        let got: Vec<_> = said.media.iter().map(|file| (file.kind, file.mime.as_str())).collect();
+        let got: Vec<_> = said
+            .media
+            .iter()
+            .map(|file| (file.kind, file.mime.as_str()))
+            .collect();
         assert_eq!(got, Vec::from_iter(attached), "{fields}");
         assert!(said.media.iter().all(|file| file.file_id == "f"));
     }
@@ -139,8 +158,7 @@ fn check(rows: Vec<Row>) {
 #[test]
 fn files_of_the_message_that_is_replied_to_follow() {
     let reply = json!({"message_id": 1, "from": {"id": 1, "first_name": "a"}, "voice": {"file_id": "theirs", "file_size": 5}});
-    let fields =
-        json!({"document": {"file_id": "own", "file_name": "../../etc/x.txt"}, "reply_to_message": reply});
+    let fields = json!({"document": {"file_id": "own", "file_name": "../../etc/x.txt"}, "reply_to_message": reply});
     let file = |kind, mime: &str, file_id: &str, size, filename: Option<&str>| Attachment {
         kind,
         mime: mime.to_owned(),
@@ -151,7 +169,13 @@ fn files_of_the_message_that_is_replied_to_follow() {
     assert_eq!(
         said(&message(fields)).media,
         [
-            file(Document, "application/octet-stream", "own", None, Some("x.txt")),
+            file(
+                Document,
+                "application/octet-stream",
+                "own",
+                None,
+                Some("x.txt")
+            ),
             file(Audio, "audio/ogg", "theirs", Some(5), None)
         ]
     );
@@ -160,21 +184,41 @@ fn files_of_the_message_that_is_replied_to_follow() {
 #[test]
 fn an_album_is_one_message() {
     let member = |id: i64, fields: Value| {
-        let mut message =
-            message(json!({"message_id": id, "media_group_id": "g", "chat": {"id": -5, "type": "group"}}));
-        message.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let mut message = message(
+            json!({"message_id": id, "media_group_id": "g", "chat": {"id": -5, "type": "group"}}),
+        );
+        message
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         said(&message)
     };
     let mut album = member(1, json!({"photo": [{"file_id": "a"}]}));
     assert_eq!(album.album.as_deref(), Some("g"));
     assert!(!album.is_active);
-    album.absorb(member(2, json!({"photo": [{"file_id": "b"}], "caption": "bub, look"})));
+    album.absorb(member(
+        2,
+        json!({"photo": [{"file_id": "b"}], "caption": "bub, look"}),
+    ));
     album.absorb(member(3, json!({"video": {"file_id": "c", "duration": 2}})));
     assert!(album.is_active);
-    assert_eq!(album.media.iter().map(|file| file.file_id.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(
+        album
+            .media
+            .iter()
+            .map(|file| file.file_id.as_str())
+            .collect::<Vec<_>>(),
+        ["a", "b", "c"]
+    );
     let content: Value = serde_json::from_str(&album.content()).unwrap();
-    assert_eq!(content["message"], "[Photo message]\n[Photo message] Caption: bub, look\n[Video: 2s]");
-    assert_eq!((&content["message_id"], &content["media"]["file_id"]), (&json!(1), &json!("a")));
+    assert_eq!(
+        content["message"],
+        "[Photo message]\n[Photo message] Caption: bub, look\n[Video: 2s]"
+    );
+    assert_eq!(
+        (&content["message_id"], &content["media"]["file_id"]),
+        (&json!(1), &json!("a"))
+    );
     assert_eq!(content["album"][0]["message_id"], 2);
     assert_eq!(
         content["album"][1].to_string(),
@@ -213,7 +257,10 @@ fn places_contacts_polls_and_dice_are_told_in_words() {
             json!({"venue": {"title": "Café", "address": "1 Road", "location": place}, "location": place}),
             "[Venue: Café, 1 Road (52.5, -0.25)]",
         ),
-        (json!({"contact": {"first_name": "Ada", "phone_number": "+1"}}), "[Contact: Ada, +1]"),
+        (
+            json!({"contact": {"first_name": "Ada", "phone_number": "+1"}}),
+            "[Contact: Ada, +1]",
+        ),
         (
             json!({"poll": {"question": "Tea?", "options": [{"text": "yes"}, {"text": "no"}]}}),
             "[Poll: Tea? (yes / no)]",
@@ -222,6 +269,9 @@ fn places_contacts_polls_and_dice_are_told_in_words() {
     ];
     for (fields, words) in rows {
         let content: Value = serde_json::from_str(&said(&message(fields)).content()).unwrap();
-        assert_eq!((&content["message"], &content["type"]), (&json!(words), &json!("unknown")));
+        assert_eq!(
+            (&content["message"], &content["type"]),
+            (&json!(words), &json!("unknown"))
+        );
     }
 }

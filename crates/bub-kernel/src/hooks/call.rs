@@ -24,7 +24,10 @@ impl HookSet {
     }
 
     /// The first result that is not `None`, latest registered plugin first.
-    pub async fn call_first<'a, P: HookPoint>(&'a self, args: P::Args<'a>) -> Result<Option<P::Output>> {
+    pub async fn call_first<'a, P: HookPoint>(
+        &'a self,
+        args: P::Args<'a>,
+    ) -> Result<Option<P::Output>> {
         for found in P::implementations(self).iter().rev() {
             if let Some(value) = found.call(self, args).await? {
                 return Ok(Some(value));
@@ -34,7 +37,10 @@ impl HookSet {
     }
 
     /// Every result, `None` included, latest registered plugin first.
-    pub async fn call_many<'a, P: HookPoint>(&'a self, args: P::Args<'a>) -> Result<Vec<Option<P::Output>>> {
+    pub async fn call_many<'a, P: HookPoint>(
+        &'a self,
+        args: P::Args<'a>,
+    ) -> Result<Vec<Option<P::Output>>> {
         let found = P::implementations(self);
         let mut results = Vec::with_capacity(found.len());
         for implementation in found.iter().rev() {
@@ -44,7 +50,10 @@ impl HookSet {
     }
 
     /// [`Self::call_first`] without waiting: asynchronous implementations are skipped with a warning.
-    pub fn call_first_sync<'a, P: HookPoint>(&'a self, args: P::Args<'a>) -> Result<Option<P::Output>> {
+    pub fn call_first_sync<'a, P: HookPoint>(
+        &'a self,
+        args: P::Args<'a>,
+    ) -> Result<Option<P::Output>> {
         for found in P::implementations(self).iter().rev() {
             if let Some(value) = found.call_sync(self, args).transpose()?.flatten() {
                 return Ok(Some(value));
@@ -54,9 +63,14 @@ impl HookSet {
     }
 
     /// [`Self::call_many`] without waiting: asynchronous implementations are skipped with a warning.
-    pub fn call_many_sync<'a, P: HookPoint>(&'a self, args: P::Args<'a>) -> Result<Vec<Option<P::Output>>> {
+    pub fn call_many_sync<'a, P: HookPoint>(
+        &'a self,
+        args: P::Args<'a>,
+    ) -> Result<Vec<Option<P::Output>>> {
         let found = P::implementations(self).iter().rev();
-        found.filter_map(|implementation| implementation.call_sync(self, args)).collect()
+        found
+            .filter_map(|implementation| implementation.call_sync(self, args))
+            .collect()
     }
 
     /// What one plugin says, asked alone. `place` is that of [`Call::place`].
@@ -65,7 +79,10 @@ impl HookSet {
         place: usize,
         args: P::Args<'a>,
     ) -> Result<Option<P::Output>> {
-        match P::implementations(self).iter().find(|found| found.place() == place) {
+        match P::implementations(self)
+            .iter()
+            .find(|found| found.place() == place)
+        {
             Some(found) => found.call(self, args).await,
             None => Ok(None),
         }
@@ -73,7 +90,11 @@ impl HookSet {
 
     /// The chain below a place, for a call that outlives the one it was asked in.
     pub fn below<'a, P: HookPoint>(&'a self, place: usize, args: P::Args<'a>) -> Next<'a, P> {
-        Next(Call { args, set: self, plugin: place })
+        Next(Call {
+            args,
+            set: self,
+            plugin: place,
+        })
     }
 
     /// Whether any plugin implements the hook.
@@ -96,6 +117,12 @@ impl HookSet {
 
 impl fmt::Debug for HookSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.report().iter().map(|(spec, plugins)| (spec.name, plugins))).finish()
+        f.debug_map()
+            .entries(
+                self.report()
+                    .iter()
+                    .map(|(spec, plugins)| (spec.name, plugins)),
+            )
+            .finish()
     }
 }

@@ -44,7 +44,12 @@ pub(crate) async fn run_within<'a, T>(
     limit: Option<Duration>,
     make: impl FnOnce() -> BoxFuture<'a, T>,
 ) -> Result<T> {
-    Guarded { future: catch(make)?, limit, timer: None }.await
+    Guarded {
+        future: catch(make)?,
+        limit,
+        timer: None,
+    }
+    .await
 }
 
 struct Guarded<'a, T> {
@@ -56,10 +61,14 @@ struct Guarded<'a, T> {
 
 impl<T> Guarded<'_, T> {
     fn is_late(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(limit) = self.limit else { return false };
+        let Some(limit) = self.limit else {
+            return false;
+        };
         if self.timer.is_none() {
             // Without a runtime that has timers there is no limit; the code runs all the same.
-            self.timer = Handle::try_current().ok().and_then(|_| catch(|| Box::pin(sleep(limit))).ok());
+            self.timer = Handle::try_current()
+                .ok()
+                .and_then(|_| catch(|| Box::pin(sleep(limit))).ok());
         }
         let Some(timer) = &mut self.timer else {
             self.limit = None;
@@ -84,12 +93,20 @@ impl<T> Future for Guarded<'_, T> {
 
 fn late(limit: Option<Duration>) -> Error {
     let seconds = limit.unwrap_or_default().as_secs();
-    Error::new(ErrorKind::Temporary, format!("no answer within {seconds} s"))
+    Error::new(
+        ErrorKind::Temporary,
+        format!("no answer within {seconds} s"),
+    )
 }
 
 /// The error of a panic, with the text the panic carried.
 fn explain(panic: &(dyn Any + Send)) -> Error {
-    let text =
-        panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::unknown(format!("plugin code panicked: {}", text.unwrap_or("no message")))
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    Error::unknown(format!(
+        "plugin code panicked: {}",
+        text.unwrap_or("no message")
+    ))
 }

@@ -75,7 +75,12 @@ impl<P: HookPoint> Implementation<P> {
     }
 
     fn new(body: Body<P>) -> Self {
-        Self { body, plugin: Arc::from(""), plugin_index: 0, observe_only: false }
+        Self {
+            body,
+            plugin: Arc::from(""),
+            plugin_index: 0,
+            observe_only: false,
+        }
     }
 
     pub(super) fn assign(&mut self, index: usize, plugin: &Arc<str>) {
@@ -103,8 +108,16 @@ impl<P: HookPoint> Implementation<P> {
     }
 
     /// Calls it and waits for the result.
-    pub(crate) async fn call<'a>(&'a self, set: &'a HookSet, args: P::Args<'a>) -> Result<Option<P::Output>> {
-        let call = Call { args, set, plugin: self.plugin_index };
+    pub(crate) async fn call<'a>(
+        &'a self,
+        set: &'a HookSet,
+        args: P::Args<'a>,
+    ) -> Result<Option<P::Output>> {
+        let call = Call {
+            args,
+            set,
+            plugin: self.plugin_index,
+        };
         let outcome = match &self.body {
             Body::Sync(hook) => guard::catch(|| hook.call(call)),
             Body::Async(hook) => guard::run_within(P::SPEC.time_limit, || hook.call(call)).await,
@@ -118,11 +131,19 @@ impl<P: HookPoint> Implementation<P> {
         set: &'a HookSet,
         args: P::Args<'a>,
     ) -> Option<Result<Option<P::Output>>> {
-        let call = Call { args, set, plugin: self.plugin_index };
+        let call = Call {
+            args,
+            set,
+            plugin: self.plugin_index,
+        };
         match &self.body {
             Body::Sync(hook) => Some(self.explain(guard::catch(|| hook.call(call)))),
             Body::Async(_) => {
-                tracing::warn!("hook.async_not_supported hook={} adapter={}", P::SPEC.name, self.plugin);
+                tracing::warn!(
+                    "hook.async_not_supported hook={} adapter={}",
+                    P::SPEC.name,
+                    self.plugin
+                );
                 None
             }
         }

@@ -77,9 +77,16 @@ pub struct ToolGate {
 impl HookSet {
     /// Runs the `before_llm_call` chain.
     pub async fn before_llm_call(&self, request: LlmRequest, state: &State) -> LlmGate {
-        let mut gate = LlmGate { request, finish: None, notes: Vec::new() };
+        let mut gate = LlmGate {
+            request,
+            finish: None,
+            notes: Vec::new(),
+        };
         for found in BeforeLlmCall::implementations(self).iter().rev() {
-            let args = args::BeforeLlmCall { request: &gate.request, state };
+            let args = args::BeforeLlmCall {
+                request: &gate.request,
+                state,
+            };
             match found.call(self, args).await {
                 Ok(None) => {}
                 Ok(Some(LlmDecision::Proceed(request))) => {
@@ -106,7 +113,11 @@ impl HookSet {
     ) -> Vec<HookNote> {
         let mut notes = Vec::new();
         for found in AfterLlmCall::implementations(self).iter().rev() {
-            let args = args::AfterLlmCall { request, result, state };
+            let args = args::AfterLlmCall {
+                request,
+                result,
+                state,
+            };
             if let Err(error) = found.call(self, args).await {
                 notes.push(isolate(found, &error));
             }
@@ -116,9 +127,16 @@ impl HookSet {
 
     /// Runs the `before_tool_call` chain. A hook that fails denies the call.
     pub async fn before_tool_call(&self, call: ToolCall, state: &State) -> ToolGate {
-        let mut gate = ToolGate { call, decision: ToolDecision::Proceed(None), notes: Vec::new() };
+        let mut gate = ToolGate {
+            call,
+            decision: ToolDecision::Proceed(None),
+            notes: Vec::new(),
+        };
         for found in BeforeToolCall::implementations(self).iter().rev() {
-            let args = args::BeforeToolCall { call: &gate.call, state };
+            let args = args::BeforeToolCall {
+                call: &gate.call,
+                state,
+            };
             let decision = match found.call(self, args).await {
                 Ok(decision) => decision,
                 Err(error) => {
@@ -126,7 +144,10 @@ impl HookSet {
                     if found.observe_only() {
                         continue;
                     }
-                    let reason = format!("`{}` could not decide about this call: {error}", found.plugin());
+                    let reason = format!(
+                        "`{}` could not decide about this call: {error}",
+                        found.plugin()
+                    );
                     Some(ToolDecision::Deny(Some(reason)))
                 }
             };
@@ -156,7 +177,11 @@ impl HookSet {
     ) -> (ToolOutcome, Vec<HookNote>) {
         let mut notes = Vec::new();
         for found in AfterToolCall::implementations(self).iter().rev() {
-            let args = args::AfterToolCall { call, result: &outcome, state };
+            let args = args::AfterToolCall {
+                call,
+                result: &outcome,
+                state,
+            };
             match found.call(self, args).await {
                 Ok(Some(value)) if outcome.result.is_ok() => {
                     notes.push(note(found, "rewrote", None));
@@ -177,8 +202,17 @@ fn last_word(found: &Implementation<BeforeToolCall>, decision: &ToolDecision) ->
     }
 }
 
-fn note<P: HookPoint>(found: &Implementation<P>, action: &'static str, detail: Option<String>) -> HookNote {
-    HookNote { hook: P::SPEC.name, plugin: found.plugin(), action, detail }
+fn note<P: HookPoint>(
+    found: &Implementation<P>,
+    action: &'static str,
+    detail: Option<String>,
+) -> HookNote {
+    HookNote {
+        hook: P::SPEC.name,
+        plugin: found.plugin(),
+        action,
+        detail,
+    }
 }
 
 fn isolate<P: HookPoint>(found: &Implementation<P>, error: &Error) -> HookNote {

@@ -27,14 +27,22 @@ impl HookSet {
         args: args::RunModel<'_>,
         plugin: usize,
     ) -> Result<Option<ModelStream>> {
-        let args::RunModel { prompt, session_id, state } = args;
+        let args::RunModel {
+            prompt,
+            session_id,
+            state,
+        } = args;
         let mut streams = below(RunModelStream::implementations(self), plugin).peekable();
         let mut texts = below(RunModel::implementations(self), plugin).peekable();
         loop {
             let next_text = texts.peek().map(|found| found.place());
             // A tie means one plugin has both: its stream comes first.
             if let Some(found) = streams.next_if(|found| Some(found.place()) >= next_text) {
-                let args = args::RunModelStream { prompt, session_id, state };
+                let args = args::RunModelStream {
+                    prompt,
+                    session_id,
+                    state,
+                };
                 if let Some(stream) = found.call(self, args).await? {
                     return Ok(Some(stream));
                 }
@@ -53,13 +61,32 @@ fn below<P: HookPoint>(
     found: &[Implementation<P>],
     plugin: usize,
 ) -> impl Iterator<Item = &Implementation<P>> {
-    found.iter().rev().filter(move |found| found.place() < plugin)
+    found
+        .iter()
+        .rev()
+        .filter(move |found| found.place() < plugin)
 }
 
 impl Chained for RunModelStream {
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<ModelStream>>> {
-        let Call { args: args::RunModelStream { prompt, session_id, state }, set, plugin } = next.0;
-        Box::pin(set.model_stage_below(args::RunModel { prompt, session_id, state }, plugin))
+        let Call {
+            args:
+                args::RunModelStream {
+                    prompt,
+                    session_id,
+                    state,
+                },
+            set,
+            plugin,
+        } = next.0;
+        Box::pin(set.model_stage_below(
+            args::RunModel {
+                prompt,
+                session_id,
+                state,
+            },
+            plugin,
+        ))
     }
 }
 
@@ -67,7 +94,9 @@ impl Chained for RunModel {
     fn below(next: Next<'_, Self>) -> BoxFuture<'_, Result<Option<String>>> {
         let Call { args, set, plugin } = next.0;
         Box::pin(async move {
-            let Some(stream) = set.model_stage_below(args, plugin).await? else { return Ok(None) };
+            let Some(stream) = set.model_stage_below(args, plugin).await? else {
+                return Ok(None);
+            };
             let mut text = String::new();
             set.collect_text(stream, &mut text, None).await?;
             Ok(Some(text))
@@ -94,7 +123,9 @@ impl HookSet {
                 _ => {}
             }
             if text.len() > MOST_TEXT {
-                return Err(Error::unknown(format!("the answer is longer than {MOST_TEXT} bytes")));
+                return Err(Error::unknown(format!(
+                    "the answer is longer than {MOST_TEXT} bytes"
+                )));
             }
             // A stream that is always ready must not keep the turn from being cancelled.
             tokio::task::consume_budget().await;

@@ -34,12 +34,20 @@ impl<'a, P: HookPoint> Next<'a, P> {
     where
         'a: 'b,
     {
-        Next(Call { args, set: self.0.set, plugin: self.0.plugin })
+        Next(Call {
+            args,
+            set: self.0.set,
+            plugin: self.0.plugin,
+        })
     }
 
     pub(super) async fn first_below(self) -> Result<Option<P::Output>> {
         let Call { args, set, plugin } = self.0;
-        for found in P::implementations(set).iter().rev().filter(|found| found.place() < plugin) {
+        for found in P::implementations(set)
+            .iter()
+            .rev()
+            .filter(|found| found.place() < plugin)
+        {
             if let Some(value) = found.call(set, args).await? {
                 return Ok(Some(value));
             }
@@ -61,7 +69,11 @@ impl<'a, P: HookPoint> Next<'a, P> {
         P: ChainedSync,
     {
         let Call { args, set, plugin } = self.0;
-        for found in P::implementations(set).iter().rev().filter(|found| found.place() < plugin) {
+        for found in P::implementations(set)
+            .iter()
+            .rev()
+            .filter(|found| found.place() < plugin)
+        {
             if let Some(value) = found.call_sync(set, args).transpose()?.flatten() {
                 return Ok(Some(value));
             }

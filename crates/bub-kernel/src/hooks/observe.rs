@@ -6,7 +6,11 @@ use crate::{envelope::Envelope, error::Error};
 impl HookSet {
     /// Tells every `on_error` implementation; what they fail with is logged and goes no further.
     pub async fn notify_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) {
-        let args = args::OnError { stage, error, message };
+        let args = args::OnError {
+            stage,
+            error,
+            message,
+        };
         for observer in OnError::implementations(self).iter().rev() {
             if let Err(failure) = observer.call(self, args).await {
                 log_failure(stage, &observer.plugin(), &failure);
@@ -16,7 +20,11 @@ impl HookSet {
 
     /// The same from code that cannot wait: asynchronous observers are skipped with a warning.
     pub fn notify_error_sync(&self, stage: &str, error: &Error, message: Option<&Envelope>) {
-        let args = args::OnError { stage, error, message };
+        let args = args::OnError {
+            stage,
+            error,
+            message,
+        };
         for observer in OnError::implementations(self).iter().rev() {
             if let Some(Err(failure)) = observer.call_sync(self, args) {
                 log_failure(stage, &observer.plugin(), &failure);

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::{envelope::Envelope, error::BoxError, fields::Fields, prompt::Prompt, state::StatePatch};
+use crate::{
+    envelope::Envelope, error::BoxError, fields::Fields, prompt::Prompt, state::StatePatch,
+};
 
 /// A result in its one internal form; `None` means "no opinion".
 pub type HookReturn<T> = Result<Option<T>, BoxError>;

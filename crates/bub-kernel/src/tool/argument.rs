@@ -65,9 +65,18 @@ fn integer(value: &Value) -> Result<i128, String> {
         _ => None,
     };
     let whole = number.as_ref().and_then(|number| {
-        let fraction = || number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 1e15);
-        #[allow(clippy::cast_possible_truncation, reason = "whole, and small enough to be exact")]
-        number.as_i128().or_else(|| fraction().map(|float| float as i128))
+        let fraction = || {
+            number
+                .as_f64()
+                .filter(|float| float.fract() == 0.0 && float.abs() < 1e15)
+        };
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "whole, and small enough to be exact"
+        )]
+        number
+            .as_i128()
+            .or_else(|| fraction().map(|float| float as i128))
     });
     whole.ok_or_else(|| expected("a whole number", value))
 }
@@ -101,7 +110,9 @@ impl ToolArgument for f64 {
             Value::String(text) => text.trim().parse().ok(),
             other => other.as_f64(),
         };
-        number.filter(|number| number.is_finite()).ok_or_else(|| expected("a number", &value))
+        number
+            .filter(|number| number.is_finite())
+            .ok_or_else(|| expected("a number", &value))
     }
 }
 
@@ -140,11 +151,14 @@ impl<T: ToolArgument> ToolArgument for Vec<T> {
     fn from_value(value: Value) -> Result<Self, String> {
         let items = match value {
             Value::Array(items) => items,
-            Value::String(text) => serde_json::from_str(&text).unwrap_or_else(|_| vec![Value::String(text)]),
+            Value::String(text) => {
+                serde_json::from_str(&text).unwrap_or_else(|_| vec![Value::String(text)])
+            }
             Value::Null | Value::Object(_) => return Err(expected("a list", &value)),
             single => vec![single],
         };
-        let read = |(at, item)| T::from_value(item).map_err(|problem| format!("item {at}: {problem}"));
+        let read =
+            |(at, item)| T::from_value(item).map_err(|problem| format!("item {at}: {problem}"));
         items.into_iter().enumerate().map(read).collect()
     }
 }
@@ -155,7 +169,11 @@ impl<T: ToolArgument> ToolArgument for Option<T> {
     }
 
     fn from_value(value: Value) -> Result<Self, String> {
-        if value.is_null() { Ok(None) } else { T::from_value(value).map(Some) }
+        if value.is_null() {
+            Ok(None)
+        } else {
+            T::from_value(value).map(Some)
+        }
     }
 
     fn absent() -> Option<Self> {
@@ -168,7 +186,12 @@ pub(super) fn normalized(schema: &Value, value: &Value) -> Option<Value> {
     if let Some(any) = schema.get("anyOf").and_then(Value::as_array) {
         return any.iter().find_map(|schema| normalized(schema, value));
     }
-    let whole = || integer(value).ok().and_then(Number::from_i128).map(Value::Number);
+    let whole = || {
+        integer(value)
+            .ok()
+            .and_then(Number::from_i128)
+            .map(Value::Number)
+    };
     match schema.get("type").and_then(Value::as_str) {
         Some("boolean") => bool::from_value(value.clone()).ok().map(Value::Bool),
         Some("integer") => whole(),
@@ -177,7 +200,10 @@ pub(super) fn normalized(schema: &Value, value: &Value) -> Option<Value> {
         Some("object") => Map::from_value(value.clone()).ok().map(Value::Object),
         Some("array") => {
             let items = Vec::<Value>::from_value(value.clone()).ok()?;
-            items.iter().map(|item| normalized(schema.get("items")?, item)).collect()
+            items
+                .iter()
+                .map(|item| normalized(schema.get("items")?, item))
+                .collect()
         }
         Some("null") => value.is_null().then_some(Value::Null),
         _ => Some(value.clone()),
@@ -190,6 +216,8 @@ fn expected(what: &str, value: &Value) -> String {
     let (shown, rest) = text
         .char_indices()
         .nth(SHOWN)
-        .map_or((text.as_str(), ""), |(at, _)| (text.get(..at).unwrap_or_default(), "…"));
+        .map_or((text.as_str(), ""), |(at, _)| {
+            (text.get(..at).unwrap_or_default(), "…")
+        });
     format!("expected {what}, got {shown}{rest}")
 }

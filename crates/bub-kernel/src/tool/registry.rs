@@ -8,7 +8,10 @@ use super::Tool;
 pub(crate) fn register(tools: &mut Vec<Arc<dyn Tool>>, more: Vec<Arc<dyn Tool>>) {
     for tool in more {
         let name = tool.spec().model_name();
-        match tools.iter_mut().find(|known| known.spec().model_name() == name) {
+        match tools
+            .iter_mut()
+            .find(|known| known.spec().model_name() == name)
+        {
             Some(known) => *known = tool,
             None => tools.push(tool),
         }

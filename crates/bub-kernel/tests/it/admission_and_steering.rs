@@ -20,12 +20,19 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     pub(crate) fn shared(limit: usize) -> Arc<dyn SteeringInbox> {
-        Arc::new(Self { limit, waiting: Mutex::default() })
+        Arc::new(Self {
+            limit,
+            waiting: Mutex::default(),
+        })
     }
 }
 
 impl SteeringInbox for Inbox {
-    fn enqueue<'a>(&'a self, session_id: &'a str, message: Envelope) -> BoxFuture<'a, Result<bool>> {
+    fn enqueue<'a>(
+        &'a self,
+        session_id: &'a str,
+        message: Envelope,
+    ) -> BoxFuture<'a, Result<bool>> {
         let mut waiting = self.waiting.lock().unwrap();
         let queue = waiting.entry(session_id.to_owned()).or_default();
         let room = queue.len() < self.limit;
@@ -36,12 +43,21 @@ impl SteeringInbox for Inbox {
     }
 
     fn drain<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<Vec<Envelope>>> {
-        let drained = self.waiting.lock().unwrap().remove(session_id).unwrap_or_default();
+        let drained = self
+            .waiting
+            .lock()
+            .unwrap()
+            .remove(session_id)
+            .unwrap_or_default();
         Box::pin(std::future::ready(Ok(drained)))
     }
 
     fn count(&self, session_id: &str) -> usize {
-        self.waiting.lock().unwrap().get(session_id).map_or(0, Vec::len)
+        self.waiting
+            .lock()
+            .unwrap()
+            .get(session_id)
+            .map_or(0, Vec::len)
     }
 }
 
@@ -62,18 +78,32 @@ async fn the_first_opinion_admits_and_it_sees_how_busy_the_session_is() {
         Fake::new().on::<AdmitMessage>(|_| panic!("not asked")),
         Fake::new().on_async::<AdmitMessage>(|call| {
             let turn = call.args.turn;
-            let why = format!("{} {} {}", turn.running_count, turn.pending_count, turn.steering_count);
+            let why = format!(
+                "{} {} {}",
+                turn.running_count, turn.pending_count, turn.steering_count
+            );
             Ok(Some(Admission::new(Decision::Steer).because(why)))
         }),
         Fake::new().on::<AdmitMessage>(|_| none()),
     ];
-    let admitted = framework(plugins).admit_message("s", &hi(), &snapshot()).await;
-    assert_eq!(admitted, Some(Admission { decision: Decision::Steer, reason: Some("1 2 3".into()) }));
+    let admitted = framework(plugins)
+        .admit_message("s", &hi(), &snapshot())
+        .await;
+    assert_eq!(
+        admitted,
+        Some(Admission {
+            decision: Decision::Steer,
+            reason: Some("1 2 3".into())
+        })
+    );
 }
 
 #[tokio::test]
 async fn without_an_opinion_the_runtime_decides() {
-    assert_eq!(framework([]).admit_message("s", &hi(), &snapshot()).await, None);
+    assert_eq!(
+        framework([]).admit_message("s", &hi(), &snapshot()).await,
+        None
+    );
 }
 
 // H-30: an admission that fails decides nothing, so that the message is processed. The original raised.
@@ -84,9 +114,14 @@ async fn an_admission_that_fails_does_not_keep_the_message_out() {
         Fake::new().on::<AdmitMessage>(|_| Ok(Some(Admission::new(Decision::Drop)))),
         Fake::new().on::<AdmitMessage>(|_| fail("boom")),
     ];
-    let admitted = framework(plugins).admit_message("s", &hi(), &snapshot()).await;
+    let admitted = framework(plugins)
+        .admit_message("s", &hi(), &snapshot())
+        .await;
     assert_eq!(admitted, None);
-    assert_eq!(log.lines(), ["WARN hook.admit_message_failed adapter=p1 error=boom"]);
+    assert_eq!(
+        log.lines(),
+        ["WARN hook.admit_message_failed adapter=p1 error=boom"]
+    );
 }
 
 #[test]
@@ -108,9 +143,13 @@ fn decisions_have_names() {
 // H-47
 #[tokio::test]
 async fn steering_needs_a_running_scope_and_room() {
-    let plugin = Fake::new().on::<ProvideSteeringInbox>(|_| Ok(Some(Provided::new(Inbox::shared(1)))));
+    let plugin =
+        Fake::new().on::<ProvideSteeringInbox>(|_| Ok(Some(Provided::new(Inbox::shared(1)))));
     let framework = framework([plugin]);
-    assert!(!framework.steer_message("s", hi()).await.unwrap(), "no scope");
+    assert!(
+        !framework.steer_message("s", hi()).await.unwrap(),
+        "no scope"
+    );
     let running = framework.running().await.unwrap();
     assert!(framework.steer_message("s", hi()).await.unwrap());
     assert!(!framework.steer_message("s", hi()).await.unwrap(), "full");

@@ -25,28 +25,57 @@ fn resolving(message: &Envelope) -> args::ResolveSession<'_> {
 // S-43
 #[tokio::test]
 async fn call_first_returns_the_first_value_and_calls_no_further() {
-    let set = framework([naming(|| panic!("not called")), naming_async(|| some("second")), naming(none)]);
-    let first = set.hooks().call_first::<ResolveSession>(resolving(&hi())).await.unwrap();
+    let set = framework([
+        naming(|| panic!("not called")),
+        naming_async(|| some("second")),
+        naming(none),
+    ]);
+    let first = set
+        .hooks()
+        .call_first::<ResolveSession>(resolving(&hi()))
+        .await
+        .unwrap();
     assert_eq!(first.as_deref(), Some("second"));
 }
 
 // S-43
 #[tokio::test]
 async fn call_many_returns_every_value_also_none() {
-    let set = framework([naming(|| some("low")), naming_async(none), naming(|| some("high"))]);
-    let many = set.hooks().call_many::<ResolveSession>(resolving(&hi())).await.unwrap();
-    assert_eq!(many, [Some("high".to_owned()), None, Some("low".to_owned())]);
+    let set = framework([
+        naming(|| some("low")),
+        naming_async(none),
+        naming(|| some("high")),
+    ]);
+    let many = set
+        .hooks()
+        .call_many::<ResolveSession>(resolving(&hi()))
+        .await
+        .unwrap();
+    assert_eq!(
+        many,
+        [Some("high".to_owned()), None, Some("low".to_owned())]
+    );
 }
 
 // S-43, S-46
 #[test]
 fn the_sync_variants_skip_async_implementations_with_a_warning() {
     let log = Log::capture();
-    let set = framework([naming(|| some("low")), naming_async(|| panic!("not called")), naming(none)]);
+    let set = framework([
+        naming(|| some("low")),
+        naming_async(|| panic!("not called")),
+        naming(none),
+    ]);
     let message = hi();
-    let first = set.hooks().call_first_sync::<ResolveSession>(resolving(&message)).unwrap();
+    let first = set
+        .hooks()
+        .call_first_sync::<ResolveSession>(resolving(&message))
+        .unwrap();
     assert_eq!(first.as_deref(), Some("low"));
-    let many = set.hooks().call_many_sync::<ResolveSession>(resolving(&message)).unwrap();
+    let many = set
+        .hooks()
+        .call_many_sync::<ResolveSession>(resolving(&message))
+        .unwrap();
     assert_eq!(many, [None, Some("low".to_owned())]);
     let line = "WARN hook.async_not_supported hook=resolve_session adapter=p1";
     assert_eq!(log.lines(), [line, line]);
@@ -65,8 +94,10 @@ async fn async_calls_wait_for_async_implementations_in_order() {
     };
     let set = framework([plugin("a"), plugin("b"), plugin("c")]);
     let message = hi();
-    let delivered =
-        set.hooks().call_many::<DispatchOutbound>(args::DispatchOutbound { message: &message }).await;
+    let delivered = set
+        .hooks()
+        .call_many::<DispatchOutbound>(args::DispatchOutbound { message: &message })
+        .await;
     assert_eq!(delivered.unwrap(), [Some(true), Some(true), Some(true)]);
     assert_eq!(trace.lines(), ["c", "b", "a"]);
 }
@@ -78,15 +109,28 @@ async fn errors_are_not_swallowed_in_any_of_the_four() {
     let message = hi();
     let hooks = set.hooks();
     let errors = [
-        hooks.call_first::<ResolveSession>(resolving(&message)).await.unwrap_err(),
-        hooks.call_many::<ResolveSession>(resolving(&message)).await.unwrap_err(),
-        hooks.call_first_sync::<ResolveSession>(resolving(&message)).unwrap_err(),
-        hooks.call_many_sync::<ResolveSession>(resolving(&message)).unwrap_err(),
+        hooks
+            .call_first::<ResolveSession>(resolving(&message))
+            .await
+            .unwrap_err(),
+        hooks
+            .call_many::<ResolveSession>(resolving(&message))
+            .await
+            .unwrap_err(),
+        hooks
+            .call_first_sync::<ResolveSession>(resolving(&message))
+            .unwrap_err(),
+        hooks
+            .call_many_sync::<ResolveSession>(resolving(&message))
+            .unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.to_string(), "boom");
         assert_eq!(
-            (error.origin().unwrap().hook, &*error.origin().unwrap().plugin),
+            (
+                error.origin().unwrap().hook,
+                &*error.origin().unwrap().plugin
+            ),
             ("resolve_session", "p1")
         );
     }
@@ -96,9 +140,25 @@ async fn errors_are_not_swallowed_in_any_of_the_four() {
 async fn calling_a_hook_nobody_implements_yields_nothing() {
     let set = framework([]);
     let (state, message) = (State::new(), hi());
-    let args = args::BuildPrompt { message: &message, session_id: "s", state: &state };
-    assert!(set.hooks().call_first::<BuildPrompt>(args).await.unwrap().is_none());
-    assert!(set.hooks().call_many::<BuildPrompt>(args).await.unwrap().is_empty());
+    let args = args::BuildPrompt {
+        message: &message,
+        session_id: "s",
+        state: &state,
+    };
+    assert!(
+        set.hooks()
+            .call_first::<BuildPrompt>(args)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        set.hooks()
+            .call_many::<BuildPrompt>(args)
+            .await
+            .unwrap()
+            .is_empty()
+    );
     assert!(!set.hooks().is_implemented::<BuildPrompt>());
 }
 
@@ -110,9 +170,14 @@ fn a_sync_only_hook_skips_async_implementations_and_joins_the_rest() {
         Fake::new().on::<SystemPrompt>(|_| some("base")),
         Fake::new().on_async::<SystemPrompt>(|_| panic!("not called")),
     ];
-    let joined = framework(plugins).system_prompt(&Prompt::from("x"), &State::new()).unwrap();
+    let joined = framework(plugins)
+        .system_prompt(&Prompt::from("x"), &State::new())
+        .unwrap();
     assert_eq!(joined, "base");
-    assert_eq!(log.lines(), ["WARN hook.async_not_supported hook=system_prompt adapter=p1"]);
+    assert_eq!(
+        log.lines(),
+        ["WARN hook.async_not_supported hook=system_prompt adapter=p1"]
+    );
 }
 
 // S-49
@@ -124,7 +189,9 @@ fn the_report_is_in_registration_order() {
         naming_async(none).on::<ResolveSession>(|_| none()),
     ];
     let report = framework(plugins).hooks().report();
-    let rows: Vec<_> =
-        report.iter().map(|(spec, plugins)| format!("{}: {}", spec.name, plugins.join(", "))).collect();
+    let rows: Vec<_> = report
+        .iter()
+        .map(|(spec, plugins)| format!("{}: {}", spec.name, plugins.join(", ")))
+        .collect();
     assert_eq!(rows, ["resolve_session: p0, p2", "system_prompt: p0"]);
 }

@@ -24,13 +24,20 @@ impl Endless {
 }
 
 fn cancelled_by(token: &CancellationToken) -> TurnOptions {
-    TurnOptions { cancel: Some(token.clone()), ..TurnOptions::default() }
+    TurnOptions {
+        cancel: Some(token.clone()),
+        ..TurnOptions::default()
+    }
 }
 
 fn saving(trace: &Trace) -> Fake {
     let trace = trace.clone();
     Fake::new().on::<SaveState>(move |call| {
-        trace.note(format!("save {:?} {}", call.args.model_output, call.args.error.unwrap()));
+        trace.note(format!(
+            "save {:?} {}",
+            call.args.model_output,
+            call.args.error.unwrap()
+        ));
         none()
     })
 }
@@ -42,26 +49,43 @@ async fn a_cancelled_model_stage_ends_the_turn_and_is_saved() {
         .plugin("saving", saving(&trace))
         .plugin("endless", Endless(token.clone()))
         .build();
-    let error = framework.process_inbound(hi(), cancelled_by(&token)).await.unwrap_err();
+    let error = framework
+        .process_inbound(hi(), cancelled_by(&token))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    assert_eq!(trace.lines(), [r#"save "" [cancelled] the turn was cancelled"#]);
+    assert_eq!(
+        trace.lines(),
+        [r#"save "" [cancelled] the turn was cancelled"#]
+    );
 }
 
 #[tokio::test]
 async fn a_turn_cancelled_before_it_starts_calls_no_model() {
     let (trace, token) = (Trace::default(), CancellationToken::new());
     token.cancel();
-    let model = Fake::new().on::<RunModel>(|_| panic!("not called")).on::<BuildPrompt>(|_| none());
+    let model = Fake::new()
+        .on::<RunModel>(|_| panic!("not called"))
+        .on::<BuildPrompt>(|_| none());
     let set = framework([observer(&trace), saving(&trace), model]);
-    let error = set.process_inbound(hi(), cancelled_by(&token)).await.unwrap_err();
+    let error = set
+        .process_inbound(hi(), cancelled_by(&token))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
-    assert_eq!(trace.lines(), ["on_error turn: [cancelled] the turn was cancelled"]);
+    assert_eq!(
+        trace.lines(),
+        ["on_error turn: [cancelled] the turn was cancelled"]
+    );
 }
 
 #[tokio::test]
 async fn a_token_that_never_fires_changes_nothing() {
     let set = framework([Fake::new().on_async::<RunModel>(|_| some("done"))]);
-    let result = set.process_inbound(hi(), cancelled_by(&CancellationToken::new())).await.unwrap();
+    let result = set
+        .process_inbound(hi(), cancelled_by(&CancellationToken::new()))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "done");
 }
 
@@ -86,8 +110,13 @@ async fn a_stream_that_never_pauses_can_be_cancelled() {
     }
 
     let token = CancellationToken::new();
-    let framework = bub_kernel::Framework::builder().plugin("busy", Busy(token.clone())).build();
-    let options = TurnOptions { cancel: Some(token), ..TurnOptions::default() };
+    let framework = bub_kernel::Framework::builder()
+        .plugin("busy", Busy(token.clone()))
+        .build();
+    let options = TurnOptions {
+        cancel: Some(token),
+        ..TurnOptions::default()
+    };
     let error = framework.process_inbound(hi(), options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
@@ -106,8 +135,13 @@ async fn a_hook_before_the_model_stage_can_be_cancelled() {
     }
 
     let token = CancellationToken::new();
-    let framework = bub_kernel::Framework::builder().plugin("stuck", Stuck(token.clone())).build();
-    let options = TurnOptions { cancel: Some(token), ..TurnOptions::default() };
+    let framework = bub_kernel::Framework::builder()
+        .plugin("stuck", Stuck(token.clone()))
+        .build();
+    let options = TurnOptions {
+        cancel: Some(token),
+        ..TurnOptions::default()
+    };
     let error = framework.process_inbound(hi(), options).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }

@@ -42,7 +42,9 @@ fn every_field_can_be_set() {
 // H-41
 #[test]
 fn an_empty_output_channel_is_the_channel() {
-    let message: Envelope = ChannelMessage::new("s", "cli", "x").output_channel("").into();
+    let message: Envelope = ChannelMessage::new("s", "cli", "x")
+        .output_channel("")
+        .into();
     assert_eq!(message.output_channel().unwrap(), "cli");
 }
 
@@ -55,7 +57,10 @@ fn the_context_always_names_channel_and_chat() {
         .context("sender", "ann")
         .context("chat_id", "forged")
         .into();
-    assert_eq!(message.context_str(), "channel=$cli|sender=ann|chat_id=room");
+    assert_eq!(
+        message.context_str(),
+        "channel=$cli|sender=ann|chat_id=room"
+    );
 }
 
 // H-41
@@ -67,5 +72,8 @@ fn the_context_line_leaves_private_keys_out_and_keeps_the_order() {
         .context("flag", true)
         .context("list", json!([1, "a"]))
         .into();
-    assert_eq!(message.context_str(), r#"z=1|flag=true|list=[1,"a"]|channel=$cli|chat_id=default"#);
+    assert_eq!(
+        message.context_str(),
+        r#"z=1|flag=true|list=[1,"a"]|channel=$cli|chat_id=default"#
+    );
 }

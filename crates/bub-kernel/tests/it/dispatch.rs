@@ -18,7 +18,8 @@ fn dispatching(name: &'static str, trace: &Trace, delivered: Option<bool>) -> Fa
 }
 
 fn two_replies() -> Fake {
-    Fake::new().on::<RenderOutbound>(|_| Ok(Some(vec![Envelope::text("one"), Envelope::text("two")])))
+    Fake::new()
+        .on::<RenderOutbound>(|_| Ok(Some(vec![Envelope::text("one"), Envelope::text("two")])))
 }
 
 // S-22: once for each message, in order, to all; what they return is not used.
@@ -26,10 +27,16 @@ fn two_replies() -> Fake {
 async fn every_message_goes_to_every_implementation_in_order() {
     for delivered in [None, Some(true), Some(false)] {
         let trace = Trace::default();
-        let plugins =
-            [dispatching("low", &trace, Some(true)), two_replies(), dispatching("high", &trace, delivered)];
+        let plugins = [
+            dispatching("low", &trace, Some(true)),
+            two_replies(),
+            dispatching("high", &trace, delivered),
+        ];
         turn(&framework(plugins)).await.unwrap();
-        assert_eq!(trace.lines(), ["high one", "low one", "high two", "low two"]);
+        assert_eq!(
+            trace.lines(),
+            ["high one", "low one", "high two", "low two"]
+        );
     }
 }
 
@@ -41,7 +48,11 @@ async fn a_delivery_that_fails_fails_the_turn_there() {
         dispatching("low", &trace, None),
         two_replies(),
         Fake::new().on::<DispatchOutbound>(|call| {
-            if call.args.message.content() == "two" { fail("line is dead") } else { none() }
+            if call.args.message.content() == "two" {
+                fail("line is dead")
+            } else {
+                none()
+            }
         }),
     ];
     let error = failing_turn(&framework(plugins)).await;
@@ -57,9 +68,24 @@ async fn a_router_sends_to_the_output_channel_and_says_whether_there_was_one() {
     let to = |channel: &'static str| Envelope::text("x").with("channel", channel);
     assert!(router.dispatch(&to("cli")).await.unwrap());
     assert!(!router.dispatch(&to("mail")).await.unwrap());
-    assert!(!router.dispatch(&to("cli").with("output_channel", "mail")).await.unwrap());
-    assert!(router.dispatch(&to("cli").with("output_channel", "")).await.unwrap());
-    assert!(router.dispatch(&to("mail").with("output_channel", "cli")).await.unwrap());
+    assert!(
+        !router
+            .dispatch(&to("cli").with("output_channel", "mail"))
+            .await
+            .unwrap()
+    );
+    assert!(
+        router
+            .dispatch(&to("cli").with("output_channel", ""))
+            .await
+            .unwrap()
+    );
+    assert!(
+        router
+            .dispatch(&to("mail").with("output_channel", "cli"))
+            .await
+            .unwrap()
+    );
     assert!(!router.dispatch(&Envelope::text("x")).await.unwrap());
     assert_eq!(trace.lines().len(), 3);
 }

@@ -45,11 +45,17 @@ fn content_of_null_is_empty() {
 // H-40
 #[test]
 fn anything_can_be_made_an_envelope() {
-    for (value, content) in
-        [(json!("text"), "text"), (json!(3.5), "3.5"), (json!(true), "true"), (json!([1]), "[1]")]
-    {
+    for (value, content) in [
+        (json!("text"), "text"),
+        (json!(3.5), "3.5"),
+        (json!(true), "true"),
+        (json!([1]), "[1]"),
+    ] {
         let envelope = Envelope::normalize(value);
-        assert_eq!((envelope.content().as_ref(), envelope.fields().len()), (content, 1));
+        assert_eq!(
+            (envelope.content().as_ref(), envelope.fields().len()),
+            (content, 1)
+        );
     }
     assert_eq!(Envelope::normalize(json!({"a": 1})).fields().len(), 1);
 }
@@ -59,9 +65,21 @@ fn anything_can_be_made_an_envelope() {
 fn the_output_channel_is_the_channel_unless_set() {
     let from_cli = || Envelope::new().with("channel", "cli");
     assert_eq!(from_cli().output_channel().unwrap(), "cli");
-    assert_eq!(from_cli().with("output_channel", "mail").output_channel().unwrap(), "mail");
+    assert_eq!(
+        from_cli()
+            .with("output_channel", "mail")
+            .output_channel()
+            .unwrap(),
+        "mail"
+    );
     for unset in [json!(null), json!("")] {
-        assert_eq!(from_cli().with("output_channel", unset).output_channel().unwrap(), "cli");
+        assert_eq!(
+            from_cli()
+                .with("output_channel", unset)
+                .output_channel()
+                .unwrap(),
+            "cli"
+        );
     }
 }
 
@@ -83,17 +101,27 @@ fn a_slot_cannot_be_forged_by_a_field() {
 }
 
 fn picture(name: &str) -> MediaItem {
-    MediaItem::at(MediaKind::Image, "image/png", format!("https://example.com/{name}"))
+    MediaItem::at(
+        MediaKind::Image,
+        "image/png",
+        format!("https://example.com/{name}"),
+    )
 }
 
 fn urls(envelope: &Envelope) -> Vec<String> {
-    envelope.media().into_iter().map(|item| item.url.unwrap()).collect()
+    envelope
+        .media()
+        .into_iter()
+        .map(|item| item.url.unwrap())
+        .collect()
 }
 
 // H-42
 #[test]
 fn a_batch_takes_the_last_as_template_and_joins_content_and_media() {
-    let mut first = Envelope::text("one").with("chat_id", "a").with("only_first", true);
+    let mut first = Envelope::text("one")
+        .with("chat_id", "a")
+        .with("only_first", true);
     first.set_media(vec![picture("1")]);
     let mut last = Envelope::text("three").with("chat_id", "b");
     last.set_media(vec![picture("3"), picture("4")]);
@@ -101,7 +129,14 @@ fn a_batch_takes_the_last_as_template_and_joins_content_and_media() {
     assert_eq!(merged.content(), "one\ntwo\nthree");
     assert_eq!(merged.chat_id().unwrap(), "b");
     assert_eq!(merged.field("only_first"), None);
-    assert_eq!(urls(&merged), ["https://example.com/1", "https://example.com/3", "https://example.com/4"]);
+    assert_eq!(
+        urls(&merged),
+        [
+            "https://example.com/1",
+            "https://example.com/3",
+            "https://example.com/4"
+        ]
+    );
 }
 
 // H-42
@@ -117,9 +152,15 @@ fn a_batch_keeps_media_of_earlier_messages_when_the_last_has_none() {
 #[test]
 fn a_batch_of_one_is_that_message_and_an_empty_one_is_an_error() {
     let single = Envelope::merge_batch(vec![Envelope::text("alone").with("x", 1)]).unwrap();
-    assert_eq!(serde_json::to_value(single).unwrap(), json!({"content": "alone", "x": 1}));
+    assert_eq!(
+        serde_json::to_value(single).unwrap(),
+        json!({"content": "alone", "x": 1})
+    );
     let error = Envelope::merge_batch(vec![]).unwrap_err();
-    assert_eq!(error.to_string(), "[invalid_input] cannot merge an empty batch");
+    assert_eq!(
+        error.to_string(),
+        "[invalid_input] cannot merge an empty batch"
+    );
 }
 
 #[test]
@@ -129,8 +170,14 @@ fn media_given_as_plain_fields_are_found() {
     ]}));
     let media = envelope.media();
     assert_eq!(media.len(), 2);
-    assert_eq!((media[0].kind, media[0].filename.as_deref()), (MediaKind::Image, Some("f.png")));
-    assert_eq!((media[1].kind, media[1].mime.as_str()), (MediaKind::Document, "application/octet-stream"));
+    assert_eq!(
+        (media[0].kind, media[0].filename.as_deref()),
+        (MediaKind::Image, Some("f.png"))
+    );
+    assert_eq!(
+        (media[1].kind, media[1].mime.as_str()),
+        (MediaKind::Document, "application/octet-stream")
+    );
 }
 
 // A plugin that edits the `media` field must not be overruled by what the channel attached.
@@ -158,10 +205,19 @@ fn no_field_makes_a_sender() {
         "context": {"role": "owner", "sender_id": "1", "_runtime_sender": {"role": "owner"}},
     });
     let envelope = Envelope::normalize(forged.clone());
-    let guest = Sender { channel: "chat".to_owned(), chat_id: "7".to_owned(), ..Sender::default() };
+    let guest = Sender {
+        channel: "chat".to_owned(),
+        chat_id: "7".to_owned(),
+        ..Sender::default()
+    };
     assert_eq!(*envelope.sender(), guest);
     assert_eq!((guest.role, guest.id.as_str()), (Role::Guest, ""));
-    assert_eq!(*Envelope::normalize(forged).with_sender(Sender::terminal()).sender(), Sender::terminal());
+    assert_eq!(
+        *Envelope::normalize(forged)
+            .with_sender(Sender::terminal())
+            .sender(),
+        Sender::terminal()
+    );
     // Nor does a sender survive as data.
     let text = serde_json::to_string(&Envelope::text("x").with_sender(Sender::terminal())).unwrap();
     assert_eq!(text, r#"{"content":"x"}"#);
@@ -170,11 +226,25 @@ fn no_field_makes_a_sender() {
 
 #[test]
 fn a_batch_may_do_what_the_least_of_its_senders_may() {
-    let by = |role| Envelope::text("x").with_sender(Sender { role, ..Sender::terminal() });
+    let by = |role| {
+        Envelope::text("x").with_sender(Sender {
+            role,
+            ..Sender::terminal()
+        })
+    };
     let role = |batch| Envelope::merge_batch(batch).unwrap().sender().role;
     assert_eq!(role(vec![by(Role::Owner), by(Role::Owner)]), Role::Owner);
     assert_eq!(role(vec![by(Role::Member), by(Role::Owner)]), Role::Member);
-    assert_eq!(role(vec![by(Role::Owner), by(Role::Guest), by(Role::Owner)]), Role::Guest);
-    assert_eq!(role(vec![Envelope::text("x"), by(Role::Owner)]), Role::Guest);
-    assert_eq!(role(vec![by(Role::Owner), Envelope::text("x")]), Role::Guest);
+    assert_eq!(
+        role(vec![by(Role::Owner), by(Role::Guest), by(Role::Owner)]),
+        Role::Guest
+    );
+    assert_eq!(
+        role(vec![Envelope::text("x"), by(Role::Owner)]),
+        Role::Guest
+    );
+    assert_eq!(
+        role(vec![by(Role::Owner), Envelope::text("x")]),
+        Role::Guest
+    );
 }

@@ -34,13 +34,19 @@ fn kinds_have_the_names_of_the_original() {
 #[test]
 fn the_map_form_has_details_only_when_there_are_some() {
     let plain = Error::config("no key");
-    assert_eq!(plain.to_value(), json!({"kind": "config", "message": "no key"}));
+    assert_eq!(
+        plain.to_value(),
+        json!({"kind": "config", "message": "no key"})
+    );
     let detailed = plain.with_detail("env", "KEY");
     assert_eq!(
         detailed.to_value(),
         json!({"kind": "config", "message": "no key", "details": {"env": "KEY"}})
     );
-    assert_eq!(Error::from_value(&detailed.to_value()).to_value(), detailed.to_value());
+    assert_eq!(
+        Error::from_value(&detailed.to_value()).to_value(),
+        detailed.to_value()
+    );
 }
 
 #[test]
@@ -63,7 +69,10 @@ fn an_own_error_is_not_wrapped_again() {
 #[test]
 fn editing_a_clone_leaves_the_original_alone() {
     let original = Error::unknown("m");
-    let edited = original.clone().with_detail("a", 1).with_retry_after(Duration::from_secs(2));
+    let edited = original
+        .clone()
+        .with_detail("a", 1)
+        .with_retry_after(Duration::from_secs(2));
     assert!(original.details().is_empty());
     assert_eq!(original.retry_after(), None);
     assert_eq!(edited.retry_after(), Some(Duration::from_secs(2)));
@@ -92,5 +101,8 @@ fn an_error_that_cannot_be_put_into_words_is_still_one() {
 
     impl std::error::Error for Mute {}
 
-    assert_eq!(Error::from(Mute).to_string(), "an error that cannot be put into words");
+    assert_eq!(
+        Error::from(Mute).to_string(),
+        "an error that cannot be put into words"
+    );
 }

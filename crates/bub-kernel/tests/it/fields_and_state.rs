@@ -19,7 +19,10 @@ fn a_field_that_is_set_again_keeps_its_place() {
 fn merging_fields_lets_the_incoming_win() {
     let mut fields = Fields::new().with("a", 1).with("b", 2);
     fields.merge(Fields::new().with("c", 3).with("a", 4));
-    assert_eq!(serde_json::to_string(&fields).unwrap(), r#"{"a":4,"b":2,"c":3}"#);
+    assert_eq!(
+        serde_json::to_string(&fields).unwrap(),
+        r#"{"a":4,"b":2,"c":3}"#
+    );
 }
 
 // S-50
@@ -39,10 +42,17 @@ fn clones_of_a_state_are_the_same_state_and_a_detached_one_is_not() {
 
 #[test]
 fn values_can_be_read_looked_at_and_removed() {
-    let state = State::from_patch(StatePatch::new().with("name", "x").with("list", json!([1, 2])));
+    let state = State::from_patch(
+        StatePatch::new()
+            .with("name", "x")
+            .with("list", json!([1, 2])),
+    );
     assert_eq!(state.get_str("name").as_deref(), Some("x"));
     assert_eq!(state.get_str("list"), None);
-    assert_eq!(state.with("list", |list| list.unwrap().as_array().unwrap().len()), 2);
+    assert_eq!(
+        state.with("list", |list| list.unwrap().as_array().unwrap().len()),
+        2
+    );
     assert_eq!(state.remove("name"), Some(json!("x")));
     assert_eq!(state.get("name"), None);
 }
@@ -53,7 +63,10 @@ fn what_belongs_to_the_runtime_does_not_leave_the_process() {
     state.set("_runtime_workspace", "/project");
     state.set("session_id", "s");
     state.put_slot(Arc::new(7_u8));
-    assert_eq!(serde_json::to_value(state.public_fields()).unwrap(), json!({"session_id": "s"}));
+    assert_eq!(
+        serde_json::to_value(state.public_fields()).unwrap(),
+        json!({"session_id": "s"})
+    );
 }
 
 #[test]
@@ -62,7 +75,13 @@ fn a_slot_holds_one_value_of_each_type() {
     state.put_slot(Arc::new(1_u8));
     state.put_slot(Arc::new("text".to_owned()));
     state.put_slot(Arc::new(2_u8));
-    assert_eq!((*state.slot::<u8>().unwrap(), state.slot::<String>().unwrap().as_str()), (2, "text"));
+    assert_eq!(
+        (
+            *state.slot::<u8>().unwrap(),
+            state.slot::<String>().unwrap().as_str()
+        ),
+        (2, "text")
+    );
     assert!(state.slot::<u16>().is_none());
 }
 
@@ -90,13 +109,19 @@ fn a_slot_value_may_use_its_state_while_it_is_dropped() {
 #[test]
 fn many_fields_merge_like_few() {
     let numbered = |range: std::ops::Range<u32>, value: &str| -> Fields {
-        range.map(|number| (format!("name {number}"), value.to_owned())).collect()
+        range
+            .map(|number| (format!("name {number}"), value.to_owned()))
+            .collect()
     };
     let mut fields = numbered(0..50_000, "old");
     fields.merge(numbered(25_000..75_000, "new"));
     assert_eq!(fields.len(), 75_000);
     assert_eq!(fields.get_str("name 24999"), Some("old"));
     assert_eq!(fields.get_str("name 25000"), Some("new"));
-    let order: Vec<_> = fields.iter().map(|(name, _)| name.to_owned()).take(2).collect();
+    let order: Vec<_> = fields
+        .iter()
+        .map(|(name, _)| name.to_owned())
+        .take(2)
+        .collect();
     assert_eq!(order, ["name 0", "name 1"]);
 }

@@ -24,7 +24,11 @@ pub(crate) fn request(model: &str) -> LlmRequest {
 }
 
 pub(crate) fn tool_call(path: &str) -> ToolCall {
-    ToolCall { run_id: "run".into(), tool: "fs_read".into(), arguments: arguments(path) }
+    ToolCall {
+        run_id: "run".into(),
+        tool: "fs_read".into(),
+        arguments: arguments(path),
+    }
 }
 
 fn arguments(path: &str) -> Map<String, Value> {
@@ -32,11 +36,17 @@ fn arguments(path: &str) -> Map<String, Value> {
 }
 
 pub(crate) fn outcome(result: Result<Value, Error>) -> ToolOutcome {
-    ToolOutcome { result, duration: Duration::from_millis(3) }
+    ToolOutcome {
+        result,
+        duration: Duration::from_millis(3),
+    }
 }
 
 pub(crate) fn actions(notes: &[HookNote]) -> Vec<String> {
-    notes.iter().map(|note| format!("{} {}", note.plugin, note.action)).collect()
+    notes
+        .iter()
+        .map(|note| format!("{} {}", note.plugin, note.action))
+        .collect()
 }
 
 // H-33
@@ -50,8 +60,15 @@ async fn requests_are_rewritten_in_turn_latest_first() {
             Ok(Some(LlmDecision::Proceed(request)))
         })
     };
-    let set = framework([appending("+low"), Fake::new().on::<BeforeLlmCall>(|_| none()), appending("+high")]);
-    let gate = set.hooks().before_llm_call(request("m"), &State::new()).await;
+    let set = framework([
+        appending("+low"),
+        Fake::new().on::<BeforeLlmCall>(|_| none()),
+        appending("+high"),
+    ]);
+    let gate = set
+        .hooks()
+        .before_llm_call(request("m"), &State::new())
+        .await;
     assert_eq!(gate.request.model, "m+high+low");
     assert_eq!(gate.request.max_tokens, Some(5));
     assert_eq!(gate.finish, None);
@@ -65,7 +82,10 @@ async fn finishing_stops_the_chain() {
         Fake::new().on::<BeforeLlmCall>(|_| panic!("not called")),
         Fake::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("cached".into())))),
     ];
-    let gate = framework(plugins).hooks().before_llm_call(request("m"), &State::new()).await;
+    let gate = framework(plugins)
+        .hooks()
+        .before_llm_call(request("m"), &State::new())
+        .await;
     assert_eq!(gate.finish.as_deref(), Some("cached"));
     assert_eq!(actions(&gate.notes), ["p1 finished"]);
 }
@@ -76,14 +96,27 @@ async fn everyone_sees_a_finished_model_call_with_its_error() {
     let trace = Trace::default();
     let watching = |trace: Trace| {
         Fake::new().on::<AfterLlmCall>(move |call| {
-            trace.note(format!("{} {}", call.args.request.model, call.args.result.error.as_ref().unwrap()));
+            trace.note(format!(
+                "{} {}",
+                call.args.request.model,
+                call.args.result.error.as_ref().unwrap()
+            ));
             none()
         })
     };
     let set = framework([watching(trace.clone()), watching(trace.clone())]);
-    let result = LlmResult { error: Some(Error::unknown("refused")), ..LlmResult::default() };
-    let notes = set.hooks().after_llm_call(&request("m"), &result, &State::new()).await;
-    assert_eq!(trace.lines(), ["m [unknown] refused", "m [unknown] refused"]);
+    let result = LlmResult {
+        error: Some(Error::unknown("refused")),
+        ..LlmResult::default()
+    };
+    let notes = set
+        .hooks()
+        .after_llm_call(&request("m"), &result, &State::new())
+        .await;
+    assert_eq!(
+        trace.lines(),
+        ["m [unknown] refused", "m [unknown] refused"]
+    );
     assert!(notes.is_empty());
 }
 
@@ -97,9 +130,13 @@ async fn new_arguments_are_visible_to_later_hooks() {
             seen.note(call.args.call.arguments["path"].to_string());
             Ok(Some(ToolDecision::Proceed(None)))
         }),
-        Fake::new().on_async::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Proceed(Some(arguments("b")))))),
+        Fake::new()
+            .on_async::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Proceed(Some(arguments("b")))))),
     ];
-    let gate = framework(plugins).hooks().before_tool_call(tool_call("a"), &State::new()).await;
+    let gate = framework(plugins)
+        .hooks()
+        .before_tool_call(tool_call("a"), &State::new())
+        .await;
     assert_eq!(gate.decision, ToolDecision::Proceed(None));
     assert_eq!(gate.call, tool_call("b"));
     assert_eq!(trace.lines(), ["\"b\""]);
@@ -120,7 +157,10 @@ async fn replacing_or_denying_stops_the_chain() {
             Fake::new().on::<BeforeToolCall>(|_| panic!("not called")),
             Fake::new().on::<BeforeToolCall>(move |_| Ok(Some(answer.clone()))),
         ];
-        let gate = framework(plugins).hooks().before_tool_call(tool_call("a"), &State::new()).await;
+        let gate = framework(plugins)
+            .hooks()
+            .before_tool_call(tool_call("a"), &State::new())
+            .await;
         assert_eq!(gate.decision, decision);
         assert_eq!(actions(&gate.notes), [note]);
     }
@@ -132,7 +172,10 @@ fn a_denial_is_a_tool_error_with_the_reason_or_a_default() {
     let given = ToolDecision::denial("bash", Some("not on Sundays"));
     assert_eq!(given.to_string(), "[tool] not on Sundays");
     let default = ToolDecision::denial("bash", None);
-    assert_eq!(default.to_string(), "[tool] Tool 'bash' call denied by policy hook.");
+    assert_eq!(
+        default.to_string(),
+        "[tool] Tool 'bash' call denied by policy hook."
+    );
 }
 
 // H-36
@@ -144,9 +187,15 @@ async fn a_replaced_result_is_what_later_hooks_and_the_caller_see() {
             Ok(Some(json!(format!("{text}{suffix}"))))
         })
     };
-    let set = framework([appending(" low"), Fake::new().on::<AfterToolCall>(|_| none()), appending(" high")]);
-    let (after, notes) =
-        set.hooks().after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &State::new()).await;
+    let set = framework([
+        appending(" low"),
+        Fake::new().on::<AfterToolCall>(|_| none()),
+        appending(" high"),
+    ]);
+    let (after, notes) = set
+        .hooks()
+        .after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &State::new())
+        .await;
     assert_eq!(after.result.unwrap(), json!("raw high low"));
     assert_eq!(actions(&notes), ["p2 rewrote", "p0 rewrote"]);
 }
@@ -167,15 +216,27 @@ async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
         .await;
     assert!(after.result.is_err());
     assert!(notes.is_empty());
-    assert_eq!(trace.lines(), ["[tool] Tool 'bash' call denied by policy hook."]);
+    assert_eq!(
+        trace.lines(),
+        ["[tool] Tool 'bash' call denied by policy hook."]
+    );
 }
 
 #[tokio::test]
 async fn without_hooks_a_call_is_what_it_was() {
     let set = framework([]);
-    let gate = set.hooks().before_tool_call(tool_call("a"), &State::new()).await;
-    assert_eq!((gate.call, gate.decision, gate.notes), (tool_call("a"), ToolDecision::Proceed(None), vec![]));
-    let gate = set.hooks().before_llm_call(request("m"), &State::new()).await;
+    let gate = set
+        .hooks()
+        .before_tool_call(tool_call("a"), &State::new())
+        .await;
+    assert_eq!(
+        (gate.call, gate.decision, gate.notes),
+        (tool_call("a"), ToolDecision::Proceed(None), vec![])
+    );
+    let gate = set
+        .hooks()
+        .before_llm_call(request("m"), &State::new())
+        .await;
     assert_eq!((gate.request.model.as_str(), gate.finish), ("m", None));
 }
 

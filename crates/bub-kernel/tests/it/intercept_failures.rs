@@ -16,7 +16,11 @@ use crate::{
 
 /// The ways to misbehave, each with its log line and its words.
 const MISBEHAVIOURS: [(&str, &str, &str); 4] = [
-    ("fails", "hook.agent_hook_failed hook={hook} adapter=p1 error=broke", "broke"),
+    (
+        "fails",
+        "hook.agent_hook_failed hook={hook} adapter=p1 error=broke",
+        "broke",
+    ),
     (
         "panics",
         "hook.agent_hook_failed hook={hook} adapter=p1 error=[unknown] plugin code panicked: fell",
@@ -42,7 +46,11 @@ fn misbehaving<P: HookPoint>(how: &'static str) -> Fake {
     Fake::new().on_async::<P>(move |_| match how {
         "fails" => fail("broke"),
         "panics" => panic!("fell"),
-        _ => Err(BadReturn { got: "int".into(), expected: "a map" }.into()),
+        _ => Err(BadReturn {
+            got: "int".into(),
+            expected: "a map",
+        }
+        .into()),
     })
 }
 
@@ -63,9 +71,13 @@ fn logged(line: &str, hook: &str) -> String {
 async fn before_llm_call_that_misbehaves_is_logged_and_skipped() {
     for (how, line, words) in MISBEHAVIOURS {
         let log = Log::capture();
-        let finishing = Fake::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("done".into()))));
+        let finishing =
+            Fake::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("done".into()))));
         let set = framework([finishing, misbehaving::<BeforeLlmCall>(how)]);
-        let gate = set.hooks().before_llm_call(request("m"), &State::new()).await;
+        let gate = set
+            .hooks()
+            .before_llm_call(request("m"), &State::new())
+            .await;
         assert_eq!(gate.finish.as_deref(), Some("done"), "{how}");
         assert_eq!(actions(&gate.notes), ["p1 failed", "p0 finished"]);
         assert_eq!(gate.notes[0].detail.as_deref(), Some(words));
@@ -84,7 +96,10 @@ async fn after_llm_call_that_misbehaves_is_logged_and_skipped() {
             none()
         });
         let set = framework([watching, misbehaving::<AfterLlmCall>(how)]);
-        let notes = set.hooks().after_llm_call(&request("m"), &LlmResult::default(), &State::new()).await;
+        let notes = set
+            .hooks()
+            .after_llm_call(&request("m"), &LlmResult::default(), &State::new())
+            .await;
         assert_eq!(actions(&notes), ["p1 failed"]);
         assert_eq!(trace.lines(), ["seen"]);
         assert_eq!(log.lines(), [logged(line, "after_llm_call")]);
@@ -98,8 +113,10 @@ async fn after_tool_call_that_misbehaves_is_logged_and_skipped() {
         let log = Log::capture();
         let replacing = Fake::new().on::<AfterToolCall>(|_| Ok(Some(json!("new"))));
         let set = framework([replacing, misbehaving::<AfterToolCall>(how)]);
-        let (after, notes) =
-            set.hooks().after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &State::new()).await;
+        let (after, notes) = set
+            .hooks()
+            .after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &State::new())
+            .await;
         assert_eq!(after.result.unwrap(), json!("new"));
         assert_eq!(actions(&notes), ["p1 failed", "p0 rewrote"]);
         assert_eq!(log.lines(), [logged(line, "after_tool_call")]);
@@ -113,9 +130,16 @@ async fn before_tool_call_that_misbehaves_denies_the_call() {
         let log = Log::capture();
         let below = Fake::new().on::<BeforeToolCall>(|_| panic!("not called"));
         let set = framework([below, misbehaving::<BeforeToolCall>(how)]);
-        let gate = set.hooks().before_tool_call(tool_call("a"), &State::new()).await;
+        let gate = set
+            .hooks()
+            .before_tool_call(tool_call("a"), &State::new())
+            .await;
         let reason = format!("`p1` could not decide about this call: {words}");
-        assert_eq!(gate.decision, ToolDecision::Deny(Some(reason.clone())), "{how}");
+        assert_eq!(
+            gate.decision,
+            ToolDecision::Deny(Some(reason.clone())),
+            "{how}"
+        );
         assert_eq!(actions(&gate.notes), ["p1 failed", "p1 denied"]);
         assert_eq!(gate.notes[1].detail, Some(reason));
         assert_eq!(log.lines(), [logged(line, "before_tool_call")]);
@@ -126,11 +150,18 @@ async fn before_tool_call_that_misbehaves_denies_the_call() {
 async fn an_observe_only_before_tool_call_cannot_veto_by_failing() {
     for (how, line, _) in MISBEHAVIOURS {
         let log = Log::capture();
-        let observing = misbehaving::<BeforeToolCall>(how).adding(bub_kernel::hooks::HookSet::observe_only);
+        let observing =
+            misbehaving::<BeforeToolCall>(how).adding(bub_kernel::hooks::HookSet::observe_only);
         let below = Fake::new().on::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Deny(None))));
-        let gate =
-            framework([below, observing]).hooks().before_tool_call(tool_call("a"), &State::new()).await;
-        assert_eq!(gate.decision, ToolDecision::Deny(None), "the policy below still decides");
+        let gate = framework([below, observing])
+            .hooks()
+            .before_tool_call(tool_call("a"), &State::new())
+            .await;
+        assert_eq!(
+            gate.decision,
+            ToolDecision::Deny(None),
+            "the policy below still decides"
+        );
         assert_eq!(actions(&gate.notes), ["p1 failed", "p0 denied"]);
         assert_eq!(log.lines(), [logged(line, "before_tool_call")]);
     }
@@ -154,11 +185,18 @@ async fn the_observe_only_attribute_marks_that_method_alone() {
         }
     }
     let state = State::new();
-    let watching = bub_kernel::Framework::builder().plugin("watching", Watching).build();
-    let gate = watching.hooks().before_tool_call(tool_call("a"), &state).await;
+    let watching = bub_kernel::Framework::builder()
+        .plugin("watching", Watching)
+        .build();
+    let gate = watching
+        .hooks()
+        .before_tool_call(tool_call("a"), &state)
+        .await;
     assert_eq!(gate.decision, ToolDecision::Proceed(None));
-    let both =
-        bub_kernel::Framework::builder().plugin("watching", Watching).plugin("deciding", Deciding).build();
+    let both = bub_kernel::Framework::builder()
+        .plugin("watching", Watching)
+        .plugin("deciding", Deciding)
+        .build();
     let gate = both.hooks().before_tool_call(tool_call("a"), &state).await;
     assert!(matches!(gate.decision, ToolDecision::Deny(_)));
 }
@@ -167,7 +205,10 @@ async fn the_observe_only_attribute_marks_that_method_alone() {
 async fn a_hook_may_take_its_time_up_to_the_limit() {
     struct Slow;
     impl AsyncHook<BeforeToolCall> for Slow {
-        fn call<'a>(&'a self, _call: Call<'a, BeforeToolCall>) -> BoxFuture<'a, HookReturn<ToolDecision>> {
+        fn call<'a>(
+            &'a self,
+            _call: Call<'a, BeforeToolCall>,
+        ) -> BoxFuture<'a, HookReturn<ToolDecision>> {
             Box::pin(async {
                 tokio::time::sleep(HOOK_TIME_LIMIT.mul_f32(0.99)).await;
                 Ok(Some(ToolDecision::Deny(Some("asked a person".into()))))
@@ -175,6 +216,12 @@ async fn a_hook_may_take_its_time_up_to_the_limit() {
         }
     }
     let plugin = Fake::new().adding(|hooks| hooks.add_async::<BeforeToolCall>(Slow));
-    let gate = framework([plugin]).hooks().before_tool_call(tool_call("a"), &State::new()).await;
-    assert_eq!(gate.decision, ToolDecision::Deny(Some("asked a person".into())));
+    let gate = framework([plugin])
+        .hooks()
+        .before_tool_call(tool_call("a"), &State::new())
+        .await;
+    assert_eq!(
+        gate.decision,
+        ToolDecision::Deny(Some("asked a person".into()))
+    );
 }

@@ -39,18 +39,21 @@ impl Words {
 }
 
 fn words(pattern: &'static str) -> impl Strategy<Value = Words> {
-    option::of(option::of(pattern)).prop_map(|words| words.map_or(Words::NotImplemented, Words::Answer))
+    option::of(option::of(pattern))
+        .prop_map(|words| words.map_or(Words::NotImplemented, Words::Answer))
 }
 
 fn script() -> impl Strategy<Value = Script> {
     let session = words("[a-c]{1,2}");
     let state = option::of(prop::collection::btree_map("[k-n]", any::<u8>(), 0..4));
     let system = words("[x-z]{0,2}");
-    (session, state, system, any::<bool>()).prop_map(|(session, state, system, asynchronous)| Script {
-        session,
-        state,
-        system,
-        asynchronous,
+    (session, state, system, any::<bool>()).prop_map(|(session, state, system, asynchronous)| {
+        Script {
+            session,
+            state,
+            system,
+            asynchronous,
+        }
     })
 }
 
@@ -59,27 +62,44 @@ impl Script {
         let mut fake = Fake::new();
         if let Some(answer) = self.session.answer().cloned() {
             let hook = move |_: bub_kernel::hooks::Call<'_, ResolveSession>| Ok(answer.clone());
-            fake = if self.asynchronous { fake.on_async(hook) } else { fake.on(hook) };
+            fake = if self.asynchronous {
+                fake.on_async(hook)
+            } else {
+                fake.on(hook)
+            };
         }
         if let Some(fields) = self.state.clone() {
             let patch = move |_: bub_kernel::hooks::Call<'_, LoadState>| {
                 let patch = fields
                     .iter()
-                    .fold(StatePatch::new(), |patch, (name, value)| patch.with(name.clone(), *value));
+                    .fold(StatePatch::new(), |patch, (name, value)| {
+                        patch.with(name.clone(), *value)
+                    });
                 Ok(Some(patch))
             };
-            fake = if self.asynchronous { fake.on_async(patch) } else { fake.on(patch) };
+            fake = if self.asynchronous {
+                fake.on_async(patch)
+            } else {
+                fake.on(patch)
+            };
         }
         if let Some(answer) = self.system.answer().cloned() {
             let hook = move |_: bub_kernel::hooks::Call<'_, SystemPrompt>| Ok(answer.clone());
-            fake = if self.asynchronous { fake.on_async(hook) } else { fake.on(hook) };
+            fake = if self.asynchronous {
+                fake.on_async(hook)
+            } else {
+                fake.on(hook)
+            };
         }
         fake
     }
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(work)
 }
 
 fn json_value() -> impl Strategy<Value = Value> {

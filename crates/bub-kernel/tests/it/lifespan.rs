@@ -1,7 +1,8 @@
 //! The scope of one message: entered once, left once, on every path.
 
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Result, TurnOptions, hooks,
+    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Result, TurnOptions,
+    hooks,
     hooks::{
         HookPoint,
         point::{BuildPrompt, DispatchOutbound, OnError, RenderOutbound, RunModel, SaveState},
@@ -17,13 +18,18 @@ impl LifespanScope for Scope {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.0.note("enter");
-            if self.1 == "enter?" { Err(Error::unknown("closed today")) } else { Ok(()) }
+            if self.1 == "enter?" {
+                Err(Error::unknown("closed today"))
+            } else {
+                Ok(())
+            }
         })
     }
 
     fn exit<'a>(&'a mut self, error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            self.0.note(format!("exit {:?}", error.map(ToString::to_string)));
+            self.0
+                .note(format!("exit {:?}", error.map(ToString::to_string)));
             match self.1 {
                 "exit?" => Err(Error::unknown("door is stuck")),
                 "exit!" => panic!("door fell"),
@@ -53,10 +59,16 @@ impl Entering {
 }
 
 async fn run(trace: &Trace, scope: &'static str, plugin: Fake) -> Result<()> {
-    let framework =
-        bub_kernel::Framework::builder().plugin("entering", Entering).plugin("other", plugin).build();
-    let message = ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), scope)));
-    framework.process_inbound(message.into(), TurnOptions::default()).await.map(|_| ())
+    let framework = bub_kernel::Framework::builder()
+        .plugin("entering", Entering)
+        .plugin("other", plugin)
+        .build();
+    let message =
+        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), scope)));
+    framework
+        .process_inbound(message.into(), TurnOptions::default())
+        .await
+        .map(|_| ())
 }
 
 async fn traced(plugin: Fake) -> Vec<String> {
@@ -92,23 +104,35 @@ async fn a_plugin_may_leave_it_in_save_state_and_it_is_left_once() {
     #[hooks(crate = bub_kernel)]
     impl Leaving {
         async fn save_state(&self, message: &Envelope, error: Option<&Error>) -> Result<()> {
-            let Some(lifespan) = message.lifespan() else { return Ok(()) };
+            let Some(lifespan) = message.lifespan() else {
+                return Ok(());
+            };
             lifespan.exit(error).await
         }
     }
     let trace = Trace::default();
-    let framework =
-        bub_kernel::Framework::builder().plugin("entering", Entering).plugin("leaving", Leaving).build();
-    let message = ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
-    framework.process_inbound(message.into(), TurnOptions::default()).await.unwrap();
+    let framework = bub_kernel::Framework::builder()
+        .plugin("entering", Entering)
+        .plugin("leaving", Leaving)
+        .build();
+    let message =
+        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
+    framework
+        .process_inbound(message.into(), TurnOptions::default())
+        .await
+        .unwrap();
     assert_eq!(trace.lines(), ["enter", "exit None", "dropped"]);
 }
 
 #[tokio::test]
 async fn a_lifespan_nobody_entered_is_not_left() {
     let trace = Trace::default();
-    let message = ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
-    crate::support::framework([]).process_inbound(message.into(), TurnOptions::default()).await.unwrap();
+    let message =
+        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
+    crate::support::framework([])
+        .process_inbound(message.into(), TurnOptions::default())
+        .await
+        .unwrap();
     assert_eq!(trace.lines(), ["dropped"]);
 }
 
@@ -122,12 +146,18 @@ async fn one_that_cannot_be_entered_fails_the_turn_and_is_not_left() {
 
 #[tokio::test]
 async fn one_that_cannot_be_left_is_logged_and_changes_nothing_else() {
-    for (scope, reason) in
-        [("exit?", "[unknown] door is stuck"), ("exit!", "[unknown] plugin code panicked: door fell")]
-    {
+    for (scope, reason) in [
+        ("exit?", "[unknown] door is stuck"),
+        ("exit!", "[unknown] plugin code panicked: door fell"),
+    ] {
         let (trace, log) = (Trace::default(), Log::capture());
-        run(&trace, scope, Fake::new().on::<RunModel>(|_| some("fine"))).await.unwrap();
-        assert_eq!(log.lines(), [format!("ERROR lifespan.exit_failed error={reason}")]);
+        run(&trace, scope, Fake::new().on::<RunModel>(|_| some("fine")))
+            .await
+            .unwrap();
+        assert_eq!(
+            log.lines(),
+            [format!("ERROR lifespan.exit_failed error={reason}")]
+        );
 
         let seen = trace.clone();
         let observing = failing::<RunModel>().on::<OnError>(move |_| {
@@ -136,7 +166,14 @@ async fn one_that_cannot_be_left_is_logged_and_changes_nothing_else() {
         });
         let error = run(&trace, scope, observing).await.unwrap_err();
         assert_eq!(error.message(), "boom");
-        assert_eq!(trace.lines().iter().filter(|line| *line == "on_error").count(), 1);
+        assert_eq!(
+            trace
+                .lines()
+                .iter()
+                .filter(|line| *line == "on_error")
+                .count(),
+            1
+        );
     }
 }
 
@@ -164,10 +201,13 @@ async fn a_dropped_turn_drops_the_scope() {
         }
     }
     let trace = Trace::default();
-    let message: Envelope =
-        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), ""))).into();
-    let framework =
-        bub_kernel::Framework::builder().plugin("entering", Entering).plugin("stuck", Stuck).build();
+    let message: Envelope = ChannelMessage::new("s", "cli", "hi")
+        .lifespan(Lifespan::new(Scope(trace.clone(), "")))
+        .into();
+    let framework = bub_kernel::Framework::builder()
+        .plugin("entering", Entering)
+        .plugin("stuck", Stuck)
+        .build();
     {
         let mut turn = Box::pin(framework.process_inbound(message, TurnOptions::default()));
         let polled = futures_util::future::poll_immediate(turn.as_mut()).await;

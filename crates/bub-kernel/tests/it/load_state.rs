@@ -14,7 +14,9 @@ fn contributing(patch: serde_json::Value) -> Fake {
 // S-5
 #[tokio::test]
 async fn state_starts_with_the_absolute_workspace() {
-    let relative = bub_kernel::Framework::builder().workspace("some/dir").build();
+    let relative = bub_kernel::Framework::builder()
+        .workspace("some/dir")
+        .build();
     let state = relative.build_state(&hi(), "s").await.unwrap();
     let workspace = state.get_str("_runtime_workspace").unwrap();
     assert!(std::path::Path::new(&workspace).is_absolute());
@@ -40,13 +42,19 @@ async fn all_contribute_and_the_latest_registered_wins() {
     ];
     let state = turn(&framework(plugins)).await.unwrap().state;
     let fields = serde_json::to_value(state.public_fields()).unwrap();
-    assert_eq!(fields, json!({"owner": "late", "low": 1, "mid": 2, "nested": {"a": 1}}));
+    assert_eq!(
+        fields,
+        json!({"owner": "late", "low": 1, "mid": 2, "nested": {"a": 1}})
+    );
 }
 
 // S-6: maps are merged name by name, not within values.
 #[tokio::test]
 async fn a_name_is_replaced_as_a_whole() {
-    let plugins = [contributing(json!({"map": {"a": 1}})), contributing(json!({"map": {"b": 2}}))];
+    let plugins = [
+        contributing(json!({"map": {"a": 1}})),
+        contributing(json!({"map": {"b": 2}})),
+    ];
     let state = turn(&framework(plugins)).await.unwrap().state;
     assert_eq!(state.get("map"), Some(json!({"b": 2})));
 }
@@ -57,15 +65,22 @@ async fn a_contribution_that_is_no_map_is_ignored() {
     for odd in [json!(null), json!("text"), json!([1, 2]), json!(3)] {
         let plugins = [contributing(json!({"kept": true})), contributing(odd)];
         let state = turn(&framework(plugins)).await.unwrap().state;
-        assert_eq!(serde_json::to_value(state.public_fields()).unwrap(), json!({"kept": true}));
+        assert_eq!(
+            serde_json::to_value(state.public_fields()).unwrap(),
+            json!({"kept": true})
+        );
     }
 }
 
 // S-6
 #[tokio::test]
 async fn plugins_may_replace_what_the_runtime_seeds() {
-    let state =
-        turn(&framework([contributing(json!({"_runtime_workspace": "/other"}))])).await.unwrap().state;
+    let state = turn(&framework([contributing(
+        json!({"_runtime_workspace": "/other"}),
+    )]))
+    .await
+    .unwrap()
+    .state;
     assert_eq!(state.get_str("_runtime_workspace").unwrap(), "/other");
 }
 
@@ -73,8 +88,12 @@ async fn plugins_may_replace_what_the_runtime_seeds() {
 async fn slots_are_merged_like_names() {
     struct Agent(&'static str);
     let with_agent = |name: &'static str| {
-        Fake::new().on::<LoadState>(move |_| Ok(Some(StatePatch::new().with_slot(Arc::new(Agent(name))))))
+        Fake::new()
+            .on::<LoadState>(move |_| Ok(Some(StatePatch::new().with_slot(Arc::new(Agent(name))))))
     };
-    let state = turn(&framework([with_agent("builtin"), with_agent("late")])).await.unwrap().state;
+    let state = turn(&framework([with_agent("builtin"), with_agent("late")]))
+        .await
+        .unwrap()
+        .state;
     assert_eq!(state.slot::<Agent>().unwrap().0, "late");
 }

@@ -31,7 +31,10 @@ impl Everything {
         session_id: &str,
     ) -> Result<Option<Prompt>, std::fmt::Error> {
         let workspace = state.get_str("_runtime_workspace").is_some();
-        Ok(Some(Prompt::from(format!("{session_id} {} {workspace}", message.content()))))
+        Ok(Some(Prompt::from(format!(
+            "{session_id} {} {workspace}",
+            message.content()
+        ))))
     }
 
     // A value of a handier type.
@@ -72,9 +75,20 @@ async fn methods_take_what_they_name_and_return_what_is_handy() {
     assert_eq!(result.state.get("loaded"), Some(json!(true)));
     assert_eq!(result.state.get("saved"), Some(json!(true)));
     assert!(framework.hooks().is_implemented::<BuildPrompt>());
-    let hooks: Vec<_> = framework.hooks().report().iter().map(|(spec, _)| spec.name).collect();
-    let expected =
-        ["build_prompt", "load_state", "render_outbound", "resolve_session", "run_model", "save_state"];
+    let hooks: Vec<_> = framework
+        .hooks()
+        .report()
+        .iter()
+        .map(|(spec, _)| spec.name)
+        .collect();
+    let expected = [
+        "build_prompt",
+        "load_state",
+        "render_outbound",
+        "resolve_session",
+        "run_model",
+        "save_state",
+    ];
     assert_eq!(hooks, expected);
 }
 
@@ -122,7 +136,10 @@ async fn every_shape_of_a_state_is_accepted() {
         Result<Option<Value>, BoxError> = Ok(Some(json!({"a": 1})));
     };
     for framework in frameworks {
-        assert_eq!(turn(&framework).await.unwrap().state.get("a"), Some(json!(1)));
+        assert_eq!(
+            turn(&framework).await.unwrap().state.get("a"),
+            Some(json!(1))
+        );
     }
 }
 
@@ -201,7 +218,10 @@ where
 #[tokio::test]
 async fn a_plugin_may_be_generic() {
     let result = turn(&only(Generic(7))).await.unwrap();
-    assert_eq!((result.session_id.as_str(), result.model_output.as_str()), ("7", "hi 7"));
+    assert_eq!(
+        (result.session_id.as_str(), result.model_output.as_str()),
+        ("7", "hi 7")
+    );
 }
 
 #[test]

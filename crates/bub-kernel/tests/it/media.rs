@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{BoxFuture, Error, MediaFetcher, MediaItem, MediaKind, Result, audio_format, audio_mime};
+use bub_kernel::{
+    BoxFuture, Error, MediaFetcher, MediaItem, MediaKind, Result, audio_format, audio_mime,
+};
 use serde_json::json;
 
 struct Bytes(Result<Option<&'static [u8]>>);
@@ -22,7 +24,10 @@ fn fetched(bytes: Result<Option<&'static [u8]>>) -> MediaItem {
 #[tokio::test]
 async fn the_url_is_the_given_one_or_made_of_the_bytes_or_none() {
     let at = MediaItem::at(MediaKind::Image, "image/png", "https://example.com/a.png");
-    assert_eq!(at.resolve_url().await.unwrap().as_deref(), Some("https://example.com/a.png"));
+    assert_eq!(
+        at.resolve_url().await.unwrap().as_deref(),
+        Some("https://example.com/a.png")
+    );
     let made = fetched(Ok(Some(b"hi!"))).resolve_url().await.unwrap();
     assert_eq!(made.as_deref(), Some("data:audio/ogg;base64,aGkh"));
     assert_eq!(fetched(Ok(None)).resolve_url().await.unwrap(), None);
@@ -33,7 +38,10 @@ async fn the_url_is_the_given_one_or_made_of_the_bytes_or_none() {
 // H-43: a URL that is there is not fetched again.
 #[tokio::test]
 async fn a_given_url_wins_over_the_fetcher() {
-    let both = MediaItem { url: Some("u".into()), ..fetched(Err(Error::unknown("not called"))) };
+    let both = MediaItem {
+        url: Some("u".into()),
+        ..fetched(Err(Error::unknown("not called")))
+    };
     assert_eq!(both.resolve_url().await.unwrap().as_deref(), Some("u"));
 }
 
@@ -43,8 +51,16 @@ fn an_item_goes_through_json_without_its_fetcher() {
     let value = json!({"type": "video", "mime_type": "video/mp4", "filename": "a.mp4", "url": "u"});
     assert_eq!(MediaItem::from_value(&value).unwrap().to_value(), value);
     let item = fetched(Ok(None));
-    assert_eq!(item.to_value(), json!({"type": "audio", "mime_type": "audio/ogg"}));
-    assert!(MediaItem::from_value(&item.to_value()).unwrap().fetcher.is_none());
+    assert_eq!(
+        item.to_value(),
+        json!({"type": "audio", "mime_type": "audio/ogg"})
+    );
+    assert!(
+        MediaItem::from_value(&item.to_value())
+            .unwrap()
+            .fetcher
+            .is_none()
+    );
     assert!(MediaItem::from_value(&json!("x")).is_none());
 }
 
@@ -79,7 +95,12 @@ fn audio_formats_of_mime_types() {
 // H-44
 #[test]
 fn mime_types_of_audio_formats() {
-    let cases = [("mp3", "audio/mpeg"), ("m4a", "audio/mp4"), ("ogg", "audio/ogg"), ("new", "audio/new")];
+    let cases = [
+        ("mp3", "audio/mpeg"),
+        ("m4a", "audio/mp4"),
+        ("ogg", "audio/ogg"),
+        ("new", "audio/new"),
+    ];
     for (format, mime) in cases {
         assert_eq!(audio_mime(format), mime);
     }

@@ -11,7 +11,11 @@ use crate::support::{
 };
 
 fn stream_of(deltas: &'static [&'static str]) -> ModelStream {
-    ModelStream::of(deltas.iter().map(|delta| StreamEvent::Text((*delta).to_owned())))
+    ModelStream::of(
+        deltas
+            .iter()
+            .map(|delta| StreamEvent::Text((*delta).to_owned())),
+    )
 }
 
 async fn answer(plugins: Vec<Fake>) -> String {
@@ -21,7 +25,10 @@ async fn answer(plugins: Vec<Fake>) -> String {
 // S-9
 #[tokio::test]
 async fn run_model_answers_with_text() {
-    assert_eq!(answer(vec![Fake::new().on_async::<RunModel>(|_| some("text"))]).await, "text");
+    assert_eq!(
+        answer(vec![Fake::new().on_async::<RunModel>(|_| some("text"))]).await,
+        "text"
+    );
 }
 
 // S-9, S-10
@@ -36,7 +43,10 @@ async fn a_stream_is_drained_and_only_its_text_counts() {
             StreamEvent::Text("two".into()),
             StreamEvent::Usage(json!({"total_tokens": 3})),
             StreamEvent::Final(json!({"ok": true, "text": "not counted"})),
-            StreamEvent::Other { kind: "later".into(), data: json!({"delta": "x"}) },
+            StreamEvent::Other {
+                kind: "later".into(),
+                data: json!({"delta": "x"}),
+            },
         ]
     };
     let plugin = Fake::new().on::<RunModelStream>(move |_| Ok(Some(ModelStream::of(events()))));
@@ -49,8 +59,14 @@ async fn a_text_answer_streams_as_exactly_one_text_event() {
     let trace = Trace::default();
     let framework = framework([Fake::new().on::<RunModel>(|_| some("all of it"))]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
-    framework.process_inbound(hi(), TurnOptions::streaming()).await.unwrap();
-    assert_eq!(trace.lines(), [r#"event {"kind":"text","data":{"delta":"all of it"}} for room"#]);
+    framework
+        .process_inbound(hi(), TurnOptions::streaming())
+        .await
+        .unwrap();
+    assert_eq!(
+        trace.lines(),
+        [r#"event {"kind":"text","data":{"delta":"all of it"}} for room"#]
+    );
 }
 
 // S-9, S-42: of both hooks together the latest registered plugin is asked first.
@@ -79,8 +95,18 @@ async fn in_one_plugin_the_stream_comes_first() {
 #[tokio::test]
 async fn no_opinion_lets_the_walk_go_on() {
     let below = || Fake::new().on_async::<RunModelStream>(|_| Ok(Some(stream_of(&["below"]))));
-    assert_eq!(answer(vec![below(), Fake::new().on::<RunModel>(|_| none())]).await, "below");
-    assert_eq!(answer(vec![below(), Fake::new().on_async::<RunModelStream>(|_| none())]).await, "below");
+    assert_eq!(
+        answer(vec![below(), Fake::new().on::<RunModel>(|_| none())]).await,
+        "below"
+    );
+    assert_eq!(
+        answer(vec![
+            below(),
+            Fake::new().on_async::<RunModelStream>(|_| none())
+        ])
+        .await,
+        "below"
+    );
     let texts = Fake::new().on::<RunModel>(|_| some("lowest"));
     let plugins = vec![
         texts,
@@ -102,15 +128,25 @@ async fn when_nobody_answers_a_text_prompt_is_the_output_and_on_error_is_told() 
             .on::<RunModel>(|_| none())
             .on::<RunModelStream>(|_| none())
             .on::<SaveState>(move |call| {
-                saved.note(format!("save {:?} {}", call.args.model_output, call.args.error.is_some()));
+                saved.note(format!(
+                    "save {:?} {}",
+                    call.args.model_output,
+                    call.args.error.is_some()
+                ));
                 none()
             });
-        let result = framework([observer(&trace), silent]).process_inbound(hi(), options).await.unwrap();
+        let result = framework([observer(&trace), silent])
+            .process_inbound(hi(), options)
+            .await
+            .unwrap();
         assert_eq!(result.model_output, "the prompt");
         assert_eq!(result.outbounds[0].content(), "the prompt");
         assert_eq!(
             trace.lines(),
-            ["on_error run_model: [unknown] no model skill returned output", "save \"the prompt\" false"]
+            [
+                "on_error run_model: [unknown] no model skill returned output",
+                "save \"the prompt\" false"
+            ]
         );
     }
 }
@@ -130,7 +166,13 @@ async fn an_empty_answer_stays_empty() {
     let plugins = [observer(&trace), Fake::new().on::<RunModel>(|_| some(""))];
     assert_eq!(turn(&framework(plugins)).await.unwrap().model_output, "");
     let empty = Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::of([]))));
-    assert_eq!(turn(&framework([observer(&trace), empty])).await.unwrap().model_output, "");
+    assert_eq!(
+        turn(&framework([observer(&trace), empty]))
+            .await
+            .unwrap()
+            .model_output,
+        ""
+    );
     assert!(trace.lines().is_empty());
 }
 
@@ -141,7 +183,10 @@ async fn a_model_that_fails_is_not_replaced_by_the_one_below() {
         Fake::new().on::<RunModel>(|_| some("below")),
         Fake::new().on::<RunModel>(|_| fail("quota used up")),
     ];
-    assert_eq!(failing_turn(&framework(plugins)).await.to_string(), "quota used up");
+    assert_eq!(
+        failing_turn(&framework(plugins)).await.to_string(),
+        "quota used up"
+    );
 }
 
 // S-16: the stage always runs as a stream.
@@ -149,7 +194,10 @@ async fn a_model_that_fails_is_not_replaced_by_the_one_below() {
 async fn the_stream_hook_is_used_with_and_without_streaming_output() {
     for options in [TurnOptions::default(), TurnOptions::streaming()] {
         let plugin = Fake::new().on::<RunModelStream>(|_| Ok(Some(stream_of(&["a", "b"]))));
-        let result = framework([plugin]).process_inbound(hi(), options).await.unwrap();
+        let result = framework([plugin])
+            .process_inbound(hi(), options)
+            .await
+            .unwrap();
         assert_eq!(result.model_output, "ab");
     }
 }

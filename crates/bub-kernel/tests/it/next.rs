@@ -16,7 +16,10 @@ struct Polite;
 #[hooks(crate = bub_kernel)]
 impl Polite {
     async fn build_prompt(&self, next: Next<'_, BuildPrompt>) -> Result<Option<Prompt>> {
-        Ok(next.call().await?.map(|prompt| Prompt::from(format!("please: {}", prompt.text()))))
+        Ok(next
+            .call()
+            .await?
+            .map(|prompt| Prompt::from(format!("please: {}", prompt.text()))))
     }
 }
 
@@ -24,7 +27,10 @@ struct Loud;
 
 #[hooks(crate = bub_kernel)]
 impl Loud {
-    async fn run_model_stream(&self, next: Next<'_, RunModelStream>) -> Result<Option<ModelStream>> {
+    async fn run_model_stream(
+        &self,
+        next: Next<'_, RunModelStream>,
+    ) -> Result<Option<ModelStream>> {
         let below = next.call().await?;
         Ok(below.map(|stream| {
             stream.map_events(|event| match event {
@@ -45,14 +51,24 @@ fn with_polite(below: Fake, above: Fake) -> bub_kernel::Framework {
 
 #[tokio::test]
 async fn a_plugin_wraps_what_the_plugins_below_it_answer() {
-    let below = Fake::new().on_async::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
+    let below =
+        Fake::new().on_async::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
     let above = Fake::new().on::<BuildPrompt>(|_| none());
-    assert_eq!(turn(&with_polite(below, above)).await.unwrap().prompt, Prompt::from("please: hi"));
+    assert_eq!(
+        turn(&with_polite(below, above)).await.unwrap().prompt,
+        Prompt::from("please: hi")
+    );
 }
 
 #[tokio::test]
 async fn the_chain_below_may_have_no_opinion() {
-    assert_eq!(turn(&with_polite(Fake::new(), Fake::new())).await.unwrap().prompt, Prompt::from("hi"));
+    assert_eq!(
+        turn(&with_polite(Fake::new(), Fake::new()))
+            .await
+            .unwrap()
+            .prompt,
+        Prompt::from("hi")
+    );
 }
 
 #[tokio::test]
@@ -68,7 +84,9 @@ async fn a_wrapper_can_recover_from_what_failed_below() {
     #[hooks(crate = bub_kernel)]
     impl Fallback {
         async fn run_model(&self, next: Next<'_, RunModel>) -> Result<Option<String>> {
-            next.call().await.or_else(|error: Error| Ok(Some(format!("sorry: {error}"))))
+            next.call()
+                .await
+                .or_else(|error: Error| Ok(Some(format!("sorry: {error}"))))
         }
     }
     let framework = bub_kernel::Framework::builder()
@@ -84,10 +102,20 @@ async fn the_chain_below_can_be_asked_twice_and_with_other_arguments() {
     struct Twice;
     #[hooks(crate = bub_kernel)]
     impl Twice {
-        async fn run_model(&self, prompt: &Prompt, next: Next<'_, RunModel>) -> Result<Option<String>> {
+        async fn run_model(
+            &self,
+            prompt: &Prompt,
+            next: Next<'_, RunModel>,
+        ) -> Result<Option<String>> {
             let first = next.call().await?.unwrap_or_default();
             let other = Prompt::from(format!("{} again", prompt.text()));
-            let second = next.with(args::RunModel { prompt: &other, ..next.args() }).call().await?;
+            let second = next
+                .with(args::RunModel {
+                    prompt: &other,
+                    ..next.args()
+                })
+                .call()
+                .await?;
             Ok(second.map(|second| format!("{first}, {second}")))
         }
     }
@@ -98,7 +126,10 @@ async fn the_chain_below_can_be_asked_twice_and_with_other_arguments() {
         )
         .plugin("twice", Twice)
         .build();
-    assert_eq!(turn(&framework).await.unwrap().model_output, "<hi>, <hi again>");
+    assert_eq!(
+        turn(&framework).await.unwrap().model_output,
+        "<hi>, <hi again>"
+    );
 }
 
 // The chain below the model stage is the model stage: both hooks of the plugins below count.
@@ -109,7 +140,10 @@ async fn a_stream_wrapper_wraps_text_and_stream_models_alike() {
         Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::text("text")))),
     ];
     for model in models {
-        let framework = bub_kernel::Framework::builder().plugin("model", model).plugin("loud", Loud).build();
+        let framework = bub_kernel::Framework::builder()
+            .plugin("model", model)
+            .plugin("loud", Loud)
+            .build();
         assert_eq!(turn(&framework).await.unwrap().model_output, "TEXT");
     }
 }
@@ -127,7 +161,10 @@ async fn a_text_wrapper_drains_the_stream_below() {
         let events = ["a", "b"].map(|delta| StreamEvent::Text(delta.to_owned()));
         Ok(Some(ModelStream::of(events)))
     });
-    let framework = bub_kernel::Framework::builder().plugin("model", model).plugin("quote", Quote).build();
+    let framework = bub_kernel::Framework::builder()
+        .plugin("model", model)
+        .plugin("quote", Quote)
+        .build();
     assert_eq!(turn(&framework).await.unwrap().model_output, "«ab»");
 }
 
@@ -138,7 +175,10 @@ async fn wrappers_nest() {
         .plugin("inner", Polite)
         .plugin("outer", Polite)
         .build();
-    let result = framework.process_inbound(hi(), TurnOptions::default()).await.unwrap();
+    let result = framework
+        .process_inbound(hi(), TurnOptions::default())
+        .await
+        .unwrap();
     assert_eq!(result.prompt, Prompt::from("please: please: x"));
 }
 
@@ -147,27 +187,51 @@ fn a_sync_hook_asks_below_without_waiting() {
     struct Whole;
     #[hooks(crate = bub_kernel)]
     impl Whole {
-        fn build_tape_context(&self, next: Next<'_, BuildTapeContext>) -> Result<Option<TapeContext>> {
-            Ok(next.call_sync()?.map(|context| context.anchored(AnchorSelector::Whole)))
+        fn build_tape_context(
+            &self,
+            next: Next<'_, BuildTapeContext>,
+        ) -> Result<Option<TapeContext>> {
+            Ok(next
+                .call_sync()?
+                .map(|context| context.anchored(AnchorSelector::Whole)))
         }
     }
     let log = Log::capture();
     let framework = bub_kernel::Framework::builder()
-        .plugin("plain", Fake::new().on::<BuildTapeContext>(|_| some(TapeContext::new())))
-        .plugin("slow", Fake::new().on_async::<BuildTapeContext>(|_| panic!("not called")))
+        .plugin(
+            "plain",
+            Fake::new().on::<BuildTapeContext>(|_| some(TapeContext::new())),
+        )
+        .plugin(
+            "slow",
+            Fake::new().on_async::<BuildTapeContext>(|_| panic!("not called")),
+        )
         .plugin("whole", Whole)
         .build();
-    assert_eq!(framework.tape_context().unwrap().unwrap().anchor, AnchorSelector::Whole);
-    assert_eq!(log.lines(), ["WARN hook.async_not_supported hook=build_tape_context adapter=slow"]);
+    assert_eq!(
+        framework.tape_context().unwrap().unwrap().anchor,
+        AnchorSelector::Whole
+    );
+    assert_eq!(
+        log.lines(),
+        ["WARN hook.async_not_supported hook=build_tape_context adapter=slow"]
+    );
 }
 
 #[tokio::test]
 async fn a_message_rewritten_for_the_chain_below_stays_there() {
-    let below = Fake::new().on::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
+    let below =
+        Fake::new().on::<BuildPrompt>(|call| some(call.args.message.content().into_owned()));
     let wrapper = Fake::new().on::<BuildPrompt>(|call| {
         let shadow = Envelope::text("shadow");
-        let args = args::BuildPrompt { message: &shadow, ..call.args };
+        let args = args::BuildPrompt {
+            message: &shadow,
+            ..call.args
+        };
         call.next().with(args).call_sync().map_err(Into::into)
     });
-    assert_eq!(turn(&framework([below, wrapper])).await.unwrap().prompt, Prompt::from("shadow"));
+    assert_eq!(
+        turn(&framework([below, wrapper])).await.unwrap().prompt,
+        Prompt::from("shadow")
+    );
 }

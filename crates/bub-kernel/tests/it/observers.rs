@@ -40,7 +40,9 @@ fn the_sync_notifier_skips_async_observers_with_a_warning() {
         Fake::new().on::<OnError>(|_| fail("observer broke")),
     ];
     let framework = framework(plugins);
-    framework.hooks().notify_error_sync("startup", &Error::unknown("boom"), Some(&hi()));
+    framework
+        .hooks()
+        .notify_error_sync("startup", &Error::unknown("boom"), Some(&hi()));
     assert_eq!(trace.lines(), ["on_error startup: [unknown] boom"]);
     assert_eq!(
         log.lines(),
@@ -57,9 +59,16 @@ async fn an_observer_may_be_told_without_a_message() {
     let trace = Trace::default();
     let seen = trace.clone();
     let plugin = Fake::new().on::<OnError>(move |call| {
-        seen.note(format!("{} {}", call.args.stage, call.args.message.is_none()));
+        seen.note(format!(
+            "{} {}",
+            call.args.stage,
+            call.args.message.is_none()
+        ));
         none()
     });
-    framework([plugin]).hooks().notify_error("gateway", &Error::unknown("boom"), None).await;
+    framework([plugin])
+        .hooks()
+        .notify_error("gateway", &Error::unknown("boom"), None)
+        .await;
     assert_eq!(trace.lines(), ["gateway true"]);
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxError, BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Plugin, PluginState,
-    Result, StreamEvent, TurnOptions, hooks,
+    BoxError, BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Plugin,
+    PluginState, Result, StreamEvent, TurnOptions, hooks,
     hooks::{
         AsyncHook, Call, HookReturn, HookSet,
         point::{LoadState, RunModel, RunModelStream, SaveState},
@@ -29,8 +29,14 @@ fn saving(trace: &Trace) -> Fake {
 
 #[tokio::test]
 async fn a_panic_in_a_sync_hook_is_its_error() {
-    let error = failing_turn(&framework([Fake::new().on::<LoadState>(|_| panic!("number {}", 7))])).await;
-    assert_eq!(error.to_string(), "[unknown] plugin code panicked: number 7");
+    let error = failing_turn(&framework([
+        Fake::new().on::<LoadState>(|_| panic!("number {}", 7))
+    ]))
+    .await;
+    assert_eq!(
+        error.to_string(),
+        "[unknown] plugin code panicked: number 7"
+    );
     assert_eq!(error.origin().unwrap().hook, "load_state");
     assert_eq!(&*error.origin().unwrap().plugin, "p0");
 }
@@ -40,7 +46,10 @@ async fn a_panic_after_an_await_is_the_error_of_the_hook() {
     let trace = Trace::default();
     let panicking = Fake::new().on_async::<RunModel>(|_| panic!("in the middle"));
     let error = failing_turn(&framework([saving(&trace), panicking])).await;
-    assert_eq!(error.to_string(), "[unknown] plugin code panicked: in the middle");
+    assert_eq!(
+        error.to_string(),
+        "[unknown] plugin code panicked: in the middle"
+    );
     assert_eq!(trace.lines(), [error.to_string()]);
 }
 
@@ -53,13 +62,19 @@ async fn a_panic_before_the_future_exists_is_the_error_of_the_hook() {
         }
     }
     let plugin = Fake::new().adding(|hooks| hooks.add_async::<RunModel>(Eager));
-    assert_eq!(failing_turn(&framework([plugin])).await.message(), "plugin code panicked: no future");
+    assert_eq!(
+        failing_turn(&framework([plugin])).await.message(),
+        "plugin code panicked: no future"
+    );
 }
 
 #[tokio::test]
 async fn a_panic_without_text_is_an_error_too() {
     let plugin = Fake::new().on::<LoadState>(|_| std::panic::panic_any(7_u8));
-    assert_eq!(failing_turn(&framework([plugin])).await.message(), "plugin code panicked: no message");
+    assert_eq!(
+        failing_turn(&framework([plugin])).await.message(),
+        "plugin code panicked: no message"
+    );
 }
 
 /// Says one word, then panics; it must not be polled after that.
@@ -83,7 +98,10 @@ async fn a_panic_inside_a_stream_fails_the_turn_and_it_is_saved() {
     let trace = Trace::default();
     let streaming = Fake::new().on::<RunModelStream>(|_| Ok(Some(ModelStream::new(Fragile(0)))));
     let error = failing_turn(&framework([saving(&trace), streaming])).await;
-    assert_eq!(error.to_string(), "[unknown] plugin code panicked: stream tore");
+    assert_eq!(
+        error.to_string(),
+        "[unknown] plugin code panicked: stream tore"
+    );
     assert_eq!(trace.lines(), [error.to_string()]);
 }
 
@@ -94,7 +112,10 @@ async fn a_stream_that_panicked_is_over() {
     assert!(stream.next().await.unwrap().is_ok());
     assert!(stream.next().await.unwrap().is_err());
     assert!(stream.next().await.is_none());
-    assert_eq!(stream.error().unwrap().message(), "plugin code panicked: stream tore");
+    assert_eq!(
+        stream.error().unwrap().message(),
+        "plugin code panicked: stream tore"
+    );
 }
 
 #[tokio::test]
@@ -112,7 +133,10 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
     let trace = Trace::default();
     let framework = framework([saving(&trace).on::<RunModel>(|_| Ok(Some("x".into())))]);
     framework.bind_router(Some(Arc::new(Clumsy)));
-    let error = framework.process_inbound(hi(), TurnOptions::streaming()).await.unwrap_err();
+    let error = framework
+        .process_inbound(hi(), TurnOptions::streaming())
+        .await
+        .unwrap_err();
     assert_eq!(error.message(), "plugin code panicked: lost the list");
     assert_eq!(trace.lines(), [error.to_string()]);
 }
@@ -134,13 +158,27 @@ async fn a_panic_while_a_plugin_is_made_or_registered_leaves_it_out() {
     }
     let log = Log::capture();
     let framework = Framework::builder()
-        .plugin_with("made", |_| -> Result<Fake, BoxError> { panic!("no such file") })
+        .plugin_with("made", |_| -> Result<Fake, BoxError> {
+            panic!("no such file")
+        })
         .plugin("registered", Unregistrable)
         .plugin("good", Fake::new())
         .build();
-    let states: Vec<_> = framework.plugins().iter().map(|status| status.state.clone()).collect();
-    let failed = |text: &str| PluginState::Failed(format!("[unknown] plugin code panicked: {text}"));
-    assert_eq!(states, [failed("no such file"), failed("half way"), PluginState::Active]);
+    let states: Vec<_> = framework
+        .plugins()
+        .iter()
+        .map(|status| status.state.clone())
+        .collect();
+    let failed =
+        |text: &str| PluginState::Failed(format!("[unknown] plugin code panicked: {text}"));
+    assert_eq!(
+        states,
+        [
+            failed("no such file"),
+            failed("half way"),
+            PluginState::Active
+        ]
+    );
     assert_eq!(
         log.lines(),
         [
@@ -167,20 +205,31 @@ async fn a_panic_inside_the_state_leaves_it_usable() {
         }
     }
     let framework = Framework::builder().plugin("rude", Rude).build();
-    assert_eq!(turn(&framework).await.unwrap().state.get_str("still").unwrap(), "fine");
+    assert_eq!(
+        turn(&framework)
+            .await
+            .unwrap()
+            .state
+            .get_str("still")
+            .unwrap(),
+        "fine"
+    );
 }
 
 #[tokio::test]
 async fn many_panics_in_a_row_do_no_harm() {
-    let framework =
-        framework([Fake::new().on_async::<RunModel>(|call| match call.args.session_id.len() % 2 {
+    let framework = framework([Fake::new().on_async::<RunModel>(|call| {
+        match call.args.session_id.len() % 2 {
             0 => panic!("even"),
             _ => Ok(Some("odd".into())),
-        })]);
+        }
+    })]);
     for number in 0..200 {
         let id = "s".repeat(number + 1);
         let message = Envelope::text("x").with("session_id", id);
-        let result = framework.process_inbound(message, TurnOptions::default()).await;
+        let result = framework
+            .process_inbound(message, TurnOptions::default())
+            .await;
         assert_eq!(result.is_ok(), number % 2 == 0);
     }
 }

@@ -20,7 +20,11 @@ async fn the_plugin_registered_last_beats_the_builtin_one() {
         .plugin("user", Fake::new().on::<RunModel>(|_| some("user")))
         .build();
     assert_eq!(turn(&framework).await.unwrap().model_output, "user");
-    let names: Vec<_> = framework.plugins().iter().map(|status| status.name.to_string()).collect();
+    let names: Vec<_> = framework
+        .plugins()
+        .iter()
+        .map(|status| status.name.to_string())
+        .collect();
     assert_eq!(names, ["builtin", "user"]);
 }
 
@@ -34,7 +38,10 @@ async fn a_plugin_that_cannot_be_made_is_reported_and_skipped() {
         .plugin_with("foreign", |_| Err::<Fake, BoxError>("bad file".into()))
         .plugin("last", Fake::new())
         .build();
-    let status = |name: &str, state| PluginStatus { name: name.into(), state };
+    let status = |name: &str, state| PluginStatus {
+        name: name.into(),
+        state,
+    };
     assert_eq!(
         framework.plugins(),
         [
@@ -77,10 +84,16 @@ async fn a_plugin_is_made_with_workspace_services_and_a_way_back() {
             assert!(context.service::<String>().is_none());
             let settings = context.service::<Settings>().ok_or("no settings")?;
             let found = format!("{} {}", context.workspace.display(), settings.0);
-            Ok::<_, BoxError>(Curious { framework: context.framework.clone(), found })
+            Ok::<_, BoxError>(Curious {
+                framework: context.framework.clone(),
+                found,
+            })
         })
         .build();
-    assert_eq!(turn(&framework).await.unwrap().model_output, "/project value with 1 plugins");
+    assert_eq!(
+        turn(&framework).await.unwrap().model_output,
+        "/project value with 1 plugins"
+    );
     assert_eq!(framework.service::<Settings>().unwrap().0, "value");
 }
 
@@ -126,8 +139,11 @@ fn a_second_plugin_of_a_name_is_left_out() {
         .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("first")))
         .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("second")))
         .build();
-    let found = framework.hooks().call_first_sync::<ResolveSession>(args::ResolveSession { message: &hi() });
+    let found = framework
+        .hooks()
+        .call_first_sync::<ResolveSession>(args::ResolveSession { message: &hi() });
     assert_eq!(found.unwrap().as_deref(), Some("first"));
-    let refused = PluginState::Failed("[config] a plugin of this name is registered already".into());
+    let refused =
+        PluginState::Failed("[config] a plugin of this name is registered already".into());
     assert_eq!(framework.plugins()[1].state, refused);
 }

@@ -26,7 +26,10 @@ async fn the_first_opinion_is_the_prompt() {
 // S-7
 #[tokio::test]
 async fn a_prompt_may_be_content_parts() {
-    let parts = vec![json!({"type": "text", "text": "look"}), json!({"type": "image_url", "image_url": {}})];
+    let parts = vec![
+        json!({"type": "text", "text": "look"}),
+        json!({"type": "image_url", "image_url": {}}),
+    ];
     let expected = Prompt::Parts(parts.clone());
     let plugin = Fake::new().on_async::<BuildPrompt>(move |_| some(parts.clone()));
     assert_eq!(prompt_of(vec![plugin]).await, expected);
@@ -36,7 +39,10 @@ async fn a_prompt_may_be_content_parts() {
 #[tokio::test]
 async fn without_an_opinion_the_prompt_is_the_content() {
     assert_eq!(prompt_of(vec![]).await, Prompt::from("hi"));
-    assert_eq!(prompt_of(vec![Fake::new().on::<BuildPrompt>(|_| none())]).await, Prompt::from("hi"));
+    assert_eq!(
+        prompt_of(vec![Fake::new().on::<BuildPrompt>(|_| none())]).await,
+        Prompt::from("hi")
+    );
 }
 
 // S-8
@@ -54,9 +60,16 @@ async fn an_empty_prompt_becomes_the_content_and_asks_nobody_else() {
 // S-8
 #[tokio::test]
 async fn content_that_is_not_text_is_made_text() {
-    for (content, expected) in [(json!(null), ""), (json!(42), "42"), (json!({"a": 1}), r#"{"a":1}"#)] {
+    for (content, expected) in [
+        (json!(null), ""),
+        (json!(42), "42"),
+        (json!({"a": 1}), r#"{"a":1}"#),
+    ] {
         let message = Envelope::new().with("content", content);
-        let result = framework([]).process_inbound(message, TurnOptions::default()).await.unwrap();
+        let result = framework([])
+            .process_inbound(message, TurnOptions::default())
+            .await
+            .unwrap();
         assert_eq!(result.prompt, Prompt::from(expected));
     }
 }
@@ -66,7 +79,10 @@ async fn the_prompt_reaches_the_model() {
     let plugin = Fake::new()
         .on::<BuildPrompt>(|call| some(format!("{}!", call.args.message.content())))
         .on::<RunModel>(|call| some(call.args.prompt.text().to_uppercase()));
-    let result = framework([plugin]).process_inbound(hi(), TurnOptions::default()).await.unwrap();
+    let result = framework([plugin])
+        .process_inbound(hi(), TurnOptions::default())
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "HI!");
 }
 

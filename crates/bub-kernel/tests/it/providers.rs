@@ -22,36 +22,60 @@ fn handler() -> MessageHandler {
 #[test]
 fn the_system_prompt_joins_fragments_low_priority_first() {
     let saying = |text: &'static str| Fake::new().on::<SystemPrompt>(move |_| some(text));
-    let plugins =
-        [saying("base"), saying(""), Fake::new().on::<SystemPrompt>(|_| none()), saying("last word")];
-    let joined = framework(plugins).system_prompt(&Prompt::from("x"), &State::new()).unwrap();
+    let plugins = [
+        saying("base"),
+        saying(""),
+        Fake::new().on::<SystemPrompt>(|_| none()),
+        saying("last word"),
+    ];
+    let joined = framework(plugins)
+        .system_prompt(&Prompt::from("x"), &State::new())
+        .unwrap();
     assert_eq!(joined, "base\n\nlast word");
-    assert_eq!(framework([]).system_prompt(&Prompt::from("x"), &State::new()).unwrap(), "");
+    assert_eq!(
+        framework([])
+            .system_prompt(&Prompt::from("x"), &State::new())
+            .unwrap(),
+        ""
+    );
 }
 
 // S-51
 #[test]
 fn the_system_prompt_depends_on_prompt_and_state() {
     let plugin = Fake::new().on::<SystemPrompt>(|call| {
-        some(format!("{} for {}", call.args.state.get_str("mood").unwrap(), call.args.prompt.text()))
+        some(format!(
+            "{} for {}",
+            call.args.state.get_str("mood").unwrap(),
+            call.args.prompt.text()
+        ))
     });
     let state = State::new();
     state.set("mood", "kind");
-    assert_eq!(framework([plugin]).system_prompt(&Prompt::from("hi"), &state).unwrap(), "kind for hi");
+    assert_eq!(
+        framework([plugin])
+            .system_prompt(&Prompt::from("hi"), &state)
+            .unwrap(),
+        "kind for hi"
+    );
 }
 
 // S-44
 #[test]
 fn of_channels_with_one_name_the_latest_plugins_wins() {
-    let builtin: [Arc<dyn Channel>; 2] =
-        [Arc::new(FakeChannel::named("telegram")), Arc::new(FakeChannel::named("cli"))];
+    let builtin: [Arc<dyn Channel>; 2] = [
+        Arc::new(FakeChannel::named("telegram")),
+        Arc::new(FakeChannel::named("cli")),
+    ];
     let better: Arc<dyn Channel> = Arc::new(FakeChannel::named("cli"));
     let other: Arc<dyn Channel> = Arc::new(FakeChannel::named("mail"));
     let (first, kept) = (builtin.clone(), Arc::clone(&better));
     let plugins = [
         Fake::new().on::<ProvideChannels>(move |_| Ok(Some(first.to_vec()))),
         Fake::new().on::<ProvideChannels>(|_| none()),
-        Fake::new().on::<ProvideChannels>(move |_| Ok(Some(vec![Arc::clone(&better), Arc::clone(&other)]))),
+        Fake::new().on::<ProvideChannels>(move |_| {
+            Ok(Some(vec![Arc::clone(&better), Arc::clone(&other)]))
+        }),
     ];
     let channels = framework(plugins).channels(&handler()).unwrap();
     let names: Vec<_> = channels.iter().map(|channel| channel.name()).collect();
@@ -67,7 +91,10 @@ fn the_tape_context_is_the_first_one_offered() {
             some(TapeContext::new().anchored(AnchorSelector::Named(name.into())))
         })
     };
-    let context = framework([anchored("low"), anchored("high")]).tape_context().unwrap().unwrap();
+    let context = framework([anchored("low"), anchored("high")])
+        .tape_context()
+        .unwrap()
+        .unwrap();
     assert_eq!(context.anchor, AnchorSelector::Named("high".into()));
     assert!(framework([]).tape_context().unwrap().is_none());
 }
@@ -85,8 +112,10 @@ fn of_sidecars_with_one_name_the_latest_plugins_wins() {
         offering("spill", "user"),
     ];
     let sidecars = framework(plugins).tape_sidecars().unwrap();
-    let found: Vec<_> =
-        sidecars.iter().map(|sidecar| (sidecar.name.as_str(), sidecar.description.as_str())).collect();
+    let found: Vec<_> = sidecars
+        .iter()
+        .map(|sidecar| (sidecar.name.as_str(), sidecar.description.as_str()))
+        .collect();
     assert_eq!(found, [("spill", "user"), ("notes", "builtin")]);
 }
 
@@ -95,12 +124,19 @@ fn of_sidecars_with_one_name_the_latest_plugins_wins() {
 async fn the_next_prompt_is_the_first_one_offered() {
     let plugins = [
         Fake::new().on::<ContinuePrompt>(|_| some("builtin")),
-        Fake::new().on_async::<ContinuePrompt>(|call| some(format!("{} on", call.args.prompt.text()))),
+        Fake::new()
+            .on_async::<ContinuePrompt>(|call| some(format!("{} on", call.args.prompt.text()))),
         Fake::new().on::<ContinuePrompt>(|_| none()),
     ];
-    let tape = Tape::new(Arc::new(MemoryStore::new()), TapeName::new("demo__tape").unwrap());
+    let tape = Tape::new(
+        Arc::new(MemoryStore::new()),
+        TapeName::new("demo__tape").unwrap(),
+    );
     let prompt = Prompt::from("go");
-    let next = framework(plugins).continue_prompt(&prompt, &tape, &State::new()).await.unwrap();
+    let next = framework(plugins)
+        .continue_prompt(&prompt, &tape, &State::new())
+        .await
+        .unwrap();
     assert_eq!(next.as_deref(), Some("go on"));
 }
 
@@ -109,9 +145,21 @@ async fn the_next_prompt_is_the_first_one_offered() {
 async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
     let offering = |ids: &'static [&'static str], current: Option<&'static str>| {
         Fake::new().on_async::<ProvideModelOptions>(move |call| {
-            assert_eq!((call.args.session_id, call.args.workspace.to_str()), ("s", Some("/project")));
-            let choices = ids.iter().map(|id| ModelOption { id: (*id).to_owned(), label: None }).collect();
-            Ok(Some(ModelOptions { choices, current: current.map(str::to_owned) }))
+            assert_eq!(
+                (call.args.session_id, call.args.workspace.to_str()),
+                ("s", Some("/project"))
+            );
+            let choices = ids
+                .iter()
+                .map(|id| ModelOption {
+                    id: (*id).to_owned(),
+                    label: None,
+                })
+                .collect();
+            Ok(Some(ModelOptions {
+                choices,
+                current: current.map(str::to_owned),
+            }))
         })
     };
     let plugins = [
@@ -121,7 +169,11 @@ async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
         offering(&["c:high"], Some("")),
     ];
     let options = framework(plugins).model_options("s").await.unwrap();
-    let ids: Vec<_> = options.choices.iter().map(|choice| choice.id.as_str()).collect();
+    let ids: Vec<_> = options
+        .choices
+        .iter()
+        .map(|choice| choice.id.as_str())
+        .collect();
     assert_eq!(ids, ["c:high", "b:mid", "a:low"]);
     assert_eq!(options.current.as_deref(), Some("b:mid"));
 }
@@ -138,7 +190,9 @@ fn onboarding_merges_in_registration_order() {
         Fake::new().on::<OnboardConfig>(|_| none()),
         onboarding(json!({"model": "b", "telegram": {"token": "u", "list": [1]}})),
     ];
-    let merged = framework(plugins).collect_onboard_config(json!({"kept": 1, "telegram": "old"})).unwrap();
+    let merged = framework(plugins)
+        .collect_onboard_config(json!({"kept": 1, "telegram": "old"}))
+        .unwrap();
     assert_eq!(
         merged,
         json!({"kept": 1, "model": "b", "telegram": {"token": "u", "proxy": "p", "list": [1]}})
@@ -154,7 +208,9 @@ fn each_sees_the_configuration_so_far() {
             Ok(Some(json!({"count": count + 1})))
         })
     };
-    let merged = framework([counting(), counting()]).collect_onboard_config(json!({"count": 5})).unwrap();
+    let merged = framework([counting(), counting()])
+        .collect_onboard_config(json!({"count": 5}))
+        .unwrap();
     assert_eq!(merged, json!({"count": 7}));
 }
 
@@ -162,7 +218,9 @@ fn each_sees_the_configuration_so_far() {
 #[test]
 fn onboarding_that_returns_no_map_is_an_error() {
     for odd in [json!([1]), json!("x"), json!(null)] {
-        let error = framework([onboarding(odd.clone())]).collect_onboard_config(json!({})).unwrap_err();
+        let error = framework([onboarding(odd.clone())])
+            .collect_onboard_config(json!({}))
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(error.message(), "onboard_config of `p0` returned no map");
     }
@@ -173,11 +231,22 @@ fn onboarding_that_returns_no_map_is_an_error() {
 fn onboarding_cannot_wait_and_does_not_swallow_errors() {
     let log = Log::capture();
     let slow = Fake::new().on_async::<OnboardConfig>(|_| panic!("not called"));
-    assert_eq!(framework([slow]).collect_onboard_config(json!({"a": 1})).unwrap(), json!({"a": 1}));
-    assert_eq!(log.lines(), ["WARN hook.async_not_supported hook=onboard_config adapter=p0"]);
+    assert_eq!(
+        framework([slow])
+            .collect_onboard_config(json!({"a": 1}))
+            .unwrap(),
+        json!({"a": 1})
+    );
+    assert_eq!(
+        log.lines(),
+        ["WARN hook.async_not_supported hook=onboard_config adapter=p0"]
+    );
     let failing = Fake::new().on::<OnboardConfig>(|_| fail("interrupted"));
     assert_eq!(
-        framework([failing]).collect_onboard_config(json!({})).unwrap_err().to_string(),
+        framework([failing])
+            .collect_onboard_config(json!({}))
+            .unwrap_err()
+            .to_string(),
         "interrupted"
     );
 }
@@ -188,15 +257,27 @@ fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
     let adding = |name: &'static str, about: &'static str| {
         Fake::new().on::<RegisterCliCommands>(move |call| {
             let command = clap::Command::new(name).about(about);
-            call.args.app.add(CliCommand::new(command, |_| async { Ok(ExitCode::SUCCESS) }));
+            call.args.app.add(CliCommand::new(command, |_| async {
+                Ok(ExitCode::SUCCESS)
+            }));
             none()
         })
     };
-    let set = framework([adding("run", "builtin"), adding("chat", "builtin"), adding("run", "user")]);
+    let set = framework([
+        adding("run", "builtin"),
+        adding("chat", "builtin"),
+        adding("run", "user"),
+    ]);
     let commands: Vec<_> = set
         .cli_commands()
         .iter()
-        .map(|command| format!("{} {}", command.command.get_name(), command.command.get_about().unwrap()))
+        .map(|command| {
+            format!(
+                "{} {}",
+                command.command.get_name(),
+                command.command.get_about().unwrap()
+            )
+        })
         .collect();
     assert_eq!(commands, ["run user", "chat builtin"]);
 }
@@ -205,10 +286,17 @@ fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
 #[test]
 fn a_plugin_that_fails_to_register_commands_costs_only_its_own() {
     let good = Fake::new().on::<RegisterCliCommands>(|call| {
-        call.args.app.add(CliCommand::new(clap::Command::new("run"), |_| async { Ok(ExitCode::SUCCESS) }));
+        call.args
+            .app
+            .add(CliCommand::new(clap::Command::new("run"), |_| async {
+                Ok(ExitCode::SUCCESS)
+            }));
         none()
     });
     let failing = Fake::new().on::<RegisterCliCommands>(|_| crate::support::fail("no"));
     let panicking = Fake::new().on::<RegisterCliCommands>(|_| panic!("no"));
-    assert_eq!(framework([good, failing, panicking]).cli_commands().len(), 1);
+    assert_eq!(
+        framework([good, failing, panicking]).cli_commands().len(),
+        1
+    );
 }

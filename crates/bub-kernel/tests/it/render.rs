@@ -9,13 +9,23 @@ use serde_json::{Value, json};
 use crate::support::{Fake, fail, failing_turn, framework, hi, none, some, turn};
 
 fn rendering(contents: &'static [&'static str]) -> Fake {
-    Fake::new()
-        .on::<RenderOutbound>(move |_| Ok(Some(contents.iter().map(|text| Envelope::text(*text)).collect())))
+    Fake::new().on::<RenderOutbound>(move |_| {
+        Ok(Some(
+            contents.iter().map(|text| Envelope::text(*text)).collect(),
+        ))
+    })
 }
 
 async fn rendered(plugins: Vec<Fake>, inbound: Envelope) -> Vec<Value> {
-    let result = framework(plugins).process_inbound(inbound, TurnOptions::default()).await.unwrap();
-    result.outbounds.iter().map(|outbound| serde_json::to_value(outbound).unwrap()).collect()
+    let result = framework(plugins)
+        .process_inbound(inbound, TurnOptions::default())
+        .await
+        .unwrap();
+    result
+        .outbounds
+        .iter()
+        .map(|outbound| serde_json::to_value(outbound).unwrap())
+        .collect()
 }
 
 // S-20
@@ -27,8 +37,11 @@ async fn batches_are_flattened_in_the_order_of_the_hooks() {
         Fake::new().on_async::<RenderOutbound>(|_| none()),
         rendering(&["high"]),
     ];
-    let contents: Vec<_> =
-        rendered(plugins, hi()).await.iter().map(|outbound| outbound["content"].clone()).collect();
+    let contents: Vec<_> = rendered(plugins, hi())
+        .await
+        .iter()
+        .map(|outbound| outbound["content"].clone())
+        .collect();
     assert_eq!(contents, ["high", "low 1", "low 2"]);
 }
 
@@ -37,7 +50,10 @@ async fn batches_are_flattened_in_the_order_of_the_hooks() {
 fn a_batch_is_nothing_one_message_or_a_list() {
     let contents = |value| {
         let batch = Envelope::unpack_batch(value);
-        batch.iter().map(|envelope| envelope.content().into_owned()).collect::<Vec<_>>()
+        batch
+            .iter()
+            .map(|envelope| envelope.content().into_owned())
+            .collect::<Vec<_>>()
     };
     assert!(contents(json!(null)).is_empty());
     assert!(contents(json!([])).is_empty());
@@ -51,24 +67,38 @@ fn a_batch_is_nothing_one_message_or_a_list() {
 async fn when_nothing_was_rendered_one_plain_reply_stands_in() {
     let model = || Fake::new().on::<RunModel>(|_| some("out"));
     let cases = [
-        (hi(), json!({"content": "out", "session_id": "cli:room", "channel": "cli", "chat_id": "room"})),
-        (Envelope::text("x"), json!({"content": "out", "session_id": "default:default"})),
         (
-            Envelope::text("x").with("channel", Value::Null).with("chat_id", 7),
+            hi(),
+            json!({"content": "out", "session_id": "cli:room", "channel": "cli", "chat_id": "room"}),
+        ),
+        (
+            Envelope::text("x"),
+            json!({"content": "out", "session_id": "default:default"}),
+        ),
+        (
+            Envelope::text("x")
+                .with("channel", Value::Null)
+                .with("chat_id", 7),
             json!({"content": "out", "session_id": "default:7", "chat_id": 7}),
         ),
     ];
     for (inbound, expected) in cases {
         let expected = [expected];
         assert_eq!(rendered(vec![model()], inbound.clone()).await, expected);
-        assert_eq!(rendered(vec![model(), rendering(&[])], inbound).await, expected);
+        assert_eq!(
+            rendered(vec![model(), rendering(&[])], inbound).await,
+            expected
+        );
     }
 }
 
 // S-45
 #[tokio::test]
 async fn a_renderer_that_fails_fails_the_turn() {
-    let plugins = [rendering(&["fine"]), Fake::new().on::<RenderOutbound>(|_| fail("bad template"))];
+    let plugins = [
+        rendering(&["fine"]),
+        Fake::new().on::<RenderOutbound>(|_| fail("bad template")),
+    ];
     let error = failing_turn(&framework(plugins)).await;
     assert_eq!(error.to_string(), "bad template");
     assert_eq!(turn(&framework([])).await.unwrap().outbounds.len(), 1);

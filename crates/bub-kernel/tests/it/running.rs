@@ -35,7 +35,10 @@ fn storing(guard: &'static str, trace: &Trace) -> Fake {
     Fake::new().on::<ProvideTapeStore>(move |_| {
         trace.note("open store");
         let store: Arc<dyn TapeStore> = Arc::new(MemoryStore::new());
-        Ok(Some(Provided::with_guard(store, Guard(guard, trace.clone()))))
+        Ok(Some(Provided::with_guard(
+            store,
+            Guard(guard, trace.clone()),
+        )))
     })
 }
 
@@ -43,12 +46,18 @@ fn steering(guard: &'static str, trace: &Trace) -> Fake {
     let trace = trace.clone();
     Fake::new().on::<ProvideSteeringInbox>(move |_| {
         trace.note("open inbox");
-        Ok(Some(Provided::with_guard(Inbox::shared(1), Guard(guard, trace.clone()))))
+        Ok(Some(Provided::with_guard(
+            Inbox::shared(1),
+            Guard(guard, trace.clone()),
+        )))
     })
 }
 
 fn is_open(framework: &Framework) -> (bool, bool) {
-    (framework.tape_store().is_some(), framework.steering_inbox().is_some())
+    (
+        framework.tape_store().is_some(),
+        framework.steering_inbox().is_some(),
+    )
 }
 
 // S-53
@@ -78,7 +87,13 @@ async fn the_store_of_the_latest_plugin_with_one_is_used() {
         storing("store", &trace),
         Fake::new().on::<ProvideTapeStore>(|_| none()),
     ];
-    framework(plugins).running().await.unwrap().close().await.unwrap();
+    framework(plugins)
+        .running()
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap();
     assert_eq!(trace.lines(), ["open store", "close store"]);
 }
 
@@ -113,12 +128,24 @@ async fn what_was_opened_is_closed_when_the_rest_cannot_be_opened() {
 
 #[tokio::test]
 async fn a_guard_that_fails_or_panics_does_not_keep_the_others_open() {
-    for (how, message) in [("failing", "would not close"), ("panicking", "plugin code panicked: fell")] {
+    for (how, message) in [
+        ("failing", "would not close"),
+        ("panicking", "plugin code panicked: fell"),
+    ] {
         let trace = Trace::default();
         let framework = framework([storing("store", &trace), steering(how, &trace)]);
-        let error = framework.running().await.unwrap().close().await.unwrap_err();
+        let error = framework
+            .running()
+            .await
+            .unwrap()
+            .close()
+            .await
+            .unwrap_err();
         assert_eq!(error.message(), message);
-        assert_eq!(trace.lines()[2..], [format!("close {how}"), "close store".to_owned()]);
+        assert_eq!(
+            trace.lines()[2..],
+            [format!("close {how}"), "close store".to_owned()]
+        );
     }
 }
 
@@ -126,24 +153,54 @@ async fn a_guard_that_fails_or_panics_does_not_keep_the_others_open() {
 async fn the_first_failure_of_closing_is_returned_and_the_others_logged() {
     let (trace, log) = (Trace::default(), Log::capture());
     let framework = framework([storing("failing", &trace), steering("panicking", &trace)]);
-    let error = framework.running().await.unwrap().close().await.unwrap_err();
+    let error = framework
+        .running()
+        .await
+        .unwrap()
+        .close()
+        .await
+        .unwrap_err();
     assert_eq!(error.message(), "plugin code panicked: fell");
-    assert_eq!(log.lines(), ["ERROR scope.close_failed error=[unknown] would not close"]);
+    assert_eq!(
+        log.lines(),
+        ["ERROR scope.close_failed error=[unknown] would not close"]
+    );
 }
 
 #[tokio::test]
 async fn run_scoped_closes_whatever_the_work_came_to() {
     let trace = Trace::default();
     let set = framework([storing("store", &trace)]);
-    assert!(set.run_scoped(async { Ok(set.tape_store().is_some()) }).await.unwrap());
-    let failed: Result<()> = set.run_scoped(async { Err(Error::unknown("work failed")) }).await;
+    assert!(
+        set.run_scoped(async { Ok(set.tape_store().is_some()) })
+            .await
+            .unwrap()
+    );
+    let failed: Result<()> = set
+        .run_scoped(async { Err(Error::unknown("work failed")) })
+        .await;
     assert_eq!(failed.unwrap_err().message(), "work failed");
-    assert_eq!(trace.lines(), ["open store", "close store", "open store", "close store"]);
+    assert_eq!(
+        trace.lines(),
+        ["open store", "close store", "open store", "close store"]
+    );
 
     let set = framework([storing("failing", &trace)]);
-    let failed: Result<()> = set.run_scoped(async { Err(Error::unknown("work failed")) }).await;
-    assert_eq!(failed.unwrap_err().message(), "work failed", "closing does not hide it");
-    assert_eq!(set.run_scoped(async { Ok(()) }).await.unwrap_err().message(), "would not close");
+    let failed: Result<()> = set
+        .run_scoped(async { Err(Error::unknown("work failed")) })
+        .await;
+    assert_eq!(
+        failed.unwrap_err().message(),
+        "work failed",
+        "closing does not hide it"
+    );
+    assert_eq!(
+        set.run_scoped(async { Ok(()) })
+            .await
+            .unwrap_err()
+            .message(),
+        "would not close"
+    );
 }
 
 #[tokio::test]

@@ -21,7 +21,9 @@ fn saving(trace: &Trace) -> Fake {
 #[tokio::test]
 async fn a_good_turn_is_saved_with_its_output() {
     let trace = Trace::default();
-    turn(&framework([saving(&trace).on::<RunModel>(|_| some("out"))])).await.unwrap();
+    turn(&framework([saving(&trace).on::<RunModel>(|_| some("out"))]))
+        .await
+        .unwrap();
     assert_eq!(trace.lines(), [r#"save "out" None"#]);
 }
 
@@ -29,8 +31,15 @@ async fn a_good_turn_is_saved_with_its_output() {
 #[tokio::test]
 async fn a_failed_model_stage_is_saved_with_empty_output_and_the_error() {
     let trace = Trace::default();
-    let plugins = [saving(&trace), saving(&trace), Fake::new().on::<RunModel>(|_| fail("no model"))];
-    assert_eq!(failing_turn(&framework(plugins)).await.to_string(), "no model");
+    let plugins = [
+        saving(&trace),
+        saving(&trace),
+        Fake::new().on::<RunModel>(|_| fail("no model")),
+    ];
+    assert_eq!(
+        failing_turn(&framework(plugins)).await.to_string(),
+        "no model"
+    );
     let line = r#"save "" Some("no model")"#;
     assert_eq!(trace.lines(), [line, line]);
 }
@@ -45,7 +54,12 @@ async fn nothing_is_saved_when_the_turn_failed_before_the_model_stage() {
     ];
     for plugin in failing {
         let trace = Trace::default();
-        assert_eq!(failing_turn(&framework([saving(&trace), plugin])).await.to_string(), "early");
+        assert_eq!(
+            failing_turn(&framework([saving(&trace), plugin]))
+                .await
+                .to_string(),
+            "early"
+        );
         assert!(trace.lines().is_empty());
     }
 }
@@ -62,7 +76,13 @@ async fn one_that_cannot_save_does_not_stop_the_others() {
     ];
     let error = failing_turn(&framework(plugins)).await;
     assert_eq!(error.message(), "plugin code panicked: first");
-    assert_eq!(trace.lines(), [r#"save "out" None"#, "on_error turn: [unknown] plugin code panicked: first"]);
+    assert_eq!(
+        trace.lines(),
+        [
+            r#"save "out" None"#,
+            "on_error turn: [unknown] plugin code panicked: first"
+        ]
+    );
     assert_eq!(
         log.lines()[..2],
         [
@@ -79,7 +99,10 @@ async fn a_failing_save_does_not_hide_the_error_of_the_model() {
         Fake::new().on::<SaveState>(|_| fail("disk is full")),
         Fake::new().on::<RunModel>(|_| fail("no model")),
     ];
-    assert_eq!(failing_turn(&framework(plugins)).await.to_string(), "no model");
+    assert_eq!(
+        failing_turn(&framework(plugins)).await.to_string(),
+        "no model"
+    );
 }
 
 // S-17: nothing is rendered that could not be saved.
@@ -132,7 +155,9 @@ async fn save_state_is_given_what_there_is_of_a_broken_answer() {
     }
 
     let trace = Trace::default();
-    let framework = bub_kernel::Framework::builder().plugin("breaking", Breaking(trace.clone())).build();
+    let framework = bub_kernel::Framework::builder()
+        .plugin("breaking", Breaking(trace.clone()))
+        .build();
     crate::support::failing_turn(&framework).await;
     assert_eq!(trace.lines(), ["\"\" \"half an \""]);
 }
@@ -148,7 +173,9 @@ async fn nobody_is_asked_a_question_that_cannot_be_recorded() {
             _prompt: &'a bub_kernel::Prompt,
             _state: &'a bub_kernel::State,
         ) -> bub_kernel::BoxFuture<'a, bub_kernel::Result<()>> {
-            Box::pin(std::future::ready(Err(bub_kernel::Error::unknown("no space left"))))
+            Box::pin(std::future::ready(Err(bub_kernel::Error::unknown(
+                "no space left",
+            ))))
         }
     }
 
@@ -166,6 +193,11 @@ async fn nobody_is_asked_a_question_that_cannot_be_recorded() {
         }
     }
 
-    let framework = bub_kernel::Framework::builder().plugin("recording", Recording).build();
-    assert_eq!(crate::support::failing_turn(&framework).await.message(), "no space left");
+    let framework = bub_kernel::Framework::builder()
+        .plugin("recording", Recording)
+        .build();
+    assert_eq!(
+        crate::support::failing_turn(&framework).await.message(),
+        "no space left"
+    );
 }

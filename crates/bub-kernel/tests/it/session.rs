@@ -29,7 +29,10 @@ async fn without_an_opinion_the_envelope_decides() {
     let cases = [
         (json!({"session_id": "mine", "channel": "cli"}), "mine"),
         (json!({"session_id": 42}), "42"),
-        (json!({"session_id": null, "channel": "cli", "chat_id": "room"}), "cli:room"),
+        (
+            json!({"session_id": null, "channel": "cli", "chat_id": "room"}),
+            "cli:room",
+        ),
         (json!({"session_id": "", "channel": "cli"}), "cli:default"),
         (json!({"chat_id": 7}), "default:7"),
         (json!({"channel": null}), "default:default"),
@@ -37,7 +40,11 @@ async fn without_an_opinion_the_envelope_decides() {
     ];
     for (message, expected) in cases {
         let silent = vec![Fake::new().on::<ResolveSession>(|_| none())];
-        assert_eq!(resolved(silent, Envelope::normalize(message.clone())).await, expected, "{message}");
+        assert_eq!(
+            resolved(silent, Envelope::normalize(message.clone())).await,
+            expected,
+            "{message}"
+        );
     }
 }
 
@@ -57,12 +64,17 @@ async fn the_resolved_id_is_written_back_to_the_envelope() {
     for own in [json!(null), json!(" "), json!("other")] {
         let trace = Trace::default();
         let seen = trace.clone();
-        let plugin = Fake::new().on::<ResolveSession>(|_| some("resolved")).on::<LoadState>(move |call| {
-            seen.note(call.args.message.session_id().unwrap().into_owned());
-            none()
-        });
+        let plugin = Fake::new()
+            .on::<ResolveSession>(|_| some("resolved"))
+            .on::<LoadState>(move |call| {
+                seen.note(call.args.message.session_id().unwrap().into_owned());
+                none()
+            });
         let message = hi().with("session_id", own);
-        framework([plugin]).process_inbound(message, TurnOptions::default()).await.unwrap();
+        framework([plugin])
+            .process_inbound(message, TurnOptions::default())
+            .await
+            .unwrap();
         assert_eq!(trace.lines(), ["resolved"]);
     }
 }

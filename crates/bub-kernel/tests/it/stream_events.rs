@@ -7,8 +7,14 @@ use serde_json::json;
 #[test]
 fn every_kind_has_its_form() {
     let cases = [
-        (StreamEvent::Text("a".into()), json!({"kind": "text", "data": {"delta": "a"}})),
-        (StreamEvent::Reasoning("b".into()), json!({"kind": "reasoning", "data": {"delta": "b"}})),
+        (
+            StreamEvent::Text("a".into()),
+            json!({"kind": "text", "data": {"delta": "a"}}),
+        ),
+        (
+            StreamEvent::Reasoning("b".into()),
+            json!({"kind": "reasoning", "data": {"delta": "b"}}),
+        ),
         (
             StreamEvent::ToolCall(vec![json!({"id": "1"})]),
             json!({"kind": "tool_call", "data": {"tool_calls": [{"id": "1"}]}}),
@@ -34,7 +40,10 @@ fn every_kind_has_its_form() {
             json!({"kind": "final", "data": {"ok": true, "text": "a"}}),
         ),
         (
-            StreamEvent::Other { kind: "progress".into(), data: json!([1]) },
+            StreamEvent::Other {
+                kind: "progress".into(),
+                data: json!([1]),
+            },
             json!({"kind": "progress", "data": [1]}),
         ),
     ];

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Error, ErrorKind, ModelStream, Result, StreamEvent,
-    TurnOptions, hooks::point::RunModelStream,
+    BoxFuture, Channel, ChannelRouter, Envelope, Error, ErrorKind, ModelStream, Result,
+    StreamEvent, TurnOptions, hooks::point::RunModelStream,
 };
 use futures_util::StreamExt;
 use serde_json::json;
@@ -30,11 +30,17 @@ async fn error_events_are_reported_and_the_stream_goes_on() {
         StreamEvent::Error(Error::unknown("again")),
     ];
     let framework = framework([observer(&trace), answering(events)]);
-    let result = framework.process_inbound(hi(), TurnOptions::default()).await.unwrap();
+    let result = framework
+        .process_inbound(hi(), TurnOptions::default())
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "ab");
     assert_eq!(
         trace.lines(),
-        ["on_error run_model: [temporary] slow down", "on_error run_model: [unknown] again"]
+        [
+            "on_error run_model: [temporary] slow down",
+            "on_error run_model: [unknown] again"
+        ]
     );
 }
 
@@ -42,17 +48,29 @@ async fn error_events_are_reported_and_the_stream_goes_on() {
 #[tokio::test]
 async fn odd_error_events_do_not_end_the_turn() {
     let cases = [
-        (json!({"kind": "rate_limit", "message": "busy"}), "[unknown] busy"),
-        (json!({"kind": "tool", "message": "no", "extra": 1}), "[tool] no"),
+        (
+            json!({"kind": "rate_limit", "message": "busy"}),
+            "[unknown] busy",
+        ),
+        (
+            json!({"kind": "tool", "message": "no", "extra": 1}),
+            "[tool] no",
+        ),
         (json!({"message": "no kind"}), "[unknown] no kind"),
         (json!("only text"), "[unknown] only text"),
-        (json!({"kind": "provider"}), r#"[provider] {"kind":"provider"}"#),
+        (
+            json!({"kind": "provider"}),
+            r#"[provider] {"kind":"provider"}"#,
+        ),
     ];
     for (data, expected) in cases {
         let trace = Trace::default();
         let event = StreamEvent::from_value(&json!({"kind": "error", "data": data}));
         let framework = framework([observer(&trace), answering(vec![event, text("fine")])]);
-        let result = framework.process_inbound(hi(), TurnOptions::default()).await.unwrap();
+        let result = framework
+            .process_inbound(hi(), TurnOptions::default())
+            .await
+            .unwrap();
         assert_eq!(result.model_output, "fine");
         assert_eq!(trace.lines(), [format!("on_error run_model: {expected}")]);
     }
@@ -62,10 +80,16 @@ async fn odd_error_events_do_not_end_the_turn() {
 #[tokio::test]
 async fn a_stream_that_ends_with_an_error_fails_the_turn() {
     let plugin = Fake::new().on::<RunModelStream>(|_| {
-        let items = [Ok(text("partial")), Err(Error::new(ErrorKind::Provider, "cut off"))];
+        let items = [
+            Ok(text("partial")),
+            Err(Error::new(ErrorKind::Provider, "cut off")),
+        ];
         Ok(Some(ModelStream::new(futures_util::stream::iter(items))))
     });
-    let error = framework([plugin]).process_inbound(hi(), TurnOptions::default()).await.unwrap_err();
+    let error = framework([plugin])
+        .process_inbound(hi(), TurnOptions::default())
+        .await
+        .unwrap_err();
     assert_eq!(error.to_string(), "[provider] cut off");
 }
 
@@ -73,9 +97,16 @@ async fn a_stream_that_ends_with_an_error_fails_the_turn() {
 #[tokio::test]
 async fn a_streaming_turn_shows_every_event_to_the_channel() {
     let trace = Trace::default();
-    let framework = framework([answering(vec![text("a"), StreamEvent::Usage(json!({"n": 1})), text("b")])]);
+    let framework = framework([answering(vec![
+        text("a"),
+        StreamEvent::Usage(json!({"n": 1})),
+        text("b"),
+    ])]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
-    let result = framework.process_inbound(hi(), TurnOptions::streaming()).await.unwrap();
+    let result = framework
+        .process_inbound(hi(), TurnOptions::streaming())
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "ab");
     assert_eq!(
         trace.lines(),
@@ -93,7 +124,10 @@ async fn channels_see_nothing_when_output_is_not_streamed() {
     let trace = Trace::default();
     let framework = framework([answering(vec![text("a")])]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
-    framework.process_inbound(hi(), TurnOptions::default()).await.unwrap();
+    framework
+        .process_inbound(hi(), TurnOptions::default())
+        .await
+        .unwrap();
     assert!(trace.lines().is_empty());
 }
 
@@ -103,8 +137,14 @@ async fn a_message_of_an_unknown_channel_streams_to_nobody() {
     let trace = Trace::default();
     let framework = framework([answering(vec![text("a")])]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
-    for message in [Envelope::text("hi"), Envelope::text("hi").with("channel", "mail")] {
-        let result = framework.process_inbound(message, TurnOptions::streaming()).await.unwrap();
+    for message in [
+        Envelope::text("hi"),
+        Envelope::text("hi").with("channel", "mail"),
+    ] {
+        let result = framework
+            .process_inbound(message, TurnOptions::streaming())
+            .await
+            .unwrap();
         assert_eq!(result.model_output, "a");
     }
     assert!(trace.lines().is_empty());
@@ -116,8 +156,13 @@ async fn events_go_to_the_output_channel() {
     let trace = Trace::default();
     let framework = framework([answering(vec![text("a")])]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
-    let message = Envelope::text("hi").with("channel", "mail").with("output_channel", "cli");
-    framework.process_inbound(message, TurnOptions::streaming()).await.unwrap();
+    let message = Envelope::text("hi")
+        .with("channel", "mail")
+        .with("output_channel", "cli");
+    framework
+        .process_inbound(message, TurnOptions::streaming())
+        .await
+        .unwrap();
     assert_eq!(trace.lines().len(), 1);
 }
 
@@ -126,12 +171,18 @@ async fn events_go_to_the_output_channel() {
 async fn a_channel_that_fails_on_an_event_is_logged_and_the_turn_goes_on() {
     for (manner, reason) in [
         (Manner::Failing, "[unknown] screen is gone"),
-        (Manner::Panicking, "[unknown] plugin code panicked: screen fell down"),
+        (
+            Manner::Panicking,
+            "[unknown] plugin code panicked: screen fell down",
+        ),
     ] {
         let (trace, log) = (Trace::default(), Log::capture());
         let framework = framework([answering(vec![text("a"), text("b")])]);
         framework.bind_router(Some(FakeRouter::to(&trace, manner)));
-        let result = framework.process_inbound(hi(), TurnOptions::streaming()).await.unwrap();
+        let result = framework
+            .process_inbound(hi(), TurnOptions::streaming())
+            .await
+            .unwrap();
         assert_eq!(result.model_output, "ab");
         let line = format!("WARN channel.on_event_failed channel=cli error={reason}");
         assert_eq!(log.lines(), [line.clone(), line]);
@@ -148,7 +199,9 @@ impl ChannelRouter for Shouting {
     fn wrap_stream(&self, message: &Envelope, stream: ModelStream) -> ModelStream {
         let prefix = message.content().into_owned();
         stream.map_events(move |event| match event {
-            StreamEvent::Text(delta) => StreamEvent::Text(format!("{prefix}:{}", delta.to_uppercase())),
+            StreamEvent::Text(delta) => {
+                StreamEvent::Text(format!("{prefix}:{}", delta.to_uppercase()))
+            }
             other => other,
         })
     }
@@ -163,10 +216,16 @@ impl ChannelRouter for Shouting {
 async fn a_router_may_wrap_the_stream() {
     let framework = framework([answering(vec![text("a"), text("b")])]);
     framework.bind_router(Some(Arc::new(Shouting)));
-    let streamed = framework.process_inbound(hi(), TurnOptions::streaming()).await.unwrap();
+    let streamed = framework
+        .process_inbound(hi(), TurnOptions::streaming())
+        .await
+        .unwrap();
     assert_eq!(streamed.model_output, "hi:Ahi:B");
     framework.bind_router(None);
-    let unbound = framework.process_inbound(hi(), TurnOptions::streaming()).await.unwrap();
+    let unbound = framework
+        .process_inbound(hi(), TurnOptions::streaming())
+        .await
+        .unwrap();
     assert_eq!(unbound.model_output, "ab");
 }
 

@@ -121,9 +121,10 @@ pub(crate) fn framework(plugins: impl IntoIterator<Item = Fake>) -> Framework {
 
 pub(crate) fn builder(plugins: impl IntoIterator<Item = Fake>) -> FrameworkBuilder {
     let numbered = plugins.into_iter().enumerate();
-    numbered.fold(Framework::builder().workspace("/project"), |builder, (index, plugin)| {
-        builder.plugin(format!("p{index}"), plugin)
-    })
+    numbered.fold(
+        Framework::builder().workspace("/project"),
+        |builder, (index, plugin)| builder.plugin(format!("p{index}"), plugin),
+    )
 }
 
 /// A plugin that notes what `on_error` is told.
@@ -137,7 +138,9 @@ pub(crate) fn observer(trace: &Trace) -> Fake {
 
 /// Runs a turn of a message that says `hi`.
 pub(crate) async fn turn(framework: &Framework) -> Result<TurnResult> {
-    framework.process_inbound(hi(), TurnOptions::default()).await
+    framework
+        .process_inbound(hi(), TurnOptions::default())
+        .await
 }
 
 pub(crate) async fn failing_turn(framework: &Framework) -> Error {
@@ -145,5 +148,7 @@ pub(crate) async fn failing_turn(framework: &Framework) -> Error {
 }
 
 pub(crate) fn hi() -> Envelope {
-    Envelope::text("hi").with("channel", "cli").with("chat_id", "room")
+    Envelope::text("hi")
+        .with("channel", "cli")
+        .with("chat_id", "room")
 }

@@ -5,7 +5,12 @@ use bub_kernel::hooks::{HOOKS, HookSpec};
 fn row(spec: &HookSpec) -> String {
     let args: Vec<_> = spec.args.iter().map(|arg| arg.name).collect();
     let sync = if spec.sync_only { " sync" } else { "" };
-    format!("{} {}{sync} ({})", spec.name, spec.kind.name(), args.join(", "))
+    format!(
+        "{} {}{sync} ({})",
+        spec.name,
+        spec.kind.name(),
+        args.join(", ")
+    )
 }
 
 // S-47, S-51, H-30
@@ -50,7 +55,12 @@ fn the_table_is_the_one_of_the_specification() {
 #[test]
 fn every_hook_says_what_it_is_for() {
     for spec in HOOKS {
-        assert!(spec.doc.trim().ends_with('.'), "{}: {:?}", spec.name, spec.doc);
+        assert!(
+            spec.doc.trim().ends_with('.'),
+            "{}: {:?}",
+            spec.name,
+            spec.doc
+        );
         assert!(!spec.result.is_empty());
     }
 }
@@ -58,7 +68,9 @@ fn every_hook_says_what_it_is_for() {
 // What `bub hooks` and the reference show.
 #[test]
 fn arguments_and_results_are_written_as_an_author_writes_them() {
-    let args = HOOKS.iter().flat_map(|spec| spec.args.iter().map(|arg| arg.type_name));
+    let args = HOOKS
+        .iter()
+        .flat_map(|spec| spec.args.iter().map(|arg| arg.type_name));
     for text in args.chain(HOOKS.iter().map(|spec| spec.result)) {
         assert!(!text.contains("& ") && !text.contains('\n'), "{text}");
     }

@@ -9,7 +9,8 @@ use std::{
 };
 
 use bub_kernel::{
-    Envelope, Framework, ModelStream, Prompt, Result, State, StatePatch, StreamEvent, TurnOptions, hooks,
+    Envelope, Framework, ModelStream, Prompt, Result, State, StatePatch, StreamEvent, TurnOptions,
+    hooks,
     hooks::{Next, point::RunModelStream},
 };
 use serde_json::{Value, json};
@@ -24,7 +25,9 @@ struct Marking;
 impl Marking {
     async fn load_state(&self, session_id: &str) -> StatePatch {
         yield_now().await;
-        StatePatch::new().with("mark", session_id).with_slot(Arc::new(session_id.to_owned()))
+        StatePatch::new()
+            .with("mark", session_id)
+            .with_slot(Arc::new(session_id.to_owned()))
     }
 }
 
@@ -45,7 +48,11 @@ struct Answering;
 impl Answering {
     async fn run_model(&self, prompt: &Prompt, state: &State) -> String {
         yield_now().await;
-        let count = state.get("count").as_ref().and_then(Value::as_u64).unwrap_or(0);
+        let count = state
+            .get("count")
+            .as_ref()
+            .and_then(Value::as_u64)
+            .unwrap_or(0);
         state.set("count", count + 1);
         prompt.text()
     }
@@ -63,7 +70,9 @@ impl Wrapping {
         let slot = state.slot::<String>();
         Ok(next.call().await?.map(|stream| {
             stream.map_events(move |event| match (event, &slot) {
-                (StreamEvent::Text(delta), Some(session)) => StreamEvent::Text(format!("{session}>{delta}")),
+                (StreamEvent::Text(delta), Some(session)) => {
+                    StreamEvent::Text(format!("{session}>{delta}"))
+                }
                 (other, _) => other,
             })
         }))
@@ -108,19 +117,26 @@ async fn ten_thousand_turns_at_once_neither_block_nor_mix() {
         turns.spawn(async move {
             let session = format!("s{number}");
             let message = Envelope::text(format!("m{number}")).with("session_id", session.as_str());
-            let options = if number % 2 == 0 { TurnOptions::default() } else { TurnOptions::streaming() };
+            let options = if number % 2 == 0 {
+                TurnOptions::default()
+            } else {
+                TurnOptions::streaming()
+            };
             let outcome = framework.process_inbound(message, options).await;
             if session.ends_with("13") {
                 return outcome.is_err();
             }
             let result = outcome.expect("a turn failed");
-            let state = serde_json::to_value(result.state.public_fields()).expect("fields are JSON");
+            let state =
+                serde_json::to_value(result.state.public_fields()).expect("fields are JSON");
             result.session_id == session
                 && result.model_output == format!("{session}>{session}/m{number}")
                 && state == json!({"mark": session, "count": 2})
         });
     }
-    let all = tokio::time::timeout(Duration::from_mins(2), turns.join_all()).await.expect("turns are stuck");
+    let all = tokio::time::timeout(Duration::from_mins(2), turns.join_all())
+        .await
+        .expect("turns are stuck");
     assert_eq!(all.iter().filter(|good| **good).count(), TURNS);
     assert_eq!(counting.saved.load(Ordering::Relaxed), TURNS);
     assert_eq!(counting.failed.load(Ordering::Relaxed), TURNS / 100);

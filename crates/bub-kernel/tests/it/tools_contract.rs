@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxError, CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolContext, tool,
-    tool::ToolArgument,
+    BoxError, CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolContext,
+    tool, tool::ToolArgument,
 };
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,10 @@ async fn fs_read(
     if path == "missing" {
         return Err(Error::not_found("no such file"));
     }
-    Ok(format!("{} {path} {offset} {limit:?} {kinds:?}", context.run_id))
+    Ok(format!(
+        "{} {path} {offset} {limit:?} {kinds:?}",
+        context.run_id
+    ))
 }
 
 /// Works where it may block, and has no `Result`.
@@ -35,7 +38,10 @@ async fn fs_read(
 fn where_am_i(context: ToolContext, #[default("nowhere")] place: String) -> Map<String, Value> {
     assert!(tokio::runtime::Handle::try_current().is_ok());
     let thread = std::thread::current().name().unwrap_or_default().to_owned();
-    json!({"place": place, "run": context.run_id, "thread": thread}).as_object().cloned().unwrap()
+    json!({"place": place, "run": context.run_id, "thread": thread})
+        .as_object()
+        .cloned()
+        .unwrap()
 }
 
 /// Fails with somebody else's error.
@@ -53,19 +59,31 @@ async fn fails(how: String) -> Result<(), BoxError> {
 async fn nothing() {}
 
 fn context() -> ToolContext {
-    ToolContext { run_id: "r1".into(), tape: None, state: State::new(), cancel: CancellationToken::default() }
+    ToolContext {
+        run_id: "r1".into(),
+        tape: None,
+        state: State::new(),
+        cancel: CancellationToken::default(),
+    }
 }
 
 async fn call(tool: &dyn Tool, arguments: Value) -> Result<Value> {
-    tool.call(arguments.as_object().cloned().unwrap(), context()).await
+    tool.call(arguments.as_object().cloned().unwrap(), context())
+        .await
 }
 
 // H-110, W-21
 #[test]
 fn name_description_and_schema_come_from_the_function() {
     let spec = fs_read().spec().clone();
-    assert_eq!((spec.name.as_str(), spec.model_name().as_str()), ("fs.read", "fs_read"));
-    assert_eq!(spec.description, "Reads a text file. Whole, or some lines of it.\n- not for pictures");
+    assert_eq!(
+        (spec.name.as_str(), spec.model_name().as_str()),
+        ("fs.read", "fs_read")
+    );
+    assert_eq!(
+        spec.description,
+        "Reads a text file. Whole, or some lines of it.\n- not for pictures"
+    );
     assert!(spec.agent_use && spec.read_only);
     let schema = json!({
         "type": "object",
@@ -78,12 +96,23 @@ fn name_description_and_schema_come_from_the_function() {
         "required": ["path"],
     });
     assert_eq!(spec.parameters.to_string(), schema.to_string());
-    assert_eq!(spec.parameters(), [("path", true), ("offset", false), ("limit", false), ("kinds", false)]);
+    assert_eq!(
+        spec.parameters(),
+        [
+            ("path", true),
+            ("offset", false),
+            ("limit", false),
+            ("kinds", false)
+        ]
+    );
 
     let spec = where_am_i().spec().clone();
     assert_eq!(spec.name, "where_am_i");
     assert!(!spec.agent_use && !spec.read_only);
-    assert_eq!(nothing().spec().parameters, json!({"type": "object", "properties": {}}));
+    assert_eq!(
+        nothing().spec().parameters,
+        json!({"type": "object", "properties": {}})
+    );
 }
 
 // H-111
@@ -91,13 +120,26 @@ fn name_description_and_schema_come_from_the_function() {
 async fn arguments_are_coerced_and_defaults_filled_in() {
     let cases = [
         (json!({"path": "a"}), r#"r1 a 0 None ["x"]"#),
-        (json!({"path": 5, "offset": "5", "limit": "7"}), r#"r1 5 5 Some(7) ["x"]"#),
-        (json!({"path": "a", "offset": -3.0, "limit": null, "kinds": "m"}), r#"r1 a -3 None ["m"]"#),
-        (json!({"path": "a", "offset": null, "kinds": "[\"m\", \"n\"]"}), r#"r1 a 0 None ["m", "n"]"#),
+        (
+            json!({"path": 5, "offset": "5", "limit": "7"}),
+            r#"r1 5 5 Some(7) ["x"]"#,
+        ),
+        (
+            json!({"path": "a", "offset": -3.0, "limit": null, "kinds": "m"}),
+            r#"r1 a -3 None ["m"]"#,
+        ),
+        (
+            json!({"path": "a", "offset": null, "kinds": "[\"m\", \"n\"]"}),
+            r#"r1 a 0 None ["m", "n"]"#,
+        ),
         (json!({"path": "a", "kinds": []}), "r1 a 0 None []"),
     ];
     for (arguments, expected) in cases {
-        assert_eq!(call(&fs_read(), arguments.clone()).await.unwrap(), expected, "{arguments}");
+        assert_eq!(
+            call(&fs_read(), arguments.clone()).await.unwrap(),
+            expected,
+            "{arguments}"
+        );
     }
 }
 
@@ -108,29 +150,71 @@ fn read<T: ToolArgument>(value: Value) -> Result<T, String> {
 // H-111
 #[test]
 fn each_type_takes_what_can_only_mean_one_thing() {
-    for yes in [json!(true), json!("TRUE"), json!(" yes "), json!("on"), json!(1), json!("1")] {
+    for yes in [
+        json!(true),
+        json!("TRUE"),
+        json!(" yes "),
+        json!("on"),
+        json!(1),
+        json!("1"),
+    ] {
         assert_eq!(read::<bool>(yes.clone()), Ok(true), "{yes}");
     }
-    for no in [json!(false), json!("False"), json!("no"), json!("off"), json!(0), json!("0")] {
+    for no in [
+        json!(false),
+        json!("False"),
+        json!("no"),
+        json!("off"),
+        json!(0),
+        json!("0"),
+    ] {
         assert_eq!(read::<bool>(no.clone()), Ok(false), "{no}");
     }
-    for (value, number) in [(json!(" 12 "), 12), (json!("+1"), 1), (json!(2.0), 2), (json!("3.0"), 3)] {
+    for (value, number) in [
+        (json!(" 12 "), 12),
+        (json!("+1"), 1),
+        (json!(2.0), 2),
+        (json!("3.0"), 3),
+    ] {
         assert_eq!(read::<i64>(value.clone()), Ok(number), "{value}");
     }
     assert_eq!(read::<u64>(json!(u64::MAX)), Ok(u64::MAX));
     assert_eq!(read::<f64>(json!("1.5")), Ok(1.5));
-    assert_eq!(read::<Map<String, Value>>(json!("{\"a\": 1}")).unwrap().get("a"), Some(&json!(1)));
+    assert_eq!(
+        read::<Map<String, Value>>(json!("{\"a\": 1}"))
+            .unwrap()
+            .get("a"),
+        Some(&json!(1))
+    );
     assert_eq!(read::<Value>(json!([1])), Ok(json!([1])));
     assert_eq!(read::<Vec<i64>>(json!("[1, \"2\"]")), Ok(vec![1, 2]));
     assert_eq!(read::<Vec<i64>>(json!(3)), Ok(vec![3]));
 
     let wrong = [
-        (read::<bool>(json!("maybe")).err(), r#"expected true or false, got "maybe""#),
-        (read::<i64>(json!(1.5)).map(|_| true).err(), "expected a whole number, got 1.5"),
-        (read::<i64>(json!(true)).map(|_| true).err(), "expected a whole number, got true"),
-        (read::<u16>(json!(-1)).map(|_| true).err(), "-1 is out of range: from 0 to 65535"),
-        (read::<f64>(json!("NaN")).map(|_| true).err(), r#"expected a number, got "NaN""#),
-        (read::<String>(json!({"a": 1})).map(|_| true).err(), r#"expected a string, got {"a":1}"#),
+        (
+            read::<bool>(json!("maybe")).err(),
+            r#"expected true or false, got "maybe""#,
+        ),
+        (
+            read::<i64>(json!(1.5)).map(|_| true).err(),
+            "expected a whole number, got 1.5",
+        ),
+        (
+            read::<i64>(json!(true)).map(|_| true).err(),
+            "expected a whole number, got true",
+        ),
+        (
+            read::<u16>(json!(-1)).map(|_| true).err(),
+            "-1 is out of range: from 0 to 65535",
+        ),
+        (
+            read::<f64>(json!("NaN")).map(|_| true).err(),
+            r#"expected a number, got "NaN""#,
+        ),
+        (
+            read::<String>(json!({"a": 1})).map(|_| true).err(),
+            r#"expected a string, got {"a":1}"#,
+        ),
         (
             read::<Vec<i64>>(json!([1, "x"])).map(|_| true).err(),
             r#"item 1: expected a whole number, got "x""#,
@@ -146,7 +230,9 @@ fn each_type_takes_what_can_only_mean_one_thing() {
 // H-88, H-111
 #[tokio::test]
 async fn everything_wrong_with_the_arguments_is_said_at_once() {
-    let error = call(&fs_read(), json!({"offset": "x", "file": "a", "lines": 3})).await.unwrap_err();
+    let error = call(&fs_read(), json!({"offset": "x", "file": "a", "lines": 3}))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     let problems = [
         "argument 'path' is missing",
@@ -155,24 +241,62 @@ async fn everything_wrong_with_the_arguments_is_said_at_once() {
         "unknown argument 'lines' of fs.read; it takes path, offset, limit, kinds",
     ];
     assert_eq!(error.details().get("errors"), Some(&json!(problems)));
-    let message = format!("Tool 'fs.read' argument validation failed. {}", problems.join("; "));
+    let message = format!(
+        "Tool 'fs.read' argument validation failed. {}",
+        problems.join("; ")
+    );
     assert_eq!(error.message(), message);
 
     let error = call(&nothing(), json!({"a": 1})).await.unwrap_err();
-    assert!(error.message().ends_with("unknown argument 'a' of nothing; it takes no arguments"), "{error}");
+    assert!(
+        error
+            .message()
+            .ends_with("unknown argument 'a' of nothing; it takes no arguments"),
+        "{error}"
+    );
     let error = call(&fails(), json!({"how": null})).await.unwrap_err();
-    assert!(error.message().ends_with("argument 'how': expected a string, got null"), "{error}");
+    assert!(
+        error
+            .message()
+            .ends_with("argument 'how': expected a string, got null"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn results_and_errors_keep_their_shape() {
     assert_eq!(call(&nothing(), json!({})).await.unwrap(), Value::Null);
     let here = call(&where_am_i(), json!({})).await.unwrap();
-    assert_eq!((&here["place"], &here["run"]), (&json!("nowhere"), &json!("r1")));
-    assert_ne!(here["thread"], json!(std::thread::current().name()), "not on the thread that waits");
-    assert_eq!(call(&fs_read(), json!({"path": "missing"})).await.unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(call(&fails(), json!({"how": "own"})).await.unwrap_err().kind(), ErrorKind::Config);
-    assert_eq!(call(&fails(), json!({"how": "so"})).await.unwrap_err().message(), "so");
+    assert_eq!(
+        (&here["place"], &here["run"]),
+        (&json!("nowhere"), &json!("r1"))
+    );
+    assert_ne!(
+        here["thread"],
+        json!(std::thread::current().name()),
+        "not on the thread that waits"
+    );
+    assert_eq!(
+        call(&fs_read(), json!({"path": "missing"}))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        call(&fails(), json!({"how": "own"}))
+            .await
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Config
+    );
+    assert_eq!(
+        call(&fails(), json!({"how": "so"}))
+            .await
+            .unwrap_err()
+            .message(),
+        "so"
+    );
 }
 
 /// Panics where it may block.
@@ -201,7 +325,10 @@ async fn third_read() -> String {
 }
 
 fn descriptions(tools: &[Arc<dyn Tool>]) -> Vec<String> {
-    tools.iter().map(|tool| tool.spec().description.clone()).collect()
+    tools
+        .iter()
+        .map(|tool| tool.spec().description.clone())
+        .collect()
 }
 
 // H-110
@@ -215,9 +342,16 @@ fn tools_are_in_the_order_of_registration_and_later_ones_replace_in_place() {
         })
     };
     let names = |framework: &Framework| -> Vec<_> {
-        framework.tools().iter().map(|tool| tool.spec().name.clone()).collect()
+        framework
+            .tools()
+            .iter()
+            .map(|tool| tool.spec().name.clone())
+            .collect()
     };
-    assert_eq!(names(&builder().tool(fails()).build()), ["fs.read", "nothing", "fails"]);
+    assert_eq!(
+        names(&builder().tool(fails()).build()),
+        ["fs.read", "nothing", "fails"]
+    );
     let replaced = builder()
         .plugin_with("later", |context| {
             context.add_tool(other_read());
@@ -226,7 +360,10 @@ fn tools_are_in_the_order_of_registration_and_later_ones_replace_in_place() {
         })
         .build();
     assert_eq!(names(&replaced), ["fs.read", "nothing", "fails"]);
-    assert_eq!(descriptions(replaced.tools())[0], "Another one of that name.");
+    assert_eq!(
+        descriptions(replaced.tools())[0],
+        "Another one of that name."
+    );
     let third = builder().tool(third_read()).build();
     assert_eq!(names(&third), ["fs_read", "nothing"]);
 }
@@ -272,20 +409,36 @@ fn arguments_have_one_spelling_before_the_call() {
         (json!({"flag": "yes"}), json!({"flag": true})),
         (json!({"flag": 1}), json!({"flag": true})),
         (json!({"flag": " OFF "}), json!({"flag": false})),
-        (json!({"whole": "+5", "part": "5.0", "text": 5}), json!({"whole": 5, "part": 5, "text": "5"})),
-        (json!({"part": "0.5", "list": "yes"}), json!({"part": 0.5, "list": [true]})),
+        (
+            json!({"whole": "+5", "part": "5.0", "text": 5}),
+            json!({"whole": 5, "part": 5, "text": "5"}),
+        ),
+        (
+            json!({"part": "0.5", "list": "yes"}),
+            json!({"part": 0.5, "list": [true]}),
+        ),
         (
             json!({"list": "[1, \"no\"]", "map": "{\"a\": 1}"}),
             json!({"list": [true, false], "map": {"a": 1}}),
         ),
         // As if it were not there, where it need not be.
-        (json!({"flag": null, "whole": null, "text": null, "any": null}), json!({"flag": null})),
+        (
+            json!({"flag": null, "whole": null, "text": null, "any": null}),
+            json!({"flag": null}),
+        ),
         // What is wrong, or not known, is for the call to say.
-        (json!({"flag": "maybe", "other": "yes"}), json!({"flag": "maybe", "other": "yes"})),
+        (
+            json!({"flag": "maybe", "other": "yes"}),
+            json!({"flag": "maybe", "other": "yes"}),
+        ),
     ] {
         let shown = given.to_string();
         assert_eq!(
-            Value::Object(all().normalize(given.as_object().cloned().unwrap()).unwrap()),
+            Value::Object(
+                all()
+                    .normalize(given.as_object().cloned().unwrap())
+                    .unwrap()
+            ),
             read,
             "{shown}"
         );

@@ -1,17 +1,20 @@
 //! What a failure of a stage does.
 
 use bub_kernel::{
-    BoxError, BoxFuture, Envelope, Error, ErrorKind, Framework, FrameworkRef, Result, TurnOptions, hooks,
+    BoxError, BoxFuture, Envelope, Error, ErrorKind, Framework, FrameworkRef, Result, TurnOptions,
+    hooks,
     hooks::{
         AsyncHook, Call, HOOK_TIME_LIMIT, HookPoint, HookReturn, args,
         point::{
-            BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession, RunModel,
-            RunModelStream,
+            BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession,
+            RunModel, RunModelStream,
         },
     },
 };
 
-use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer, some, turn};
+use crate::support::{
+    Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer, some, turn,
+};
 
 fn failing<P: HookPoint>() -> (&'static str, Fake) {
     (P::SPEC.name, Fake::new().on::<P>(|_| fail("boom")))
@@ -37,8 +40,15 @@ async fn a_failing_stage_is_logged_told_to_on_error_as_turn_and_returned() {
         assert_eq!(error.origin().unwrap().hook, stage);
         assert_eq!(&*error.origin().unwrap().plugin, "p1");
         assert_eq!(trace.lines(), ["on_error turn: boom"], "{stage}");
-        let session = if stage == "resolve_session" { "" } else { "cli:room" };
-        assert_eq!(log.lines(), [format!("ERROR turn.failed session={session:?} error=boom")]);
+        let session = if stage == "resolve_session" {
+            ""
+        } else {
+            "cli:room"
+        };
+        assert_eq!(
+            log.lines(),
+            [format!("ERROR turn.failed session={session:?} error=boom")]
+        );
     }
 }
 
@@ -56,7 +66,10 @@ async fn the_original_error_is_returned() {
     let own = || Error::new(ErrorKind::Config, "no key").with_detail("env", "KEY");
     let plugin = Fake::new().on::<RunModel>(move |_| Err(own().into()));
     let error = failing_turn(&framework([plugin])).await;
-    assert_eq!((error.kind(), error.message()), (ErrorKind::Config, "no key"));
+    assert_eq!(
+        (error.kind(), error.message()),
+        (ErrorKind::Config, "no key")
+    );
     assert_eq!(error.details()["env"], "KEY");
 }
 
@@ -67,10 +80,18 @@ async fn on_error_is_given_the_inbound_message_with_its_session() {
     let seen = trace.clone();
     let watcher = Fake::new().on::<OnError>(move |call| {
         let message = call.args.message.unwrap();
-        seen.note(format!("{} {}", message.session_id().unwrap(), message.content()));
+        seen.note(format!(
+            "{} {}",
+            message.session_id().unwrap(),
+            message.content()
+        ));
         none()
     });
-    failing_turn(&framework([watcher, Fake::new().on::<LoadState>(|_| fail("boom"))])).await;
+    failing_turn(&framework([
+        watcher,
+        Fake::new().on::<LoadState>(|_| fail("boom")),
+    ]))
+    .await;
     assert_eq!(trace.lines(), ["cli:room hi"]);
 }
 
@@ -87,11 +108,17 @@ async fn the_first_failure_of_a_broadcast_stops_it() {
 #[tokio::test]
 async fn a_failed_turn_leaves_the_framework_usable() {
     let plugin = Fake::new().on::<RunModel>(|call| {
-        if call.args.prompt.text() == "hi" { panic!("bad day") } else { some("fine") }
+        if call.args.prompt.text() == "hi" {
+            panic!("bad day")
+        } else {
+            some("fine")
+        }
     });
     let framework = framework([plugin]);
     failing_turn(&framework).await;
-    let good = framework.process_inbound(hi().with("content", "more"), TurnOptions::default()).await;
+    let good = framework
+        .process_inbound(hi().with("content", "more"), TurnOptions::default())
+        .await;
     assert_eq!(good.unwrap().model_output, "fine");
 }
 
@@ -101,29 +128,53 @@ async fn an_observer_can_send_the_failure_through_dispatch_outbound() {
     struct Telling(FrameworkRef);
     #[hooks(crate = bub_kernel)]
     impl Telling {
-        async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) -> Result<()> {
-            let (Some(framework), Some(message)) = (self.0.get(), message) else { return Ok(()) };
+        async fn on_error(
+            &self,
+            stage: &str,
+            error: &Error,
+            message: Option<&Envelope>,
+        ) -> Result<()> {
+            let (Some(framework), Some(message)) = (self.0.get(), message) else {
+                return Ok(());
+            };
             let told = Envelope::text(format!("An error occurred at stage '{stage}': {error}"))
                 .with("kind", "error")
-                .with("chat_id", message.chat_id().unwrap_or_default().into_owned());
+                .with(
+                    "chat_id",
+                    message.chat_id().unwrap_or_default().into_owned(),
+                );
             let args = args::DispatchOutbound { message: &told };
-            framework.hooks().call_many::<DispatchOutbound>(args).await.map(|_| ())
+            framework
+                .hooks()
+                .call_many::<DispatchOutbound>(args)
+                .await
+                .map(|_| ())
         }
     }
     let trace = Trace::default();
     let sent = trace.clone();
     let sending = Fake::new().on_async::<DispatchOutbound>(move |call| {
         let message = call.args.message;
-        sent.note(format!("{} {} {}", message.kind(), message.chat_id().unwrap(), message.content()));
+        sent.note(format!(
+            "{} {} {}",
+            message.kind(),
+            message.chat_id().unwrap(),
+            message.content()
+        ));
         some(true)
     });
     let framework = Framework::builder()
-        .plugin_with("telling", |context| Ok::<_, Error>(Telling(context.framework.clone())))
+        .plugin_with("telling", |context| {
+            Ok::<_, Error>(Telling(context.framework.clone()))
+        })
         .plugin("sending", sending)
         .plugin("failing", Fake::new().on::<RunModel>(|_| fail("boom")))
         .build();
     failing_turn(&framework).await;
-    assert_eq!(trace.lines(), ["error room An error occurred at stage 'turn': boom"]);
+    assert_eq!(
+        trace.lines(),
+        ["error room An error occurred at stage 'turn': boom"]
+    );
 }
 
 struct Waiting<P>(std::time::Duration, std::marker::PhantomData<P>);
@@ -140,8 +191,8 @@ impl<P: HookPoint<Output = T>, T: From<String> + Send + 'static> AsyncHook<P> fo
 fn waiting<P: HookPoint<Output = T>, T: From<String> + Send + 'static>(
     time: std::time::Duration,
 ) -> Framework {
-    let plugin =
-        Fake::new().adding(move |hooks| hooks.add_async::<P>(Waiting(time, std::marker::PhantomData)));
+    let plugin = Fake::new()
+        .adding(move |hooks| hooks.add_async::<P>(Waiting(time, std::marker::PhantomData)));
     framework([plugin])
 }
 
@@ -158,6 +209,8 @@ async fn a_hook_that_hangs_ends_the_turn_in_time() {
 // A model may take as long as it needs.
 #[tokio::test(start_paused = true)]
 async fn a_model_has_no_time_limit() {
-    let result = turn(&waiting::<RunModel, _>(HOOK_TIME_LIMIT * 100)).await.unwrap();
+    let result = turn(&waiting::<RunModel, _>(HOOK_TIME_LIMIT * 100))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "done");
 }

@@ -5,7 +5,8 @@ use bub_kernel::{
     hooks::{
         HookPoint,
         point::{
-            BuildPrompt, DispatchOutbound, LoadState, RenderOutbound, ResolveSession, RunModel, SaveState,
+            BuildPrompt, DispatchOutbound, LoadState, RenderOutbound, ResolveSession, RunModel,
+            SaveState,
         },
     },
 };
@@ -39,7 +40,12 @@ fn silent(name: &'static str, trace: &Trace) -> Fake {
 #[tokio::test]
 async fn stages_run_in_the_order_of_the_seed_and_plugins_latest_first() {
     let trace = Trace::default();
-    turn(&framework([silent("early", &trace), silent("late", &trace)])).await.unwrap();
+    turn(&framework([
+        silent("early", &trace),
+        silent("late", &trace),
+    ]))
+    .await
+    .unwrap();
     assert_eq!(
         trace.lines(),
         [
@@ -80,11 +86,18 @@ async fn the_result_of_a_turn_holds_session_prompt_output_outbounds_and_state() 
         })
         .on_async::<RunModel>(|_| some("answer"))
         .on::<RenderOutbound>(|_| Ok(Some(vec![Envelope::text("one"), Envelope::text("two")])));
-    let result = framework([plugin]).process_inbound(hi(), TurnOptions::default()).await.unwrap();
+    let result = framework([plugin])
+        .process_inbound(hi(), TurnOptions::default())
+        .await
+        .unwrap();
     assert_eq!(result.session_id, "s1");
     assert_eq!(result.prompt, Prompt::from("question"));
     assert_eq!(result.model_output, "answer");
-    let contents: Vec<_> = result.outbounds.iter().map(|outbound| outbound.content().into_owned()).collect();
+    let contents: Vec<_> = result
+        .outbounds
+        .iter()
+        .map(|outbound| outbound.content().into_owned())
+        .collect();
     assert_eq!(contents, ["one", "two"]);
     assert_eq!(result.state.get("asked"), Some(true.into()));
 }
@@ -96,22 +109,42 @@ async fn every_stage_is_given_what_the_table_says() {
     let (a, b, c, d) = (trace.clone(), trace.clone(), trace.clone(), trace.clone());
     let plugin = Fake::new()
         .on::<LoadState>(move |call| {
-            a.note(format!("{} {}", call.args.session_id, call.args.message.content()));
+            a.note(format!(
+                "{} {}",
+                call.args.session_id,
+                call.args.message.content()
+            ));
             none()
         })
         .on::<RunModel>(move |call| {
-            b.note(format!("{} {}", call.args.session_id, call.args.prompt.text()));
+            b.note(format!(
+                "{} {}",
+                call.args.session_id,
+                call.args.prompt.text()
+            ));
             some("out")
         })
         .on::<SaveState>(move |call| {
             let args = call.args;
-            c.note(format!("{} {} {}", args.session_id, args.message.content(), args.model_output));
+            c.note(format!(
+                "{} {} {}",
+                args.session_id,
+                args.message.content(),
+                args.model_output
+            ));
             none()
         })
         .on::<RenderOutbound>(move |call| {
-            d.note(format!("{} {}", call.args.message.content(), call.args.model_output));
+            d.note(format!(
+                "{} {}",
+                call.args.message.content(),
+                call.args.model_output
+            ));
             none()
         });
     turn(&framework([plugin])).await.unwrap();
-    assert_eq!(trace.lines(), ["cli:room hi", "cli:room hi", "cli:room hi out", "hi out"]);
+    assert_eq!(
+        trace.lines(),
+        ["cli:room hi", "cli:room hi", "cli:room hi out", "hi out"]
+    );
 }

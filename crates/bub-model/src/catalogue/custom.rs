@@ -46,19 +46,35 @@ pub(super) fn apply(
     let Some(fields) = fields.as_object() else {
         return Err(place.wrong(None, kind_of(fields).to_owned(), "a map with a `base_url`"));
     };
-    if let Some(unknown) = fields.keys().find(|field| !FIELDS.contains(&field.as_str())) {
+    if let Some(unknown) = fields
+        .keys()
+        .find(|field| !FIELDS.contains(&field.as_str()))
+    {
         let hint = bub_settings::closest(unknown, FIELDS.into_iter());
-        let hint = hint.map(|field| format!(", did you mean `{field}`?")).unwrap_or_default();
-        return Err(place.wrong(Some(unknown), format!("no field of a provider{hint}"), &FIELDS.join(", ")));
+        let hint = hint
+            .map(|field| format!(", did you mean `{field}`?"))
+            .unwrap_or_default();
+        return Err(place.wrong(
+            Some(unknown),
+            format!("no field of a provider{hint}"),
+            &FIELDS.join(", "),
+        ));
     }
-    let known = catalogue.providers.iter().position(|provider| provider.name == normal_name);
+    let known = catalogue
+        .providers
+        .iter()
+        .position(|provider| provider.name == normal_name);
     let mut provider = match known {
         Some(index) => catalogue.providers.remove(index),
         None => added(&normal_name),
     };
     change(&mut provider, &place, fields)?;
     if known.is_none() && provider.base_url.is_none() && !fields.contains_key("base_variable") {
-        return Err(place.wrong(None, "a new provider without `base_url`".to_owned(), base_url::EXPECTED));
+        return Err(place.wrong(
+            None,
+            "a new provider without `base_url`".to_owned(),
+            base_url::EXPECTED,
+        ));
     }
     provider.origin = Some(place.origin(None));
     // A name of the user's own is not an alias of somebody else any more.
@@ -101,7 +117,8 @@ fn change(
                 let names = Wire::ALL.map(Wire::name).join(", ");
                 let wire = Wire::from_name(text()?);
                 provider.home_wire = None;
-                provider.wire = wire.ok_or_else(|| place.bad(field, value, &format!("one of {names}")))?;
+                provider.wire =
+                    wire.ok_or_else(|| place.bad(field, value, &format!("one of {names}")))?;
             }
             "key_variable" => provider.key_variables = place.texts(field, value)?,
             "base_variable" => text()?.clone_into(&mut provider.base_variable),
@@ -116,7 +133,9 @@ fn change(
     }
     // Said explicitly it beats what the address suggests, whichever comes first in the file.
     if let Some(value) = fields.get("needs_key").filter(|value| !value.is_null()) {
-        provider.needs_key = value.as_bool().ok_or_else(|| place.bad("needs_key", value, "true or false"))?;
+        provider.needs_key = value
+            .as_bool()
+            .ok_or_else(|| place.bad("needs_key", value, "true or false"))?;
     }
     Ok(())
 }
@@ -137,14 +156,23 @@ impl Place<'_> {
         let own = format!("providers.{}", self.name);
         let exact = field.and_then(|field| self.settings.origin(&format!("{own}.{field}")));
         let origin = exact.or_else(|| self.settings.origin(&own));
-        origin.or_else(|| self.settings.origin("providers")).unwrap_or(Origin::Default)
+        origin
+            .or_else(|| self.settings.origin("providers"))
+            .unwrap_or(Origin::Default)
     }
 
     fn wrong(&self, field: Option<&str>, found: String, expected: &str) -> SettingsError {
         let name = self.name;
-        let key =
-            field.map_or_else(|| format!("providers.{name}"), |field| format!("providers.{name}.{field}"));
-        SettingsError::Invalid { origin: self.origin(field), key, found, expected: expected.to_owned() }
+        let key = field.map_or_else(
+            || format!("providers.{name}"),
+            |field| format!("providers.{name}.{field}"),
+        );
+        SettingsError::Invalid {
+            origin: self.origin(field),
+            key,
+            found,
+            expected: expected.to_owned(),
+        }
     }
 
     /// A value of the wrong kind. Texts are shown, except where they may hold secrets: headers, and what is in an address
@@ -163,15 +191,19 @@ impl Place<'_> {
     }
 
     fn text<'v>(&self, field: &str, value: &'v Value) -> Result<&'v str, SettingsError> {
-        let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
+        let text = value
+            .as_str()
+            .map(str::trim)
+            .filter(|text| !text.is_empty());
         text.ok_or_else(|| self.bad(field, value, "text"))
     }
 
     fn texts(&self, field: &str, value: &Value) -> Result<Vec<String>, SettingsError> {
         match value {
-            Value::Array(items) => {
-                items.iter().map(|item| self.text(field, item).map(str::to_owned)).collect()
-            }
+            Value::Array(items) => items
+                .iter()
+                .map(|item| self.text(field, item).map(str::to_owned))
+                .collect(),
             value => Ok(vec![self.text(field, value)?.to_owned()]),
         }
     }
@@ -179,14 +211,20 @@ impl Place<'_> {
     fn header(&self, field: &str, name: &str) -> Result<String, SettingsError> {
         let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || !name.bytes().all(valid) {
-            return Err(self.wrong(Some(field), format!("`{name}`"), "the name of an HTTP header"));
+            return Err(self.wrong(
+                Some(field),
+                format!("`{name}`"),
+                "the name of an HTTP header",
+            ));
         }
         Ok(name.to_ascii_lowercase())
     }
 
     fn headers(&self, field: &str, value: &Value) -> Result<Vec<(String, String)>, SettingsError> {
         let expected = "a map of header to text";
-        let map = value.as_object().ok_or_else(|| self.bad(field, value, expected))?;
+        let map = value
+            .as_object()
+            .ok_or_else(|| self.bad(field, value, expected))?;
         let pairs = map.iter().map(|(name, value)| {
             let text = match value {
                 Value::String(text) => text.clone(),
@@ -220,12 +258,16 @@ impl Place<'_> {
     fn windows(&self, field: &str, value: &Value) -> Result<Vec<(String, u64)>, SettingsError> {
         let expected = "a number of tokens, or a map of model prefix to number";
         let tokens = |value: &Value| {
-            value.as_u64().filter(|tokens| *tokens > 0).ok_or_else(|| self.bad(field, value, expected))
+            value
+                .as_u64()
+                .filter(|tokens| *tokens > 0)
+                .ok_or_else(|| self.bad(field, value, expected))
         };
         match value {
-            Value::Object(map) => {
-                map.iter().map(|(prefix, value)| Ok((prefix.clone(), tokens(value)?))).collect()
-            }
+            Value::Object(map) => map
+                .iter()
+                .map(|(prefix, value)| Ok((prefix.clone(), tokens(value)?)))
+                .collect(),
             value => Ok(vec![(String::new(), tokens(value)?)]),
         }
     }
@@ -237,18 +279,33 @@ impl Place<'_> {
         };
         let map = value.as_object().ok_or_else(|| bad(value))?;
         if map.contains_key("input") {
-            return Ok(vec![(String::new(), price(value).ok_or_else(|| bad(value))?)]);
+            return Ok(vec![(
+                String::new(),
+                price(value).ok_or_else(|| bad(value))?,
+            )]);
         }
-        let pairs = map.iter().map(|(prefix, own)| Ok((prefix.clone(), price(own).ok_or_else(|| bad(own))?)));
+        let pairs = map
+            .iter()
+            .map(|(prefix, own)| Ok((prefix.clone(), price(own).ok_or_else(|| bad(own))?)));
         pairs.collect()
     }
 
     /// What the table says about the provider, with the user's entries on top.
     fn quirks(&self, field: &str, value: &Value, provider: &str) -> Result<Quirks, SettingsError> {
-        let own = value.as_object().ok_or_else(|| self.bad(field, value, "a map of quirks"))?;
-        let row = ROWS.iter().find(|row| row.name == provider).unwrap_or(&EMPTY);
-        quirks(row, own)
-            .map_err(|error| self.wrong(Some(field), format!("not understood ({error})"), "a map of quirks"))
+        let own = value
+            .as_object()
+            .ok_or_else(|| self.bad(field, value, "a map of quirks"))?;
+        let row = ROWS
+            .iter()
+            .find(|row| row.name == provider)
+            .unwrap_or(&EMPTY);
+        quirks(row, own).map_err(|error| {
+            self.wrong(
+                Some(field),
+                format!("not understood ({error})"),
+                "a map of quirks",
+            )
+        })
     }
 }
 
@@ -257,7 +314,10 @@ fn price(value: &Value) -> Option<Price> {
     let map = value.as_object()?;
     let known = ["input", "cached", "cache_write", "output"];
     let number = |name: &str| match map.get(name) {
-        Some(value) => value.as_f64().filter(|price| price.is_finite() && *price >= 0.0).map(Some),
+        Some(value) => value
+            .as_f64()
+            .filter(|price| price.is_finite() && *price >= 0.0)
+            .map(Some),
         None => Some(None),
     };
     let input = number("input")??;
@@ -267,7 +327,9 @@ fn price(value: &Value) -> Option<Price> {
         cache_write: number("cache_write")?.unwrap_or(input),
         output: number("output")??,
     };
-    map.keys().all(|key| known.contains(&key.as_str())).then_some(price)
+    map.keys()
+        .all(|key| known.contains(&key.as_str()))
+        .then_some(price)
 }
 
 fn kind_of(value: &Value) -> &'static str {

@@ -20,13 +20,24 @@ pub struct Price {
 
 impl Price {
     /// For what costs nothing, such as a server on the own computer.
-    pub const FREE: Self = Self { input: 0.0, cached: 0.0, cache_write: 0.0, output: 0.0 };
+    pub const FREE: Self = Self {
+        input: 0.0,
+        cached: 0.0,
+        cache_write: 0.0,
+        output: 0.0,
+    };
 }
 
 /// The price of a model, if it is known.
 pub(crate) fn known(model: &ModelId) -> Option<Price> {
     // Routers put the maker in front: `anthropic/claude-…`. Some write `5.5`, others `5-5`.
-    let name = model.model().rsplit('/').next().unwrap_or_default().to_ascii_lowercase().replace('.', "-");
+    let name = model
+        .model()
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase()
+        .replace('.', "-");
     if name.ends_with(":free") {
         return Some(Price::FREE);
     }
@@ -34,18 +45,27 @@ pub(crate) fn known(model: &ModelId) -> Option<Price> {
     let is_it = |row: &&(&str, _)| [&name, &own].iter().any(|name| is_version_of(name, row.0));
     let (_, [input, cached, cache_write, output]) =
         *PRICES.iter().filter(is_it).max_by_key(|row| row.0.len())?;
-    Some(Price { input, cached, cache_write, output })
+    Some(Price {
+        input,
+        cached,
+        cache_write,
+        output,
+    })
 }
 
 /// Whether a name is that of a model or of a dated or otherwise marked version of it.
 fn is_version_of(name: &str, model: &str) -> bool {
-    let Some(rest) = name.strip_prefix(model) else { return false };
+    let Some(rest) = name.strip_prefix(model) else {
+        return false;
+    };
     let mut parts = rest.split('-');
     let is_mark = |part: &str| matches!(part, "latest" | "preview");
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     // The first number is a date: `gpt-5-5` is no version of `gpt-5`.
     parts.next() == Some("")
-        && parts.next().is_none_or(|part| is_mark(part) || (part.len() >= 4 && is_number(part)))
+        && parts
+            .next()
+            .is_none_or(|part| is_mark(part) || (part.len() >= 4 && is_number(part)))
         && parts.all(|part| is_mark(part) || is_number(part))
 }
 

@@ -68,12 +68,26 @@ pub(super) const EMPTY: Row = Row {
 /// Most servers know only the older name of the limit.
 const MAX_TOKENS: &str = r#"{"max_tokens_field": "max_tokens"}"#;
 
-const fn row(name: &'static str, base_url: &'static str, key_variables: &'static [&'static str]) -> Row {
-    Row { name, base_url, key_variables, quirks: MAX_TOKENS, ..EMPTY }
+const fn row(
+    name: &'static str,
+    base_url: &'static str,
+    key_variables: &'static [&'static str],
+) -> Row {
+    Row {
+        name,
+        base_url,
+        key_variables,
+        quirks: MAX_TOKENS,
+        ..EMPTY
+    }
 }
 
 const fn local(name: &'static str, base_url: &'static str) -> Row {
-    Row { base_path: "/v1", local: true, ..row(name, base_url, &[]) }
+    Row {
+        base_path: "/v1",
+        local: true,
+        ..row(name, base_url, &[])
+    }
 }
 
 /// The builtin providers. Their order is the order in which a key decides about the model when none
@@ -83,7 +97,11 @@ pub static ROWS: &[Row] = &[
         key_prefix: "sk-or-",
         default_model: "openrouter/free",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "reasoning_object"}"#,
-        ..row("openrouter", "https://openrouter.ai/api/v1", &["OPENROUTER_API_KEY"])
+        ..row(
+            "openrouter",
+            "https://openrouter.ai/api/v1",
+            &["OPENROUTER_API_KEY"],
+        )
     },
     Row {
         aliases: &["claude"],
@@ -92,7 +110,11 @@ pub static ROWS: &[Row] = &[
         key_prefix: "sk-ant-",
         default_model: "claude-sonnet-5-5",
         quirks: "",
-        ..row("anthropic", "https://api.anthropic.com", &["ANTHROPIC_API_KEY"])
+        ..row(
+            "anthropic",
+            "https://api.anthropic.com",
+            &["ANTHROPIC_API_KEY"],
+        )
     },
     Row {
         base_variable: "OPENAI_BASE_URL",
@@ -121,7 +143,11 @@ pub static ROWS: &[Row] = &[
     Row {
         default_model: "deepseek-flash",
         quirks: r#"{"max_tokens_field": "max_tokens", "replay_reasoning": true}"#,
-        ..row("deepseek", "https://api.deepseek.com", &["DEEPSEEK_API_KEY"])
+        ..row(
+            "deepseek",
+            "https://api.deepseek.com",
+            &["DEEPSEEK_API_KEY"],
+        )
     },
     Row {
         aliases: &["grok"],
@@ -145,7 +171,11 @@ pub static ROWS: &[Row] = &[
     Row {
         default_model: "kimi-k2.6",
         quirks: r#"{"max_tokens_field": "max_tokens", "effort": "omit", "replay_reasoning": true}"#,
-        ..row("moonshot", "https://api.moonshot.ai/v1", &["MOONSHOT_API_KEY"])
+        ..row(
+            "moonshot",
+            "https://api.moonshot.ai/v1",
+            &["MOONSHOT_API_KEY"],
+        )
     },
     Row {
         aliases: &["z_ai", "glm"],
@@ -157,25 +187,55 @@ pub static ROWS: &[Row] = &[
     Row {
         aliases: &["qwen"],
         default_model: "qwen-plus",
-        ..row("dashscope", "https://dashscope.aliyuncs.com/compatible-mode/v1", &["DASHSCOPE_API_KEY"])
+        ..row(
+            "dashscope",
+            "https://dashscope.aliyuncs.com/compatible-mode/v1",
+            &["DASHSCOPE_API_KEY"],
+        )
     },
-    Row { default_model: "MiniMax-M3", ..row("minimax", "https://api.minimax.io/v1", &["MINIMAX_API_KEY"]) },
+    Row {
+        default_model: "MiniMax-M3",
+        ..row("minimax", "https://api.minimax.io/v1", &["MINIMAX_API_KEY"])
+    },
     Row {
         key_prefix: "csk-",
         default_model: "gpt-oss-120b",
         quirks: "",
-        ..row("cerebras", "https://api.cerebras.ai/v1", &["CEREBRAS_API_KEY"])
+        ..row(
+            "cerebras",
+            "https://api.cerebras.ai/v1",
+            &["CEREBRAS_API_KEY"],
+        )
     },
-    Row { aliases: &["togetherai"], ..row("together", "https://api.together.xyz/v1", &["TOGETHER_API_KEY"]) },
+    Row {
+        aliases: &["togetherai"],
+        ..row(
+            "together",
+            "https://api.together.xyz/v1",
+            &["TOGETHER_API_KEY"],
+        )
+    },
     Row {
         key_prefix: "fw_",
-        ..row("fireworks", "https://api.fireworks.ai/inference/v1", &["FIREWORKS_API_KEY"])
+        ..row(
+            "fireworks",
+            "https://api.fireworks.ai/inference/v1",
+            &["FIREWORKS_API_KEY"],
+        )
     },
-    row("deepinfra", "https://api.deepinfra.com/v1/openai", &["DEEPINFRA_API_KEY"]),
+    row(
+        "deepinfra",
+        "https://api.deepinfra.com/v1/openai",
+        &["DEEPINFRA_API_KEY"],
+    ),
     Row {
         base_variable: "PERPLEXITY_BASE_URL",
         key_prefix: "pplx-",
-        ..row("perplexity", "https://api.perplexity.ai", &["PERPLEXITY_API_KEY"])
+        ..row(
+            "perplexity",
+            "https://api.perplexity.ai",
+            &["PERPLEXITY_API_KEY"],
+        )
     },
     Row {
         aliases: &["azureopenai", "azure_openai"],
@@ -188,20 +248,56 @@ pub static ROWS: &[Row] = &[
     // People have this variable for other reasons, so it never decides about the model.
     Row {
         base_variable: "GITHUB_MODELS_API_BASE",
-        ..row("github", "https://models.github.ai/inference", &["GITHUB_TOKEN"])
+        ..row(
+            "github",
+            "https://models.github.ai/inference",
+            &["GITHUB_TOKEN"],
+        )
     },
-    row("huggingface", "https://router.huggingface.co/v1", &["HF_TOKEN"]),
-    row("nebius", "https://api.studio.nebius.ai/v1", &["NEBIUS_API_KEY"]),
-    row("sambanova", "https://api.sambanova.ai/v1", &["SAMBANOVA_API_KEY"]),
+    row(
+        "huggingface",
+        "https://router.huggingface.co/v1",
+        &["HF_TOKEN"],
+    ),
+    row(
+        "nebius",
+        "https://api.studio.nebius.ai/v1",
+        &["NEBIUS_API_KEY"],
+    ),
+    row(
+        "sambanova",
+        "https://api.sambanova.ai/v1",
+        &["SAMBANOVA_API_KEY"],
+    ),
     Row {
         base_path: "/compatibility/v1",
         base_variable: "COHERE_BASE_URL",
-        ..row("cohere", "https://api.cohere.ai/compatibility/v1", &["COHERE_API_KEY", "CO_API_KEY"])
+        ..row(
+            "cohere",
+            "https://api.cohere.ai/compatibility/v1",
+            &["COHERE_API_KEY", "CO_API_KEY"],
+        )
     },
-    row("llama", "https://api.llama.com/compat/v1", &["LLAMA_API_KEY"]),
-    row("inception", "https://api.inceptionlabs.ai/v1", &["INCEPTION_API_KEY"]),
-    row("requesty", "https://router.requesty.ai/v1", &["REQUESTY_API_KEY"]),
-    row("telnyx", "https://api.telnyx.com/v2/ai", &["TELNYX_API_KEY"]),
+    row(
+        "llama",
+        "https://api.llama.com/compat/v1",
+        &["LLAMA_API_KEY"],
+    ),
+    row(
+        "inception",
+        "https://api.inceptionlabs.ai/v1",
+        &["INCEPTION_API_KEY"],
+    ),
+    row(
+        "requesty",
+        "https://router.requesty.ai/v1",
+        &["REQUESTY_API_KEY"],
+    ),
+    row(
+        "telnyx",
+        "https://api.telnyx.com/v2/ai",
+        &["TELNYX_API_KEY"],
+    ),
     row("qiniu", "https://api.qnaigc.com/v1", &["QINIU_API_KEY"]),
     Row {
         key_header: "x-portkey-api-key",
@@ -209,14 +305,25 @@ pub static ROWS: &[Row] = &[
     },
     row("gmi", "https://api.gmi-serving.com/v1", &["GMI_API_KEY"]),
     row("edenai", "https://api.edenai.run/v3", &["EDENAI_API_KEY"]),
-    row("atlascloud", "https://api.atlascloud.ai/v1", &["ATLASCLOUD_API_KEY"]),
-    row("neosantara", "https://api.neosantara.xyz/v1", &["NEOSANTARA_API_KEY"]),
+    row(
+        "atlascloud",
+        "https://api.atlascloud.ai/v1",
+        &["ATLASCLOUD_API_KEY"],
+    ),
+    row(
+        "neosantara",
+        "https://api.neosantara.xyz/v1",
+        &["NEOSANTARA_API_KEY"],
+    ),
     Row {
         base_path: "/serving-endpoints",
         base_variable: "DATABRICKS_HOST",
         ..row("databricks", "", &["DATABRICKS_TOKEN"])
     },
-    Row { base_variable: "OLLAMA_HOST", ..local("ollama", "http://127.0.0.1:11434/v1") },
+    Row {
+        base_variable: "OLLAMA_HOST",
+        ..local("ollama", "http://127.0.0.1:11434/v1")
+    },
     Row {
         aliases: &["lm_studio"],
         base_variable: "LM_STUDIO_API_BASE",
@@ -228,5 +335,8 @@ pub static ROWS: &[Row] = &[
         quirks: r#"{"max_tokens_field": "max_tokens", "streaming": false, "stream_options": false}"#,
         ..local("llamafile", "http://127.0.0.1:8080/v1")
     },
-    Row { key_variables: &["VLLM_API_KEY"], ..local("vllm", "http://127.0.0.1:8000/v1") },
+    Row {
+        key_variables: &["VLLM_API_KEY"],
+        ..local("vllm", "http://127.0.0.1:8000/v1")
+    },
 ];

@@ -6,9 +6,17 @@
 /// The window of a model in tokens, if it is known.
 pub(crate) fn known(model: &str) -> Option<u64> {
     // Routers put the maker in front: `anthropic/claude-…`. Some write `5.5`, others `5-5`.
-    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase().replace('.', "-");
-    let fits = WINDOWS.iter().filter(|(prefix, _)| name.starts_with(prefix));
-    fits.max_by_key(|(prefix, _)| prefix.len()).map(|(_, window)| *window)
+    let name = model
+        .rsplit('/')
+        .next()
+        .unwrap_or(model)
+        .to_ascii_lowercase()
+        .replace('.', "-");
+    let fits = WINDOWS
+        .iter()
+        .filter(|(prefix, _)| name.starts_with(prefix));
+    fits.max_by_key(|(prefix, _)| prefix.len())
+        .map(|(_, window)| *window)
 }
 
 /// The longest prefix decides. Written with `-` for `.`.

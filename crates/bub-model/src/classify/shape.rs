@@ -34,7 +34,9 @@ impl Shape {
         let mut shape = Self::default();
         shape.read_text(&text, DEPTH);
         if shape.text.len() > TEXT_LIMIT {
-            shape.text.truncate(shape.text.floor_char_boundary(TEXT_LIMIT));
+            shape
+                .text
+                .truncate(shape.text.floor_char_boundary(TEXT_LIMIT));
         }
         if shape.retry_after.is_none() && !shape.html {
             shape.retry_after = wait_in_text(&shape.text);
@@ -45,7 +47,10 @@ impl Shape {
     /// The code to show: the first that is more than the repeated status.
     pub(super) fn shown_code(&self, status: Option<u16>) -> Option<String> {
         let repeated = status.map(|status| status.to_string());
-        self.codes.iter().find(|code| Some(*code) != repeated.as_ref()).cloned()
+        self.codes
+            .iter()
+            .find(|code| Some(*code) != repeated.as_ref())
+            .cloned()
     }
 
     fn read_text(&mut self, text: &str, depth: usize) {
@@ -60,10 +65,15 @@ impl Shape {
     }
 
     fn read_value(&mut self, value: &Value, depth: usize) {
-        let Some(depth) = depth.checked_sub(1) else { return };
+        let Some(depth) = depth.checked_sub(1) else {
+            return;
+        };
         match value {
             Value::String(text) => self.read_nested(text, depth),
-            Value::Array(list) => list.iter().take(1).for_each(|first| self.read_value(first, depth)),
+            Value::Array(list) => list
+                .iter()
+                .take(1)
+                .for_each(|first| self.read_value(first, depth)),
             Value::Object(_) => {
                 // The innermost error knows best, so it is read first.
                 for inner in ["response", "error", "errors", "detail"] {
@@ -98,11 +108,22 @@ impl Shape {
         if let Some(raw) = error.pointer("/metadata/raw") {
             self.read_value(raw, depth);
         }
-        for detail in error.get("details").and_then(Value::as_array).into_iter().flatten() {
+        for detail in error
+            .get("details")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
             self.add_code(detail.get("reason"));
             let delay = detail.get("retryDelay").and_then(Value::as_str);
-            self.retry_after = self.retry_after.or_else(|| wait_in_text(&format!("retry in {}", delay?)));
-            let quotas = detail.get("violations").and_then(Value::as_array).into_iter().flatten();
+            self.retry_after = self
+                .retry_after
+                .or_else(|| wait_in_text(&format!("retry in {}", delay?)));
+            let quotas = detail
+                .get("violations")
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
             for quota in quotas.filter_map(|violation| violation.get("quotaId")?.as_str()) {
                 if quota.contains("PerDay") {
                     self.codes.insert(0, "quota_exceeded".to_owned());
@@ -116,9 +137,20 @@ impl Shape {
         for key in ["code", "type", "status", "reason", "error_type", "__type"] {
             self.add_code(error.get(key));
         }
-        for key in ["status_code", "code", "status", "http_code", "raw_status_code"] {
-            let number = error.get(key).and_then(Value::as_u64).and_then(|number| u16::try_from(number).ok());
-            self.status = self.status.or(number.filter(|number| (300..600).contains(number)));
+        for key in [
+            "status_code",
+            "code",
+            "status",
+            "http_code",
+            "raw_status_code",
+        ] {
+            let number = error
+                .get(key)
+                .and_then(Value::as_u64)
+                .and_then(|number| u16::try_from(number).ok());
+            self.status = self
+                .status
+                .or(number.filter(|number| (300..600).contains(number)));
         }
         if let Some(seconds) = error.get("resets_in_seconds").and_then(Value::as_u64) {
             self.retry_after = self.retry_after.or(Some(Duration::from_secs(seconds)));
@@ -126,16 +158,30 @@ impl Shape {
         if !self.text.is_empty() {
             return;
         }
-        let keys = ["message", "msg", "detail", "error_description", "error_message", "title"];
+        let keys = [
+            "message",
+            "msg",
+            "detail",
+            "error_description",
+            "error_message",
+            "title",
+        ];
         if let Some(text) = keys.iter().find_map(|key| error.get(key)?.as_str()) {
             self.read_nested(text, depth);
         }
     }
 
     fn add_code(&mut self, code: Option<&Value>) {
-        let Some(code) = code.and_then(Value::as_str) else { return };
+        let Some(code) = code.and_then(Value::as_str) else {
+            return;
+        };
         // A type may be a path ("…#ThrottlingException") or use dashes.
-        let code = code.rsplit(['#', '/']).next().unwrap_or(code).to_ascii_lowercase().replace('-', "_");
+        let code = code
+            .rsplit(['#', '/'])
+            .next()
+            .unwrap_or(code)
+            .to_ascii_lowercase()
+            .replace('-', "_");
         let vague = matches!(code.as_str(), "" | "error" | "response.failed" | "response");
         if !vague && code.len() <= 80 && !self.codes.contains(&code) {
             self.codes.push(code);

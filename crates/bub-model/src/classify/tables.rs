@@ -90,13 +90,15 @@ pub(super) fn any_matches(phrases: &[Phrase], text: &str) -> bool {
 
 fn matches(phrase: Phrase, text: &str) -> bool {
     let mut rest = text;
-    phrase.iter().all(|fragment| match rest.split_once(fragment) {
-        Some((_, after)) => {
-            rest = after;
-            true
-        }
-        None => false,
-    })
+    phrase
+        .iter()
+        .all(|fragment| match rest.split_once(fragment) {
+            Some((_, after)) => {
+                rest = after;
+                true
+            }
+            None => false,
+        })
 }
 
 /// The conversation does not fit into the model.
@@ -138,8 +140,11 @@ pub(super) const OVERFLOW_TEXTS: &[Phrase] = &[
 ];
 
 /// One request is larger than what a whole period allows.
-pub(super) const TOO_LARGE_FOR_RATE_TEXTS: &[Phrase] =
-    &[&["request too large", "limit", "requested"], &["request too large for"], &["request body too large"]];
+pub(super) const TOO_LARGE_FOR_RATE_TEXTS: &[Phrase] = &[
+    &["request too large", "limit", "requested"],
+    &["request too large for"],
+    &["request body too large"],
+];
 
 /// A limit over time, however it is counted.
 pub(super) const RATE_TEXTS: &[Phrase] = &[

@@ -13,20 +13,52 @@ const ROWS: &[Row] = &[
         r#"{"error":{"code":"429","message":"Requests have exceeded token rate limit of your pricing tier."}}"#,
         Retry,
     ),
-    Row(Some(400), r#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#, ShrinkContext),
-    Row(Some(400), r#"{"error":{"message":"token rate limit exceeded"}}"#, Retry),
-    Row(None, r#"{"error":{"message":"exceeded token rate limit"}}"#, Retry),
+    Row(
+        Some(400),
+        r#"{"error":{"message":"exceed context limit: 199000 + 16384 > 200000"}}"#,
+        ShrinkContext,
+    ),
+    Row(
+        Some(400),
+        r#"{"error":{"message":"token rate limit exceeded"}}"#,
+        Retry,
+    ),
+    Row(
+        None,
+        r#"{"error":{"message":"exceeded token rate limit"}}"#,
+        Retry,
+    ),
     // Pages of proxies.
     Row(
         Some(413),
         "<html>\r\n<head><title>413 Request Entity Too Large</title></head></html>",
         ShrinkContext,
     ),
-    Row(Some(502), "<html><head><title>502 Bad Gateway</title></head></html>", Retry),
-    Row(Some(520), "<!DOCTYPE html><title>Web server is returning an unknown error</title>", Retry),
-    Row(Some(403), "<!doctype html><title>Attention Required!</title>", NextModel),
-    Row(Some(404), "<html><title>404 Not Found</title></html>", NextModel),
-    Row(Some(503), "upstream connect error or disconnect/reset before headers", Retry),
+    Row(
+        Some(502),
+        "<html><head><title>502 Bad Gateway</title></head></html>",
+        Retry,
+    ),
+    Row(
+        Some(520),
+        "<!DOCTYPE html><title>Web server is returning an unknown error</title>",
+        Retry,
+    ),
+    Row(
+        Some(403),
+        "<!doctype html><title>Attention Required!</title>",
+        NextModel,
+    ),
+    Row(
+        Some(404),
+        "<html><title>404 Not Found</title></html>",
+        NextModel,
+    ),
+    Row(
+        Some(503),
+        "upstream connect error or disconnect/reset before headers",
+        Retry,
+    ),
     Row(Some(504), "", Retry),
     Row(Some(400), "", GiveUp),
     Row(Some(302), "", NextModel),
@@ -58,8 +90,16 @@ const ROWS: &[Row] = &[
         r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"rate_limit_exceeded","message":"slow"}}}"#,
         Retry,
     ),
-    Row(None, r#"{"type":"error","code":"context_length_exceeded","message":"x"}"#, ShrinkContext),
-    Row(None, r#"{"error":{"message":"x","status_code":401}}"#, Reauthenticate),
+    Row(
+        None,
+        r#"{"type":"error","code":"context_length_exceeded","message":"x"}"#,
+        ShrinkContext,
+    ),
+    Row(
+        None,
+        r#"{"error":{"message":"x","status_code":401}}"#,
+        Reauthenticate,
+    ),
     Row(
         Some(400),
         r#"{"error":{"code":"content_filter","innererror":{"code":"ResponsibleAIPolicyViolation"},"message":"filtered"}}"#,
@@ -70,7 +110,11 @@ const ROWS: &[Row] = &[
         r#"{"__type":"com.amazon.coral#ThrottlingException","message":"Too many tokens, please wait before trying again."}"#,
         Retry,
     ),
-    Row(Some(422), r#"{"detail":[{"type":"missing","msg":"Field required"}]}"#, GiveUp),
+    Row(
+        Some(422),
+        r#"{"detail":[{"type":"missing","msg":"Field required"}]}"#,
+        GiveUp,
+    ),
     Row(Some(401), r#""no""#, Reauthenticate),
     // The account, not the key; the model, not the request.
     Row(
@@ -78,7 +122,11 @@ const ROWS: &[Row] = &[
         r#"{"error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the API."}}"#,
         NextModel,
     ),
-    Row(Some(402), r#"{"error":{"message":"Insufficient Balance"}}"#, NextModel),
+    Row(
+        Some(402),
+        r#"{"error":{"message":"Insufficient Balance"}}"#,
+        NextModel,
+    ),
     Row(
         Some(403),
         r#"{"error":{"message":"Country, region, or territory not supported","code":"unsupported_country_region_territory"}}"#,
@@ -89,9 +137,17 @@ const ROWS: &[Row] = &[
         r#"{"error":{"message":"Resource exhausted","status":"RESOURCE_EXHAUSTED","details":[{"violations":[{"quotaId":"GenerateRequestsPerDayPerProject"}]}]}}"#,
         NextModel,
     ),
-    Row(Some(404), r#"{"error":"model 'llama9' not found, try pulling it first"}"#, NextModel),
+    Row(
+        Some(404),
+        r#"{"error":"model 'llama9' not found, try pulling it first"}"#,
+        NextModel,
+    ),
     // Overflows in the words of other servers.
-    Row(Some(400), r#"{"message":"Requested tokens (5000) exceed context window of 2048"}"#, ShrinkContext),
+    Row(
+        Some(400),
+        r#"{"message":"Requested tokens (5000) exceed context window of 2048"}"#,
+        ShrinkContext,
+    ),
     Row(
         Some(400),
         r#"{"object":"error","message":"Prompt contains 34987 tokens, too large for model with 32768 maximum context length"}"#,
@@ -107,7 +163,11 @@ const ROWS: &[Row] = &[
         r#"{"error":{"code":"tokens_limit_reached","message":"Request body too large. Max size: 8000 tokens."}}"#,
         ShrinkContext,
     ),
-    Row(Some(500), r#"{"error":"the input length exceeds the context length"}"#, ShrinkContext),
+    Row(
+        Some(500),
+        r#"{"error":"the input length exceeds the context length"}"#,
+        ShrinkContext,
+    ),
     // Limits of the answer are not overflows of the conversation.
     Row(
         Some(400),
@@ -144,14 +204,18 @@ fn the_phrases_of_the_original_mean_an_overflow() {
             assert_eq!(error.action, ShrinkContext, "{status:?} {text}");
         }
         let error = classify(Some(401), None, body.as_bytes(), Wire::ChatCompletions);
-        assert_eq!(error.action, Reauthenticate, "the status comes first: {text}");
+        assert_eq!(
+            error.action, Reauthenticate,
+            "the status comes first: {text}"
+        );
     }
 }
 
 #[test]
 fn the_message_is_the_one_that_helps() {
-    let show =
-        |status, body: &str| classify(Some(status), None, body.as_bytes(), Wire::ChatCompletions).to_string();
+    let show = |status, body: &str| {
+        classify(Some(status), None, body.as_bytes(), Wire::ChatCompletions).to_string()
+    };
     assert_eq!(
         show(
             429,
@@ -160,12 +224,18 @@ fn the_message_is_the_one_that_helps() {
         "m is rate-limited upstream (HTTP 429)"
     );
     assert_eq!(
-        show(502, "<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"),
+        show(
+            502,
+            "<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
+        ),
         "a web page instead of an answer: 502 Bad Gateway (HTTP 502)"
     );
     assert_eq!(show(500, "  "), "the server gave no reason (HTTP 500)");
     assert_eq!(
-        show(400, r#"[{"error":{"code":400,"message":"bad\nthing","status":"INVALID_ARGUMENT"}}]"#),
+        show(
+            400,
+            r#"[{"error":{"code":400,"message":"bad\nthing","status":"INVALID_ARGUMENT"}}]"#
+        ),
         "bad thing (HTTP 400, invalid_argument)"
     );
 }
@@ -174,18 +244,33 @@ fn the_message_is_the_one_that_helps() {
 fn waiting_times_come_from_the_header_then_the_body() {
     let body = br#"{"error":{"message":"Please try again in 3s","code":"rate_limit_exceeded"}}"#;
     let wait = |header| classify(Some(429), header, body, Wire::ChatCompletions).retry_after;
-    assert_eq!(wait(Some(Duration::from_secs(9))), Some(Duration::from_secs(9)));
+    assert_eq!(
+        wait(Some(Duration::from_secs(9))),
+        Some(Duration::from_secs(9))
+    );
     assert_eq!(wait(None), Some(Duration::from_secs(3)));
     let google = br#"{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"x","details":[{"retryDelay":"25s"}]}}"#;
     let error = classify(Some(429), None, google, Wire::GenerateContent);
-    assert_eq!((error.action, error.retry_after), (Action::Retry, Some(Duration::from_secs(25))));
+    assert_eq!(
+        (error.action, error.retry_after),
+        (Action::Retry, Some(Duration::from_secs(25)))
+    );
 }
 
 #[test]
 fn bodies_of_any_size_and_depth_are_survived() {
     let deep = "[".repeat(10_000) + &"]".repeat(10_000);
-    let nested = (0..8).fold("x".to_owned(), |inner, _| serde_json::json!({"error": inner}).to_string());
-    for body in [deep.as_bytes(), nested.as_bytes(), &vec![0xff; 100_000], b"{", b"null", b"\"\""] {
+    let nested = (0..8).fold("x".to_owned(), |inner, _| {
+        serde_json::json!({"error": inner}).to_string()
+    });
+    for body in [
+        deep.as_bytes(),
+        nested.as_bytes(),
+        &vec![0xff; 100_000],
+        b"{",
+        b"null",
+        b"\"\"",
+    ] {
         let error = classify(Some(500), None, body, Wire::ChatCompletions);
         assert!(error.message.chars().count() <= 500);
     }

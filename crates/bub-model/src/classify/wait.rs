@@ -3,12 +3,20 @@
 use std::time::Duration;
 
 /// What comes before a waiting time.
-const LEADS: &[&str] = &["try again in ", "retry in ", "retry after ", "try again after ", "wait "];
+const LEADS: &[&str] = &[
+    "try again in ",
+    "retry in ",
+    "retry after ",
+    "try again after ",
+    "wait ",
+];
 
 /// The waiting time that a message names, if it does.
 pub(super) fn wait_in_text(text: &str) -> Option<Duration> {
     let text = text.to_lowercase();
-    LEADS.iter().find_map(|lead| duration(text.split_once(lead)?.1))
+    LEADS
+        .iter()
+        .find_map(|lead| duration(text.split_once(lead)?.1))
 }
 
 /// In seconds.
@@ -18,11 +26,17 @@ const YEAR: f64 = 365.0 * 24.0 * 3600.0;
 fn duration(mut text: &str) -> Option<Duration> {
     let mut total: Option<Duration> = None;
     loop {
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let digits = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
         let (number, rest) = text.split_at_checked(digits)?;
-        let Ok(number) = number.trim_end_matches('.').parse::<f64>() else { return total };
+        let Ok(number) = number.trim_end_matches('.').parse::<f64>() else {
+            return total;
+        };
         let rest = rest.trim_start();
-        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let letters = rest
+            .find(|c: char| !c.is_ascii_alphabetic())
+            .unwrap_or(rest.len());
         let (unit, after) = rest.split_at_checked(letters)?;
         let seconds = match unit {
             "ms" | "milliseconds" => number / 1000.0,
@@ -53,10 +67,17 @@ mod tests {
             ("Please wait 2 minutes", Some(120_000)),
             ("Please try again later.", None),
             ("please wait before trying again", None),
-            ("retry after 99999999999999999999999 hours", Some(31_536_000_000)),
+            (
+                "retry after 99999999999999999999999 hours",
+                Some(31_536_000_000),
+            ),
         ];
         for (text, millis) in cases {
-            assert_eq!(wait_in_text(text), millis.map(Duration::from_millis), "{text}");
+            assert_eq!(
+                wait_in_text(text),
+                millis.map(Duration::from_millis),
+                "{text}"
+            );
         }
     }
 }

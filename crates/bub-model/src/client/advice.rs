@@ -11,8 +11,12 @@ pub(super) fn advise(mut error: ModelError, endpoint: &Endpoint) -> ModelError {
     let (host, provider) = (endpoint.base_url.authority(), endpoint.id.provider());
     let advice = match (error.status, error.action) {
         (_, Action::Reauthenticate) => match &endpoint.key {
-            Some(KeySource::Login(_)) => format!("{host} refused the login: run `bub login {provider}`"),
-            Some(source) => format!("{host} refused the key from {source}: correct it, or set another"),
+            Some(KeySource::Login(_)) => {
+                format!("{host} refused the login: run `bub login {provider}`")
+            }
+            Some(source) => {
+                format!("{host} refused the key from {source}: correct it, or set another")
+            }
             None if endpoint.headers.is_empty() => {
                 format!("{host} wants a key and none was sent: set `api_key.{provider}`")
             }
@@ -21,7 +25,10 @@ pub(super) fn advise(mut error: ModelError, endpoint: &Endpoint) -> ModelError {
         (Some(403), _) => format!("{host} refuses this computer, its region or the account"),
         (Some(404 | 405 | 410), _) => {
             let model = endpoint.id.model();
-            format!("is `{model}` a model of {host}, and {} its address?", endpoint.base_url)
+            format!(
+                "is `{model}` a model of {host}, and {} its address?",
+                endpoint.base_url
+            )
         }
         (Some(413), _) => {
             format!("too large for {host}: shorten the conversation, or send smaller files")

@@ -72,7 +72,11 @@ impl Attempt {
         let response = match timeout(patience, sending).await {
             Err(_) => return Err(silent(patience)),
             Ok(Err(error)) => {
-                return Err(unreachable(&error, endpoint.base_url.as_str(), proxy.as_deref()));
+                return Err(unreachable(
+                    &error,
+                    endpoint.base_url.as_str(),
+                    proxy.as_deref(),
+                ));
             }
             Ok(Ok(response)) => response,
         };
@@ -95,7 +99,10 @@ impl Attempt {
     }
 
     /// Reads once and appends what came to `events`, also when it ends in an error.
-    pub(crate) async fn read(&mut self, events: &mut VecDeque<ModelEvent>) -> Result<Progress, ModelError> {
+    pub(crate) async fn read(
+        &mut self,
+        events: &mut VecDeque<ModelEvent>,
+    ) -> Result<Progress, ModelError> {
         let result = self.read_chunk().await;
         if !self.decoded.is_empty() {
             self.waited = Duration::ZERO;
@@ -109,14 +116,22 @@ impl Attempt {
         let finished = self.decoder.has_finish();
         let kept_alive = self.patience.saturating_mul(KEPT_ALIVE);
         let patience = self.patience.min(kept_alive.saturating_sub(self.waited));
-        let patience = if finished { self.after_finish.min(patience) } else { patience };
+        let patience = if finished {
+            self.after_finish.min(patience)
+        } else {
+            patience
+        };
         let started = Instant::now();
         let read = timeout(patience, self.body.chunk()).await;
         self.waited += started.elapsed();
         match read {
             Ok(Ok(Some(chunk))) => {
                 self.decoder.push(&chunk, &mut self.decoded)?;
-                Ok(if self.decoder.is_done() { Progress::Done } else { Progress::More })
+                Ok(if self.decoder.is_done() {
+                    Progress::Done
+                } else {
+                    Progress::More
+                })
             }
             Ok(Ok(None)) => self.end(),
             // The answer is whole, whatever became of the connection.
@@ -149,19 +164,37 @@ impl Attempt {
 
 fn url(endpoint: &Endpoint, request: &HttpRequest) -> Result<Url, ModelError> {
     Url::parse(&format!("{}{}", endpoint.base_url, request.path)).map_err(|_| {
-        ModelError::new(ErrorKind::Setup, Action::GiveUp, "the address of the provider is no URL")
+        ModelError::new(
+            ErrorKind::Setup,
+            Action::GiveUp,
+            "the address of the provider is no URL",
+        )
     })
 }
 
-fn headers(endpoint: &Endpoint, request: &HttpRequest, stream: bool) -> Result<HeaderMap, ModelError> {
+fn headers(
+    endpoint: &Endpoint,
+    request: &HttpRequest,
+    stream: bool,
+) -> Result<HeaderMap, ModelError> {
     let mut headers = HeaderMap::new();
-    let accept = if stream { "text/event-stream" } else { "application/json" };
+    let accept = if stream {
+        "text/event-stream"
+    } else {
+        "application/json"
+    };
     headers.insert(ACCEPT, HeaderValue::from_static(accept));
     // Compressed events come late.
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    let own = request.headers.iter().map(|(name, value)| (*name, value.as_str()));
-    let given = endpoint.headers.iter().map(|(name, value)| (name.as_str(), value.expose()));
+    let own = request
+        .headers
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()));
+    let given = endpoint
+        .headers
+        .iter()
+        .map(|(name, value)| (name.as_str(), value.expose()));
     for (name, value) in own.chain(given) {
         let bad = || {
             let message = format!("the header `{name}` has characters that no header may have");
@@ -187,7 +220,9 @@ async fn refused(response: Response, endpoint: &Endpoint) -> ModelError {
 /// The beginning of a body, as far as it comes in time.
 pub(super) async fn read_limited(response: Response, limit: usize, time: Duration) -> Vec<u8> {
     let mut body = Vec::new();
-    let Ok(mut packed) = Body::new(response) else { return body };
+    let Ok(mut packed) = Body::new(response) else {
+        return body;
+    };
     let reading = async {
         while let Ok(Some(chunk)) = packed.chunk().await {
             let room = limit.saturating_sub(body.len());
@@ -203,12 +238,15 @@ pub(super) async fn read_limited(response: Response, limit: usize, time: Duratio
 
 fn silent(patience: Duration) -> ModelError {
     let seconds = patience.as_secs_f64().ceil();
-    let message = format!("nothing came from the server for {seconds} s (`model_idle_timeout_seconds`)");
+    let message =
+        format!("nothing came from the server for {seconds} s (`model_idle_timeout_seconds`)");
     ModelError::new(ErrorKind::Timeout, Action::Retry, message)
 }
 
 fn kept_waiting(patience: Duration) -> ModelError {
-    let message =
-        format!("the server keeps the connection alive and has said nothing for {} s", patience.as_secs());
+    let message = format!(
+        "the server keeps the connection alive and has said nothing for {} s",
+        patience.as_secs()
+    );
     ModelError::new(ErrorKind::Timeout, Action::Retry, message)
 }

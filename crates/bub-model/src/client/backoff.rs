@@ -37,7 +37,9 @@ impl Backoff {
             let late = (asked / 10).min(Duration::from_secs(1)).mul_f64(share);
             return (asked <= self.patience).then(|| asked + late);
         }
-        let doubled = self.first.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
+        let doubled = self
+            .first
+            .saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1)));
         let most = doubled.min(self.most);
         Some(most / 2 + (most / 2).mul_f64(share))
     }
@@ -54,10 +56,15 @@ mod tests {
     #[test]
     fn waits_double_up_to_a_limit_and_have_chance_in_them() {
         let backoff = Backoff::default();
-        let shortest: Vec<_> = (1..=9).map(|n| seconds(backoff.wait_with(n, None, 0)).unwrap()).collect();
+        let shortest: Vec<_> = (1..=9)
+            .map(|n| seconds(backoff.wait_with(n, None, 0)).unwrap())
+            .collect();
         assert_eq!(shortest, [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]);
         assert_eq!(seconds(backoff.wait_with(2, None, u32::MAX)), Some(1.0));
-        assert_eq!(seconds(backoff.wait_with(u32::MAX, None, u32::MAX)), Some(30.0));
+        assert_eq!(
+            seconds(backoff.wait_with(u32::MAX, None, u32::MAX)),
+            Some(30.0)
+        );
         let drawn: Vec<_> = (0..20).map(|_| backoff.wait(5, None)).collect();
         assert!(drawn.iter().any(|wait| *wait != drawn[0]));
     }

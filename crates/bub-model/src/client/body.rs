@@ -31,8 +31,16 @@ enum Packing {
 impl Body {
     /// The body of an answer; an error if it is packed in a way that is not known.
     pub fn new(response: Response) -> Result<Self, ModelError> {
-        let encoding = response.headers().get(CONTENT_ENCODING).map(|value| value.to_str().unwrap_or("?"));
-        let packing = match encoding.unwrap_or_default().trim().to_ascii_lowercase().as_str() {
+        let encoding = response
+            .headers()
+            .get(CONTENT_ENCODING)
+            .map(|value| value.to_str().unwrap_or("?"));
+        let packing = match encoding
+            .unwrap_or_default()
+            .trim()
+            .to_ascii_lowercase()
+            .as_str()
+        {
             "" | "identity" => Packing::None,
             "gzip" | "x-gzip" => Packing::Gzip(GzDecoder::new(Vec::new())),
             "deflate" => Packing::Deflate(ZlibDecoder::new(Vec::new())),
@@ -40,16 +48,28 @@ impl Body {
                 let message = format!(
                     "the answer is compressed as `{other}`, which was not asked for: a proxy in between must not do that"
                 );
-                return Err(ModelError::new(ErrorKind::Malformed, Action::NextModel, message));
+                return Err(ModelError::new(
+                    ErrorKind::Malformed,
+                    Action::NextModel,
+                    message,
+                ));
             }
         };
-        Ok(Self { response, packing, packed: Bytes::new() })
+        Ok(Self {
+            response,
+            packing,
+            packed: Bytes::new(),
+        })
     }
 
     /// More of the body; nothing when it has ended. A chunk may be empty.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ModelError> {
         if self.packed.is_empty() {
-            let came = self.response.chunk().await.map_err(|error| broken(&error))?;
+            let came = self
+                .response
+                .chunk()
+                .await
+                .map_err(|error| broken(&error))?;
             let (Some(came), packed) = (came, !matches!(self.packing, Packing::None)) else {
                 return Ok(None);
             };

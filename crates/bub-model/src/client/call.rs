@@ -147,34 +147,60 @@ impl Call {
             self.begin_turn().await?;
         }
         let deadline = self.turn.as_ref().and_then(|turn| turn.deadline);
-        let Some(deadline) = deadline else { return self.work().await };
-        tokio::time::timeout_at(deadline, self.work()).await.unwrap_or_else(|_| {
-            let seconds = self.options.timeout.unwrap_or_default().as_secs_f64();
-            let message = format!("the call took longer than {seconds} s (`model_timeout_seconds`)");
-            Err(ModelError::new(ErrorKind::Timeout, Action::NextModel, message))
-        })
+        let Some(deadline) = deadline else {
+            return self.work().await;
+        };
+        tokio::time::timeout_at(deadline, self.work())
+            .await
+            .unwrap_or_else(|_| {
+                let seconds = self.options.timeout.unwrap_or_default().as_secs_f64();
+                let message =
+                    format!("the call took longer than {seconds} s (`model_timeout_seconds`)");
+                Err(ModelError::new(
+                    ErrorKind::Timeout,
+                    Action::NextModel,
+                    message,
+                ))
+            })
     }
 
     async fn work(&mut self) -> Result<Progress, ModelError> {
         if let Some(attempt) = &mut self.attempt {
             return attempt.read(&mut self.pending).await;
         }
-        let Some(turn) = &mut self.turn else { return Ok(Progress::Done) };
+        let Some(turn) = &mut self.turn else {
+            return Ok(Progress::Done);
+        };
         turn.tries += 1;
         tracing::debug!(model = %turn.endpoint.id, attempt = turn.tries, "model.call");
         self.request.stream = self.streams && turn.endpoint.quirks.streaming;
-        let attempt = Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await?;
+        let attempt =
+            Attempt::open(&self.inner, &turn.endpoint, &self.request, &self.options).await?;
         self.attempt = Some(attempt);
         Ok(Progress::More)
     }
 
     async fn begin_turn(&mut self) -> Result<(), ModelError> {
-        let none = || Err(ModelError::new(ErrorKind::Setup, Action::GiveUp, "there is no model to call"));
+        let none = || {
+            Err(ModelError::new(
+                ErrorKind::Setup,
+                Action::GiveUp,
+                "there is no model to call",
+            ))
+        };
         let endpoint = self.candidates.next().await.unwrap_or_else(none)?;
         endpoint.id.model().clone_into(&mut self.request.model);
-        *self.answering.lock().unwrap_or_else(PoisonError::into_inner) = Some(endpoint.id.clone());
+        *self
+            .answering
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(endpoint.id.clone());
         let deadline = self.options.timeout.map(|timeout| Instant::now() + timeout);
-        self.turn = Some(Turn { endpoint, tries: 0, renewed: false, deadline });
+        self.turn = Some(Turn {
+            endpoint,
+            tries: 0,
+            renewed: false,
+            deadline,
+        });
         Ok(())
     }
 
@@ -192,10 +218,17 @@ impl Call {
             return Ok(());
         }
         if let Some((attempt, wait)) = self.another_try(&error) {
-            tracing::warn!("model.retry: {error}; try {attempt} in {:.1} s", wait.as_secs_f64());
+            tracing::warn!(
+                "model.retry: {error}; try {attempt} in {:.1} s",
+                wait.as_secs_f64()
+            );
             self.resume = Some(Instant::now() + wait);
             let error = Box::new(error);
-            self.pending.push_back(ModelEvent::Retry(Retry { attempt, wait, error }));
+            self.pending.push_back(ModelEvent::Retry(Retry {
+                attempt,
+                wait,
+                error,
+            }));
             return Ok(());
         }
         let error = self.tried(error);
@@ -210,7 +243,11 @@ impl Call {
             return Err(self.first_failure());
         }
         tracing::warn!("model.fallback: {error}; trying the next model");
-        let notice = Retry { attempt: 1, wait: Duration::ZERO, error: Box::new(error.clone()) };
+        let notice = Retry {
+            attempt: 1,
+            wait: Duration::ZERO,
+            error: Box::new(error.clone()),
+        };
         self.pending.push_back(ModelEvent::Retry(notice));
         self.failures.push(error);
         Ok(())
@@ -226,7 +263,11 @@ impl Call {
             error.message = format!("{}; tried {tries} times", error.message);
         }
         if let Some(wait) = error.retry_after.filter(|wait| !wait.is_zero()) {
-            error.message = format!("{}; it asks to wait {} s", error.message, wait.as_secs_f64().ceil());
+            error.message = format!(
+                "{}; it asks to wait {} s",
+                error.message,
+                wait.as_secs_f64().ceil()
+            );
         }
         error
     }
@@ -246,13 +287,17 @@ impl Call {
             backoff.patience = backoff.patience.min(PATIENCE_WITH_OTHERS);
         }
         let wait = backoff.wait(turn.tries, error.retry_after)?;
-        let in_time = turn.deadline.is_none_or(|deadline| Instant::now() + wait < deadline);
+        let in_time = turn
+            .deadline
+            .is_none_or(|deadline| Instant::now() + wait < deadline);
         in_time.then_some((turn.tries + 1, wait))
     }
 
     /// Whether there are other credentials after these were refused. They are asked for once.
     async fn renew(&mut self) -> bool {
-        let (Some(turn), Some(source)) = (&mut self.turn, &self.candidates.source) else { return false };
+        let (Some(turn), Some(source)) = (&mut self.turn, &self.candidates.source) else {
+            return false;
+        };
         if std::mem::replace(&mut turn.renewed, true) {
             return false;
         }
@@ -289,7 +334,9 @@ impl Call {
     /// The first error, with what became of the other candidates.
     fn first_failure(&mut self) -> ModelError {
         let mut failures = std::mem::take(&mut self.failures).into_iter();
-        let Some(mut first) = failures.next() else { return cancelled() };
+        let Some(mut first) = failures.next() else {
+            return cancelled();
+        };
         first.others.extend(failures);
         first
     }

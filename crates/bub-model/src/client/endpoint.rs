@@ -8,7 +8,15 @@ impl Endpoint {
     /// A model at an address, called without a key.
     pub fn new(id: ModelId, wire: Wire, base_url: BaseUrl) -> Self {
         let (quirks, headers) = (Quirks::default(), Vec::new());
-        Self { id, wire, quirks, base_url, headers, key: None, context_window: None }
+        Self {
+            id,
+            wire,
+            quirks,
+            base_url,
+            headers,
+            key: None,
+            context_window: None,
+        }
     }
 
     /// The same, with a key in the header that the wire format uses.

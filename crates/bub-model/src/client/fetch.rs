@@ -16,8 +16,14 @@ const ANSWER_LIMIT: usize = 1024 * 1024;
 impl Fetch for ModelClient {
     fn fetch<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Answer, FetchError>> {
         async move {
-            let url = Url::parse(ask.url).map_err(|_| FetchError("the address is no URL".to_owned()))?;
-            let client = self.inner.http.client(&url).await.map_err(|error| FetchError(error.message))?;
+            let url =
+                Url::parse(ask.url).map_err(|_| FetchError("the address is no URL".to_owned()))?;
+            let client = self
+                .inner
+                .http
+                .client(&url)
+                .await
+                .map_err(|error| FetchError(error.message))?;
             let request = match ask.form {
                 Some(form) => client
                     .post(url)
@@ -28,7 +34,10 @@ impl Fetch for ModelClient {
             let exchange = async {
                 let response = request.send().await.map_err(|error| self.failure(&error))?;
                 let status = response.status().as_u16();
-                Ok(Answer { status, body: read_limited(response, ANSWER_LIMIT, ask.timeout).await })
+                Ok(Answer {
+                    status,
+                    body: read_limited(response, ANSWER_LIMIT, ask.timeout).await,
+                })
             };
             timeout(ask.timeout, exchange)
                 .await
@@ -40,7 +49,11 @@ impl Fetch for ModelClient {
 
 impl ModelClient {
     fn failure(&self, error: &reqwest::Error) -> FetchError {
-        let text = if error.is_timeout() { "no connection in time".to_owned() } else { innermost(error) };
+        let text = if error.is_timeout() {
+            "no connection in time".to_owned()
+        } else {
+            innermost(error)
+        };
         FetchError(self.inner.redactor.redact(&text).into_owned())
     }
 }

@@ -8,7 +8,12 @@ use reqwest::header::{DATE, HeaderMap, RETRY_AFTER};
 
 /// How long the server asks to wait.
 pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
-    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .map(str::trim)
+    };
     if let Some(millis) = text("retry-after-ms").and_then(|millis| millis.parse::<f64>().ok()) {
         return duration(millis / 1000.0);
     }
@@ -17,8 +22,12 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
         return duration(seconds);
     }
     // The server's own clock, where it tells it, so that a wrong clock here does no harm.
-    let now = text(DATE.as_str()).and_then(date).unwrap_or_else(Timestamp::now);
-    Duration::try_from(date(asked)?.duration_since(now)).ok().or(Some(Duration::ZERO))
+    let now = text(DATE.as_str())
+        .and_then(date)
+        .unwrap_or_else(Timestamp::now);
+    Duration::try_from(date(asked)?.duration_since(now))
+        .ok()
+        .or(Some(Duration::ZERO))
 }
 
 /// More seconds than can be counted are a very long time, not none.
@@ -39,7 +48,10 @@ mod tests {
 
     fn asked(pairs: &[(&'static str, &'static str)]) -> Option<Duration> {
         let headers = pairs.iter().map(|(name, value)| {
-            (name.parse::<reqwest::header::HeaderName>().unwrap(), value.parse().unwrap())
+            (
+                name.parse::<reqwest::header::HeaderName>().unwrap(),
+                value.parse().unwrap(),
+            )
         });
         retry_after(&headers.collect())
     }
@@ -48,7 +60,10 @@ mod tests {
     fn seconds_milliseconds_and_dates_are_understood() {
         let now = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(asked(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
-        assert_eq!(asked(&[("retry-after", " 1.5 ")]), Some(Duration::from_millis(1500)));
+        assert_eq!(
+            asked(&[("retry-after", " 1.5 ")]),
+            Some(Duration::from_millis(1500))
+        );
         assert_eq!(
             asked(&[("retry-after-ms", "250"), ("retry-after", "1")]),
             Some(Duration::from_millis(250))
@@ -57,13 +72,22 @@ mod tests {
             asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:50:07 GMT")]),
             Some(Duration::from_secs(30))
         );
-        assert_eq!(asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]), Some(Duration::ZERO));
-        assert_eq!(asked(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]), Some(Duration::ZERO));
+        assert_eq!(
+            asked(&[now, ("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(
+            asked(&[("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT")]),
+            Some(Duration::ZERO)
+        );
         for odd in ["soon", "", "-5", "NaN", "Sun, 99 Nov 1994"] {
             assert_eq!(asked(&[("retry-after", odd)]), None, "{odd}");
         }
         for long in ["inf", "1e300", "99999999999999999999999"] {
-            assert!(asked(&[("retry-after", long)]) > Some(Duration::from_hours(1)), "{long}");
+            assert!(
+                asked(&[("retry-after", long)]) > Some(Duration::from_hours(1)),
+                "{long}"
+            );
         }
         assert_eq!(asked(&[]), None);
     }

@@ -9,7 +9,9 @@ use crate::error::{Action, ErrorKind, ModelError};
 /// on the way to it.
 pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&str>) -> ModelError {
     let failed = |action, message: String| ModelError::new(ErrorKind::Transport, action, message);
-    let way = proxy.map(|proxy| format!(" through the proxy {proxy}")).unwrap_or_default();
+    let way = proxy
+        .map(|proxy| format!(" through the proxy {proxy}"))
+        .unwrap_or_default();
     if error.is_timeout() {
         let message = format!("no connection to {server}{way} in time");
         return ModelError::new(ErrorKind::Timeout, Action::Retry, message);
@@ -26,9 +28,17 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
             // A resolver that is down comes back; a name that does not exist is asked for in vain a few times.
             None => (server.to_owned(), Action::Retry),
         };
-        return failed(action, format!("the name of {host} has no address (DNS): {}", innermost(error)));
+        return failed(
+            action,
+            format!(
+                "the name of {host} has no address (DNS): {}",
+                innermost(error)
+            ),
+        );
     }
-    if find::<io::Error>(error).is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+    if find::<io::Error>(error)
+        .is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+    {
         // Nobody listens there. Waiting half a second will not change that.
         let message = match proxy {
             Some(proxy) => format!("the proxy {proxy} refuses the connection: is it running?"),
@@ -36,16 +46,30 @@ pub(super) fn unreachable(error: &reqwest::Error, server: &str, proxy: Option<&s
         };
         return failed(Action::NextModel, message);
     }
-    if let Some(refusal) = saying(error, "tunnel error: ").or_else(|| saying(error, "SOCKS error")) {
+    if let Some(refusal) = saying(error, "tunnel error: ").or_else(|| saying(error, "SOCKS error"))
+    {
         let proxy = proxy.unwrap_or("in between");
-        return failed(Action::NextModel, format!("the proxy {proxy} opens no way to {server}: {refusal}"));
+        return failed(
+            Action::NextModel,
+            format!("the proxy {proxy} opens no way to {server}: {refusal}"),
+        );
     }
     if error.is_builder() {
-        let message = format!("the request to {server} cannot be made: {}", innermost(error));
+        let message = format!(
+            "the request to {server} cannot be made: {}",
+            innermost(error)
+        );
         return failed(Action::GiveUp, message);
     }
-    let what = if error.is_connect() { "no connection to" } else { "no answer from" };
-    failed(Action::Retry, format!("{what} {server}{way}: {}", innermost(error)))
+    let what = if error.is_connect() {
+        "no connection to"
+    } else {
+        "no answer from"
+    };
+    failed(
+        Action::Retry,
+        format!("{what} {server}{way}: {}", innermost(error)),
+    )
 }
 
 /// A certificate that is not trusted is the usual trouble behind a company's proxy.
@@ -54,7 +78,9 @@ fn in_words(error: &rustls::Error) -> String {
         Expired, ExpiredContext, InvalidPurpose, InvalidPurposeContext, NotValidForName,
         NotValidForNameContext, NotValidYet, NotValidYetContext, Revoked, UnknownIssuer,
     };
-    let rustls::Error::InvalidCertificate(problem) = error else { return error.to_string() };
+    let rustls::Error::InvalidCertificate(problem) = error else {
+        return error.to_string();
+    };
     match problem {
         UnknownIssuer => {
             "its certificate is from nobody this computer trusts; if that is your company's proxy or \
@@ -82,12 +108,19 @@ fn in_words(error: &rustls::Error) -> String {
 
 /// A call whose answer broke off.
 pub(super) fn broken(error: &reqwest::Error) -> ModelError {
-    ModelError::truncated(format!("the connection broke in the middle of the answer: {}", innermost(error)))
+    ModelError::truncated(format!(
+        "the connection broke in the middle of the answer: {}",
+        innermost(error)
+    ))
 }
 
 /// The call was cancelled by its owner.
 pub(crate) fn cancelled() -> ModelError {
-    ModelError::new(ErrorKind::Cancelled, Action::GiveUp, "the call was cancelled")
+    ModelError::new(
+        ErrorKind::Cancelled,
+        Action::GiveUp,
+        "the call was cancelled",
+    )
 }
 
 /// The cause at the bottom of an error. The layers above it only repeat the address.
@@ -102,7 +135,9 @@ pub(crate) fn innermost(error: &dyn StdError) -> String {
 /// What the first cause says that begins like this. The library does not export the types of these.
 fn saying(error: &dyn StdError, start: &str) -> Option<String> {
     let causes = std::iter::successors(Some(error), |&error| error.source());
-    causes.map(ToString::to_string).find_map(|text| text.strip_prefix(start).map(str::to_owned))
+    causes
+        .map(ToString::to_string)
+        .find_map(|text| text.strip_prefix(start).map(str::to_owned))
 }
 
 /// The first cause of a type.
@@ -113,7 +148,9 @@ fn find<'a, E: StdError + 'static>(error: &'a (dyn StdError + 'static)) -> Optio
             return Some(found);
         }
         // An I/O error hides what it wraps from `source`.
-        let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let wrapped = error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref);
         if let Some(found) = wrapped.and_then(|wrapped| find::<E>(wrapped)) {
             return Some(found);
         }

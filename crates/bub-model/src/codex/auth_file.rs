@@ -40,7 +40,9 @@ pub struct Tokens {
 impl Tokens {
     pub(super) fn register(&self, redactor: &Redactor) {
         redactor.register(&self.access_token);
-        self.refresh_token.iter().for_each(|token| redactor.register(token));
+        self.refresh_token
+            .iter()
+            .for_each(|token| redactor.register(token));
     }
 }
 
@@ -56,7 +58,9 @@ pub(super) struct Lock {
 
 impl AuthFile {
     pub(super) fn in_directory(directory: &Path) -> Self {
-        Self { path: directory.join("auth.json") }
+        Self {
+            path: directory.join("auth.json"),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -70,18 +74,25 @@ impl AuthFile {
 
     /// Puts granted tokens into the file. Everything else in it stays.
     pub(super) fn store(&self, granted: &Granted, now: i64) -> Result<(), String> {
-        let text = self.text().map_err(|error| self.problem("cannot be read", &error))?;
+        let text = self
+            .text()
+            .map_err(|error| self.problem("cannot be read", &error))?;
         // A file that is no JSON object holds no login that could be kept.
-        let mut document: Map<_, _> =
-            text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let mut document: Map<_, _> = text
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default();
         let kept = document.remove("tokens").and_then(|tokens| match tokens {
             Value::Object(tokens) => Some(tokens),
             _ => None,
         });
-        document.insert("tokens".into(), Value::Object(merged(kept.unwrap_or_default(), granted, now)));
+        document.insert(
+            "tokens".into(),
+            Value::Object(merged(kept.unwrap_or_default(), granted, now)),
+        );
         document.insert("last_refresh".into(), json!(date(now)));
         let text = ascii(&format!("{:#}\n", Value::Object(document)));
-        self.replace(text.as_bytes()).map_err(|error| self.problem("cannot be written", &error))
+        self.replace(text.as_bytes())
+            .map_err(|error| self.problem("cannot be written", &error))
     }
 
     /// Waits until no other process changes the login. Never blocks the thread.
@@ -89,7 +100,12 @@ impl AuthFile {
         let open = || {
             self.make_directory()?;
             check_regular(&self.beside("lock"))?;
-            OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(self.beside("lock"))
+            OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .mode(0o600)
+                .open(self.beside("lock"))
         };
         let file = open().map_err(|error| self.problem("cannot be locked", &error))?;
         let wait = async {
@@ -114,17 +130,29 @@ impl AuthFile {
     pub(super) fn check_writable(&self) -> Result<(), String> {
         let probe = || {
             self.text()?;
-            let existing = self.path.ancestors().skip(1).find(|directory| directory.exists());
-            let probe = existing.unwrap_or(Path::new(".")).join(format!(".auth.json.{}", std::process::id()));
+            let existing = self
+                .path
+                .ancestors()
+                .skip(1)
+                .find(|directory| directory.exists());
+            let probe = existing
+                .unwrap_or(Path::new("."))
+                .join(format!(".auth.json.{}", std::process::id()));
             let _ = fs::remove_file(&probe);
-            OpenOptions::new().create_new(true).write(true).mode(0o600).open(&probe)?;
+            OpenOptions::new()
+                .create_new(true)
+                .write(true)
+                .mode(0o600)
+                .open(&probe)?;
             fs::remove_file(&probe)
         };
         probe().map_err(|error| self.problem("cannot be written", &error))
     }
 
     fn document(&self) -> Result<Option<Map<String, Value>>, String> {
-        let text = self.text().map_err(|error| self.problem("cannot be read", &error))?;
+        let text = self
+            .text()
+            .map_err(|error| self.problem("cannot be read", &error))?;
         let Some(text) = text else { return Ok(None) };
         // The parser's own message could quote a token.
         let broken = |_| format!("{} is not valid JSON", self.path.display());
@@ -155,7 +183,11 @@ impl AuthFile {
         // A leftover of a process that died, and had our number.
         let _ = fs::remove_file(&new);
         let write = || {
-            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
+            let mut file = OpenOptions::new()
+                .create_new(true)
+                .write(true)
+                .mode(0o600)
+                .open(&new)?;
             file.write_all(text)?;
             file.sync_all()?;
             fs::rename(&new, &target)
@@ -166,8 +198,13 @@ impl AuthFile {
     }
 
     fn make_directory(&self) -> io::Result<()> {
-        let Some(directory) = self.path.parent() else { return Ok(()) };
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)
+        let Some(directory) = self.path.parent() else {
+            return Ok(());
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
     }
 
     fn beside(&self, suffix: &str) -> PathBuf {
@@ -192,8 +229,16 @@ fn tokens(document: &Map<String, Value>, now: i64) -> Option<Tokens> {
     let tokens = document.get("tokens")?.as_object()?;
     let text = |name: &str| tokens.get(name)?.as_str().filter(|text| !text.is_empty());
     let access_token = text("access_token")?;
-    let refreshed = || document.get("last_refresh").and_then(time).map(|time| time.saturating_add(LIFETIME));
-    let expires_at = tokens.get("expires_at").and_then(time).or_else(|| jwt::expiry(access_token));
+    let refreshed = || {
+        document
+            .get("last_refresh")
+            .and_then(time)
+            .map(|time| time.saturating_add(LIFETIME))
+    };
+    let expires_at = tokens
+        .get("expires_at")
+        .and_then(time)
+        .or_else(|| jwt::expiry(access_token));
     let account = text("account_id").map(str::to_owned);
     Some(Tokens {
         access_token: Secret::from(access_token),
@@ -207,9 +252,14 @@ fn tokens(document: &Map<String, Value>, now: i64) -> Option<Tokens> {
 #[doc(hidden)]
 pub fn read_login(status: Option<u16>, body: &[u8], now: i64) -> Result<Option<Tokens>, String> {
     let Some(status) = status else {
-        return Ok(serde_json::from_slice(body).ok().and_then(|document| tokens(&document, now)));
+        return Ok(serde_json::from_slice(body)
+            .ok()
+            .and_then(|document| tokens(&document, now)));
     };
-    let answer = Answer { status, body: body.to_vec() };
+    let answer = Answer {
+        status,
+        body: body.to_vec(),
+    };
     let granted = super::exchange::granted(&answer).map_err(|problem| problem.text)?;
     let kept = Value::Object(merged(Map::new(), &granted, now));
     Ok(tokens(&Map::from_iter([("tokens".to_owned(), kept)]), now))
@@ -219,14 +269,21 @@ fn merged(mut tokens: Map<String, Value>, granted: &Granted, now: i64) -> Map<St
     let access_token = granted.access_token.expose();
     tokens.insert("access_token".into(), json!(access_token));
     // A server that does not rotate refresh tokens sends none: the old one stays.
-    for (name, token) in [("refresh_token", &granted.refresh_token), ("id_token", &granted.id_token)] {
+    for (name, token) in [
+        ("refresh_token", &granted.refresh_token),
+        ("id_token", &granted.id_token),
+    ] {
         if let Some(token) = token {
             tokens.insert(name.into(), json!(token.expose()));
         }
     }
     // Any number may come from there.
-    let lifetime = granted.expires_in.map(|seconds| now.saturating_add(seconds));
-    let expires_at = lifetime.or_else(|| jwt::expiry(access_token)).unwrap_or(now + LIFETIME);
+    let lifetime = granted
+        .expires_in
+        .map(|seconds| now.saturating_add(seconds));
+    let expires_at = lifetime
+        .or_else(|| jwt::expiry(access_token))
+        .unwrap_or(now + LIFETIME);
     tokens.insert("expires_at".into(), json!(date(expires_at)));
     if let Some(account) = granted.account_id() {
         tokens.insert("account_id".into(), json!(account));
@@ -236,16 +293,28 @@ fn merged(mut tokens: Map<String, Value>, granted: &Granted, now: i64) -> Map<St
 
 /// A number of seconds, or a date in the usual form.
 fn time(value: &Value) -> Option<i64> {
-    #[expect(clippy::cast_possible_truncation, reason = "fractions of a second do not matter")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "fractions of a second do not matter"
+    )]
     let seconds = || value.as_f64().map(|seconds| seconds as i64);
-    let date = || value.as_str()?.trim().parse::<Timestamp>().ok().map(Timestamp::as_second);
+    let date = || {
+        value
+            .as_str()?
+            .trim()
+            .parse::<Timestamp>()
+            .ok()
+            .map(Timestamp::as_second)
+    };
     value.as_i64().or_else(seconds).or_else(date)
 }
 
 /// As the original writes dates: whole seconds, `Z`.
 fn date(seconds: i64) -> String {
     let seconds = seconds.clamp(0, Timestamp::MAX.as_second());
-    Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH).to_string()
+    Timestamp::from_second(seconds)
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+        .to_string()
 }
 
 /// JSON with everything beyond ASCII escaped; such characters can only stand inside strings.

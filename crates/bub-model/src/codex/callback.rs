@@ -27,7 +27,9 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) async fn bind(port: u16) -> io::Result<Self> {
         let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-        let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, v4.local_addr()?.port())).await.ok();
+        let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, v4.local_addr()?.port()))
+            .await
+            .ok();
         Ok(Self { v4, v6 })
     }
 
@@ -60,7 +62,9 @@ impl Listener {
     }
 
     async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
-        let Some(v6) = &self.v6 else { return self.v4.accept().await };
+        let Some(v6) = &self.v6 else {
+            return self.v4.accept().await;
+        };
         tokio::select! {
             accepted = self.v4.accept() => accepted,
             accepted = v6.accept() => accepted,
@@ -83,10 +87,17 @@ async fn serve(mut stream: TcpStream, state: Arc<str>) -> Option<Result<String, 
         let _ = stream.shutdown().await;
         outcome
     };
-    tokio::time::timeout(REQUEST_TIMEOUT, exchange).await.ok().flatten()
+    tokio::time::timeout(REQUEST_TIMEOUT, exchange)
+        .await
+        .ok()
+        .flatten()
 }
 
-type Reply = (&'static str, &'static str, Option<Result<String, LoginError>>);
+type Reply = (
+    &'static str,
+    &'static str,
+    Option<Result<String, LoginError>>,
+);
 
 fn answer(target: &str, state: &str) -> Reply {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
@@ -94,13 +105,21 @@ fn answer(target: &str, state: &str) -> Reply {
         return ("404 Not Found", "There is nothing here.", None);
     }
     match pasted::query_code(query, state) {
-        Ok(code) => {
-            ("200 OK", "Signed in. You can close this page and return to the terminal.", Some(Ok(code)))
-        }
-        Err(error @ LoginError::Refused(_)) => {
-            ("200 OK", "The sign-in was refused. The terminal says more.", Some(Err(error)))
-        }
-        Err(_) => ("400 Bad Request", "This is not the answer to the login that is waiting.", None),
+        Ok(code) => (
+            "200 OK",
+            "Signed in. You can close this page and return to the terminal.",
+            Some(Ok(code)),
+        ),
+        Err(error @ LoginError::Refused(_)) => (
+            "200 OK",
+            "The sign-in was refused. The terminal says more.",
+            Some(Err(error)),
+        ),
+        Err(_) => (
+            "400 Bad Request",
+            "This is not the answer to the login that is waiting.",
+            None,
+        ),
     }
 }
 
@@ -109,7 +128,11 @@ async fn read_target(stream: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     let mut chunk = [0; 1024];
     while memchr::memmem::find(&head, b"\r\n\r\n").is_none() {
-        let count = stream.read(&mut chunk).await.ok().filter(|count| *count > 0)?;
+        let count = stream
+            .read(&mut chunk)
+            .await
+            .ok()
+            .filter(|count| *count > 0)?;
         head.extend_from_slice(chunk.get(..count)?);
         if head.len() > LARGEST_REQUEST {
             return None;

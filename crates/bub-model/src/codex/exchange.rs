@@ -17,7 +17,11 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// What is given for tokens.
 pub(super) enum Grant<'a> {
     Refresh(&'a Secret),
-    Code { code: &'a str, verifier: &'a Secret, redirect: &'a str },
+    Code {
+        code: &'a str,
+        verifier: &'a Secret,
+        redirect: &'a str,
+    },
 }
 
 /// What the endpoint gave.
@@ -31,7 +35,9 @@ pub(super) struct Granted {
 impl Granted {
     pub(super) fn register(&self, redactor: &Redactor) {
         let others = [&self.refresh_token, &self.id_token].into_iter().flatten();
-        others.chain([&self.access_token]).for_each(|token| redactor.register(token));
+        others
+            .chain([&self.access_token])
+            .for_each(|token| redactor.register(token));
     }
 
     pub(super) fn account_id(&self) -> Option<String> {
@@ -55,10 +61,19 @@ struct Refusal {
 }
 
 /// Asks for tokens. The error is one line without anything that was sent.
-pub(super) async fn send(fetch: &dyn Fetch, url: &str, grant: Grant<'_>) -> Result<Granted, LoginProblem> {
+pub(super) async fn send(
+    fetch: &dyn Fetch,
+    url: &str,
+    grant: Grant<'_>,
+) -> Result<Granted, LoginProblem> {
     let form = form(&grant);
-    let ask = Ask { url, form: Some(&form), timeout: TIMEOUT };
-    let silent = |error| LoginProblem::temporary(format!("the token endpoint does not answer: {error}"));
+    let ask = Ask {
+        url,
+        form: Some(&form),
+        timeout: TIMEOUT,
+    };
+    let silent =
+        |error| LoginProblem::temporary(format!("the token endpoint does not answer: {error}"));
     granted(&fetch.fetch(ask).await.map_err(silent)?)
 }
 
@@ -73,10 +88,18 @@ pub(super) fn granted(answer: &Answer) -> Result<Granted, LoginProblem> {
     let wire: Wire = serde_json::from_slice(&answer.body)
         .map_err(|_| "the answer of the token endpoint holds no tokens".to_owned())?;
     let secret = |token: Option<String>| token.filter(|token| !token.is_empty()).map(Secret::from);
-    #[expect(clippy::cast_possible_truncation, reason = "fractions of a second do not matter")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "fractions of a second do not matter"
+    )]
     let expires_in = wire.expires_in.map(|seconds| seconds as i64);
     let (refresh_token, id_token) = (secret(wire.refresh_token), secret(wire.id_token));
-    Ok(Granted { access_token: Secret::from(wire.access_token), refresh_token, id_token, expires_in })
+    Ok(Granted {
+        access_token: Secret::from(wire.access_token),
+        refresh_token,
+        id_token,
+        expires_in,
+    })
 }
 
 fn form(grant: &Grant<'_>) -> String {
@@ -84,9 +107,14 @@ fn form(grant: &Grant<'_>) -> String {
     form.append_pair("client_id", CLIENT_ID);
     match grant {
         Grant::Refresh(token) => {
-            form.append_pair("grant_type", "refresh_token").append_pair("refresh_token", token.expose());
+            form.append_pair("grant_type", "refresh_token")
+                .append_pair("refresh_token", token.expose());
         }
-        Grant::Code { code, verifier, redirect } => {
+        Grant::Code {
+            code,
+            verifier,
+            redirect,
+        } => {
             form.append_pair("grant_type", "authorization_code")
                 .append_pair("code", code)
                 .append_pair("code_verifier", verifier.expose())
@@ -98,13 +126,21 @@ fn form(grant: &Grant<'_>) -> String {
 
 /// The standard fields of a refusal, and nothing else of the body.
 fn refusal(status: u16, body: &[u8]) -> String {
-    let said = serde_json::from_slice::<Refusal>(body).ok().and_then(|refusal| {
-        let error = refusal.error;
-        let nested =
-            error.get("message").or_else(|| error.get("code")).unwrap_or(&error).as_str().map(str::to_owned);
-        refusal.error_description.or(nested)
-    });
-    let said = said.map(|text| format!(": {}", crate::short_message(&text))).unwrap_or_default();
+    let said = serde_json::from_slice::<Refusal>(body)
+        .ok()
+        .and_then(|refusal| {
+            let error = refusal.error;
+            let nested = error
+                .get("message")
+                .or_else(|| error.get("code"))
+                .unwrap_or(&error)
+                .as_str()
+                .map(str::to_owned);
+            refusal.error_description.or(nested)
+        });
+    let said = said
+        .map(|text| format!(": {}", crate::short_message(&text)))
+        .unwrap_or_default();
     let did = if status >= 500 { "failed" } else { "refused" };
     format!("the token endpoint {did} (HTTP {status}){said}")
 }

@@ -8,7 +8,10 @@ use serde_json::Value;
 /// The account a token is for, if it is a JWT that names one.
 pub(crate) fn account_id(token: &str) -> Option<String> {
     let claims = claims(token)?;
-    let account = claims.get("https://api.openai.com/auth")?.get("chatgpt_account_id")?.as_str()?;
+    let account = claims
+        .get("https://api.openai.com/auth")?
+        .get("chatgpt_account_id")?
+        .as_str()?;
     Some(account.to_owned()).filter(|account| !account.is_empty())
 }
 
@@ -19,7 +22,8 @@ pub(super) fn expiry(token: &str) -> Option<i64> {
 
 fn claims(token: &str) -> Option<Value> {
     let mut parts = token.split('.');
-    let (_header, claims, _signature, None) = (parts.next()?, parts.next()?, parts.next()?, parts.next())
+    let (_header, claims, _signature, None) =
+        (parts.next()?, parts.next()?, parts.next()?, parts.next())
     else {
         return None;
     };

@@ -84,10 +84,18 @@ impl<'a> Login<'a> {
     fn new(codex: &'a Codex, port: u16, listener: Option<Listener>) -> Result<Self, LoginError> {
         let pkce = Pkce::new().map_err(|problem| LoginError::Failed(problem.into()))?;
         let codex = &*codex.shared;
-        codex.file.check_writable().map_err(LoginError::Unwritable)?;
+        codex
+            .file
+            .check_writable()
+            .map_err(LoginError::Unwritable)?;
         codex.redactor.register(&pkce.verifier);
         let redirect = format!("http://localhost:{port}{}", callback::PATH);
-        Ok(Self { codex, pkce, redirect, listener })
+        Ok(Self {
+            codex,
+            pkce,
+            redirect,
+            listener,
+        })
     }
 
     /// The page to sign in at.
@@ -125,12 +133,26 @@ impl<'a> Login<'a> {
     async fn finish(&self, code: &str) -> Result<LoggedIn, LoginError> {
         let codex = self.codex;
         let (verifier, redirect) = (&self.pkce.verifier, self.redirect.as_str());
-        let grant = exchange::Grant::Code { code, verifier, redirect };
+        let grant = exchange::Grant::Code {
+            code,
+            verifier,
+            redirect,
+        };
         let granted = exchange::send(&*codex.fetch, &codex.endpoints.token, grant);
         let granted = granted.await.map_err(LoginError::Failed)?;
         granted.register(&codex.redactor);
-        let _across_processes = codex.file.lock(LOCK_TIMEOUT).await.map_err(LoginError::Failed)?;
-        codex.file.store(&granted, now()).map_err(LoginError::Unwritable)?;
-        Ok(LoggedIn { account_id: granted.account_id(), file: codex.file.path().to_owned() })
+        let _across_processes = codex
+            .file
+            .lock(LOCK_TIMEOUT)
+            .await
+            .map_err(LoginError::Failed)?;
+        codex
+            .file
+            .store(&granted, now())
+            .map_err(LoginError::Unwritable)?;
+        Ok(LoggedIn {
+            account_id: granted.account_id(),
+            file: codex.file.path().to_owned(),
+        })
     }
 }

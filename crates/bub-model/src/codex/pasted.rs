@@ -8,15 +8,20 @@ use super::LoginError;
 /// here: the user has copied it by hand from the page that this attempt opened.
 pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
     let pasted = pasted.trim();
-    let is_code =
-        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_graphic() && !b"=&?#/".contains(&b));
+    let is_code = |text: &str| {
+        !text.is_empty()
+            && text
+                .bytes()
+                .all(|b| b.is_ascii_graphic() && !b"=&?#/".contains(&b))
+    };
     if is_code(pasted) {
         return Ok(pasted.to_owned());
     }
     let query = pasted.split_once('?').map_or(pasted, |(_, query)| query);
     let query = query.split('#').next().unwrap_or(query);
     // Something else altogether, perhaps the address of the sign-in page: its state says nothing then.
-    if !form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "code" || name == "error") {
+    if !form_urlencoded::parse(query.as_bytes()).any(|(name, _)| name == "code" || name == "error")
+    {
         return Err(LoginError::NoCode);
     }
     query_code(query, state)
@@ -26,7 +31,9 @@ pub(super) fn code(pasted: &str, state: &str) -> Result<String, LoginError> {
 pub(super) fn query_code(query: &str, state: &str) -> Result<String, LoginError> {
     let value = |wanted: &str| {
         let mut pairs = form_urlencoded::parse(query.as_bytes());
-        pairs.find(|(name, value)| name == wanted && !value.is_empty()).map(|(_, value)| value.into_owned())
+        pairs
+            .find(|(name, value)| name == wanted && !value.is_empty())
+            .map(|(_, value)| value.into_owned())
     };
     if value("state").as_deref() != Some(state) {
         return Err(LoginError::StateMismatch);
@@ -54,14 +61,34 @@ mod tests {
         for pasted in good {
             assert_eq!(code(pasted, "s1").unwrap(), "abc+1", "{pasted}");
         }
-        for pasted in ["?code=abc&state=other", "code=abc", "http://localhost/auth/callback?code=abc"] {
-            assert!(matches!(code(pasted, "s1"), Err(LoginError::StateMismatch)), "{pasted}");
+        for pasted in [
+            "?code=abc&state=other",
+            "code=abc",
+            "http://localhost/auth/callback?code=abc",
+        ] {
+            assert!(
+                matches!(code(pasted, "s1"), Err(LoginError::StateMismatch)),
+                "{pasted}"
+            );
         }
-        let page = "https://auth.example/oauth/authorize?response_type=code&code_challenge=x&state=s1";
-        for nothing in ["?state=s1", "", "I have signed in", "http://localhost:1455/auth/callback", page] {
-            assert!(matches!(code(nothing, "s1"), Err(LoginError::NoCode)), "{nothing}");
+        let page =
+            "https://auth.example/oauth/authorize?response_type=code&code_challenge=x&state=s1";
+        for nothing in [
+            "?state=s1",
+            "",
+            "I have signed in",
+            "http://localhost:1455/auth/callback",
+            page,
+        ] {
+            assert!(
+                matches!(code(nothing, "s1"), Err(LoginError::NoCode)),
+                "{nothing}"
+            );
         }
         let refused = code("?error=access_denied&state=s1", "s1").unwrap_err();
-        assert_eq!(refused.to_string(), "the sign-in was refused: access_denied");
+        assert_eq!(
+            refused.to_string(),
+            "the sign-in was refused: access_denied"
+        );
     }
 }

@@ -20,7 +20,11 @@ impl Pkce {
         let verifier = URL_SAFE_NO_PAD.encode(random::<32>()?);
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes()));
         let state = format!("{:032x}", u128::from_be_bytes(random()?));
-        Ok(Self { verifier: Secret::from(verifier), challenge, state })
+        Ok(Self {
+            verifier: Secret::from(verifier),
+            challenge,
+            state,
+        })
     }
 }
 

@@ -32,15 +32,21 @@ pub(super) async fn run(settings: &Settings, line: &str) -> Result<Secret, Strin
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = command.spawn().map_err(|error| format!("cannot be run: `{program}`: {error}"))?;
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("cannot be run: `{program}`: {error}"))?;
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let work = async {
         let (output, errors, status) = tokio::join!(read(output), read(errors), child.wait());
         (output, errors, status)
     };
     let ended = tokio::time::timeout(TIMEOUT, work).await;
-    let (output, errors, status) =
-        ended.map_err(|_| format!("did not end within {} seconds: `{program}`", TIMEOUT.as_secs()))?;
+    let (output, errors, status) = ended.map_err(|_| {
+        format!(
+            "did not end within {} seconds: `{program}`",
+            TIMEOUT.as_secs()
+        )
+    })?;
     let status = status.map_err(|error| format!("cannot be waited for: {error}"))?;
     if !status.success() {
         return Err(failure(settings, program, status, &errors));
@@ -53,12 +59,21 @@ pub(super) fn check(settings: &Settings, line: &str) -> Result<(), String> {
     let words = words(line)?;
     let name = words.first().ok_or(EMPTY)?;
     let program = expand(name, settings);
-    let path = settings.environment().get("PATH").filter(|_| !name.contains('/'));
+    let path = settings
+        .environment()
+        .get("PATH")
+        .filter(|_| !name.contains('/'));
     let exists = match path {
-        Some(path) => std::env::split_paths(path).any(|directory| directory.join(&program).is_file()),
+        Some(path) => {
+            std::env::split_paths(path).any(|directory| directory.join(&program).is_file())
+        }
         None => !name.contains('/') || program.is_file(),
     };
-    if exists { Ok(()) } else { Err(format!("cannot be run: there is no program `{name}`")) }
+    if exists {
+        Ok(())
+    } else {
+        Err(format!("cannot be run: there is no program `{name}`"))
+    }
 }
 
 fn words(line: &str) -> Result<Vec<String>, String> {
@@ -66,8 +81,8 @@ fn words(line: &str) -> Result<Vec<String>, String> {
 }
 
 fn key(output: Vec<u8>, program: &str) -> Result<Secret, String> {
-    let text =
-        String::from_utf8(output).map_err(|_| format!("printed something that is no text: `{program}`"))?;
+    let text = String::from_utf8(output)
+        .map_err(|_| format!("printed something that is no text: `{program}`"))?;
     match text.trim() {
         "" => Err(format!("printed nothing: `{program}`")),
         key if key.contains('\n') => Err(format!("printed more than one line: `{program}`")),
@@ -78,9 +93,17 @@ fn key(output: Vec<u8>, program: &str) -> Result<Secret, String> {
 /// The first line of what it complained about helps; known secrets are taken out of it.
 fn failure(settings: &Settings, program: &str, status: ExitStatus, errors: &[u8]) -> String {
     let text = String::from_utf8_lossy(errors);
-    let reason = crate::short_message(text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default());
+    let reason = crate::short_message(
+        text.lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default(),
+    );
     let reason = settings.redactor().redact(&reason).into_owned();
-    let reason = if reason.is_empty() { reason } else { format!(": {reason}") };
+    let reason = if reason.is_empty() {
+        reason
+    } else {
+        format!(": {reason}")
+    };
     format!("failed: `{program}`, {status}{reason}")
 }
 

@@ -39,10 +39,19 @@ mod tests {
         for (line, words) in [
             ("pass show openai", vec!["pass", "show", "openai"]),
             ("  a\t b  ", vec!["a", "b"]),
-            (r#"sh -c 'echo "$HOME"'"#, vec!["sh", "-c", r#"echo "$HOME""#]),
-            (r#"a "b c" d\ e '' "\"\n""#, vec!["a", "b c", "d e", "", r#""\n"#]),
+            (
+                r#"sh -c 'echo "$HOME"'"#,
+                vec!["sh", "-c", r#"echo "$HOME""#],
+            ),
+            (
+                r#"a "b c" d\ e '' "\"\n""#,
+                vec!["a", "b c", "d e", "", r#""\n"#],
+            ),
             ("a'b'\"c\"", vec!["abc"]),
-            ("~/bin/key $X | cat *", vec!["~/bin/key", "$X", "|", "cat", "*"]),
+            (
+                "~/bin/key $X | cat *",
+                vec!["~/bin/key", "$X", "|", "cat", "*"],
+            ),
             ("", vec![]),
         ] {
             assert_eq!(split(line).unwrap(), words, "{line}");

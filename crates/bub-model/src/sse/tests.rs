@@ -18,7 +18,10 @@ fn events(chunks: &[&[u8]]) -> Vec<(String, String)> {
 }
 
 fn data(text: &str) -> Vec<String> {
-    events(&[text.as_bytes()]).into_iter().map(|(_, data)| data).collect()
+    events(&[text.as_bytes()])
+        .into_iter()
+        .map(|(_, data)| data)
+        .collect()
 }
 
 #[test]
@@ -38,7 +41,10 @@ fn a_cr_and_its_lf_may_come_in_different_chunks() {
 
 #[test]
 fn comments_unknown_fields_ids_and_retries_are_skipped() {
-    assert_eq!(data(": ping\n\nid: 7\nretry: 10\nwhat: ever\ndata: x\n:\n\n"), ["x"]);
+    assert_eq!(
+        data(": ping\n\nid: 7\nretry: 10\nwhat: ever\ndata: x\n:\n\n"),
+        ["x"]
+    );
 }
 
 #[test]
@@ -55,7 +61,10 @@ fn a_byte_order_mark_is_skipped_only_at_the_start() {
 
 #[test]
 fn one_space_after_the_colon_is_syntax_and_a_second_one_data() {
-    assert_eq!(data("data:a\n\ndata:  b\n\ndata\n\ndata:\ndata:\n\n"), ["a", " b", "\n"]);
+    assert_eq!(
+        data("data:a\n\ndata:  b\n\ndata\n\ndata:\ndata:\n\n"),
+        ["a", " b", "\n"]
+    );
 }
 
 #[test]
@@ -93,7 +102,9 @@ fn ten_megabytes_in_one_event_pass_and_the_limit_holds() {
     assert!(decoder.data.capacity() <= KEEP && decoder.partial.capacity() <= KEEP);
 
     let mut small = SseDecoder::with_limit(1000);
-    let result = text.chunks(100).try_for_each(|chunk| small.push(chunk, |_| Ok::<(), SseError>(())));
+    let result = text
+        .chunks(100)
+        .try_for_each(|chunk| small.push(chunk, |_| Ok::<(), SseError>(())));
     assert_eq!(result, Err(SseError::TooLong { limit: 1000 }));
     let lines = b"data: 0123456789\n".repeat(100);
     let result = SseDecoder::with_limit(1000).push(&lines, |_| Ok::<(), SseError>(()));

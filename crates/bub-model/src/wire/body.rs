@@ -32,8 +32,11 @@ impl<'a> Body<'a> {
         for (key, value) in &request.extra {
             match (quirks.default_body.get(key), value) {
                 (Some(Value::Object(usual)), Value::Object(own)) => {
-                    let merged: Map<_, _> =
-                        usual.iter().chain(own).map(|(k, v)| (k.clone(), v.clone())).collect();
+                    let merged: Map<_, _> = usual
+                        .iter()
+                        .chain(own)
+                        .map(|(k, v)| (k.clone(), v.clone()))
+                        .collect();
                     body.put(Cow::Borrowed(key), Field::Owned(Value::Object(merged)));
                 }
                 _ => body.put(Cow::Borrowed(key), Field::Borrowed(value)),
@@ -71,9 +74,12 @@ impl<'a> Body<'a> {
 
     /// The JSON text, without the fields the server refuses.
     pub(super) fn into_bytes(mut self, quirks: &Quirks) -> Bytes {
-        self.0.retain(|(key, _)| !quirks.refused_fields.iter().any(|refused| refused == key));
+        self.0
+            .retain(|(key, _)| !quirks.refused_fields.iter().any(|refused| refused == key));
         // Values cannot fail to serialise: their keys are strings and their numbers finite.
-        serde_json::to_vec(&self).map(Bytes::from).unwrap_or_default()
+        serde_json::to_vec(&self)
+            .map(Bytes::from)
+            .unwrap_or_default()
     }
 
     fn extend(&mut self, fields: &'a Map<String, Value>) {

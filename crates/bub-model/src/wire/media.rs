@@ -10,7 +10,12 @@ pub(super) enum Part<'a> {
     /// Text.
     Text(&'a str),
     /// Bytes in base64, from a data URL or an `input_audio` part.
-    Inline { kind: Kind, mime: Mime<'a>, data: &'a str, name: Option<&'a str> },
+    Inline {
+        kind: Kind,
+        mime: Mime<'a>,
+        data: &'a str,
+        name: Option<&'a str>,
+    },
     /// Something the server fetches itself.
     Remote { kind: Kind, url: &'a str },
     /// A file the provider already has.
@@ -66,7 +71,10 @@ pub(super) fn parts(content: Option<&Value>) -> Vec<Part<'_>> {
         Some(Value::Array(parts)) => parts.iter().map(part).collect(),
         _ => Vec::new(),
     };
-    parts.into_iter().filter(|part| *part != Part::Text("")).collect()
+    parts
+        .into_iter()
+        .filter(|part| *part != Part::Text(""))
+        .collect()
 }
 
 /// A data URL split into media type and base64 payload.
@@ -74,13 +82,22 @@ pub(super) fn data_url(url: &str) -> Option<(&str, &str)> {
     let (head, data) = url.strip_prefix("data:")?.split_once(',')?;
     let mime = head.strip_suffix(";base64")?;
     let mime = mime.split(';').next().unwrap_or(mime);
-    Some((if mime.is_empty() { "application/octet-stream" } else { mime }, data))
+    Some((
+        if mime.is_empty() {
+            "application/octet-stream"
+        } else {
+            mime
+        },
+        data,
+    ))
 }
 
 fn part(part: &Value) -> Part<'_> {
     let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
     let known = match kind {
-        "text" | "input_text" | "output_text" => part.get("text").and_then(Value::as_str).map(Part::Text),
+        "text" | "input_text" | "output_text" => {
+            part.get("text").and_then(Value::as_str).map(Part::Text)
+        }
         "image_url" => url_of(part, "image_url").map(|url| located(Kind::Image, url, None)),
         "video_url" => url_of(part, "video_url").map(|url| located(Kind::Video, url, None)),
         "input_audio" => part.get("input_audio").and_then(audio),
@@ -98,7 +115,12 @@ fn url_of<'a>(part: &'a Value, key: &str) -> Option<&'a str> {
 
 fn located<'a>(kind: Kind, url: &'a str, name: Option<&'a str>) -> Part<'a> {
     match data_url(url) {
-        Some((mime, data)) => Part::Inline { kind, mime: Mime::Full(mime), data, name },
+        Some((mime, data)) => Part::Inline {
+            kind,
+            mime: Mime::Full(mime),
+            data,
+            name,
+        },
         None => Part::Remote { kind, url },
     }
 }
@@ -106,7 +128,12 @@ fn located<'a>(kind: Kind, url: &'a str, name: Option<&'a str>) -> Part<'a> {
 fn audio(audio: &Value) -> Option<Part<'_>> {
     let data = audio.get("data")?.as_str()?;
     let format = audio.get("format").and_then(Value::as_str).unwrap_or("wav");
-    Some(Part::Inline { kind: Kind::Audio, mime: Mime::AudioFormat(format), data, name: None })
+    Some(Part::Inline {
+        kind: Kind::Audio,
+        mime: Mime::AudioFormat(format),
+        data,
+        name: None,
+    })
 }
 
 fn file(file: &Value) -> Option<Part<'_>> {

@@ -9,7 +9,10 @@ pub(super) const OPENING: &str = "(The conversation so far follows.)";
 
 /// The role of a message.
 pub(super) fn role(message: &Value) -> &str {
-    message.get("role").and_then(Value::as_str).unwrap_or("user")
+    message
+        .get("role")
+        .and_then(Value::as_str)
+        .unwrap_or("user")
 }
 
 /// Whether a message sets the rules.
@@ -33,7 +36,10 @@ pub(super) fn text_of(content: Option<&Value>) -> Cow<'_, str> {
     match content {
         Some(Value::String(text)) => Cow::Borrowed(text),
         Some(Value::Array(parts)) => {
-            let texts: Vec<_> = parts.iter().filter_map(|part| part.get("text")?.as_str()).collect();
+            let texts: Vec<_> = parts
+                .iter()
+                .filter_map(|part| part.get("text")?.as_str())
+                .collect();
             Cow::Owned(texts.join("\n"))
         }
         Some(Value::Null) | None => Cow::Borrowed(""),
@@ -43,7 +49,10 @@ pub(super) fn text_of(content: Option<&Value>) -> Cow<'_, str> {
 
 /// Whether the first message that is not a system message is the assistant's.
 pub(super) fn opens_with_assistant(messages: &[Value]) -> bool {
-    messages.iter().find(|message| !is_system(message)).is_some_and(|message| role(message) == "assistant")
+    messages
+        .iter()
+        .find(|message| !is_system(message))
+        .is_some_and(|message| role(message) == "assistant")
 }
 
 /// A tool call taken apart.
@@ -96,7 +105,8 @@ impl<'a> CallParts<'a> {
 }
 
 fn is_object(text: &str) -> bool {
-    text.trim_start().starts_with('{') && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+    text.trim_start().starts_with('{')
+        && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 fn wrapped(text: &str) -> Map<String, Value> {

@@ -33,8 +33,9 @@ impl<'a> RawObject<'a> {
         if listed.len() == 1 {
             return Ok(listed.remove(0));
         }
-        serde_json::from_str(text)
-            .map_err(|error| ModelError::malformed(format!("the answer is not the expected JSON: {error}")))
+        serde_json::from_str(text).map_err(|error| {
+            ModelError::malformed(format!("the answer is not the expected JSON: {error}"))
+        })
     }
 
     /// The text of a field that is there and not `null`.
@@ -56,7 +57,9 @@ impl<'a> RawObject<'a> {
     /// A number that counts something.
     pub(super) fn u64(&self, key: &str) -> Option<u64> {
         let raw = self.raw(key)?;
-        raw.parse().ok().or_else(|| as_count(&serde_json::from_str(raw).ok()?))
+        raw.parse()
+            .ok()
+            .or_else(|| as_count(&serde_json::from_str(raw).ok()?))
     }
 
     /// An object.
@@ -77,7 +80,10 @@ impl<'a> RawObject<'a> {
     /// The whole object, fully parsed.
     pub(super) fn to_value(&self) -> Value {
         let field = |(key, value): &(Cow<'_, str>, &RawValue)| {
-            Some((key.clone().into_owned(), serde_json::from_str(value.get()).ok()?))
+            Some((
+                key.clone().into_owned(),
+                serde_json::from_str(value.get()).ok()?,
+            ))
         };
         Value::Object(self.0.iter().filter_map(field).collect())
     }
@@ -158,7 +164,9 @@ impl<'de> Visitor<'de> for ItemVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-        ObjectVisitor.visit_map(map).map(|object| MaybeObject(Some(object)))
+        ObjectVisitor
+            .visit_map(map)
+            .map(|object| MaybeObject(Some(object)))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {

@@ -55,7 +55,11 @@ impl Layout {
 
     /// The provider state, when there is anything to send back.
     pub(super) fn into_state(self, name: &str) -> Option<Value> {
-        let steps = self.steps.into_iter().filter(|step| !step.is_null()).collect();
+        let steps = self
+            .steps
+            .into_iter()
+            .filter(|step| !step.is_null())
+            .collect();
         let state = Map::from_iter([(name.to_owned(), Value::Array(steps))]);
         self.worth_keeping.then_some(Value::Object(state))
     }
@@ -99,14 +103,20 @@ pub(super) fn pieces<'a>(message: &'a Value, name: &str) -> Vec<Piece<'a>> {
 
 /// The tool calls of a message.
 pub(super) fn tool_calls(message: &Value) -> &[Value] {
-    message.get("tool_calls").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    message
+        .get("tool_calls")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
 }
 
 fn in_old_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<Piece<'a>>> {
-    let mut rest = message.get("content").map_or(Some(""), |content| match content {
-        Value::Null => Some(""),
-        other => other.as_str(),
-    })?;
+    let mut rest = message
+        .get("content")
+        .map_or(Some(""), |content| match content {
+            Value::Null => Some(""),
+            other => other.as_str(),
+        })?;
     let mut calls = tool_calls(message).iter();
     let mut pieces = Vec::with_capacity(steps.len());
     for step in steps {
@@ -126,12 +136,20 @@ fn in_old_order<'a>(message: &'a Value, steps: &'a [Value]) -> Option<Vec<Piece<
 }
 
 fn in_usual_order<'a>(message: &'a Value, steps: &'a [Value]) -> Vec<Piece<'a>> {
-    let mut pieces: Vec<_> = steps.iter().filter_map(|step| step.get("keep")).map(Piece::Kept).collect();
+    let mut pieces: Vec<_> = steps
+        .iter()
+        .filter_map(|step| step.get("keep"))
+        .map(Piece::Kept)
+        .collect();
     match message.get("content") {
         Some(Value::String(text)) => pieces.push(Piece::Text(text, None)),
         Some(content @ Value::Array(_)) => pieces.push(Piece::Parts(content)),
         _ => {}
     }
-    pieces.extend(tool_calls(message).iter().map(|call| Piece::Call(call, None)));
+    pieces.extend(
+        tool_calls(message)
+            .iter()
+            .map(|call| Piece::Call(call, None)),
+    );
     pieces
 }

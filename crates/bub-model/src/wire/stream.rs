@@ -13,7 +13,11 @@ use crate::{Action, ModelEvent};
 /// finish reason is not overlooked.
 pub(super) trait FrameDecoder: Send {
     /// One event of the stream.
-    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError>;
+    fn frame(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<Flow, ModelError>;
 
     /// `[DONE]` came. Most formats have a better end mark and need not know.
     fn end_mark(&mut self) {}
@@ -70,7 +74,13 @@ enum Mode {
 
 impl StreamDecoder {
     pub(super) fn new(frames: Box<dyn FrameDecoder>) -> Self {
-        Self { frames, mode: Mode::Start, received: 0, any: false, words: Vec::new() }
+        Self {
+            frames,
+            mode: Mode::Start,
+            received: 0,
+            any: false,
+            words: Vec::new(),
+        }
     }
 
     /// Takes a chunk in and appends what it means to `out`, also when it ends in an error.
@@ -106,14 +116,17 @@ impl StreamDecoder {
                 match last {
                     Ok(()) if flow == Flow::Done => Ok(()),
                     // The last frame was cut: that is the end of the connection, not bad JSON.
-                    Err(error) if error.kind == ErrorKind::Malformed => {
-                        Err(ModelError::truncated("the stream was cut in the middle of an event"))
-                    }
+                    Err(error) if error.kind == ErrorKind::Malformed => Err(ModelError::truncated(
+                        "the stream was cut in the middle of an event",
+                    )),
                     Err(error) => Err(error),
-                    Ok(()) => self
-                        .frames
-                        .end(out)
-                        .map_err(|error| if self.any { error } else { in_words(error, &self.words) }),
+                    Ok(()) => self.frames.end(out).map_err(|error| {
+                        if self.any {
+                            error
+                        } else {
+                            in_words(error, &self.words)
+                        }
+                    }),
                 }
             }
         }
@@ -134,7 +147,9 @@ impl StreamDecoder {
         match &mut self.mode {
             Mode::Over => Ok(()),
             Mode::Start => {
-                let Some(chunk) = skip_space(chunk) else { return Ok(()) };
+                let Some(chunk) = skip_space(chunk) else {
+                    return Ok(());
+                };
                 self.mode = match chunk.first() {
                     Some(b'{' | b'[' | b'"' | b'<') => Mode::Whole(Vec::new()),
                     _ => Mode::Events(SseDecoder::new()),
@@ -143,7 +158,9 @@ impl StreamDecoder {
             }
             Mode::Whole(body) => {
                 if body.len() + chunk.len() > EVENT_LIMIT {
-                    return Err(ModelError::too_large("the answer is too long for one JSON body"));
+                    return Err(ModelError::too_large(
+                        "the answer is too long for one JSON body",
+                    ));
                 }
                 body.extend_from_slice(chunk);
                 Ok(())
@@ -152,7 +169,8 @@ impl StreamDecoder {
                 let frames = &mut self.frames;
                 let mut flow = Flow::More;
                 let room = WORDS.saturating_sub(self.words.len()).min(chunk.len());
-                self.words.extend_from_slice(chunk.get(..room).unwrap_or_default());
+                self.words
+                    .extend_from_slice(chunk.get(..room).unwrap_or_default());
                 sse.push(chunk, |event| {
                     self.any = true;
                     step(frames.as_mut(), &event, &mut flow, out)
@@ -181,16 +199,29 @@ fn step(
         Flow::Done
     } else {
         let data = mended(event.data);
-        let event = SseEvent { data: &data, ..*event };
-        frames.frame(&event, out).map_err(|error| explained(error, &event))?
+        let event = SseEvent {
+            data: &data,
+            ..*event
+        };
+        frames
+            .frame(&event, out)
+            .map_err(|error| explained(error, &event))?
     };
-    if *flow == Flow::Done { frames.end(out) } else { Ok(()) }
+    if *flow == Flow::Done {
+        frames.end(out)
+    } else {
+        Ok(())
+    }
 }
 
 /// An error event need not be JSON to be the error it names.
 fn explained(error: ModelError, event: &SseEvent<'_>) -> ModelError {
     let spoken = event.event == b"error" && error.kind == ErrorKind::Malformed;
-    if spoken { classify(None, None, event.data, Wire::ChatCompletions) } else { error }
+    if spoken {
+        classify(None, None, event.data, Wire::ChatCompletions)
+    } else {
+        error
+    }
 }
 
 /// The error of a stream without events, with the words that came instead of them.
@@ -198,23 +229,34 @@ fn in_words(error: ModelError, words: &[u8]) -> ModelError {
     let text = String::from_utf8_lossy(words);
     let line = text.lines().next().unwrap_or_default();
     let field = line.split(':').next().unwrap_or_default();
-    let cut = ["data", "event", "id", "retry"].iter().any(|name| name.starts_with(field));
+    let cut = ["data", "event", "id", "retry"]
+        .iter()
+        .any(|name| name.starts_with(field));
     if cut || line.contains(char::REPLACEMENT_CHARACTER) {
         return error;
     }
-    ModelError::truncated(format!("no answer, but these words: {}", crate::short_message(line)))
+    ModelError::truncated(format!(
+        "no answer, but these words: {}",
+        crate::short_message(line)
+    ))
 }
 
 /// A body as text, with the errors an answer that is none deserves.
 pub(super) fn text(body: &[u8]) -> Result<&str, ModelError> {
-    let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii();
-    let text =
-        std::str::from_utf8(body).map_err(|_| ModelError::malformed("the answer is not valid UTF-8"))?;
+    let body = body
+        .strip_prefix(b"\xef\xbb\xbf")
+        .unwrap_or(body)
+        .trim_ascii();
+    let text = std::str::from_utf8(body)
+        .map_err(|_| ModelError::malformed("the answer is not valid UTF-8"))?;
     if text.is_empty() {
         return Err(empty());
     }
     if looks_like_html(text) {
-        let message = format!("a web page instead of an answer: {}", crate::short_message(text));
+        let message = format!(
+            "a web page instead of an answer: {}",
+            crate::short_message(text)
+        );
         return Err(ModelError::malformed(message));
     }
     Ok(text)
@@ -226,8 +268,9 @@ fn empty() -> ModelError {
 
 /// The rest of a chunk from its first byte that is neither white space nor part of a byte order mark.
 fn skip_space(chunk: &[u8]) -> Option<&[u8]> {
-    let at =
-        chunk.iter().position(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0xef | 0xbb | 0xbf))?;
+    let at = chunk
+        .iter()
+        .position(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n' | 0xef | 0xbb | 0xbf))?;
     chunk.get(at..)
 }
 

@@ -18,7 +18,12 @@ async fn every_format_is_called_streamed_and_whole() {
                     .say("let me look")
                     .call("call_1", "fs_read", r#"{"path":"a"}"#)
                     .split_call("call_2", "fs_read", ["{\"path\"", ":\"b\"}"])
-                    .usage(Usage { input: 100, output: 20, cached: 40, reasoning: 0 }),
+                    .usage(Usage {
+                        input: 100,
+                        output: 20,
+                        cached: 40,
+                        reasoning: 0,
+                    }),
             );
             let (events, error) =
                 collect(client().stream(endpoint(&server, wire), request(stream), quick())).await;
@@ -27,7 +32,10 @@ async fn every_format_is_called_streamed_and_whole() {
             assert_eq!(answer.text, "let me look", "{wire:?} {stream}");
             assert_eq!(answer.reasoning, "hm", "{wire:?} {stream}");
             assert_eq!(answer.tool_calls.len(), 2, "{wire:?} {stream}");
-            assert_eq!(answer.tool_calls[1]["function"]["arguments"], r#"{"path":"b"}"#, "{wire:?} {stream}");
+            assert_eq!(
+                answer.tool_calls[1]["function"]["arguments"], r#"{"path":"b"}"#,
+                "{wire:?} {stream}"
+            );
             assert!(answer.broken_calls.is_empty());
             assert_eq!(answer.finish, FinishReason::ToolCalls, "{wire:?} {stream}");
             let usage = answer.usage.unwrap();
@@ -43,7 +51,11 @@ async fn every_format_is_called_streamed_and_whole() {
 #[tokio::test]
 async fn the_request_has_the_key_where_the_format_wants_it_and_nowhere_else() {
     let places = [
-        (Wire::ChatCompletions, "authorization", format!("Bearer {KEY}")),
+        (
+            Wire::ChatCompletions,
+            "authorization",
+            format!("Bearer {KEY}"),
+        ),
         (Wire::Responses, "authorization", format!("Bearer {KEY}")),
         (Wire::Messages, "x-api-key", KEY.to_owned()),
         (Wire::GenerateContent, "x-goog-api-key", KEY.to_owned()),
@@ -58,7 +70,13 @@ async fn the_request_has_the_key_where_the_format_wants_it_and_nowhere_else() {
         assert_eq!(sent.header("content-type"), Some("application/json"));
         assert!(sent.header("user-agent").unwrap().starts_with("bub/"));
         assert!(!String::from_utf8_lossy(&sent.body).contains(KEY) && !sent.query.contains(KEY));
-        assert_eq!(sent.headers.iter().filter(|(_, value)| value.contains(KEY)).count(), 1);
+        assert_eq!(
+            sent.headers
+                .iter()
+                .filter(|(_, value)| value.contains(KEY))
+                .count(),
+            1
+        );
         assert!(sent.format().is_some() && sent.wants_stream());
     }
 }
@@ -72,10 +90,15 @@ async fn one_connection_serves_many_calls() {
         let client = client();
         for round in 0..5 {
             let (events, error) =
-                collect(client.stream(endpoint(&server, wire), request(round % 2 == 0), quick())).await;
+                collect(client.stream(endpoint(&server, wire), request(round % 2 == 0), quick()))
+                    .await;
             assert_eq!((error, whole(events).unwrap().text.as_str()), (None, "ab"));
         }
-        assert_eq!((server.requests().len(), server.connections()), (5, 1), "{wire:?}");
+        assert_eq!(
+            (server.requests().len(), server.connections()),
+            (5, 1),
+            "{wire:?}"
+        );
     }
 }
 
@@ -87,9 +110,15 @@ async fn a_limit_or_a_filter_is_not_taken_for_a_whole_answer() {
             .script(Reply::text("cut").finish(Finish::Length))
             .script(Reply::text("no").finish(Finish::Filter));
         let client = client();
-        let length = client.complete(endpoint(&server, wire), request(true), quick()).await.unwrap();
+        let length = client
+            .complete(endpoint(&server, wire), request(true), quick())
+            .await
+            .unwrap();
         assert_eq!(length.finish, FinishReason::Length, "{wire:?}");
-        let filter = client.complete(endpoint(&server, wire), request(false), quick()).await.unwrap();
+        let filter = client
+            .complete(endpoint(&server, wire), request(false), quick())
+            .await
+            .unwrap();
         assert!(!filter.finish.is_complete(), "{wire:?} {:?}", filter.finish);
     }
 }
@@ -97,7 +126,11 @@ async fn a_limit_or_a_filter_is_not_taken_for_a_whole_answer() {
 #[tokio::test]
 async fn nothing_is_sent_before_the_stream_is_polled() {
     let server = ModelServer::start();
-    let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick());
+    let stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        quick(),
+    );
     drop(stream);
     assert_eq!((server.connections(), server.requests().len()), (0, 0));
 }
@@ -106,7 +139,11 @@ async fn nothing_is_sent_before_the_stream_is_polled() {
 async fn the_stream_ends_with_finish_and_names_its_model() {
     let server = ModelServer::start();
     server.script(Reply::text("x"));
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick());
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        quick(),
+    );
     assert_eq!(stream.model(), None);
     let mut last = None;
     while let Some(event) = futures_util::StreamExt::next(&mut stream).await {
@@ -119,13 +156,29 @@ async fn the_stream_ends_with_finish_and_names_its_model() {
 #[tokio::test]
 async fn small_exchanges_go_through_the_same_client() {
     let server = ModelServer::start();
-    server.models(["small"]).script(Reply::json(&json!({"access_token": "t"})));
+    server
+        .models(["small"])
+        .script(Reply::json(&json!({"access_token": "t"})));
     let client = client();
     let url = format!("{}/v1/models", server.url());
-    let list = client.fetch(Ask { url: &url, form: None, timeout: PATIENCE }).await.unwrap();
+    let list = client
+        .fetch(Ask {
+            url: &url,
+            form: None,
+            timeout: PATIENCE,
+        })
+        .await
+        .unwrap();
     assert!(list.status == 200 && String::from_utf8_lossy(&list.body).contains("small"));
     let url = format!("{}/oauth/token", server.url());
-    let token = client.fetch(Ask { url: &url, form: Some("a=b&c=d"), timeout: PATIENCE }).await.unwrap();
+    let token = client
+        .fetch(Ask {
+            url: &url,
+            form: Some("a=b&c=d"),
+            timeout: PATIENCE,
+        })
+        .await
+        .unwrap();
     assert_eq!(token.body, br#"{"access_token":"t"}"#);
     let sent = server.request(1).await;
     assert_eq!(
@@ -135,5 +188,14 @@ async fn small_exchanges_go_through_the_same_client() {
     assert_eq!(sent.format(), None::<Format>);
     assert_eq!(server.connections(), 1);
     drop(server);
-    assert!(client.fetch(Ask { url: &url, form: None, timeout: PATIENCE }).await.is_err());
+    assert!(
+        client
+            .fetch(Ask {
+                url: &url,
+                form: None,
+                timeout: PATIENCE
+            })
+            .await
+            .is_err()
+    );
 }

@@ -12,7 +12,11 @@ use crate::support::{client, collect, logged, request, text};
 fn settings(home: &std::path::Path, config: &str) -> Arc<Settings> {
     std::fs::create_dir_all(home.join(".bub")).unwrap();
     std::fs::write(home.join(".bub/config.yml"), config).unwrap();
-    Arc::new(Loader::new(Environment::from_pairs([("HOME", home.as_os_str())])).load().unwrap())
+    Arc::new(
+        Loader::new(Environment::from_pairs([("HOME", home.as_os_str())]))
+            .load()
+            .unwrap(),
+    )
 }
 
 // H-23, H-81, W-39: headers may be credentials, so they go where a plain key goes and nowhere else.
@@ -40,9 +44,17 @@ async fn headers_of_client_args_go_to_the_provider_of_the_model_only() {
         collect(client.stream_first(Candidates::new(models, ids), request(true), options)).await;
     assert_eq!(text(&events), "ok");
     let (own, other) = (&first.requests()[0], &second.requests()[0]);
-    assert_eq!((own.header("x-team"), own.header("openai-organization")), (Some("blue"), Some("org-1")));
-    assert_eq!((other.header("x-team"), other.header("openai-organization")), (None, None));
-    let warned = logged().into_iter().any(|line| line.contains("`client_args.http_client` has no effect"));
+    assert_eq!(
+        (own.header("x-team"), own.header("openai-organization")),
+        (Some("blue"), Some("org-1"))
+    );
+    assert_eq!(
+        (other.header("x-team"), other.header("openai-organization")),
+        (None, None)
+    );
+    let warned = logged()
+        .into_iter()
+        .any(|line| line.contains("`client_args.http_client` has no effect"));
     assert!(warned, "what is not understood is said");
 }
 
@@ -52,8 +64,17 @@ fn timeout_and_retries_of_client_args_count_unless_the_setting_says_otherwise() 
     let home = tempfile::tempdir().unwrap();
     let options = |config: &str| CallOptions::from_settings(&settings(home.path(), config));
     let of_args = options("client_args: {timeout: 30, max_retries: 0}\n");
-    assert_eq!((of_args.idle_timeout, of_args.attempts), (Duration::from_secs(30), 1));
+    assert_eq!(
+        (of_args.idle_timeout, of_args.attempts),
+        (Duration::from_secs(30), 1)
+    );
     let of_both = options("client_args: {timeout: 30}\nmodel_idle_timeout_seconds: 9\n");
-    assert_eq!((of_both.idle_timeout, of_both.attempts), (Duration::from_secs(9), 3));
-    assert_eq!(options("client_args: {timeout: soon}\n").idle_timeout, Duration::from_mins(2));
+    assert_eq!(
+        (of_both.idle_timeout, of_both.attempts),
+        (Duration::from_secs(9), 3)
+    );
+    assert_eq!(
+        options("client_args: {timeout: soon}\n").idle_timeout,
+        Duration::from_mins(2)
+    );
 }

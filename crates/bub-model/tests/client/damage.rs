@@ -7,7 +7,10 @@ use serde_json::json;
 use crate::support::{client, collect, endpoint, quick, request, text, whole};
 
 fn once() -> CallOptions {
-    CallOptions { attempts: 1, ..quick() }
+    CallOptions {
+        attempts: 1,
+        ..quick()
+    }
 }
 
 fn calling() -> Reply {
@@ -27,9 +30,17 @@ async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
                 // The last format has no end mark and gives calls whole: cut after its finish it is whole.
                 if let Some(error) = error {
                     assert_eq!(error.action, Action::Retry, "{wire:?} {error:?}");
-                    assert!(matches!(error.kind, ErrorKind::Truncated | ErrorKind::Transport), "{error:?}");
+                    assert!(
+                        matches!(error.kind, ErrorKind::Truncated | ErrorKind::Transport),
+                        "{error:?}"
+                    );
                     assert!(!error.message.is_empty());
-                    assert!(!events.iter().any(|event| matches!(event, ModelEvent::Finish(_))), "{wire:?}");
+                    assert!(
+                        !events
+                            .iter()
+                            .any(|event| matches!(event, ModelEvent::Finish(_))),
+                        "{wire:?}"
+                    );
                     assert!(whole(events).is_err());
                 } else {
                     assert!(whole(events).is_ok(), "{wire:?}");
@@ -43,14 +54,14 @@ async fn a_stream_cut_anywhere_is_never_a_whole_answer() {
 async fn an_error_event_inside_a_200_is_the_error_it_names() {
     for wire in Wire::ALL {
         let server = ModelServer::start();
-        let overloaded =
-            json!({"type": "overloaded_error", "code": "overloaded_error", "message": "Overloaded"});
+        let overloaded = json!({"type": "overloaded_error", "code": "overloaded_error", "message": "Overloaded"});
         let overflow = json!({"code": "context_length_exceeded", "type": "invalid_request_error", "message": "too long"});
         server
             .script(Reply::text("part").error_event(overloaded))
             .script(Reply::text("part").error_event(overflow));
         let client = client();
-        let (events, error) = collect(client.stream(endpoint(&server, wire), request(true), once())).await;
+        let (events, error) =
+            collect(client.stream(endpoint(&server, wire), request(true), once())).await;
         let error = error.unwrap();
         assert_eq!(
             (error.action, error.kind, error.message.as_str()),
@@ -58,7 +69,8 @@ async fn an_error_event_inside_a_200_is_the_error_it_names() {
             "{wire:?}"
         );
         assert!(whole(events).is_err());
-        let (_, error) = collect(client.stream(endpoint(&server, wire), request(true), once())).await;
+        let (_, error) =
+            collect(client.stream(endpoint(&server, wire), request(true), once())).await;
         assert_eq!(error.unwrap().action, Action::ShrinkContext, "{wire:?}");
     }
 }
@@ -81,7 +93,8 @@ async fn empty_and_foreign_bodies_are_typed_errors() {
                 let server = ModelServer::start();
                 server.script(reply.clone());
                 let (events, error) =
-                    collect(client().stream(endpoint(&server, wire), request(stream), once())).await;
+                    collect(client().stream(endpoint(&server, wire), request(stream), once()))
+                        .await;
                 let error = error.unwrap_or_else(|| panic!("{wire:?} {reply:?} gave {events:?}"));
                 assert!(
                     matches!(error.kind, ErrorKind::Truncated | ErrorKind::Malformed),
@@ -100,25 +113,38 @@ async fn a_json_array_is_an_error_or_an_answer_but_never_nothing() {
     for wire in Wire::ALL {
         let server = ModelServer::start();
         server.script(Reply::json(&json!([{"error": {"code": 400, "message": "input token count (9) exceeds the maximum number of tokens allowed (1)", "status": "INVALID_ARGUMENT"}}])));
-        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        let (events, error) =
+            collect(client().stream(endpoint(&server, wire), request(true), once())).await;
         let error = error.unwrap();
-        assert_eq!((error.kind, error.action), (ErrorKind::Provider, Action::ShrinkContext), "{wire:?}");
-        assert!(error.message.starts_with("input token count (9) exceeds"), "{wire:?} {error}");
+        assert_eq!(
+            (error.kind, error.action),
+            (ErrorKind::Provider, Action::ShrinkContext),
+            "{wire:?}"
+        );
+        assert!(
+            error.message.starts_with("input token count (9) exceeds"),
+            "{wire:?} {error}"
+        );
         assert!(events.is_empty());
     }
 }
 
 #[tokio::test]
 async fn json_where_a_stream_was_asked_for_and_a_stream_where_not_are_read() {
-    let whole_body =
-        json!({"choices": [{"message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}]});
+    let whole_body = json!({"choices": [{"message": {"role": "assistant", "content": "whole"}, "finish_reason": "stop"}]});
     let sse = "data: {\"choices\":[{\"delta\":{\"content\":\"streamed\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     let server = ModelServer::start();
-    server.script(Reply::json(&whole_body)).script(Reply::raw(sse));
+    server
+        .script(Reply::json(&whole_body))
+        .script(Reply::raw(sse));
     let client = client();
     for (stream, expected) in [(true, "whole"), (false, "streamed")] {
-        let (events, error) =
-            collect(client.stream(endpoint(&server, Wire::ChatCompletions), request(stream), once())).await;
+        let (events, error) = collect(client.stream(
+            endpoint(&server, Wire::ChatCompletions),
+            request(stream),
+            once(),
+        ))
+        .await;
         assert_eq!((error, text(&events).as_str()), (None, expected));
         whole(events).unwrap();
     }
@@ -129,13 +155,22 @@ async fn crlf_comments_and_tiny_pieces_make_no_difference() {
     for wire in Wire::ALL {
         for bytes in [1, 7, 1000] {
             let server = ModelServer::start();
-            server
-                .script(Reply::deltas(["grüße ", "🎉"]).call("c", "t", "{}").crlf().comments().split(bytes));
+            server.script(
+                Reply::deltas(["grüße ", "🎉"])
+                    .call("c", "t", "{}")
+                    .crlf()
+                    .comments()
+                    .split(bytes),
+            );
             let (events, error) =
                 collect(client().stream(endpoint(&server, wire), request(true), once())).await;
             assert_eq!(error, None, "{wire:?}");
             let answer = whole(events).unwrap();
-            assert_eq!((answer.text.as_str(), answer.tool_calls.len()), ("grüße 🎉", 1), "{wire:?}");
+            assert_eq!(
+                (answer.text.as_str(), answer.tool_calls.len()),
+                ("grüße 🎉", 1),
+                "{wire:?}"
+            );
         }
     }
 }
@@ -145,7 +180,8 @@ async fn garbage_between_events_is_an_error_not_an_answer() {
     for wire in Wire::ALL {
         let server = ModelServer::start();
         server.script(Reply::text("a").garbage("{not json").say("b"));
-        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        let (events, error) =
+            collect(client().stream(endpoint(&server, wire), request(true), once())).await;
         let error = error.unwrap();
         assert_eq!(error.kind, ErrorKind::Malformed, "{wire:?} {error:?}");
         assert_eq!(text(&events), "a", "{wire:?}");
@@ -158,9 +194,11 @@ async fn invalid_utf8_is_an_error_and_never_patched_into_arguments() {
     for wire in Wire::ALL {
         let server = ModelServer::start();
         server.script(Reply::raw(
-            b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\xfe\"}}],\"type\":\"x\xff\"}\n\n".to_vec(),
+            b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\xfe\"}}],\"type\":\"x\xff\"}\n\n"
+                .to_vec(),
         ));
-        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        let (events, error) =
+            collect(client().stream(endpoint(&server, wire), request(true), once())).await;
         assert_eq!(error.unwrap().kind, ErrorKind::Malformed, "{wire:?}");
         assert!(events.is_empty());
     }
@@ -173,9 +211,14 @@ async fn a_single_event_of_ten_megabytes_is_read_and_a_larger_one_refused() {
     let megabyte = "x".repeat(1024 * 1024);
     for wire in Wire::ALL {
         let server = ModelServer::start();
-        let big = if wire == Wire::ChatCompletions { megabyte.repeat(10) } else { megabyte.clone() };
+        let big = if wire == Wire::ChatCompletions {
+            megabyte.repeat(10)
+        } else {
+            megabyte.clone()
+        };
         server.script(Reply::text(big.as_str()));
-        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), once())).await;
+        let (events, error) =
+            collect(client().stream(endpoint(&server, wire), request(true), once())).await;
         assert_eq!(error, None, "{wire:?}");
         assert_eq!(text(&events).len(), big.len(), "{wire:?}");
     }
@@ -183,8 +226,12 @@ async fn a_single_event_of_ten_megabytes_is_read_and_a_larger_one_refused() {
     let server = ModelServer::start();
     let large = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{big}\"}}}}]}}\n\n");
     server.script(Reply::raw(large));
-    let (events, error) =
-        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once())).await;
+    let (events, error) = collect(client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        once(),
+    ))
+    .await;
     assert_eq!(error.unwrap().kind, ErrorKind::TooLarge);
     assert!(text(&events).is_empty());
 }
@@ -192,10 +239,17 @@ async fn a_single_event_of_ten_megabytes_is_read_and_a_larger_one_refused() {
 #[tokio::test]
 async fn an_endless_error_body_is_not_read_to_its_end() {
     let server = ModelServer::start();
-    let body = format!("{{\"error\":{{\"message\":\"{}\"}}}}", "long ".repeat(1_000_000));
+    let body = format!(
+        "{{\"error\":{{\"message\":\"{}\"}}}}",
+        "long ".repeat(1_000_000)
+    );
     server.script(Reply::status(400).with_json(&json!(body)));
-    let (_, error) =
-        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once())).await;
+    let (_, error) = collect(client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        once(),
+    ))
+    .await;
     let error = error.unwrap();
     assert_eq!(error.status, Some(400));
     assert!(error.message.chars().count() < 500);
@@ -207,12 +261,17 @@ async fn whether_a_call_is_repeated_does_not_depend_on_packets() {
     for wire in Wire::ALL {
         for bytes in [1, 40, 100_000] {
             let server = ModelServer::start();
-            let busy = json!({"code": "overloaded_error", "type": "overloaded_error", "message": "busy"});
+            let busy =
+                json!({"code": "overloaded_error", "type": "overloaded_error", "message": "busy"});
             server.script(Reply::deltas(["a", "b"]).error_event(busy).split(bytes));
             server.otherwise(Reply::text("again"));
             let (events, error) =
                 collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
-            assert_eq!((text(&events).as_str(), server.requests().len()), ("ab", 1), "{wire:?} {bytes}");
+            assert_eq!(
+                (text(&events).as_str(), server.requests().len()),
+                ("ab", 1),
+                "{wire:?} {bytes}"
+            );
             assert_eq!(error.unwrap().action, Action::Retry, "{wire:?} {bytes}");
         }
     }
@@ -225,8 +284,12 @@ async fn what_came_in_one_packet_with_an_error_is_handed_out() {
     let packet = "data: {\"choices\":[{\"delta\":{\"content\":\"ab\"}}]}\n\ndata: {\"error\":{\"message\":\"busy\",\"code\":503}}\n\n";
     server.script(Reply::raw(packet));
     server.otherwise(Reply::text("again"));
-    let (events, error) =
-        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+    let (events, error) = collect(client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        quick(),
+    ))
+    .await;
     assert_eq!((text(&events).as_str(), server.requests().len()), ("ab", 1));
     assert_eq!(error.unwrap().action, Action::Retry);
 }

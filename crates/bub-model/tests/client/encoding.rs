@@ -24,7 +24,10 @@ fn deflate(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn once() -> CallOptions {
-    CallOptions { attempts: 1, ..quick() }
+    CallOptions {
+        attempts: 1,
+        ..quick()
+    }
 }
 
 #[tokio::test]
@@ -36,11 +39,26 @@ async fn gzip_and_deflate_are_unpacked_however_they_are_cut() {
     ] {
         for bytes in [1, 3, 10_000] {
             let server = ModelServer::start();
-            server.script(Reply::raw(packed.clone()).header("content-encoding", encoding).split(bytes));
-            let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+            server.script(
+                Reply::raw(packed.clone())
+                    .header("content-encoding", encoding)
+                    .split(bytes),
+            );
+            let stream = client().stream(
+                endpoint(&server, Wire::ChatCompletions),
+                request(true),
+                once(),
+            );
             let (events, error) = collect(stream).await;
-            assert_eq!((error, text(&events).as_str()), (None, "grüße"), "{encoding} {bytes}");
-            assert_eq!(server.request(0).await.header("accept-encoding"), Some("identity"));
+            assert_eq!(
+                (error, text(&events).as_str()),
+                (None, "grüße"),
+                "{encoding} {bytes}"
+            );
+            assert_eq!(
+                server.request(0).await.header("accept-encoding"),
+                Some("identity")
+            );
         }
     }
 }
@@ -53,10 +71,21 @@ async fn a_compressed_event_is_not_held_back() {
     encoder.write_all(first.as_bytes()).unwrap();
     encoder.flush().unwrap();
     let server = ModelServer::start();
-    server.script(Reply::raw(encoder.get_ref().clone()).header("content-encoding", "gzip").then_hold());
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
-    let event =
-        tokio::time::timeout(crate::support::PATIENCE, futures_util::StreamExt::next(&mut stream)).await;
+    server.script(
+        Reply::raw(encoder.get_ref().clone())
+            .header("content-encoding", "gzip")
+            .then_hold(),
+    );
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        once(),
+    );
+    let event = tokio::time::timeout(
+        crate::support::PATIENCE,
+        futures_util::StreamExt::next(&mut stream),
+    )
+    .await;
     assert_eq!(text(&[event.unwrap().unwrap().unwrap()]), "grüße");
 }
 
@@ -64,7 +93,11 @@ async fn a_compressed_event_is_not_held_back() {
 async fn a_compressed_error_is_read_and_a_damaged_answer_is_one() {
     let server = ModelServer::start();
     let refusal = gzip(br#"{"error":{"message":"slow down","code":"rate_limit_exceeded"}}"#);
-    server.script(Reply::raw(refusal).header("content-encoding", "gzip").with_status(429));
+    server.script(
+        Reply::raw(refusal)
+            .header("content-encoding", "gzip")
+            .with_status(429),
+    );
     let mut damaged = gzip(STREAM.as_bytes());
     damaged[14] ^= 0xff;
     server.script(Reply::raw(damaged).header("content-encoding", "gzip"));
@@ -72,11 +105,22 @@ async fn a_compressed_error_is_read_and_a_damaged_answer_is_one() {
     server.script(Reply::raw(cut).header("content-encoding", "gzip"));
     let mut errors = Vec::new();
     for _ in 0..3 {
-        let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+        let stream = client().stream(
+            endpoint(&server, Wire::ChatCompletions),
+            request(true),
+            once(),
+        );
         errors.push(collect(stream).await.1.unwrap());
     }
-    assert_eq!((errors[0].action, errors[0].message.as_str()), (Action::Retry, "slow down"));
-    assert!(matches!(errors[1].kind, ErrorKind::Malformed | ErrorKind::Truncated), "{:?}", errors[1]);
+    assert_eq!(
+        (errors[0].action, errors[0].message.as_str()),
+        (Action::Retry, "slow down")
+    );
+    assert!(
+        matches!(errors[1].kind, ErrorKind::Malformed | ErrorKind::Truncated),
+        "{:?}",
+        errors[1]
+    );
     assert_eq!(errors[2].kind, ErrorKind::Truncated, "{:?}", errors[2]);
 }
 
@@ -84,9 +128,16 @@ async fn a_compressed_error_is_read_and_a_damaged_answer_is_one() {
 async fn another_encoding_is_named_and_not_tried_again() {
     let server = ModelServer::start();
     server.otherwise(Reply::raw([0x8b, 0x01]).header("content-encoding", "br"));
-    let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick());
+    let stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        quick(),
+    );
     let error = collect(stream).await.1.unwrap();
-    assert_eq!((error.kind, error.action), (ErrorKind::Malformed, Action::NextModel));
+    assert_eq!(
+        (error.kind, error.action),
+        (ErrorKind::Malformed, Action::NextModel)
+    );
     assert!(error.message.contains("compressed as `br`"), "{error}");
     assert_eq!(server.requests().len(), 1);
 }
@@ -100,6 +151,10 @@ async fn a_bomb_is_refused() {
     (0..18).for_each(|_| encoder.write_all(&zeros).unwrap());
     let server = ModelServer::start();
     server.script(Reply::raw(encoder.finish().unwrap()).header("content-encoding", "gzip"));
-    let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+    let stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        once(),
+    );
     assert_eq!(collect(stream).await.1.unwrap().kind, ErrorKind::TooLarge);
 }

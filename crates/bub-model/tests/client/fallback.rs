@@ -24,9 +24,13 @@ struct Source {
 
 impl Source {
     fn with(pairs: &[(&str, &ModelServer, Wire)]) -> Self {
-        let endpoints =
-            pairs.iter().map(|(id, server, wire)| ((*id).to_owned(), named_endpoint(server, *wire, id)));
-        Self { endpoints: endpoints.collect(), ..Self::default() }
+        let endpoints = pairs
+            .iter()
+            .map(|(id, server, wire)| ((*id).to_owned(), named_endpoint(server, *wire, id)));
+        Self {
+            endpoints: endpoints.collect(),
+            ..Self::default()
+        }
     }
 
     fn candidates(self: &Arc<Self>, ids: &[&str]) -> Candidates {
@@ -43,8 +47,13 @@ impl EndpointSource for Source {
     fn endpoint<'a>(&'a self, id: &'a ModelId) -> BoxFuture<'a, Result<Endpoint, ModelError>> {
         self.asked.lock().unwrap().push(id.to_string());
         let found = self.endpoints.get(&id.to_string()).cloned();
-        let missing =
-            || ModelError::new(ErrorKind::Setup, Action::Reauthenticate, "no API key: set X_API_KEY");
+        let missing = || {
+            ModelError::new(
+                ErrorKind::Setup,
+                Action::Reauthenticate,
+                "no API key: set X_API_KEY",
+            )
+        };
         Box::pin(async move { found.ok_or_else(missing) })
     }
 
@@ -57,7 +66,11 @@ impl EndpointSource for Source {
 /// H-80: in order, before the first byte, each with its own model name and format.
 #[tokio::test]
 async fn candidates_are_tried_in_order() {
-    let (first, second, third) = (ModelServer::start(), ModelServer::start(), ModelServer::start());
+    let (first, second, third) = (
+        ModelServer::start(),
+        ModelServer::start(),
+        ModelServer::start(),
+    );
     first.otherwise(Reply::status(503));
     second.otherwise(Reply::status(404));
     third.script(Reply::text("here"));
@@ -66,12 +79,22 @@ async fn candidates_are_tried_in_order() {
         ("b:two", &second, Wire::Messages),
         ("c:three", &third, Wire::Responses),
     ]));
-    let stream =
-        client().stream_first(source.candidates(&["a:one", "b:two", "c:three"]), request(true), quick());
+    let stream = client().stream_first(
+        source.candidates(&["a:one", "b:two", "c:three"]),
+        request(true),
+        quick(),
+    );
     let (events, error) = collect(stream).await;
     assert_eq!((error, text(&events).as_str()), (None, "here"));
     assert!(!events.contains(&ModelEvent::Restart));
-    assert_eq!((first.requests().len(), second.requests().len(), third.requests().len()), (3, 1, 1));
+    assert_eq!(
+        (
+            first.requests().len(),
+            second.requests().len(),
+            third.requests().len()
+        ),
+        (3, 1, 1)
+    );
     assert_eq!(first.requests()[0].json()["model"], "one");
     assert_eq!(third.requests()[0].json()["model"], "three");
 }
@@ -82,7 +105,11 @@ async fn a_healthy_model_is_not_harmed_by_a_broken_fallback() {
     let server = ModelServer::start();
     server.script(Reply::text("fine"));
     let source = Arc::new(Source::with(&[("a:one", &server, Wire::ChatCompletions)]));
-    let stream = client().stream_first(source.candidates(&["a:one", "nokey:x"]), request(true), quick());
+    let stream = client().stream_first(
+        source.candidates(&["a:one", "nokey:x"]),
+        request(true),
+        quick(),
+    );
     let (_, error) = collect(stream).await;
     assert_eq!(error, None);
     assert_eq!(source.asked(), ["a:one"]);
@@ -93,7 +120,11 @@ async fn a_first_model_without_a_key_leaves_the_turn_to_the_next() {
     let server = ModelServer::start();
     server.script(Reply::text("fine"));
     let source = Arc::new(Source::with(&[("b:two", &server, Wire::ChatCompletions)]));
-    let mut stream = client().stream_first(source.candidates(&["nokey:x", "b:two"]), request(true), quick());
+    let mut stream = client().stream_first(
+        source.candidates(&["nokey:x", "b:two"]),
+        request(true),
+        quick(),
+    );
     let mut events = Vec::new();
     while let Some(event) = futures_util::StreamExt::next(&mut stream).await {
         events.push(event.unwrap());
@@ -112,8 +143,11 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
         ("a:one", &first, Wire::ChatCompletions),
         ("b:two", &second, Wire::ChatCompletions),
     ]));
-    let stream =
-        client().stream_first(source.candidates(&["a:one", "b:two", "nokey:x"]), request(true), quick());
+    let stream = client().stream_first(
+        source.candidates(&["a:one", "b:two", "nokey:x"]),
+        request(true),
+        quick(),
+    );
     let (_, error) = collect(stream).await;
     let error = error.unwrap();
     assert_eq!(
@@ -126,8 +160,15 @@ async fn the_error_names_the_first_cause_and_what_was_tried() {
          also b:two: a web page instead of an answer: Bad Gateway; tried 3 times (HTTP 502); \
          also nokey:x: no API key: set X_API_KEY"
     );
-    let others: Vec<_> = error.others.iter().map(|other| (other.status, other.action)).collect();
-    assert_eq!(others, [(Some(502), Action::Retry), (None, Action::Reauthenticate)]);
+    let others: Vec<_> = error
+        .others
+        .iter()
+        .map(|other| (other.status, other.action))
+        .collect();
+    assert_eq!(
+        others,
+        [(Some(502), Action::Retry), (None, Action::Reauthenticate)]
+    );
 }
 
 #[tokio::test]
@@ -138,15 +179,34 @@ async fn an_overflow_is_reported_instead_of_sent_elsewhere() {
         ("a:one", &first, Wire::ChatCompletions),
         ("b:two", &second, Wire::ChatCompletions),
     ]));
-    let stream = client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), quick());
-    assert_eq!(collect(stream).await.1.unwrap().action, Action::ShrinkContext);
+    let stream = client().stream_first(
+        source.candidates(&["a:one", "b:two"]),
+        request(true),
+        quick(),
+    );
+    assert_eq!(
+        collect(stream).await.1.unwrap().action,
+        Action::ShrinkContext
+    );
     assert_eq!(second.connections(), 0);
     // Also when it is the second that says so: that is what the caller can act on.
     second.otherwise(Reply::status(404));
-    let stream = client().stream_first(source.candidates(&["b:two", "a:one"]), request(true), quick());
+    let stream = client().stream_first(
+        source.candidates(&["b:two", "a:one"]),
+        request(true),
+        quick(),
+    );
     let error = collect(stream).await.1.unwrap();
-    assert_eq!((error.action, error.provider.as_deref()), (Action::ShrinkContext, Some("a:one")));
-    assert!(error.to_string().contains("; also b:two: scripted error 404"), "{error}");
+    assert_eq!(
+        (error.action, error.provider.as_deref()),
+        (Action::ShrinkContext, Some("a:one"))
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("; also b:two: scripted error 404"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -154,21 +214,32 @@ async fn after_the_first_byte_no_other_model_is_asked_unless_the_output_is_disca
     for restartable in [false, true] {
         let (first, second) = (ModelServer::start(), ModelServer::start());
         first.otherwise(
-            Reply::deltas(["half", "way"]).error_event(json!({"code": "model_not_found", "message": "gone"})),
+            Reply::deltas(["half", "way"])
+                .error_event(json!({"code": "model_not_found", "message": "gone"})),
         );
         second.otherwise(Reply::text("other"));
         let source = Arc::new(Source::with(&[
             ("a:one", &first, Wire::ChatCompletions),
             ("b:two", &second, Wire::ChatCompletions),
         ]));
-        let options = CallOptions { restartable, ..quick() };
-        let stream = client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), options);
+        let options = CallOptions {
+            restartable,
+            ..quick()
+        };
+        let stream = client().stream_first(
+            source.candidates(&["a:one", "b:two"]),
+            request(true),
+            options,
+        );
         let (events, error) = collect(stream).await;
         if restartable {
             assert_eq!(error, None);
             assert_eq!(whole(events).unwrap().text, "other");
         } else {
-            assert_eq!((error.unwrap().action, text(&events).as_str()), (Action::NextModel, "halfway"));
+            assert_eq!(
+                (error.unwrap().action, text(&events).as_str()),
+                (Action::NextModel, "halfway")
+            );
             assert_eq!(second.connections(), 0);
         }
     }
@@ -184,8 +255,11 @@ async fn a_long_wait_is_not_spent_when_another_model_is_there() {
         ("a:one", &first, Wire::ChatCompletions),
         ("b:two", &second, Wire::ChatCompletions),
     ]));
-    let stream =
-        client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), CallOptions::default());
+    let stream = client().stream_first(
+        source.candidates(&["a:one", "b:two"]),
+        request(true),
+        CallOptions::default(),
+    );
     assert_eq!(text(&collect(stream).await.0), "at once");
     assert_eq!(first.requests().len(), 1);
 }
@@ -193,17 +267,29 @@ async fn a_long_wait_is_not_spent_when_another_model_is_there() {
 #[tokio::test]
 async fn refused_credentials_are_renewed_once() {
     let server = ModelServer::start();
-    server.script(Reply::status(401)).script(Reply::text("in")).otherwise(Reply::status(401));
+    server
+        .script(Reply::status(401))
+        .script(Reply::text("in"))
+        .otherwise(Reply::status(401));
     let source = Source::with(&[("a:one", &server, Wire::ChatCompletions)]);
     let mut fresh = named_endpoint(&server, Wire::ChatCompletions, "a:one");
-    fresh.headers = vec![("authorization".into(), Secret::from("Bearer fresh-token-123456"))];
+    fresh.headers = vec![(
+        "authorization".into(),
+        Secret::from("Bearer fresh-token-123456"),
+    )];
     *source.renewed.lock().unwrap() = Some(fresh);
     let source = Arc::new(source);
     let stream = client().stream_first(source.candidates(&["a:one"]), request(true), quick());
     assert_eq!(text(&collect(stream).await.0), "in");
-    assert_eq!(server.requests()[1].header("authorization"), Some("Bearer fresh-token-123456"));
+    assert_eq!(
+        server.requests()[1].header("authorization"),
+        Some("Bearer fresh-token-123456")
+    );
     let stream = client().stream_first(source.candidates(&["a:one"]), request(true), quick());
-    assert_eq!(collect(stream).await.1.unwrap().action, Action::Reauthenticate);
+    assert_eq!(
+        collect(stream).await.1.unwrap().action,
+        Action::Reauthenticate
+    );
     assert_eq!(server.requests().len(), 3);
 }
 
@@ -222,15 +308,24 @@ async fn a_key_goes_only_to_the_provider_it_belongs_to() {
     let (first, second) = (ModelServer::start(), ModelServer::start());
     first.otherwise(Reply::status(500));
     second.otherwise(Reply::text("x"));
-    let mut source =
-        Source::with(&[("a:one", &first, Wire::ChatCompletions), ("b:two", &second, Wire::Messages)]);
-    for (id, key) in [("a:one", "key-of-the-first"), ("b:two", "key-of-the-second")] {
+    let mut source = Source::with(&[
+        ("a:one", &first, Wire::ChatCompletions),
+        ("b:two", &second, Wire::Messages),
+    ]);
+    for (id, key) in [
+        ("a:one", "key-of-the-first"),
+        ("b:two", "key-of-the-second"),
+    ] {
         let endpoint = source.endpoints.get_mut(id).unwrap();
         endpoint.headers.clear();
         *endpoint = endpoint.clone().with_key(&Secret::from(key));
     }
     let source = Arc::new(source);
-    let stream = client().stream_first(source.candidates(&["a:one", "b:two"]), request(true), quick());
+    let stream = client().stream_first(
+        source.candidates(&["a:one", "b:two"]),
+        request(true),
+        quick(),
+    );
     collect(stream).await;
     for (server, own, other) in [
         (&first, "key-of-the-first", "key-of-the-second"),
@@ -249,12 +344,16 @@ async fn redirects_never_carry_the_key_anywhere() {
     for status in [301, 302, 303, 307, 308] {
         let (server, thief) = (ModelServer::start(), ModelServer::start());
         server.script(
-            Reply::status(status).header("location", &format!("{}/v1/chat/completions", thief.url())),
+            Reply::status(status)
+                .header("location", &format!("{}/v1/chat/completions", thief.url())),
         );
         let endpoint = named_endpoint(&server, Wire::ChatCompletions, "a:one");
         let (_, error) = collect(client().stream(endpoint, request(true), quick())).await;
         let error = error.unwrap();
-        assert_eq!((error.status, error.action), (Some(status), Action::NextModel));
+        assert_eq!(
+            (error.status, error.action),
+            (Some(status), Action::NextModel)
+        );
         assert!(error.message.contains("redirect"), "{error}");
         check(&error.to_string());
         assert_eq!((server.requests().len(), thief.connections()), (1, 0));
@@ -289,6 +388,12 @@ async fn configured_models_are_called_with_their_own_keys() {
     let stream = client.stream_first(Candidates::new(models, ids), request(true), options);
     let (events, error) = collect(stream).await;
     assert_eq!((error, text(&events).as_str()), (None, "from the second"));
-    assert_eq!(first.requests()[0].header("authorization"), Some("Bearer key-of-the-first"));
-    assert_eq!(second.requests()[0].header("authorization"), Some("Bearer key-of-the-second"));
+    assert_eq!(
+        first.requests()[0].header("authorization"),
+        Some("Bearer key-of-the-first")
+    );
+    assert_eq!(
+        second.requests()[0].header("authorization"),
+        Some("Bearer key-of-the-second")
+    );
 }

@@ -9,8 +9,14 @@ use bub_testkit::model::{ModelServer, Reply};
 use crate::support::{KEY, check, client, collect, endpoint, quick, request};
 
 async fn error(client: &ModelClient, endpoint: Endpoint) -> ModelError {
-    let options = CallOptions { attempts: 1, ..quick() };
-    collect(client.stream(endpoint, request(true), options)).await.1.unwrap()
+    let options = CallOptions {
+        attempts: 1,
+        ..quick()
+    };
+    collect(client.stream(endpoint, request(true), options))
+        .await
+        .1
+        .unwrap()
 }
 
 #[tokio::test]
@@ -18,14 +24,23 @@ async fn a_refusal_names_the_provider_the_host_and_the_next_step() {
     for (status, advice) in [
         (401, "HOST refused the key"),
         (403, "HOST refused the key"),
-        (404, "is `model` a model of HOST, and http://HOST/v1 its address?"),
-        (413, "too large for HOST: shorten the conversation, or send smaller files"),
+        (
+            404,
+            "is `model` a model of HOST, and http://HOST/v1 its address?",
+        ),
+        (
+            413,
+            "too large for HOST: shorten the conversation, or send smaller files",
+        ),
     ] {
         let server = ModelServer::start();
         server.script(Reply::status(status).message("no"));
         let error = error(&client(), endpoint(&server, Wire::ChatCompletions)).await;
         let host = server.url().trim_start_matches("http://").to_owned();
-        let said = format!("test:model: no; {} (HTTP {status}", advice.replace("HOST", &host));
+        let said = format!(
+            "test:model: no; {} (HTTP {status}",
+            advice.replace("HOST", &host)
+        );
         assert!(error.to_string().starts_with(&said), "{error}\n{said}");
     }
 }
@@ -33,20 +48,42 @@ async fn a_refusal_names_the_provider_the_host_and_the_next_step() {
 #[tokio::test]
 async fn pages_and_xml_are_reduced_to_what_they_say() {
     for (body, said) in [
-        ("<html><head><title>Blocked</title></head><body>secret stuff</body></html>", "Blocked"),
-        ("<!-- x --><html><body><h1>Access denied</h1></body></html>", "Access denied"),
+        (
+            "<html><head><title>Blocked</title></head><body>secret stuff</body></html>",
+            "Blocked",
+        ),
+        (
+            "<!-- x --><html><body><h1>Access denied</h1></body></html>",
+            "Access denied",
+        ),
         (
             "<?xml version=\"1.0\"?><Error><Code>X</Code><Message>Denied by rule</Message></Error>",
             "Denied by rule",
         ),
-        ("<html><body>nothing</body></html>", "a page without a title"),
+        (
+            "<html><body>nothing</body></html>",
+            "a page without a title",
+        ),
     ] {
         let server = ModelServer::start();
         server.script(Reply::raw(body).with_status(403));
         let error = error(&client(), endpoint(&server, Wire::ChatCompletions)).await;
-        assert!(error.message.starts_with(&format!("a web page instead of an answer: {said}; ")), "{error}");
-        assert!(error.message.contains("refuses this computer, its region or the account"), "{error}");
-        assert!(!error.message.contains(['<', '>']) && !error.message.contains("secret stuff"), "{error}");
+        assert!(
+            error
+                .message
+                .starts_with(&format!("a web page instead of an answer: {said}; ")),
+            "{error}"
+        );
+        assert!(
+            error
+                .message
+                .contains("refuses this computer, its region or the account"),
+            "{error}"
+        );
+        assert!(
+            !error.message.contains(['<', '>']) && !error.message.contains("secret stuff"),
+            "{error}"
+        );
     }
 }
 
@@ -57,18 +94,26 @@ async fn a_name_without_an_address_is_said_to_be_one() {
     let far = Endpoint::new("far:model".parse().unwrap(), Wire::ChatCompletions, base);
     let error = error(&client(), far).await;
     assert_eq!(error.kind, ErrorKind::Transport);
-    assert!(error.message.contains(".invalid/v1 has no address (DNS): "), "{error}");
+    assert!(
+        error.message.contains(".invalid/v1 has no address (DNS): "),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_proxy_that_fails_is_named_without_its_password() {
     let far = || {
         let base = BaseUrl::parse("https://models.invalid/v1").unwrap();
-        Endpoint::new("far:model".parse().unwrap(), Wire::ChatCompletions, base).with_key(&KEY.into())
+        Endpoint::new("far:model".parse().unwrap(), Wire::ChatCompletions, base)
+            .with_key(&KEY.into())
     };
     let through = |url: &str| {
         let mut options = HttpOptions::default();
-        options.proxies.https = Some(url.replace("http://", "http://user:hunter2hunter2@").as_str().into());
+        options.proxies.https = Some(
+            url.replace("http://", "http://user:hunter2hunter2@")
+                .as_str()
+                .into(),
+        );
         ModelClient::new(options, Redactor::new())
     };
     for (status, said) in [(407, "proxy authorization required"), (403, "unsuccessful")] {
@@ -76,8 +121,12 @@ async fn a_proxy_that_fails_is_named_without_its_password() {
         proxy.otherwise(Reply::status(status));
         let error = error(&through(&proxy.url()), far()).await;
         let host = proxy.url().trim_start_matches("http://").to_owned();
-        let expected = format!("the proxy {host} opens no way to https://models.invalid/v1: {said}");
-        assert_eq!((error.message.as_str(), error.action), (expected.as_str(), Action::NextModel));
+        let expected =
+            format!("the proxy {host} opens no way to https://models.invalid/v1: {said}");
+        assert_eq!(
+            (error.message.as_str(), error.action),
+            (expected.as_str(), Action::NextModel)
+        );
         assert!(!format!("{error:?}").contains("hunter2"));
         check(&format!("{error:?}"));
     }
@@ -85,6 +134,11 @@ async fn a_proxy_that_fails_is_named_without_its_password() {
     let url = proxy.url();
     drop(proxy);
     let error = error(&through(&url), far()).await;
-    assert!(error.message.ends_with("refuses the connection: is it running?"), "{error}");
+    assert!(
+        error
+            .message
+            .ends_with("refuses the connection: is it running?"),
+        "{error}"
+    );
     assert!(error.message.starts_with("the proxy 127.0.0.1:"), "{error}");
 }

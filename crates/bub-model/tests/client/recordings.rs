@@ -28,16 +28,29 @@ fn every_recorded_error_has_the_right_class() {
     };
     let root = Path::new(&root).join("wire");
     let manifest = std::fs::read_to_string(root.join("manifest.jsonl")).unwrap();
-    let rows: Vec<Value> = manifest.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let rows: Vec<Value> = manifest
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     let mut wrong = Vec::new();
     let mut checked = 0;
-    for row in rows.iter().filter(|row| row["file"].as_str().unwrap().starts_with("errors/")) {
+    for row in rows
+        .iter()
+        .filter(|row| row["file"].as_str().unwrap().starts_with("errors/"))
+    {
         let file = row["file"].as_str().unwrap();
         let body = std::fs::read(root.join(file)).unwrap();
-        let status = row["status"].as_u64().map(|status| u16::try_from(status).unwrap());
+        let status = row["status"]
+            .as_u64()
+            .map(|status| u16::try_from(status).unwrap());
         let wire = Wire::from_name(row["api"].as_str().unwrap()).unwrap_or(Wire::ChatCompletions);
         let error = classify(status, None, &body, wire);
-        let labels: Vec<&str> = row["shows"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        let labels: Vec<&str> = row["shows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         println!(
             "{:>4} {:<15} {:<50} {}",
             status.unwrap_or(0),
@@ -47,17 +60,27 @@ fn every_recorded_error_has_the_right_class() {
         );
         checked += 1;
         assert!(
-            !error.message.is_empty() && !error.message.contains('\n') && !error.message.contains("</"),
+            !error.message.is_empty()
+                && !error.message.contains('\n')
+                && !error.message.contains("</"),
             "{file}: {error}"
         );
         // A row without a telling label is a request that was refused for what it is.
-        let unlabelled: &[Action] =
-            &[Action::GiveUp, Action::NextModel, Action::Reauthenticate, Action::Retry];
-        let mut demands: Vec<&[Action]> = labels.iter().filter_map(|label| demanded(label)).collect();
+        let unlabelled: &[Action] = &[
+            Action::GiveUp,
+            Action::NextModel,
+            Action::Reauthenticate,
+            Action::Retry,
+        ];
+        let mut demands: Vec<&[Action]> =
+            labels.iter().filter_map(|label| demanded(label)).collect();
         if demands.is_empty() {
             demands.push(unlabelled);
         }
-        if demands.iter().any(|allowed| !allowed.contains(&error.action)) {
+        if demands
+            .iter()
+            .any(|allowed| !allowed.contains(&error.action))
+        {
             wrong.push(format!("{file} {labels:?} → {:?}", error.action));
         }
     }

@@ -22,14 +22,29 @@ async fn errors_that_pass_are_tried_again_up_to_the_limit() {
         Reply::text("never seen").cut_after(0),
     ] {
         let server = ModelServer::start();
-        server.script(reply.clone()).script(reply.clone()).script(Reply::text("at last"));
-        let (events, error) =
-            collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
-        assert_eq!((error, text(&events).as_str()), (None, "at last"), "{reply:?}");
+        server
+            .script(reply.clone())
+            .script(reply.clone())
+            .script(Reply::text("at last"));
+        let (events, error) = collect(client().stream(
+            endpoint(&server, Wire::ChatCompletions),
+            request(true),
+            quick(),
+        ))
+        .await;
+        assert_eq!(
+            (error, text(&events).as_str()),
+            (None, "at last"),
+            "{reply:?}"
+        );
         let server = ModelServer::start();
         server.otherwise(reply.clone());
-        let (_, error) =
-            collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+        let (_, error) = collect(client().stream(
+            endpoint(&server, Wire::ChatCompletions),
+            request(true),
+            quick(),
+        ))
+        .await;
         assert_eq!(error.unwrap().action, Action::Retry, "{reply:?}");
         assert_eq!(server.requests().len(), 3);
     }
@@ -48,7 +63,8 @@ async fn errors_that_stay_are_not_tried_again() {
         let server = ModelServer::start();
         server.otherwise(Reply::status(status));
         let (_, error) =
-            collect(client().stream(endpoint(&server, Wire::Messages), request(true), quick())).await;
+            collect(client().stream(endpoint(&server, Wire::Messages), request(true), quick()))
+                .await;
         let error = error.unwrap();
         assert_eq!((error.action, error.status), (action, Some(status)));
         assert_eq!(server.requests().len(), 1, "{status}");
@@ -61,13 +77,24 @@ async fn a_token_rate_limit_waits_and_an_overflow_does_not() {
     let server = ModelServer::start();
     let limit = json!({"error": {"code": "429", "message": "Requests have exceeded token rate limit of your current pricing tier."}});
     let overflow = json!({"type": "error", "error": {"type": "invalid_request_error", "message": "exceed context limit: 199000 + 16384 > 200000"}});
-    server.script(Reply::status(429).with_json(&limit)).script(Reply::text("fine"));
+    server
+        .script(Reply::status(429).with_json(&limit))
+        .script(Reply::text("fine"));
     server.script(Reply::status(400).with_json(&overflow));
     let client = client();
-    let answer =
-        client.complete(endpoint(&server, Wire::ChatCompletions), request(true), quick()).await.unwrap();
+    let answer = client
+        .complete(
+            endpoint(&server, Wire::ChatCompletions),
+            request(true),
+            quick(),
+        )
+        .await
+        .unwrap();
     assert_eq!(answer.text, "fine");
-    let error = client.complete(endpoint(&server, Wire::Messages), request(true), quick()).await.unwrap_err();
+    let error = client
+        .complete(endpoint(&server, Wire::Messages), request(true), quick())
+        .await
+        .unwrap_err();
     assert_eq!(error.action, Action::ShrinkContext);
 }
 
@@ -75,8 +102,11 @@ async fn a_token_rate_limit_waits_and_an_overflow_does_not() {
 async fn waited(server: &ModelServer, reply: Reply, options: CallOptions) -> Duration {
     server.script(reply).script(Reply::text("ok"));
     let clock = ManualClock::pause();
-    let call =
-        tokio::spawn(drain(client().stream(endpoint(server, Wire::ChatCompletions), request(true), options)));
+    let call = tokio::spawn(drain(client().stream(
+        endpoint(server, Wire::ChatCompletions),
+        request(true),
+        options,
+    )));
     server.request(0).await;
     let mut passed = Duration::ZERO;
     let step = Duration::from_millis(100);
@@ -84,7 +114,9 @@ async fn waited(server: &ModelServer, reply: Reply, options: CallOptions) -> Dur
         clock.advance(step).await;
         passed += step;
         // Lets the sockets speak between two steps of the clock.
-        tokio::task::spawn_blocking(std::thread::yield_now).await.unwrap();
+        tokio::task::spawn_blocking(std::thread::yield_now)
+            .await
+            .unwrap();
         if server.requests().len() > 1 {
             break;
         }
@@ -110,18 +142,31 @@ async fn retry_after_is_honoured_in_seconds_and_as_a_date() {
 #[tokio::test]
 async fn without_retry_after_the_wait_is_the_backoff() {
     let server = ModelServer::start();
-    assert!(waited(&server, Reply::status(500), CallOptions::default()).await >= Duration::from_millis(250));
+    assert!(
+        waited(&server, Reply::status(500), CallOptions::default()).await
+            >= Duration::from_millis(250)
+    );
 }
 
 #[tokio::test]
 async fn a_server_that_asks_for_too_long_is_not_waited_for() {
     let server = ModelServer::start();
     server.otherwise(Reply::status(429).header("retry-after", "3600"));
-    let (_, error) =
-        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+    let (_, error) = collect(client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        quick(),
+    ))
+    .await;
     let error = error.unwrap();
-    assert_eq!((error.action, error.retry_after), (Action::Retry, Some(Duration::from_hours(1))));
-    assert!(error.message.ends_with("; it asks to wait 3600 s"), "{error}");
+    assert_eq!(
+        (error.action, error.retry_after),
+        (Action::Retry, Some(Duration::from_hours(1)))
+    );
+    assert!(
+        error.message.ends_with("; it asks to wait 3600 s"),
+        "{error}"
+    );
     assert_eq!(server.requests().len(), 1);
 }
 
@@ -131,24 +176,44 @@ async fn every_wait_is_announced_with_its_reason() {
     let server = ModelServer::start();
     let limit = || Reply::status(429).message("slow down");
     server.script(limit().header("retry-after", "8"));
-    let mut stream =
-        client().stream(endpoint(&server, Wire::ChatCompletions), request(true), CallOptions::default());
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        CallOptions::default(),
+    );
     let notice = stream.next().await.unwrap().unwrap();
-    let ModelEvent::Retry(notice) = notice else { panic!("{notice:?}") };
-    assert_eq!((notice.attempt, notice.error.status, server.requests().len()), (2, Some(429), 1));
+    let ModelEvent::Retry(notice) = notice else {
+        panic!("{notice:?}")
+    };
+    assert_eq!(
+        (notice.attempt, notice.error.status, server.requests().len()),
+        (2, Some(429), 1)
+    );
     assert!(notice.wait >= Duration::from_secs(8), "{notice:?}");
-    assert_eq!(notice.error.to_string(), "test:model: slow down (HTTP 429, rate_limit_error)");
+    assert_eq!(
+        notice.error.to_string(),
+        "test:model: slow down (HTTP 429, rate_limit_error)"
+    );
     drop(stream);
-    server.script(limit()).script(Reply::status(503)).script(Reply::text("ok"));
-    let (events, error) =
-        collect(client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick())).await;
+    server
+        .script(limit())
+        .script(Reply::status(503))
+        .script(Reply::text("ok"));
+    let (events, error) = collect(client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        quick(),
+    ))
+    .await;
     let tries = events.iter().filter_map(|event| match event {
         ModelEvent::Retry(retry) => Some(retry.attempt),
         _ => None,
     });
     assert_eq!((error, tries.collect::<Vec<_>>()), (None, vec![2, 3]));
     assert_eq!(whole(events).unwrap().text, "ok");
-    let told = logged().into_iter().any(|line| line.contains("slow down") && line.contains("try 2 in 8"));
+    let told = logged()
+        .into_iter()
+        .any(|line| line.contains("slow down") && line.contains("try 2 in 8"));
     assert!(told, "the log has it, too");
 }
 
@@ -159,7 +224,9 @@ async fn an_answer_with_nothing_in_it_is_tried_once_more() {
     for reply in [
         Reply::raw("data: [DONE]\n\n"),
         Reply::raw(nothing),
-        Reply::raw("data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\ndata: [DONE]\n\n"),
+        Reply::raw(
+            "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\"}}]}\n\ndata: [DONE]\n\n",
+        ),
         Reply::json(&json!({"choices": []})),
     ] {
         let server = ModelServer::start();
@@ -167,7 +234,11 @@ async fn an_answer_with_nothing_in_it_is_tried_once_more() {
         let endpoint = endpoint(&server, Wire::ChatCompletions);
         let (_, error) = collect(client().stream(endpoint, request(true), quick())).await;
         let error = error.unwrap_or_else(|| panic!("{reply:?} is taken for an answer"));
-        assert_eq!((error.kind, error.action), (ErrorKind::Empty, Action::Retry), "{reply:?}");
+        assert_eq!(
+            (error.kind, error.action),
+            (ErrorKind::Empty, Action::Retry),
+            "{reply:?}"
+        );
         assert_eq!(error.message, "the model answered nothing; tried 2 times");
         assert_eq!(server.requests().len(), 2);
     }
@@ -183,7 +254,8 @@ async fn after_the_first_event_a_broken_stream_is_not_repeated() {
                 .error_event(json!({"type": "overloaded_error", "message": "Overloaded"})),
         );
         server.otherwise(Reply::text("again"));
-        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
+        let (events, error) =
+            collect(client().stream(endpoint(&server, wire), request(true), quick())).await;
         assert_eq!(text(&events), "one two", "{wire:?}");
         assert_eq!(error.unwrap().action, Action::Retry, "{wire:?}");
         assert_eq!(server.requests().len(), 1, "{wire:?}");
@@ -195,20 +267,35 @@ async fn a_caller_that_discards_gets_a_restart_and_a_new_answer() {
     for wire in Wire::ALL {
         let server = ModelServer::start();
         server
-            .script(Reply::deltas(["a", "b", "c", "d", "e", "f"]).call("c", "t", "{}").cut_after(5))
+            .script(
+                Reply::deltas(["a", "b", "c", "d", "e", "f"])
+                    .call("c", "t", "{}")
+                    .cut_after(5),
+            )
             .script(Reply::text("fresh"));
-        let options = CallOptions { restartable: true, ..quick() };
-        let (events, error) = collect(client().stream(endpoint(&server, wire), request(true), options)).await;
+        let options = CallOptions {
+            restartable: true,
+            ..quick()
+        };
+        let (events, error) =
+            collect(client().stream(endpoint(&server, wire), request(true), options)).await;
         assert_eq!(error, None, "{wire:?}");
         assert!(events.contains(&ModelEvent::Restart), "{wire:?} {events:?}");
         let answer = whole(events).unwrap();
-        assert_eq!((answer.text.as_str(), answer.tool_calls.len()), ("fresh", 0), "{wire:?}");
+        assert_eq!(
+            (answer.text.as_str(), answer.tool_calls.len()),
+            ("fresh", 0),
+            "{wire:?}"
+        );
         // Waiting for the whole answer always discards.
         let server = ModelServer::start();
         server
             .script(Reply::deltas(["a", "b", "c", "d", "e", "f"]).cut_after(5))
             .script(Reply::text("fresh"));
-        let answer = client().complete(endpoint(&server, wire), request(true), quick()).await.unwrap();
+        let answer = client()
+            .complete(endpoint(&server, wire), request(true), quick())
+            .await
+            .unwrap();
         assert_eq!(answer.text, "fresh", "{wire:?}");
     }
 }
@@ -220,6 +307,9 @@ async fn nobody_listens_is_said_at_once() {
     drop(server);
     let mut stream = client().stream(endpoint, request(true), CallOptions::default());
     let error = stream.next().await.unwrap().unwrap_err();
-    assert_eq!((error.kind, error.action), (ErrorKind::Transport, Action::NextModel));
+    assert_eq!(
+        (error.kind, error.action),
+        (ErrorKind::Transport, Action::NextModel)
+    );
     assert!(error.message.contains("is the server running?"), "{error}");
 }

@@ -16,7 +16,9 @@ async fn a_server_that_repeats_the_key_does_not_get_it_into_errors_or_logs() {
         let server = ModelServer::start();
         server
             .script(Reply::status(401).message(&spoken))
-            .script(Reply::status(500).with_json(&json!({"error": {"code": KEY, "message": spoken}})))
+            .script(
+                Reply::status(500).with_json(&json!({"error": {"code": KEY, "message": spoken}})),
+            )
             .script(Reply::html(503, &spoken))
             .script(Reply::status(400).with_json(&json!(format!("Bearer {KEY}"))))
             .script(Reply::text("x").error_event(json!({"code": KEY, "message": spoken})))
@@ -33,9 +35,14 @@ async fn a_server_that_repeats_the_key_does_not_get_it_into_errors_or_logs() {
         }
     }
     let logged = logged();
-    assert!(logged.iter().any(|line| line.contains("model.retry")), "the ear hears nothing");
     assert!(
-        logged.iter().any(|line| line.contains("reqwest") || line.contains("hyper")),
+        logged.iter().any(|line| line.contains("model.retry")),
+        "the ear hears nothing"
+    );
+    assert!(
+        logged
+            .iter()
+            .any(|line| line.contains("reqwest") || line.contains("hyper")),
         "nothing from below"
     );
     for line in logged {
@@ -58,8 +65,16 @@ fn proxies_come_from_the_environment_and_are_not_printed() {
     assert!(!format!("{options:?}").contains("hunter2"));
     let client = ModelClient::new(options, redactor.clone());
     assert!(!format!("{client:?}").contains("hunter2"));
-    assert!(!redactor.redact("http://user:hunter2hunter2@proxy:3128").contains("hunter2"));
-    assert!(!redactor.redact("the password is hunter2hunter2").contains("hunter2"));
+    assert!(
+        !redactor
+            .redact("http://user:hunter2hunter2@proxy:3128")
+            .contains("hunter2")
+    );
+    assert!(
+        !redactor
+            .redact("the password is hunter2hunter2")
+            .contains("hunter2")
+    );
     assert_eq!(redactor.redact("asked proxy:3128"), "asked proxy:3128");
 }
 
@@ -70,8 +85,15 @@ fn a_proxy_without_a_password_is_no_secret() {
         ("HTTPS_PROXY", "http://proxy.example:3128"),
         ("ALL_PROXY", "someone@proxy.example:3128"),
     ]);
-    let _client = ModelClient::new(HttpOptions::from_environment(&environment), redactor.clone());
-    for text in ["set http://proxy.example:3128 in", "someone@proxy.example:3128", "someone"] {
+    let _client = ModelClient::new(
+        HttpOptions::from_environment(&environment),
+        redactor.clone(),
+    );
+    for text in [
+        "set http://proxy.example:3128 in",
+        "someone@proxy.example:3128",
+        "someone",
+    ] {
         assert_eq!(redactor.redact(text), text);
     }
 }
@@ -84,14 +106,26 @@ async fn a_proxy_is_used_for_other_hosts_and_never_for_this_computer() {
     let mut options = HttpOptions::default();
     options.proxies.http = Some(proxy.url().as_str().into());
     let client = ModelClient::new(options, Redactor::new());
-    let answer =
-        client.complete(endpoint(&local, Wire::ChatCompletions), request(true), quick()).await.unwrap();
+    let answer = client
+        .complete(
+            endpoint(&local, Wire::ChatCompletions),
+            request(true),
+            quick(),
+        )
+        .await
+        .unwrap();
     assert_eq!((answer.text.as_str(), proxy.connections()), ("directly", 0));
     let mut far = endpoint(&local, Wire::ChatCompletions);
     far.base_url = bub_model::BaseUrl::parse("http://models.invalid/v1").unwrap();
-    let answer = client.complete_first(Candidates::one(far), request(true), quick()).await.unwrap();
+    let answer = client
+        .complete_first(Candidates::one(far), request(true), quick())
+        .await
+        .unwrap();
     assert_eq!(answer.text, "through the proxy");
-    assert_eq!(proxy.request(0).await.path, "http://models.invalid/v1/chat/completions");
+    assert_eq!(
+        proxy.request(0).await.path,
+        "http://models.invalid/v1/chat/completions"
+    );
 }
 
 #[tokio::test]
@@ -100,7 +134,13 @@ async fn a_proxy_that_is_no_url_is_named_but_not_shown() {
     let mut options = HttpOptions::default();
     options.proxies.all = Some("http://[secret-proxy".into());
     let client = ModelClient::new(options, Redactor::new());
-    let error =
-        client.complete(endpoint(&server, Wire::ChatCompletions), request(true), quick()).await.unwrap_err();
+    let error = client
+        .complete(
+            endpoint(&server, Wire::ChatCompletions),
+            request(true),
+            quick(),
+        )
+        .await
+        .unwrap_err();
     assert_eq!(error.message, "the proxy in ALL_PROXY is not a URL");
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use bub_model::{
-    Accumulator, Backoff, BaseUrl, CallOptions, ChatRequest, Completion, Endpoint, HttpOptions, ModelClient,
-    ModelError, ModelEvent, ModelId, ModelStream, Wire,
+    Accumulator, Backoff, BaseUrl, CallOptions, ChatRequest, Completion, Endpoint, HttpOptions,
+    ModelClient, ModelError, ModelEvent, ModelId, ModelStream, Wire,
 };
 use bub_settings::{Redactor, Secret};
 use bub_testkit::model::ModelServer;
@@ -28,8 +28,14 @@ pub(crate) fn client() -> ModelClient {
 
 /// Retries that do not wait.
 pub(crate) fn quick() -> CallOptions {
-    let at_once = Backoff { first: Duration::ZERO, ..Backoff::default() };
-    CallOptions { backoff: at_once, ..CallOptions::default() }
+    let at_once = Backoff {
+        first: Duration::ZERO,
+        ..Backoff::default()
+    };
+    CallOptions {
+        backoff: at_once,
+        ..CallOptions::default()
+    }
 }
 
 pub(crate) fn endpoint(server: &ModelServer, wire: Wire) -> Endpoint {
@@ -44,12 +50,19 @@ pub(crate) fn named_endpoint(server: &ModelServer, wire: Wire, id: &str) -> Endp
 
 pub(crate) fn request(stream: bool) -> ChatRequest {
     let messages = Arc::new(vec![json!({"role": "user", "content": "hi"})]);
-    ChatRequest { model: "model".into(), messages, stream, ..ChatRequest::default() }
+    ChatRequest {
+        model: "model".into(),
+        messages,
+        stream,
+        ..ChatRequest::default()
+    }
 }
 
 /// Everything that a stream gives, in real time at most [`PATIENCE`].
 pub(crate) async fn collect(stream: ModelStream) -> (Vec<ModelEvent>, Option<ModelError>) {
-    tokio::time::timeout(PATIENCE, drain(stream)).await.expect("the stream hangs")
+    tokio::time::timeout(PATIENCE, drain(stream))
+        .await
+        .expect("the stream hangs")
 }
 
 /// Everything that a stream gives, without a clock of its own.
@@ -78,9 +91,13 @@ pub(crate) fn whole(events: Vec<ModelEvent>) -> Result<Completion, ModelError> {
 }
 
 pub(crate) fn text(events: &[ModelEvent]) -> String {
-    let texts = events
-        .iter()
-        .filter_map(|event| if let ModelEvent::Text(text) = event { Some(text.as_str()) } else { None });
+    let texts = events.iter().filter_map(|event| {
+        if let ModelEvent::Text(text) = event {
+            Some(text.as_str())
+        } else {
+            None
+        }
+    });
     texts.collect()
 }
 
@@ -132,7 +149,11 @@ impl Subscriber for Ear {
     }
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
     fn event(&self, event: &Event<'_>) {
-        let mut text = Text(format!("{} {}", event.metadata().level(), event.metadata().target()));
+        let mut text = Text(format!(
+            "{} {}",
+            event.metadata().level(),
+            event.metadata().target()
+        ));
         event.record(&mut text);
         Self::hear(text.0);
     }
@@ -145,7 +166,12 @@ impl log::Log for Ear {
         true
     }
     fn log(&self, record: &log::Record<'_>) {
-        Self::hear(format!("{} {} {}", record.level(), record.target(), record.args()));
+        Self::hear(format!(
+            "{} {} {}",
+            record.level(),
+            record.target(),
+            record.args()
+        ));
     }
     fn flush(&self) {}
 }

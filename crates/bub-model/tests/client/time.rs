@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{PATIENCE, client, endpoint, quick, request};
 
 fn once() -> CallOptions {
-    CallOptions { attempts: 1, ..quick() }
+    CallOptions {
+        attempts: 1,
+        ..quick()
+    }
 }
 
 /// Reads until text comes, so that the connection is known to stand.
@@ -24,7 +27,11 @@ async fn until_text(stream: &mut ModelStream) {
 }
 
 /// Moves the clock until the stream speaks, and tells how far.
-async fn silence(clock: &ManualClock, mut stream: ModelStream, step: Duration) -> (ModelError, Duration) {
+async fn silence(
+    clock: &ManualClock,
+    mut stream: ModelStream,
+    step: Duration,
+) -> (ModelError, Duration) {
     let started = Instant::now();
     let mut reading = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
     loop {
@@ -54,7 +61,11 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
                 break (error, passed);
             }
         };
-        assert_eq!((error.kind, error.action), (ErrorKind::Timeout, Action::Retry), "{wire:?}");
+        assert_eq!(
+            (error.kind, error.action),
+            (ErrorKind::Timeout, Action::Retry),
+            "{wire:?}"
+        );
         assert!(error.message.contains("120 s"), "{error}");
         assert!(passed >= Duration::from_secs(119), "{passed:?}");
         server.closed(0).await;
@@ -62,7 +73,10 @@ async fn silence_between_events_ends_the_call_after_the_idle_timeout() {
 }
 
 /// One item of the stream, while the clock moves in steps of a second.
-async fn tick(clock: &ManualClock, stream: &mut ModelStream) -> (Result<ModelEvent, ModelError>, Duration) {
+async fn tick(
+    clock: &ManualClock,
+    stream: &mut ModelStream,
+) -> (Result<ModelEvent, ModelError>, Duration) {
     let started = Instant::now();
     loop {
         tokio::select! {
@@ -80,17 +94,31 @@ async fn a_server_that_never_begins_is_given_up() {
     let pace = Pace::stopped();
     server.script(Reply::text("x").paced(&pace));
     let clock = ManualClock::pause();
-    let stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+    let stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        once(),
+    );
     let (error, passed) = silence(&clock, stream, Duration::from_secs(5)).await;
     assert_eq!(error.kind, ErrorKind::Timeout);
-    assert!(error.message.contains("120 s (`model_idle_timeout_seconds`)"), "{error}");
-    assert!(passed >= Duration::from_secs(119) && passed < Duration::from_secs(200), "{passed:?}");
+    assert!(
+        error
+            .message
+            .contains("120 s (`model_idle_timeout_seconds`)"),
+        "{error}"
+    );
+    assert!(
+        passed >= Duration::from_secs(119) && passed < Duration::from_secs(200),
+        "{passed:?}"
+    );
 }
 
 /// Lets everything run that has something to read.
 async fn settle() {
     for _ in 0..5 {
-        tokio::task::spawn_blocking(std::thread::yield_now).await.unwrap();
+        tokio::task::spawn_blocking(std::thread::yield_now)
+            .await
+            .unwrap();
     }
 }
 
@@ -98,17 +126,24 @@ async fn settle() {
 #[tokio::test]
 async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
     let ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
-    for (sign, wire) in [(": OPENROUTER PROCESSING\n\n", Wire::ChatCompletions), (ping, Wire::Messages)] {
+    for (sign, wire) in [
+        (": OPENROUTER PROCESSING\n\n", Wire::ChatCompletions),
+        (ping, Wire::Messages),
+    ] {
         let clock = ManualClock::pause();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = BaseUrl::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
+        let base =
+            BaseUrl::parse(&format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
         let endpoint = Endpoint::new("a:b".parse().unwrap(), wire, base);
         let mut stream = client().stream(endpoint, request(true), once());
         let mut reading = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
         let (mut socket, _) = listener.accept().await.unwrap();
         let mut asked = [0; 4096];
         assert!(socket.read(&mut asked).await.unwrap() > 0);
-        socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").await.unwrap();
+        socket
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+            .await
+            .unwrap();
         let started = Instant::now();
         let error = loop {
             let _ = socket.write_all(sign.as_bytes()).await;
@@ -121,9 +156,19 @@ async fn a_server_that_only_keeps_the_connection_alive_is_given_up() {
             assert!(started.elapsed() < Duration::from_hours(1), "no timeout");
         };
         let passed = started.elapsed();
-        assert_eq!((error.kind, error.action), (ErrorKind::Timeout, Action::Retry), "{wire:?}");
-        assert!(error.message.contains("has said nothing for 600 s"), "{error}");
-        assert!(passed >= Duration::from_mins(9) && passed <= Duration::from_mins(12), "{passed:?}");
+        assert_eq!(
+            (error.kind, error.action),
+            (ErrorKind::Timeout, Action::Retry),
+            "{wire:?}"
+        );
+        assert!(
+            error.message.contains("has said nothing for 600 s"),
+            "{error}"
+        );
+        assert!(
+            passed >= Duration::from_mins(9) && passed <= Duration::from_mins(12),
+            "{passed:?}"
+        );
     }
 }
 
@@ -133,25 +178,39 @@ async fn silence_is_tried_once_more_and_said() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("x").hang_after(0));
     let clock = ManualClock::pause();
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), quick());
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        quick(),
+    );
     let (notice, first) = tick(&clock, &mut stream).await;
-    let Ok(ModelEvent::Retry(notice)) = notice else { panic!("{notice:?}") };
+    let Ok(ModelEvent::Retry(notice)) = notice else {
+        panic!("{notice:?}")
+    };
     assert_eq!((notice.attempt, notice.error.kind), (2, ErrorKind::Timeout));
     let (error, second) = tick(&clock, &mut stream).await;
     let error = error.unwrap_err();
     assert!(error.message.ends_with("tried 2 times"), "{error}");
     // A third try would make it three times 120 s; a busy machine lets the clock run ahead of the client.
-    assert!(first + second < Duration::from_secs(355), "{first:?} {second:?}");
+    assert!(
+        first + second < Duration::from_secs(355),
+        "{first:?} {second:?}"
+    );
     assert_eq!(server.requests().len(), 2);
 }
 
 /// The setting is the limit, also before the first event; an answer in one piece has five times as long.
 #[tokio::test]
 async fn the_idle_timeout_is_a_setting() {
-    let environment =
-        Environment::from_pairs([("HOME", "/nowhere"), ("BUB_MODEL_IDLE_TIMEOUT_SECONDS", "7")]);
+    let environment = Environment::from_pairs([
+        ("HOME", "/nowhere"),
+        ("BUB_MODEL_IDLE_TIMEOUT_SECONDS", "7"),
+    ]);
     let settings = Loader::new(environment).load().unwrap();
-    let options = CallOptions { attempts: 1, ..CallOptions::from_settings(&settings) };
+    let options = CallOptions {
+        attempts: 1,
+        ..CallOptions::from_settings(&settings)
+    };
     assert_eq!(options.idle_timeout, Duration::from_secs(7));
     for (stream, least) in [(true, 7), (false, 35)] {
         let server = ModelServer::start();
@@ -172,7 +231,11 @@ async fn a_reader_that_takes_its_time_is_not_cut_off() {
     let server = ModelServer::start();
     server.script(Reply::deltas(["a", "b", "c"]));
     let clock = ManualClock::pause();
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        once(),
+    );
     let mut seen = 0;
     while let Some(event) = stream.next().await {
         event.unwrap();
@@ -189,8 +252,15 @@ async fn the_overall_timeout_ends_a_call_that_drips() {
     let pace = Pace::stopped();
     server.script(Reply::deltas(["a"; 50]).paced(&pace));
     let clock = ManualClock::pause();
-    let options = CallOptions { timeout: Some(Duration::from_secs(30)), ..once() };
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+    let options = CallOptions {
+        timeout: Some(Duration::from_secs(30)),
+        ..once()
+    };
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        options,
+    );
     pace.allow(2);
     until_text(&mut stream).await;
     let error = loop {
@@ -200,7 +270,10 @@ async fn the_overall_timeout_ends_a_call_that_drips() {
             Err(error) => break error,
         }
     };
-    assert_eq!((error.kind, error.action), (ErrorKind::Timeout, Action::NextModel));
+    assert_eq!(
+        (error.kind, error.action),
+        (ErrorKind::Timeout, Action::NextModel)
+    );
     assert!(error.message.contains("longer than 30 s"), "{error}");
     server.closed(0).await;
 }
@@ -215,7 +288,9 @@ async fn dropping_the_stream_closes_the_socket_at_once() {
         let mut stream = client().stream(endpoint(&server, wire), request(true), once());
         until_text(&mut stream).await;
         drop(stream);
-        timeout(PATIENCE, server.closed(0)).await.expect("the server still waits");
+        timeout(PATIENCE, server.closed(0))
+            .await
+            .expect("the server still waits");
     }
 }
 
@@ -227,8 +302,15 @@ async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
         server.script(Reply::deltas(["a", "b", "c"]).paced(&pace));
         pace.allow(events);
         let cancel = CancellationToken::new();
-        let options = CallOptions { cancel: cancel.clone(), ..quick() };
-        let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+        let options = CallOptions {
+            cancel: cancel.clone(),
+            ..quick()
+        };
+        let mut stream = client().stream(
+            endpoint(&server, Wire::ChatCompletions),
+            request(true),
+            options,
+        );
         let reading = tokio::spawn(async move {
             loop {
                 match stream.next().await {
@@ -241,10 +323,19 @@ async fn a_token_cancels_before_the_answer_and_in_the_middle_of_it() {
         server.request(0).await;
         cancel.cancel();
         let (error, _still_held) = timeout(PATIENCE, reading).await.unwrap().unwrap();
-        assert_eq!((error.kind, error.action), (ErrorKind::Cancelled, Action::GiveUp));
+        assert_eq!(
+            (error.kind, error.action),
+            (ErrorKind::Cancelled, Action::GiveUp)
+        );
         // The stream is still held: it is the token that closed the socket.
-        timeout(PATIENCE, server.closed(0)).await.expect("the server still waits");
-        assert_eq!(server.requests().len(), 1, "a cancelled call is not tried again");
+        timeout(PATIENCE, server.closed(0))
+            .await
+            .expect("the server still waits");
+        assert_eq!(
+            server.requests().len(),
+            1,
+            "a cancelled call is not tried again"
+        );
     }
 }
 
@@ -254,8 +345,15 @@ async fn a_token_that_is_cancelled_already_sends_nothing() {
     let cancel = CancellationToken::new();
     cancel.cancel();
     let options = CallOptions { cancel, ..quick() };
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
-    assert_eq!(stream.next().await.unwrap().unwrap_err().kind, ErrorKind::Cancelled);
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        options,
+    );
+    assert_eq!(
+        stream.next().await.unwrap().unwrap_err().kind,
+        ErrorKind::Cancelled
+    );
     assert!(stream.next().await.is_none());
     assert_eq!(server.connections(), 0);
 }
@@ -268,10 +366,17 @@ async fn after_the_finish_reason_the_end_mark_is_not_needed() {
     server.script(Reply::text("all").paced(&pace));
     pace.allow(3);
     let clock = ManualClock::pause();
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), once());
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        once(),
+    );
     until_text(&mut stream).await;
     let (item, passed) = tick(&clock, &mut stream).await;
-    assert!(matches!(item, Ok(ModelEvent::Finish(_) | ModelEvent::Usage(_))), "{item:?}");
+    assert!(
+        matches!(item, Ok(ModelEvent::Finish(_) | ModelEvent::Usage(_))),
+        "{item:?}"
+    );
     assert!(passed <= Duration::from_secs(10), "{passed:?}");
 }
 
@@ -287,17 +392,26 @@ async fn a_reason_in_every_event_does_not_end_the_answer_at_the_first_pause() {
     let (mut socket, _) = listener.accept().await.unwrap();
     let mut asked = [0; 4096];
     assert!(socket.read(&mut asked).await.unwrap() > 0);
-    socket.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").await.unwrap();
+    socket
+        .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
     for text in ["one ", "two"] {
         let event = serde_json::json!({"candidates": [{"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}]});
-        socket.write_all(format!("data: {event}\n\n").as_bytes()).await.unwrap();
+        socket
+            .write_all(format!("data: {event}\n\n").as_bytes())
+            .await
+            .unwrap();
         settle().await;
         clock.advance(Duration::from_secs(30)).await;
         settle().await;
     }
     drop(socket);
     let (events, error) = timeout(PATIENCE, reading).await.unwrap().unwrap();
-    assert_eq!((error, crate::support::text(&events).as_str()), (None, "one two"));
+    assert_eq!(
+        (error, crate::support::text(&events).as_str()),
+        (None, "one two")
+    );
 }
 
 #[tokio::test]
@@ -305,13 +419,27 @@ async fn a_token_ends_the_wait_before_another_try() {
     let server = ModelServer::start();
     server.otherwise(Reply::status(503).header("retry-after", "50"));
     let cancel = CancellationToken::new();
-    let options = CallOptions { cancel: cancel.clone(), ..CallOptions::default() };
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
-    let notice = timeout(PATIENCE, stream.next()).await.unwrap().unwrap().unwrap();
+    let options = CallOptions {
+        cancel: cancel.clone(),
+        ..CallOptions::default()
+    };
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        options,
+    );
+    let notice = timeout(PATIENCE, stream.next())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
     assert!(matches!(notice, ModelEvent::Retry(_)), "{notice:?}");
     let waiting = tokio::spawn(async move { stream.next().await.unwrap().unwrap_err() });
     cancel.cancel();
-    assert_eq!(timeout(PATIENCE, waiting).await.unwrap().unwrap().kind, ErrorKind::Cancelled);
+    assert_eq!(
+        timeout(PATIENCE, waiting).await.unwrap().unwrap().kind,
+        ErrorKind::Cancelled
+    );
 }
 
 /// Once the end of the answer is delivered, neither a deadline nor a token makes an error of it.
@@ -322,8 +450,16 @@ async fn nothing_goes_wrong_after_the_finish() {
     let server = ModelServer::start();
     let body = "data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
     server.script(Reply::raw(body).then_hold());
-    let options = CallOptions { cancel: cancel.clone(), timeout: Some(Duration::from_secs(30)), ..once() };
-    let mut stream = client().stream(endpoint(&server, Wire::ChatCompletions), request(true), options);
+    let options = CallOptions {
+        cancel: cancel.clone(),
+        timeout: Some(Duration::from_secs(30)),
+        ..once()
+    };
+    let mut stream = client().stream(
+        endpoint(&server, Wire::ChatCompletions),
+        request(true),
+        options,
+    );
     while !matches!(stream.next().await.unwrap().unwrap(), ModelEvent::Finish(_)) {}
     clock.advance(Duration::from_mins(5)).await;
     cancel.cancel();

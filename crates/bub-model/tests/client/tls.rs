@@ -32,8 +32,13 @@ async fn serve_as(name: &str, is_ca: rcgen::IsCa) -> Server {
     let cert = params.self_signed(&signing_key).unwrap();
     let key = PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key).unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
+    let config = config
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = BaseUrl::parse(&format!("https://{}/v1", listener.local_addr().unwrap())).unwrap();
     let connections = Arc::new(std::sync::atomic::AtomicUsize::new(0));
@@ -42,14 +47,20 @@ async fn serve_as(name: &str, is_ca: rcgen::IsCa) -> Server {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         while let Ok((socket, _)) = listener.accept().await {
             counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-            let Ok(mut stream) = acceptor.accept(socket).await else { continue };
+            let Ok(mut stream) = acceptor.accept(socket).await else {
+                continue;
+            };
             let mut asked = [0; 8192];
             let _ = stream.read(&mut asked).await;
             let _ = stream.write_all(ANSWER.as_bytes()).await;
             let _ = stream.shutdown().await;
         }
     });
-    Server { base, pem: cert.pem(), connections }
+    Server {
+        base,
+        pem: cert.pem(),
+        connections,
+    }
 }
 
 /// Calls the server, trusting what the file has; the text of the answer.
@@ -62,9 +73,15 @@ async fn call(server: &Server, certificates: Option<&str>) -> Result<String, Mod
         variables.push(("SSL_CERT_FILE", file.as_os_str()));
     }
     let options = HttpOptions::from_environment(&Environment::from_pairs(variables));
-    let endpoint = Endpoint::new("own:model".parse().unwrap(), Wire::ChatCompletions, server.base.clone());
+    let endpoint = Endpoint::new(
+        "own:model".parse().unwrap(),
+        Wire::ChatCompletions,
+        server.base.clone(),
+    );
     let client = ModelClient::new(options, Redactor::new());
-    let answer = client.complete(endpoint.with_key(&KEY.into()), request(true), quick()).await;
+    let answer = client
+        .complete(endpoint.with_key(&KEY.into()), request(true), quick())
+        .await;
     answer.map(|answer| answer.text)
 }
 
@@ -72,14 +89,26 @@ async fn call(server: &Server, certificates: Option<&str>) -> Result<String, Mod
 async fn a_certificate_that_nobody_vouches_for_is_refused_and_not_tried_again() {
     let server = serve("127.0.0.1").await;
     let error = call(&server, None).await.unwrap_err();
-    assert_eq!((error.kind, error.action), (ErrorKind::Transport, Action::NextModel));
+    assert_eq!(
+        (error.kind, error.action),
+        (ErrorKind::Transport, Action::NextModel)
+    );
     assert!(
-        error.message.starts_with(&format!("no secure connection to {}: its cert", server.base)),
+        error.message.starts_with(&format!(
+            "no secure connection to {}: its cert",
+            server.base
+        )),
         "{error}"
     );
-    assert!(error.message.contains("SSL_CERT_FILE"), "what to do is said: {error}");
+    assert!(
+        error.message.contains("SSL_CERT_FILE"),
+        "what to do is said: {error}"
+    );
     check(&format!("{error:?}"));
-    assert_eq!(server.connections.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert_eq!(
+        server.connections.load(std::sync::atomic::Ordering::SeqCst),
+        1
+    );
 }
 
 #[tokio::test]
@@ -92,14 +121,28 @@ async fn a_certificate_in_ssl_cert_file_is_trusted() {
 async fn a_trusted_certificate_for_another_host_is_refused() {
     let server = serve("elsewhere.example").await;
     let error = call(&server, Some(&server.pem)).await.unwrap_err();
-    assert!(error.message.ends_with("its certificate is for another host"), "{error}");
+    assert!(
+        error
+            .message
+            .ends_with("its certificate is for another host"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_ca_certificate_shown_by_a_server_is_named_in_words() {
-    let server = serve_as("127.0.0.1", rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained)).await;
+    let server = serve_as(
+        "127.0.0.1",
+        rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained),
+    )
+    .await;
     let error = call(&server, Some(&server.pem)).await.unwrap_err();
-    assert!(error.message.contains("the certificate of a CA (CA:TRUE) as its own"), "{error}");
+    assert!(
+        error
+            .message
+            .contains("the certificate of a CA (CA:TRUE) as its own"),
+        "{error}"
+    );
     assert!(!error.message.contains("Error("), "{error}");
 }
 
@@ -108,5 +151,10 @@ async fn a_file_without_certificates_is_said_to_be_one() {
     let server = serve("127.0.0.1").await;
     let error = call(&server, Some("not a certificate")).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Setup);
-    assert!(error.message.contains("ca.pem, which holds no certificates"), "{error}");
+    assert!(
+        error
+            .message
+            .contains("ca.pem, which holds no certificates"),
+        "{error}"
+    );
 }

@@ -11,26 +11,40 @@ use crate::given::Given;
 /// Calls the chosen model, fallbacks included, over a real connection; gives the text.
 async fn call(given: &Given) -> Result<String, String> {
     let settings = given.settings();
-    let client =
-        ModelClient::new(HttpOptions::from_environment(settings.environment()), settings.redactor().clone());
-    let models =
-        Arc::new(Models::new(settings, Arc::new(client.clone())).map_err(|error| error.to_string())?);
+    let client = ModelClient::new(
+        HttpOptions::from_environment(settings.environment()),
+        settings.redactor().clone(),
+    );
+    let models = Arc::new(
+        Models::new(settings, Arc::new(client.clone())).map_err(|error| error.to_string())?,
+    );
     let choice = models.choose().await.map_err(|error| error.to_string())?;
     let request = ChatRequest {
         messages: Arc::new(vec![json!({"role": "user", "content": "hi"})]),
         stream: true,
         ..ChatRequest::default()
     };
-    let options = CallOptions { attempts: 1, ..CallOptions::default() };
+    let options = CallOptions {
+        attempts: 1,
+        ..CallOptions::default()
+    };
     let candidates = Candidates::new(models, choice.candidates());
     let answer = client.complete_first(candidates, request, options).await;
-    answer.map(|answer| answer.text).map_err(|error| error.to_string())
+    answer
+        .map(|answer| answer.text)
+        .map_err(|error| error.to_string())
 }
 
 fn seen(requests: &[Request]) -> String {
     let parts = requests.iter().flat_map(|request| {
-        let headers = request.headers.iter().map(|(name, value)| format!("{name}: {value}\n"));
-        headers.chain([request.path.clone(), String::from_utf8_lossy(&request.body).into_owned()])
+        let headers = request
+            .headers
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\n"));
+        headers.chain([
+            request.path.clone(),
+            String::from_utf8_lossy(&request.body).into_owned(),
+        ])
     });
     parts.collect()
 }
@@ -57,7 +71,10 @@ async fn every_server_sees_its_own_key_only() {
         ("/v1/chat/completions", json!("one"))
     );
     assert_eq!(third[0].header("x-api-key"), Some("third-key-3"));
-    assert_eq!((third[0].path.as_str(), third[0].json()["model"].clone()), ("/v1/messages", json!("three")));
+    assert_eq!(
+        (third[0].path.as_str(), third[0].json()["model"].clone()),
+        ("/v1/messages", json!("three"))
+    );
     assert!(!seen(&first).contains("third-key-3") && !seen(&third).contains("first-key-1"));
 }
 
@@ -67,7 +84,10 @@ async fn a_server_named_by_a_cloned_repository_sees_nothing() {
     let (own, evil) = (ModelServer::start(), ModelServer::start());
     own.otherwise(Reply::text("hello"));
     let given = Given::new()
-        .config(&format!("model: groq:one\napi_key: first-key-1\napi_base: {{groq: '{}/v1'}}\n", own.url()))
+        .config(&format!(
+            "model: groq:one\napi_key: first-key-1\napi_base: {{groq: '{}/v1'}}\n",
+            own.url()
+        ))
         .dotenv(&format!(
             "BUB_API_BASE={0}\nBUB_GROQ_API_BASE={0}\nGROQ_API_BASE={0}\nHTTP_PROXY={0}\n\
              BUB_PROVIDERS='{{\"groq\": {{\"base_url\": \"{0}\"}}}}'\n",
@@ -82,14 +102,19 @@ async fn a_server_named_by_a_cloned_repository_sees_nothing() {
 #[tokio::test]
 async fn a_local_server_is_found_and_answers() {
     let server = ModelServer::start();
-    server.models(["text-embed", "qwen3:8b"]).script(Reply::text("from here"));
+    server
+        .models(["text-embed", "qwen3:8b"])
+        .script(Reply::text("from here"));
     let nobody = "http://127.0.0.1:1/v1";
     let given = Given::new().env("OLLAMA_HOST", &server.address().to_string()).config(&format!(
         "api_base: {{lmstudio: '{nobody}', llamacpp: '{nobody}', llamafile: '{nobody}', vllm: '{nobody}'}}\n"
     ));
     assert_eq!(call(&given).await.unwrap(), "from here");
     let requests = server.requests();
-    let paths: Vec<_> = requests.iter().map(|request| request.path.as_str()).collect();
+    let paths: Vec<_> = requests
+        .iter()
+        .map(|request| request.path.as_str())
+        .collect();
     assert_eq!(paths, ["/v1/models", "/v1/chat/completions"]);
     assert_eq!(requests[1].json()["model"], "qwen3:8b");
     assert_eq!(requests[1].header("authorization"), None);
@@ -100,10 +125,16 @@ async fn a_local_server_is_found_and_answers() {
 async fn a_server_without_streams_is_asked_for_a_whole_answer() {
     let server = ModelServer::start();
     server.script(Reply::text("whole"));
-    let config = format!("model: llamafile:x\napi_base: {{llamafile: '{}/v1'}}\n", server.url());
+    let config = format!(
+        "model: llamafile:x\napi_base: {{llamafile: '{}/v1'}}\n",
+        server.url()
+    );
     assert_eq!(call(&Given::new().config(&config)).await.unwrap(), "whole");
     assert!(!server.requests()[0].wants_stream());
-    assert_eq!(server.requests()[0].header("accept"), Some("application/json"));
+    assert_eq!(
+        server.requests()[0].header("accept"),
+        Some("application/json")
+    );
 }
 
 #[tokio::test]

@@ -17,7 +17,14 @@ fn the_providers_of_the_original_are_there() {
     for name in names.split_whitespace() {
         assert!(catalogue.get(name).is_some(), "{name}");
     }
-    let base = |name: &str| catalogue.get(name).unwrap().base_url.as_ref().map(BaseUrl::as_str);
+    let base = |name: &str| {
+        catalogue
+            .get(name)
+            .unwrap()
+            .base_url
+            .as_ref()
+            .map(BaseUrl::as_str)
+    };
     assert_eq!(base("openai"), Some("https://api.openai.com/v1"));
     assert_eq!(base("zai"), Some("https://api.z.ai/api/paas/v4"));
     assert_eq!(base("llamacpp"), Some("http://127.0.0.1:8080/v1"));
@@ -33,15 +40,44 @@ fn every_row_is_well_formed() {
             assert!(names.insert(*name), "{name} is there twice");
             assert_eq!(*name, name.to_lowercase().replace('-', "_"));
         }
-        assert!(row.key_prefix.is_empty() || prefixes.insert(row.key_prefix), "{}", row.name);
-        assert_eq!(row.base_url.is_empty(), BaseUrl::parse(row.base_url).is_none(), "{}", row.name);
-        assert!(!row.base_url.is_empty() || !row.base_variable.is_empty(), "{}", row.name);
-        assert!(row.local || !row.key_variables.is_empty(), "{}: only a local server needs no key", row.name);
-        let quirks = if row.quirks.is_empty() { "{}" } else { row.quirks };
-        assert!(serde_json::from_str::<Quirks>(quirks).is_ok(), "{}: {quirks}", row.name);
+        assert!(
+            row.key_prefix.is_empty() || prefixes.insert(row.key_prefix),
+            "{}",
+            row.name
+        );
+        assert_eq!(
+            row.base_url.is_empty(),
+            BaseUrl::parse(row.base_url).is_none(),
+            "{}",
+            row.name
+        );
+        assert!(
+            !row.base_url.is_empty() || !row.base_variable.is_empty(),
+            "{}",
+            row.name
+        );
+        assert!(
+            row.local || !row.key_variables.is_empty(),
+            "{}: only a local server needs no key",
+            row.name
+        );
+        let quirks = if row.quirks.is_empty() {
+            "{}"
+        } else {
+            row.quirks
+        };
+        assert!(
+            serde_json::from_str::<Quirks>(quirks).is_ok(),
+            "{}: {quirks}",
+            row.name
+        );
         let local = BaseUrl::parse(row.base_url).is_some_and(|base| base.is_loopback());
         assert_eq!(row.local, local, "{}", row.name);
-        assert!(local || row.base_url.is_empty() || row.base_url.starts_with("https://"), "{}", row.name);
+        assert!(
+            local || row.base_url.is_empty() || row.base_url.starts_with("https://"),
+            "{}",
+            row.name
+        );
     }
 }
 
@@ -67,7 +103,10 @@ async fn the_config_adds_a_provider_without_code() {
     assert_eq!(endpoint.id.to_string(), "lab:small-2b");
     assert_eq!(endpoint.base_url.as_str(), "https://llm.lab.example");
     assert_eq!(endpoint.wire, Wire::Messages);
-    assert_eq!(header(&endpoint, "x-lab").as_deref(), Some("lab-key-123456"));
+    assert_eq!(
+        header(&endpoint, "x-lab").as_deref(),
+        Some("lab-key-123456")
+    );
     assert_eq!(header(&endpoint, "x-team").as_deref(), Some("blue"));
     assert_eq!(header(&endpoint, "x-api-key"), None);
     assert_eq!(endpoint.context_window, Some(64_000));
@@ -81,7 +120,10 @@ async fn an_added_provider_needs_only_an_address() {
         .config("providers: {my-lab: {base_url: https://llm.lab.example}}\n");
     let endpoint = given.endpoint("my-lab:x").await.unwrap();
     assert_eq!(endpoint.base_url.as_str(), "https://llm.lab.example");
-    assert_eq!(header(&endpoint, "authorization").as_deref(), Some("Bearer lab-key-123456"));
+    assert_eq!(
+        header(&endpoint, "authorization").as_deref(),
+        Some("Bearer lab-key-123456")
+    );
 }
 
 #[tokio::test]
@@ -89,18 +131,35 @@ async fn the_config_changes_a_builtin_provider_field_by_field() {
     let given = Given::new()
         .env("OPENROUTER_API_KEY", "or-key-123456")
         .config("providers:\n  openrouter:\n    quirks: {stream_options: false}\n    context_window: 1000\n");
-    let endpoint = given.endpoint("openrouter:anthropic/claude-x").await.unwrap();
+    let endpoint = given
+        .endpoint("openrouter:anthropic/claude-x")
+        .await
+        .unwrap();
     assert_eq!(endpoint.base_url.as_str(), "https://openrouter.ai/api/v1");
     assert!(!endpoint.quirks.stream_options);
-    assert_eq!(endpoint.quirks.effort, EffortForm::ReasoningObject, "the row's own quirks stay");
-    assert_eq!(endpoint.context_window, Some(1000), "config beats catalogue");
+    assert_eq!(
+        endpoint.quirks.effort,
+        EffortForm::ReasoningObject,
+        "the row's own quirks stay"
+    );
+    assert_eq!(
+        endpoint.context_window,
+        Some(1000),
+        "config beats catalogue"
+    );
 }
 
 #[test]
 fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
     for (yaml, message) in [
-        ("lab: {}", ":2: `providers.lab` is a new provider without `base_url`, expected a URL such as"),
-        ("lab: https://x", ":2: `providers.lab` is a text, expected a map with a `base_url`"),
+        (
+            "lab: {}",
+            ":2: `providers.lab` is a new provider without `base_url`, expected a URL such as",
+        ),
+        (
+            "lab: https://x",
+            ":2: `providers.lab` is a text, expected a map with a `base_url`",
+        ),
         (
             "la b: {base_url: 'https://x'}",
             ":2: `providers.la b` is no name, expected letters, digits, `-` and `_`",
@@ -153,11 +212,17 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
             "openai:\n    quirks: {strem_options: true}",
             ":3: `providers.openai.quirks` is not understood (unknown field",
         ),
-        ("openai:\n    quirks: 1", ":3: `providers.openai.quirks` is `1`, expected a map of quirks"),
+        (
+            "openai:\n    quirks: 1",
+            ":3: `providers.openai.quirks` is `1`, expected a map of quirks",
+        ),
     ] {
         let given = Given::new().config(&format!("providers:\n  {yaml}\n"));
         let error = given.shorten(given.try_models().map(drop).unwrap_err());
-        assert!(error.starts_with(&format!("user/.bub/config.yml{message}")), "{error}\nnot {message}");
+        assert!(
+            error.starts_with(&format!("user/.bub/config.yml{message}")),
+            "{error}\nnot {message}"
+        );
     }
 }
 
@@ -165,10 +230,18 @@ fn a_wrong_entry_names_file_line_field_and_what_is_expected() {
 #[tokio::test]
 async fn an_untrusted_workspace_cannot_touch_the_catalogue() {
     let evil = "BUB_PROVIDERS='{\"openai\": {\"base_url\": \"https://evil.example/v1\"}}'\n";
-    let given = Given::new().env("OPENAI_API_KEY", "oa-key-123456").dotenv(evil);
-    assert_eq!(given.endpoint("openai:x").await.unwrap().base_url.as_str(), "https://api.openai.com/v1");
+    let given = Given::new()
+        .env("OPENAI_API_KEY", "oa-key-123456")
+        .dotenv(evil);
+    assert_eq!(
+        given.endpoint("openai:x").await.unwrap().base_url.as_str(),
+        "https://api.openai.com/v1"
+    );
     let given = given.trusted();
-    assert_eq!(given.endpoint("openai:x").await.unwrap().base_url.as_str(), "https://evil.example/v1");
+    assert_eq!(
+        given.endpoint("openai:x").await.unwrap().base_url.as_str(),
+        "https://evil.example/v1"
+    );
 }
 
 #[test]
@@ -176,10 +249,21 @@ fn context_windows_are_known_where_they_are_public() {
     let catalogue = Catalogue::new(&Given::new().settings()).unwrap();
     let window = |name: &str, model: &str| catalogue.get(name).unwrap().context_window(model);
     assert_eq!(window("openai", "gpt-5-mini"), Some(400_000));
-    assert_eq!(window("openai", "gpt-4o-2024"), Some(128_000), "the longest prefix decides");
-    assert_eq!(window("openrouter", "anthropic/Claude-Sonnet-4"), Some(200_000));
+    assert_eq!(
+        window("openai", "gpt-4o-2024"),
+        Some(128_000),
+        "the longest prefix decides"
+    );
+    assert_eq!(
+        window("openrouter", "anthropic/Claude-Sonnet-4"),
+        Some(200_000)
+    );
     assert_eq!(window("openrouter", "openrouter/free"), None);
-    assert_eq!(window("ollama", "gpt-oss:20b"), None, "a local server decides for itself");
+    assert_eq!(
+        window("ollama", "gpt-oss:20b"),
+        None,
+        "a local server decides for itself"
+    );
 }
 
 #[test]
@@ -193,10 +277,24 @@ fn prices_are_those_of_exactly_that_model() {
     };
     let mini = Some([0.25, 0.025, 0.25, 2.0]);
     assert_eq!(price("openai:gpt-5-mini"), mini);
-    assert_eq!(price("openai:gpt-5-mini-2025-08-07"), mini, "a dated version");
-    assert_eq!(price("openrouter:openai/gpt-5-mini"), mini, "through a router");
-    assert_eq!(price("openrouter:anthropic/claude-opus-4.5"), Some([5.0, 0.5, 6.25, 25.0]));
-    assert_eq!(price("gemini:gemini-3.1-pro-preview"), Some([2.0, 0.2, 2.0, 12.0]));
+    assert_eq!(
+        price("openai:gpt-5-mini-2025-08-07"),
+        mini,
+        "a dated version"
+    );
+    assert_eq!(
+        price("openrouter:openai/gpt-5-mini"),
+        mini,
+        "through a router"
+    );
+    assert_eq!(
+        price("openrouter:anthropic/claude-opus-4.5"),
+        Some([5.0, 0.5, 6.25, 25.0])
+    );
+    assert_eq!(
+        price("gemini:gemini-3.1-pro-preview"),
+        Some([2.0, 0.2, 2.0, 12.0])
+    );
     for unknown in [
         "openai:gpt-5-9",
         "openai:gpt-5.5-ultra",
@@ -206,10 +304,21 @@ fn prices_are_those_of_exactly_that_model() {
     ] {
         assert_eq!(price(unknown), None, "{unknown}");
     }
-    assert!(price("deepseek:deepseek-chat").is_some(), "its maker's price");
-    assert_eq!(price("ollama:gpt-5-mini"), Some([0.0; 4]), "on this computer");
+    assert!(
+        price("deepseek:deepseek-chat").is_some(),
+        "its maker's price"
+    );
+    assert_eq!(
+        price("ollama:gpt-5-mini"),
+        Some([0.0; 4]),
+        "on this computer"
+    );
     assert_eq!(price("openrouter:some/model:free"), Some([0.0; 4]));
-    assert_eq!(price("openai:gpt-5-nano"), Some([7.0, 7.0, 7.0, 8.0]), "config beats the table");
+    assert_eq!(
+        price("openai:gpt-5-nano"),
+        Some([7.0, 7.0, 7.0, 8.0]),
+        "config beats the table"
+    );
     assert_eq!(price("lab:anything"), Some([1.0, 0.5, 1.0, 2.0]));
 }
 
@@ -223,7 +332,10 @@ async fn the_wire_of_a_provider_may_differ_at_its_own_address() {
         wire(given().config("api_base: {openai: 'https://api.openai.com/v1'}\n")).await,
         Wire::Responses
     );
-    assert_eq!(wire(given().env("OPENAI_BASE_URL", "https://x.example/v1")).await, Wire::ChatCompletions);
+    assert_eq!(
+        wire(given().env("OPENAI_BASE_URL", "https://x.example/v1")).await,
+        Wire::ChatCompletions
+    );
     assert_eq!(
         wire(given().config("providers: {openai: {wire: openai-chat}}\n")).await,
         Wire::ChatCompletions
@@ -246,13 +358,26 @@ async fn addresses_and_keys_are_in_the_variables_of_the_original() {
         ("vllm", "VLLM_API_BASE", "VLLM_API_KEY"),
         ("huggingface", "HUGGINGFACE_API_BASE", "HF_TOKEN"),
         ("databricks", "DATABRICKS_HOST", "DATABRICKS_TOKEN"),
-        ("azureopenai", "AZURE_OPENAI_ENDPOINT", "AZURE_OPENAI_API_KEY"),
+        (
+            "azureopenai",
+            "AZURE_OPENAI_ENDPOINT",
+            "AZURE_OPENAI_API_KEY",
+        ),
     ] {
-        let given = Given::new().env(base, "https://x.example/here").env(key, "some-key-123");
+        let given = Given::new()
+            .env(base, "https://x.example/here")
+            .env(key, "some-key-123");
         let endpoint = given.endpoint(&format!("{provider}:x")).await.unwrap();
-        assert_eq!(endpoint.base_url.as_str(), "https://x.example/here", "{provider}");
+        assert_eq!(
+            endpoint.base_url.as_str(),
+            "https://x.example/here",
+            "{provider}"
+        );
         assert!(
-            endpoint.headers.iter().any(|(_, value)| value.expose().contains("some-key-123")),
+            endpoint
+                .headers
+                .iter()
+                .any(|(_, value)| value.expose().contains("some-key-123")),
             "{provider}"
         );
     }
@@ -263,7 +388,10 @@ async fn addresses_and_keys_are_in_the_variables_of_the_original() {
 fn the_windows_of_default_models_are_known() {
     let catalogue = Catalogue::new(&Given::new().settings()).unwrap();
     for provider in catalogue.iter() {
-        let Some(model) = provider.default_model.as_deref().filter(|model| *model != "openrouter/free")
+        let Some(model) = provider
+            .default_model
+            .as_deref()
+            .filter(|model| *model != "openrouter/free")
         else {
             continue;
         };

@@ -8,7 +8,11 @@ const MODELS: &str =
     r#"{"object": "list", "data": [{"id": "nomic-embed-text"}, {"id": "qwen3:8b"}, {"id": "x"}]}"#;
 
 fn model(choice: &Choice) -> String {
-    choice.model.as_ref().map(ToString::to_string).unwrap_or_default()
+    choice
+        .model
+        .as_ref()
+        .map(ToString::to_string)
+        .unwrap_or_default()
 }
 
 // design §6: configured, key, login, local server, guide
@@ -19,16 +23,34 @@ async fn the_configured_model_is_used_whatever_else_is_there() {
         .env("OPENROUTER_API_KEY", "or-key-123");
     let choice = given.choice().await;
     assert_eq!(model(&choice), "groq:x");
-    assert_eq!(given.shorten(&choice.why), "configured in user/.bub/config.yml:1");
-    assert_eq!(choice.fallbacks, ["broken", "openai:y"], "W-46: nobody looks at them yet");
-    let candidates: Vec<_> = choice.candidates().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        given.shorten(&choice.why),
+        "configured in user/.bub/config.yml:1"
+    );
+    assert_eq!(
+        choice.fallbacks,
+        ["broken", "openai:y"],
+        "W-46: nobody looks at them yet"
+    );
+    let candidates: Vec<_> = choice
+        .candidates()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(candidates, ["groq:x", "openai:y"]);
     assert!(given.network.asked().is_empty());
 }
 
 #[tokio::test]
 async fn a_configured_model_that_cannot_be_is_an_error() {
-    assert!(Given::new().env("BUB_MODEL", "nobody:x").models().choose().await.is_err());
+    assert!(
+        Given::new()
+            .env("BUB_MODEL", "nobody:x")
+            .models()
+            .choose()
+            .await
+            .is_err()
+    );
 }
 
 // H-23: with nothing but its key, the original's default is used
@@ -50,7 +72,10 @@ async fn a_key_in_the_environment_decides_in_a_fixed_order() {
             format!("no model is configured; key from environment variable {variable}")
         );
     }
-    assert!(given.network.asked().is_empty(), "nobody is asked when a key is there");
+    assert!(
+        given.network.asked().is_empty(),
+        "nobody is asked when a key is there"
+    );
 }
 
 #[tokio::test]
@@ -64,7 +89,9 @@ async fn a_plain_key_decides_too() {
 // People have this token for other reasons.
 #[tokio::test]
 async fn a_token_for_other_things_does_not_decide() {
-    let given = Given::new().env("GITHUB_TOKEN", "ghp_0123456789").env("HF_TOKEN", "hf_0123456789");
+    let given = Given::new()
+        .env("GITHUB_TOKEN", "ghp_0123456789")
+        .env("HF_TOKEN", "hf_0123456789");
     assert_eq!(given.choice().await.why, Why::Nothing);
 }
 
@@ -75,13 +102,20 @@ async fn an_added_provider_with_a_model_and_without_a_key_is_chosen() {
     );
     let choice = given.choice().await;
     assert_eq!(model(&choice), "lab:small");
-    assert_eq!(given.shorten(choice.why), "no model is configured; provider from user/.bub/config.yml:2");
+    assert_eq!(
+        given.shorten(choice.why),
+        "no model is configured; provider from user/.bub/config.yml:2"
+    );
 }
 
 #[tokio::test]
 async fn a_local_server_is_found_and_its_first_model_for_conversation_used() {
     let given = Given::new()
-        .answers("http://127.0.0.1:8000/v1/models", 200, r#"{"data": [{"id": "vllm-model"}]}"#)
+        .answers(
+            "http://127.0.0.1:8000/v1/models",
+            200,
+            r#"{"data": [{"id": "vllm-model"}]}"#,
+        )
         .answers("http://127.0.0.1:11434/v1/models", 200, MODELS);
     let choice = given.choice().await;
     assert_eq!(model(&choice), "ollama:qwen3:8b");
@@ -92,7 +126,10 @@ async fn a_local_server_is_found_and_its_first_model_for_conversation_used() {
     let mut asked = given.network.asked();
     asked.sort();
     let ports = [11434, 1234, 8000, 8080].map(|port| format!("http://127.0.0.1:{port}/v1/models"));
-    assert_eq!(asked, ports, "each port once, llama.cpp and llamafile share theirs");
+    assert_eq!(
+        asked, ports,
+        "each port once, llama.cpp and llamafile share theirs"
+    );
 }
 
 #[tokio::test]
@@ -103,7 +140,13 @@ async fn a_server_elsewhere_is_asked_at_its_own_address_only_on_this_computer() 
         .answers("http://127.0.0.1:7777/v1/models", 200, MODELS)
         .answers("http://10.0.0.7:8000/v1/models", 200, MODELS);
     assert_eq!(model(&given.choice().await), "ollama:qwen3:8b");
-    assert!(!given.network.asked().iter().any(|url| url.contains("10.0.0.7")));
+    assert!(
+        !given
+            .network
+            .asked()
+            .iter()
+            .any(|url| url.contains("10.0.0.7"))
+    );
 }
 
 // Any program may listen on 8000 or 8080.
@@ -128,13 +171,19 @@ async fn what_does_not_answer_like_a_model_server_is_none() {
 async fn without_anything_there_is_no_model_and_it_says_so() {
     let choice = Given::new().choice().await;
     assert!(choice.model.is_none() && choice.candidates().is_empty());
-    assert_eq!(choice.why.to_string(), "no model is configured, no key is set and no local server answers");
+    assert_eq!(
+        choice.why.to_string(),
+        "no model is configured, no key is set and no local server answers"
+    );
 }
 
 #[tokio::test]
 async fn local_servers_are_not_asked_when_that_is_switched_off() {
-    let given =
-        Given::new().env("BUB_LOCAL_MODELS", "off").answers("http://127.0.0.1:11434/v1/models", 200, MODELS);
+    let given = Given::new().env("BUB_LOCAL_MODELS", "off").answers(
+        "http://127.0.0.1:11434/v1/models",
+        200,
+        MODELS,
+    );
     assert_eq!(given.choice().await.why, Why::Nothing);
     assert!(given.network.asked().is_empty());
 }

@@ -46,11 +46,20 @@ fn auth(given: &Given) -> Value {
 async fn a_login_is_used_when_there_is_no_key() {
     let given = logged_in(Given::new(), FUTURE);
     let endpoint = given.endpoint("openai:gpt-6-sol").await.unwrap();
-    assert_eq!(endpoint.base_url.as_str(), "https://chatgpt.com/backend-api/codex");
+    assert_eq!(
+        endpoint.base_url.as_str(),
+        "https://chatgpt.com/backend-api/codex"
+    );
     assert_eq!(endpoint.wire, Wire::Responses);
-    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-1");
+    assert_eq!(
+        header(&endpoint, "authorization").unwrap(),
+        "Bearer access-token-1"
+    );
     assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-1");
-    assert_eq!(header(&endpoint, "openai-beta").unwrap(), "responses=experimental");
+    assert_eq!(
+        header(&endpoint, "openai-beta").unwrap(),
+        "responses=experimental"
+    );
     assert_eq!(header(&endpoint, "originator").unwrap(), "bub");
     let request = ChatRequest {
         model: "gpt-6-sol".into(),
@@ -58,7 +67,10 @@ async fn a_login_is_used_when_there_is_no_key() {
         max_tokens: Some(99),
         reasoning_effort: Some("low".into()),
         stream: true,
-        extra: json!({"temperature": 1, "max_tokens": 5}).as_object().unwrap().clone(),
+        extra: json!({"temperature": 1, "max_tokens": 5})
+            .as_object()
+            .unwrap()
+            .clone(),
         ..ChatRequest::default()
     };
     let sent = endpoint.wire.encode(&request, &endpoint.quirks);
@@ -71,21 +83,38 @@ async fn a_login_is_used_when_there_is_no_key() {
             "text": {"verbosity": "medium"}, "reasoning": {"effort": "low"},
         })
     );
-    assert_eq!(endpoint.key, Some(KeySource::Login(given.path("user/.codex/auth.json"))));
+    assert_eq!(
+        endpoint.key,
+        Some(KeySource::Login(given.path("user/.codex/auth.json")))
+    );
     assert!(given.network.asked().is_empty());
-    assert_eq!(given.redactor.redact("access-token-1 refresh-token-1"), "*** ***");
+    assert_eq!(
+        given.redactor.redact("access-token-1 refresh-token-1"),
+        "*** ***"
+    );
 }
 
 // H-95, but a leftover login does not outrank a key that somebody set
 #[tokio::test]
 async fn every_key_outranks_a_login() {
-    for (name, value) in
-        [("OPENAI_API_KEY", "own-key-1"), ("BUB_OPENAI_API_KEY", "own-key-1"), ("BUB_API_KEY", "own-key-1")]
-    {
-        let given = logged_in(Given::new(), FUTURE).env("BUB_MODEL", "openai:gpt-5").env(name, value);
+    for (name, value) in [
+        ("OPENAI_API_KEY", "own-key-1"),
+        ("BUB_OPENAI_API_KEY", "own-key-1"),
+        ("BUB_API_KEY", "own-key-1"),
+    ] {
+        let given = logged_in(Given::new(), FUTURE)
+            .env("BUB_MODEL", "openai:gpt-5")
+            .env(name, value);
         let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
-        assert_eq!(endpoint.base_url.as_str(), "https://api.openai.com/v1", "{name}");
-        assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer own-key-1");
+        assert_eq!(
+            endpoint.base_url.as_str(),
+            "https://api.openai.com/v1",
+            "{name}"
+        );
+        assert_eq!(
+            header(&endpoint, "authorization").unwrap(),
+            "Bearer own-key-1"
+        );
     }
 }
 
@@ -95,7 +124,10 @@ async fn a_token_as_key_goes_to_the_service_of_tokens() {
     let token = jwt("acc-9");
     let given = Given::new().env("OPENAI_API_KEY", &token);
     let endpoint = given.endpoint("openai:gpt-5").await.unwrap();
-    assert_eq!(endpoint.base_url.as_str(), "https://chatgpt.com/backend-api/codex");
+    assert_eq!(
+        endpoint.base_url.as_str(),
+        "https://chatgpt.com/backend-api/codex"
+    );
     assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-9");
 
     let given = given.env("BUB_OPENAI_API_BASE", "https://proxy.example/v1");
@@ -125,7 +157,10 @@ async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
     let given = logged_in(Given::new(), PAST);
     let choice = given.choice().await;
     assert_eq!(choice.model.unwrap().to_string(), "openai:gpt-6-sol");
-    assert_eq!(given.shorten(choice.why), "no model is configured; login in user/.codex/auth.json");
+    assert_eq!(
+        given.shorten(choice.why),
+        "no model is configured; login in user/.codex/auth.json"
+    );
     assert!(given.network.asked().is_empty());
     let given = given.env("GROQ_API_KEY", "groq-key-1");
     assert_eq!(given.choice().await.model.unwrap().provider(), "groq");
@@ -135,10 +170,14 @@ async fn a_login_decides_about_the_model_after_keys_and_before_local_servers() {
 #[tokio::test]
 async fn an_expired_token_is_refreshed_and_kept() {
     let access = jwt("acc-2");
-    let answer = json!({"access_token": access, "refresh_token": "refresh-token-2", "expires_in": 3600});
+    let answer =
+        json!({"access_token": access, "refresh_token": "refresh-token-2", "expires_in": 3600});
     let given = logged_in(Given::new(), PAST).answers(TOKEN_URL, 200, &answer.to_string());
     let endpoint = given.endpoint("openai:x").await.unwrap();
-    assert_eq!(header(&endpoint, "authorization").unwrap(), format!("Bearer {access}"));
+    assert_eq!(
+        header(&endpoint, "authorization").unwrap(),
+        format!("Bearer {access}")
+    );
     assert_eq!(header(&endpoint, "chatgpt-account-id").unwrap(), "acc-2");
     assert_eq!(
         given.network.asked(),
@@ -149,14 +188,31 @@ async fn an_expired_token_is_refreshed_and_kept() {
     let stored = auth(&given);
     let tokens = &stored["tokens"];
     assert_eq!(tokens["refresh_token"], "refresh-token-2");
-    assert_eq!((&tokens["id_token"], &tokens["own"]), (&json!("id-token-1"), &json!([1])), "kept");
-    assert_eq!((&stored["OPENAI_API_KEY"], &stored["note"]), (&json!(null), &json!("größer")), "kept");
+    assert_eq!(
+        (&tokens["id_token"], &tokens["own"]),
+        (&json!("id-token-1"), &json!([1])),
+        "kept"
+    );
+    assert_eq!(
+        (&stored["OPENAI_API_KEY"], &stored["note"]),
+        (&json!(null), &json!("größer")),
+        "kept"
+    );
     let expires = tokens["expires_at"].as_str().unwrap();
-    assert!(expires.len() == 20 && expires.ends_with('Z') && expires > PAST, "{expires}");
+    assert!(
+        expires.len() == 20 && expires.ends_with('Z') && expires > PAST,
+        "{expires}"
+    );
     let path = given.path("user/.codex/auth.json");
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     let text = fs::read_to_string(&path).unwrap();
-    assert!(text.is_ascii() && text.starts_with("{\n  \"") && text.ends_with("}\n"), "{text}");
+    assert!(
+        text.is_ascii() && text.starts_with("{\n  \"") && text.ends_with("}\n"),
+        "{text}"
+    );
     given.endpoint("openai:x").await.unwrap();
     assert_eq!(given.network.asked().len(), 1, "it is fresh now");
 }
@@ -165,20 +221,40 @@ async fn an_expired_token_is_refreshed_and_kept() {
 #[tokio::test]
 async fn a_token_is_refreshed_before_it_expires() {
     let soon = jiff::Timestamp::now().as_second() + 60;
-    let given = logged_in(Given::new(), &jiff::Timestamp::from_second(soon).unwrap().to_string());
-    let given = given.answers(TOKEN_URL, 200, r#"{"access_token": "access-token-2", "expires_in": 3600}"#);
+    let given = logged_in(
+        Given::new(),
+        &jiff::Timestamp::from_second(soon).unwrap().to_string(),
+    );
+    let given = given.answers(
+        TOKEN_URL,
+        200,
+        r#"{"access_token": "access-token-2", "expires_in": 3600}"#,
+    );
     let endpoint = given.endpoint("openai:x").await.unwrap();
-    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-2");
-    assert_eq!(auth(&given)["tokens"]["refresh_token"], "refresh-token-1", "not rotated, so it stays");
+    assert_eq!(
+        header(&endpoint, "authorization").unwrap(),
+        "Bearer access-token-2"
+    );
+    assert_eq!(
+        auth(&given)["tokens"]["refresh_token"],
+        "refresh-token-1",
+        "not rotated, so it stays"
+    );
 }
 
 // H-99: the old token serves while it is valid; otherwise the error says what to do
 #[tokio::test]
 async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
     let soon = jiff::Timestamp::now().as_second() + 60;
-    let given = logged_in(Given::new(), &jiff::Timestamp::from_second(soon).unwrap().to_string());
+    let given = logged_in(
+        Given::new(),
+        &jiff::Timestamp::from_second(soon).unwrap().to_string(),
+    );
     let endpoint = given.endpoint("openai:x").await.unwrap();
-    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-1");
+    assert_eq!(
+        header(&endpoint, "authorization").unwrap(),
+        "Bearer access-token-1"
+    );
 
     let refusal = r#"{"error": "invalid_grant", "error_description": "token was revoked"}"#;
     let given = logged_in(Given::new(), PAST).answers(TOKEN_URL, 400, refusal);
@@ -188,7 +264,11 @@ async fn a_refresh_that_fails_leaves_a_valid_token_in_use() {
         "the login of `openai` cannot be used: the token endpoint refused (HTTP 400): token was revoked; \
          run `bub login openai`"
     );
-    assert_eq!(auth(&given)["tokens"]["access_token"], "access-token-1", "a failure changes nothing");
+    assert_eq!(
+        auth(&given)["tokens"]["access_token"],
+        "access-token-1",
+        "a failure changes nothing"
+    );
 }
 
 // W-40: many at once, one refresh; a rotated refresh token is never used twice
@@ -201,12 +281,25 @@ async fn many_calls_at_once_refresh_once() {
         r#"{"access_token": "access-token-2", "refresh_token": "r2-token", "expires_in": 3600}"#,
     );
     // Each has a lock of its own in memory, as processes do; what they share is the lock file.
-    let processes: Vec<_> = (0..8).map(|_| std::sync::Arc::new(given.models())).collect();
-    let calls = processes.iter().flat_map(|models| [models.clone(), models.clone()]).map(|models| {
-        tokio::spawn(async move { models.endpoint(&models.resolve("openai:x").unwrap()).await.unwrap() })
-    });
+    let processes: Vec<_> = (0..8)
+        .map(|_| std::sync::Arc::new(given.models()))
+        .collect();
+    let calls = processes
+        .iter()
+        .flat_map(|models| [models.clone(), models.clone()])
+        .map(|models| {
+            tokio::spawn(async move {
+                models
+                    .endpoint(&models.resolve("openai:x").unwrap())
+                    .await
+                    .unwrap()
+            })
+        });
     for call in calls.collect::<Vec<_>>() {
-        assert_eq!(header(&call.await.unwrap(), "authorization").unwrap(), "Bearer access-token-2");
+        assert_eq!(
+            header(&call.await.unwrap(), "authorization").unwrap(),
+            "Bearer access-token-2"
+        );
     }
     assert_eq!(given.network.asked().len(), 1);
 }
@@ -226,7 +319,8 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
     let id = models.resolve("openai:x").unwrap();
     let mut call = Box::pin(models.endpoint(&id));
     while given.network.asked().is_empty() {
-        let pending = poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await;
+        let pending =
+            poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_pending())).await;
         assert!(pending);
         tokio::task::yield_now().await;
     }
@@ -234,7 +328,10 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
     gate.notify_one();
     // The lock is free once the refresh has ended; a second call then finds what it left.
     let endpoint = models.endpoint(&id).await.unwrap();
-    assert_eq!(header(&endpoint, "authorization").unwrap(), "Bearer access-token-2");
+    assert_eq!(
+        header(&endpoint, "authorization").unwrap(),
+        "Bearer access-token-2"
+    );
     assert_eq!(auth(&given)["tokens"]["refresh_token"], "r2-token");
     assert_eq!(given.network.asked().len(), 1);
 }
@@ -242,13 +339,26 @@ async fn a_cancelled_call_does_not_lose_the_rotated_token() {
 #[tokio::test]
 async fn a_refused_token_is_renewed_unless_somebody_did_so_already() {
     let given = logged_in(Given::new(), FUTURE);
-    let given = given.answers(TOKEN_URL, 200, r#"{"access_token": "access-token-2", "expires_in": 3600}"#);
+    let given = given.answers(
+        TOKEN_URL,
+        200,
+        r#"{"access_token": "access-token-2", "expires_in": 3600}"#,
+    );
     let models = given.models();
-    let refused = models.endpoint(&models.resolve("openai:x").unwrap()).await.unwrap();
+    let refused = models
+        .endpoint(&models.resolve("openai:x").unwrap())
+        .await
+        .unwrap();
     let renewed = models.renew(&refused).await.unwrap().unwrap();
-    assert_eq!(header(&renewed, "authorization").unwrap(), "Bearer access-token-2");
+    assert_eq!(
+        header(&renewed, "authorization").unwrap(),
+        "Bearer access-token-2"
+    );
     let again = models.renew(&refused).await.unwrap().unwrap();
-    assert_eq!(header(&again, "authorization").unwrap(), "Bearer access-token-2");
+    assert_eq!(
+        header(&again, "authorization").unwrap(),
+        "Bearer access-token-2"
+    );
     assert_eq!(given.network.asked().len(), 1);
 }
 
@@ -256,17 +366,46 @@ async fn a_refused_token_is_renewed_unless_somebody_did_so_already() {
 #[tokio::test]
 async fn the_expiry_is_read_in_every_form() {
     let now = jiff::Timestamp::now().as_second();
-    let token = |exp: i64| format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(json!({"exp": exp}).to_string()));
+    let token = |exp: i64| {
+        format!(
+            "e30.{}.c2ln",
+            URL_SAFE_NO_PAD.encode(json!({"exp": exp}).to_string())
+        )
+    };
     for (auth, fresh) in [
-        (json!({"tokens": {"access_token": "t-123456", "expires_at": now + 600}}), true),
-        (json!({"tokens": {"access_token": "t-123456", "expires_at": 4_070_908_800.5}}), true),
-        (json!({"tokens": {"access_token": "t-123456", "expires_at": now - 600}}), false),
-        (json!({"tokens": {"access_token": "t-123456", "expires_at": "2099-01-01T01:00:00+01:00"}}), true),
-        (json!({"tokens": {"access_token": token(now + 600)}, "last_refresh": PAST}), true),
+        (
+            json!({"tokens": {"access_token": "t-123456", "expires_at": now + 600}}),
+            true,
+        ),
+        (
+            json!({"tokens": {"access_token": "t-123456", "expires_at": 4_070_908_800.5}}),
+            true,
+        ),
+        (
+            json!({"tokens": {"access_token": "t-123456", "expires_at": now - 600}}),
+            false,
+        ),
+        (
+            json!({"tokens": {"access_token": "t-123456", "expires_at": "2099-01-01T01:00:00+01:00"}}),
+            true,
+        ),
+        (
+            json!({"tokens": {"access_token": token(now + 600)}, "last_refresh": PAST}),
+            true,
+        ),
         (json!({"tokens": {"access_token": token(now - 600)}}), false),
-        (json!({"tokens": {"access_token": "t-123456"}, "last_refresh": FUTURE}), true),
-        (json!({"tokens": {"access_token": "t-123456"}, "last_refresh": PAST}), false),
-        (json!({"tokens": {"access_token": "t-123456", "expires_at": "soon"}}), true),
+        (
+            json!({"tokens": {"access_token": "t-123456"}, "last_refresh": FUTURE}),
+            true,
+        ),
+        (
+            json!({"tokens": {"access_token": "t-123456"}, "last_refresh": PAST}),
+            false,
+        ),
+        (
+            json!({"tokens": {"access_token": "t-123456", "expires_at": "soon"}}),
+            true,
+        ),
     ] {
         let given = Given::new().file("user/.codex/auth.json", &auth.to_string());
         assert_eq!(given.endpoint("openai:x").await.is_ok(), fresh, "{auth}");
@@ -275,29 +414,49 @@ async fn the_expiry_is_read_in_every_form() {
 
 #[tokio::test]
 async fn a_file_without_tokens_is_no_login_and_a_broken_one_is_not_quoted() {
-    for text in
-        ["{}", r#"{"tokens": null}"#, r#"{"tokens": {"access_token": ""}}"#, r#"{"OPENAI_API_KEY": "x"}"#]
-    {
+    for text in [
+        "{}",
+        r#"{"tokens": null}"#,
+        r#"{"tokens": {"access_token": ""}}"#,
+        r#"{"OPENAI_API_KEY": "x"}"#,
+    ] {
         let given = Given::new().file("user/.codex/auth.json", text);
         let error = given.endpoint("openai:x").await.unwrap_err().to_string();
         assert!(error.starts_with("no API key for `openai`"), "{error}");
     }
-    let given = Given::new().file("user/.codex/auth.json", r#"{"tokens": {"access_token": "sk-secret-1""#);
+    let given = Given::new().file(
+        "user/.codex/auth.json",
+        r#"{"tokens": {"access_token": "sk-secret-1""#,
+    );
     let error = given.endpoint("openai:x").await.unwrap_err().to_string();
-    assert!(error.contains("auth.json is not valid JSON") && !error.contains("sk-secret-1"), "{error}");
+    assert!(
+        error.contains("auth.json is not valid JSON") && !error.contains("sk-secret-1"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn codex_home_moves_the_login_and_a_link_stays_a_link() {
     let given = logged_in(Given::new(), PAST);
     fs::create_dir(given.path("elsewhere")).unwrap();
-    std::os::unix::fs::symlink(given.path("user/.codex/auth.json"), given.path("elsewhere/auth.json"))
-        .unwrap();
+    std::os::unix::fs::symlink(
+        given.path("user/.codex/auth.json"),
+        given.path("elsewhere/auth.json"),
+    )
+    .unwrap();
     let home = given.path("elsewhere").display().to_string();
     let given = given.env("CODEX_HOME", &home);
-    let given = given.answers(TOKEN_URL, 200, r#"{"access_token": "access-token-2", "expires_in": 3600}"#);
+    let given = given.answers(
+        TOKEN_URL,
+        200,
+        r#"{"access_token": "access-token-2", "expires_in": 3600}"#,
+    );
     given.endpoint("openai:x").await.unwrap();
-    assert!(fs::symlink_metadata(given.path("elsewhere/auth.json")).unwrap().is_symlink());
+    assert!(
+        fs::symlink_metadata(given.path("elsewhere/auth.json"))
+            .unwrap()
+            .is_symlink()
+    );
     assert_eq!(auth(&given)["tokens"]["access_token"], "access-token-2");
 }
 
@@ -308,7 +467,13 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
         let given = Given::new().file("user/.codex/other", "");
         let path = given.path("user/.codex/auth.json");
         match how {
-            "pipe" => assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success()),
+            "pipe" => assert!(
+                std::process::Command::new("mkfifo")
+                    .arg(&path)
+                    .status()
+                    .unwrap()
+                    .success()
+            ),
             "device" => std::os::unix::fs::symlink("/dev/zero", &path).unwrap(),
             "directory" => fs::create_dir(&path).unwrap(),
             _ => fs::write(&path, vec![b' '; 2 << 20]).unwrap(),
@@ -325,15 +490,32 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
         let expected = format!(
             "the login of `openai` cannot be used: user/.codex/auth.json cannot be read: {what}; run `bub login openai`"
         );
-        assert_eq!(given.shorten(given.endpoint("openai:x").await.unwrap_err()), expected, "{how}");
+        assert_eq!(
+            given.shorten(given.endpoint("openai:x").await.unwrap_err()),
+            expected,
+            "{how}"
+        );
         // The model is not chosen because of it, the list says why, and a new login says so before anybody signs in.
         assert_eq!(given.choice().await.why, Why::Nothing, "{how}");
         let report = given.models().report().await;
-        let openai = report.providers.iter().find(|provider| provider.name == "openai").unwrap();
-        assert_eq!(given.shorten(openai.todo.as_ref().unwrap()), expected, "{how}");
+        let openai = report
+            .providers
+            .iter()
+            .find(|provider| provider.name == "openai")
+            .unwrap();
+        assert_eq!(
+            given.shorten(openai.todo.as_ref().unwrap()),
+            expected,
+            "{how}"
+        );
         let models = given.models();
-        let Err(LoginError::Unwritable(problem)) = Login::manual(models.codex()) else { panic!("{how}") };
-        assert_eq!(given.shorten(problem), format!("user/.codex/auth.json cannot be written: {what}"));
+        let Err(LoginError::Unwritable(problem)) = Login::manual(models.codex()) else {
+            panic!("{how}")
+        };
+        assert_eq!(
+            given.shorten(problem),
+            format!("user/.codex/auth.json cannot be written: {what}")
+        );
     }
 }
 
@@ -341,16 +523,28 @@ async fn only_a_plain_file_of_reasonable_size_is_a_login() {
 async fn a_lock_that_is_a_pipe_does_not_hang_a_refresh() {
     let given = logged_in(Given::new(), PAST);
     let lock = given.path("user/.codex/auth.json.lock");
-    assert!(std::process::Command::new("mkfifo").arg(&lock).status().unwrap().success());
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&lock)
+            .status()
+            .unwrap()
+            .success()
+    );
     let error = given.shorten(given.endpoint("openai:x").await.unwrap_err());
-    assert!(error.contains("cannot be locked: not a regular file"), "{error}");
+    assert!(
+        error.contains("cannot be locked: not a regular file"),
+        "{error}"
+    );
 }
 
 // A service that does not answer is not the fault of the login: nobody has to sign in again.
 #[tokio::test]
 async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
     for (status, said) in [
-        (None, "the token endpoint does not answer: connection refused"),
+        (
+            None,
+            "the token endpoint does not answer: connection refused",
+        ),
         (Some(503), "the token endpoint failed (HTTP 503)"),
         (Some(429), "the token endpoint refused (HTTP 429)"),
     ] {
@@ -364,11 +558,20 @@ async fn a_service_that_cannot_be_reached_is_a_temporary_failure() {
             error.to_string(),
             format!("the login of `openai` cannot be refreshed now: {said}; try again in a while")
         );
-        assert_eq!(bub_model::ModelError::from(error).kind, bub_model::ErrorKind::Transport);
+        assert_eq!(
+            bub_model::ModelError::from(error).kind,
+            bub_model::ErrorKind::Transport
+        );
         assert_eq!(auth(&given)["tokens"]["refresh_token"], "refresh-token-1");
         let models = given.models();
-        let login = Login::manual(models.codex()).unwrap().pasted("bare-code").await;
-        assert_eq!(login.unwrap_err().to_string(), format!("{said}; try again in a while"));
+        let login = Login::manual(models.codex())
+            .unwrap()
+            .pasted("bare-code")
+            .await;
+        assert_eq!(
+            login.unwrap_err().to_string(),
+            format!("{said}; try again in a while")
+        );
     }
 }
 
@@ -378,26 +581,46 @@ async fn an_expired_login_is_usable_only_if_it_can_be_refreshed() {
     let given = logged_in(Given::new(), PAST);
     assert!(matches!(given.choice().await.why, Why::Login(_)));
 
-    let spent = json!({"tokens": {"access_token": "access-token-1", "expires_at": PAST}}).to_string();
+    let spent =
+        json!({"tokens": {"access_token": "access-token-1", "expires_at": PAST}}).to_string();
     let given = Given::new().file("user/.codex/auth.json", &spent);
     assert_eq!(given.choice().await.why, Why::Nothing);
     let report = given.models().report().await;
-    let openai = report.providers.iter().find(|provider| provider.name == "openai").unwrap();
+    let openai = report
+        .providers
+        .iter()
+        .find(|provider| provider.name == "openai")
+        .unwrap();
     assert!(!openai.usable && openai.key.is_none());
     let expected = "the login of `openai` cannot be used: it has expired and holds no refresh token; run `bub login openai`";
     assert_eq!(openai.todo.as_deref(), Some(expected));
-    assert_eq!(given.endpoint("openai:x").await.unwrap_err().to_string(), expected);
+    assert_eq!(
+        given.endpoint("openai:x").await.unwrap_err().to_string(),
+        expected
+    );
 }
 
 // H-95: with an address of one's own, the token is neither sent there nor the reason to choose a model.
 #[tokio::test]
 async fn a_login_does_not_choose_a_model_for_another_address() {
-    let given =
-        logged_in(Given::new(), "2999-01-01T00:00:00Z").env("OPENAI_BASE_URL", "https://proxy.example/v1");
+    let given = logged_in(Given::new(), "2999-01-01T00:00:00Z")
+        .env("OPENAI_BASE_URL", "https://proxy.example/v1");
     assert_eq!(given.choice().await.why, Why::Nothing);
     let error = given.endpoint("openai:x").await.unwrap_err().to_string();
     assert!(error.starts_with("no API key for `openai`"), "{error}");
     let report = given.models().report().await;
-    let openai = report.providers.iter().find(|provider| provider.name == "openai").unwrap();
-    assert!(!openai.usable && openai.todo.as_ref().unwrap().starts_with("set OPENAI_API_KEY"), "{openai:?}");
+    let openai = report
+        .providers
+        .iter()
+        .find(|provider| provider.name == "openai")
+        .unwrap();
+    assert!(
+        !openai.usable
+            && openai
+                .todo
+                .as_ref()
+                .unwrap()
+                .starts_with("set OPENAI_API_KEY"),
+        "{openai:?}"
+    );
 }

@@ -3,16 +3,30 @@
 use bub_model::ROWS;
 
 fn line(row: &bub_model::Row) -> String {
-    let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
+    let or = |text: String, none: &str| {
+        if text.is_empty() {
+            none.to_owned()
+        } else {
+            text
+        }
+    };
     let code = |text: &str| format!("`{text}`");
-    let names: Vec<_> = [row.name].iter().chain(row.aliases).map(|name| code(name)).collect();
+    let names: Vec<_> = [row.name]
+        .iter()
+        .chain(row.aliases)
+        .map(|name| code(name))
+        .collect();
     let variables: Vec<_> = row.key_variables.iter().map(|name| code(name)).collect();
     let base = if row.base_url.is_empty() {
         format!("your own, in `{}`", row.base_variable)
     } else {
         row.base_url.to_owned()
     };
-    let model = if row.default_model.is_empty() { String::new() } else { code(row.default_model) };
+    let model = if row.default_model.is_empty() {
+        String::new()
+    } else {
+        code(row.default_model)
+    };
     let (names, key) = (names.join(", "), or(variables.join(", "), "none needed"));
     format!("| {names} | {base} | {key} | {model} |\n")
 }
@@ -21,6 +35,12 @@ fn line(row: &bub_model::Row) -> String {
 fn the_catalogue_on_the_page_is_the_table() {
     let page = include_str!("../../../../docs/models.md");
     let table: String = ROWS.iter().map(line).collect();
-    assert!(page.contains(&table), "docs/models.md is out of date; it should hold:\n{table}");
-    assert!(page.lines().count() <= 160, "the page has more than 160 lines");
+    assert!(
+        page.contains(&table),
+        "docs/models.md is out of date; it should hold:\n{table}"
+    );
+    assert!(
+        page.lines().count() <= 160,
+        "the page has more than 160 lines"
+    );
 }

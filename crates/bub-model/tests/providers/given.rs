@@ -79,7 +79,10 @@ impl Given {
     }
 
     pub(crate) fn try_models(&self) -> Result<Models, SettingsError> {
-        let endpoints = Endpoints { callback_port: 0, ..Endpoints::of_issuer("http://issuer.test") };
+        let endpoints = Endpoints {
+            callback_port: 0,
+            ..Endpoints::of_issuer("http://issuer.test")
+        };
         Models::with_endpoints(self.settings(), self.network.clone(), endpoints)
     }
 
@@ -120,7 +123,10 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn set(&self, url: &str, status: u16, body: &str) {
-        let answer = Answer { status, body: body.as_bytes().to_vec() };
+        let answer = Answer {
+            status,
+            body: body.as_bytes().to_vec(),
+        };
         self.answers.lock().unwrap().insert(url.to_owned(), answer);
     }
 
@@ -137,7 +143,11 @@ impl Network {
 
 impl Fetch for Network {
     fn fetch<'a>(&'a self, ask: Ask<'a>) -> BoxFuture<'a, Result<Answer, FetchError>> {
-        let line = [Some(ask.url), ask.form].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let line = [Some(ask.url), ask.form]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join(" ");
         self.asked.lock().unwrap().push(line);
         let answer = self.answers.lock().unwrap().get(ask.url).cloned();
         let gate = self.gate.lock().unwrap().clone();

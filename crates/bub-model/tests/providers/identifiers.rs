@@ -6,7 +6,11 @@ use crate::given::Given;
 
 fn parts(text: &str) -> Option<(String, String, bool)> {
     let id: ModelId = text.parse().ok()?;
-    Some((id.provider().to_owned(), id.model().to_owned(), id.is_deprecated()))
+    Some((
+        id.provider().to_owned(),
+        id.model().to_owned(),
+        id.is_deprecated(),
+    ))
 }
 
 // H-80: the first `:`, or `/` if it comes first; then it is the old form
@@ -14,12 +18,31 @@ fn parts(text: &str) -> Option<(String, String, bool)> {
 fn an_identifier_is_split_at_the_first_separator() {
     for (text, provider, model, old) in [
         ("openai:gpt-5", "openai", "gpt-5", false),
-        ("openrouter:openrouter/free", "openrouter", "openrouter/free", false),
-        ("openrouter:meta/llama:free", "openrouter", "meta/llama:free", false),
-        ("openrouter/meta/llama:free", "openrouter", "meta/llama:free", true),
+        (
+            "openrouter:openrouter/free",
+            "openrouter",
+            "openrouter/free",
+            false,
+        ),
+        (
+            "openrouter:meta/llama:free",
+            "openrouter",
+            "meta/llama:free",
+            false,
+        ),
+        (
+            "openrouter/meta/llama:free",
+            "openrouter",
+            "meta/llama:free",
+            true,
+        ),
         (" Ollama : qwen3:8b ", "ollama", "qwen3:8b", false),
     ] {
-        assert_eq!(parts(text), Some((provider.into(), model.into(), old)), "{text}");
+        assert_eq!(
+            parts(text),
+            Some((provider.into(), model.into(), old)),
+            "{text}"
+        );
     }
     for text in ["", "gpt-5", ":gpt-5", "openai:", "openai/", " : "] {
         assert_eq!(parts(text), None, "{text}");
@@ -58,5 +81,8 @@ fn aliases_case_and_the_old_form_lead_to_the_proper_name() {
     for text in ["google:gemini-x", "GEMINI:gemini-x", "gemini/gemini-x"] {
         assert_eq!(models.resolve(text).unwrap().to_string(), "gemini:gemini-x");
     }
-    assert_eq!(models.resolve("azure-openai:x").unwrap().to_string(), "azure:x");
+    assert_eq!(
+        models.resolve("azure-openai:x").unwrap().to_string(),
+        "azure:x"
+    );
 }

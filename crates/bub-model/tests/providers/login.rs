@@ -21,12 +21,13 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 fn query(url: &str) -> HashMap<String, String> {
     let (_, query) = url.split_once('?').unwrap();
-    form_urlencoded::parse(query.as_bytes()).into_owned().collect()
+    form_urlencoded::parse(query.as_bytes())
+        .into_owned()
+        .collect()
 }
 
 fn ready() -> Given {
-    let answer =
-        json!({"access_token": jwt("acc-7"), "refresh_token": "refresh-token-7", "id_token": "id-token-7"});
+    let answer = json!({"access_token": jwt("acc-7"), "refresh_token": "refresh-token-7", "id_token": "id-token-7"});
     Given::new().answers(TOKEN_URL, 200, &answer.to_string())
 }
 
@@ -43,8 +44,14 @@ async fn get(port: u16, target: &str) -> String {
 async fn start(models: &Models) -> (Login<'_>, u16, String) {
     let login = Login::with_listener(models.codex()).await.unwrap();
     let values = query(&login.url());
-    let port = values["redirect_uri"].strip_prefix("http://localhost:").unwrap();
-    let port = port.strip_suffix("/auth/callback").unwrap().parse().unwrap();
+    let port = values["redirect_uri"]
+        .strip_prefix("http://localhost:")
+        .unwrap();
+    let port = port
+        .strip_suffix("/auth/callback")
+        .unwrap()
+        .parse()
+        .unwrap();
     (login, port, values["state"].clone())
 }
 
@@ -52,8 +59,10 @@ async fn start(models: &Models) -> (Login<'_>, u16, String) {
 #[test]
 fn the_address_asks_for_what_the_original_asks_for() {
     let models = Given::new().models();
-    let (first, second) =
-        (Login::manual(models.codex()).unwrap().url(), Login::manual(models.codex()).unwrap().url());
+    let (first, second) = (
+        Login::manual(models.codex()).unwrap().url(),
+        Login::manual(models.codex()).unwrap().url(),
+    );
     assert!(first.starts_with("http://issuer.test/oauth/authorize?response_type=code&"));
     let values = query(&first);
     for (name, value) in [
@@ -66,7 +75,10 @@ fn the_address_asks_for_what_the_original_asks_for() {
     ] {
         assert_eq!(values[name], value);
     }
-    assert_eq!((values["state"].len(), values["code_challenge"].len()), (32, 43));
+    assert_eq!(
+        (values["state"].len(), values["code_challenge"].len()),
+        (32, 43)
+    );
     assert_ne!(values["state"], query(&second)["state"]);
     assert_ne!(values["code_challenge"], query(&second)["code_challenge"]);
 }
@@ -77,7 +89,10 @@ fn the_usual_redirect_is_that_of_the_original() {
     let models = Models::new(given.settings(), given.network.clone()).unwrap();
     let url = Login::manual(models.codex()).unwrap().url();
     assert!(url.starts_with("https://auth.openai.com/oauth/authorize?"));
-    assert_eq!(query(&url)["redirect_uri"], "http://localhost:1455/auth/callback");
+    assert_eq!(
+        query(&url)["redirect_uri"],
+        "http://localhost:1455/auth/callback"
+    );
 }
 
 // H-99, W-40: 404 elsewhere, another state is turned away and does not end the wait
@@ -91,11 +106,26 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
         // A connection on which nothing is ever sent, as browsers open them.
         let idle = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         assert!(get(port, "/favicon.ico").await.starts_with("HTTP/1.1 404 "));
-        assert!(get(port, "/auth/callback?code=evil").await.starts_with("HTTP/1.1 400 "));
-        assert!(get(port, "/auth/callback?code=evil&state=other").await.starts_with("HTTP/1.1 400 "));
-        assert!(get(port, &format!("/auth/callback?state={state}")).await.starts_with("HTTP/1.1 400 "));
+        assert!(
+            get(port, "/auth/callback?code=evil")
+                .await
+                .starts_with("HTTP/1.1 400 ")
+        );
+        assert!(
+            get(port, "/auth/callback?code=evil&state=other")
+                .await
+                .starts_with("HTTP/1.1 400 ")
+        );
+        assert!(
+            get(port, &format!("/auth/callback?state={state}"))
+                .await
+                .starts_with("HTTP/1.1 400 ")
+        );
         let page = get(port, &format!("/auth/callback?code=good%2F1&state={state}")).await;
-        assert!(page.starts_with("HTTP/1.1 200 ") && page.contains("You can close this page"), "{page}");
+        assert!(
+            page.starts_with("HTTP/1.1 200 ") && page.contains("You can close this page"),
+            "{page}"
+        );
         drop(idle);
     };
     let (outcome, ()) = tokio::join!(login.wait(PATIENCE), browser);
@@ -104,21 +134,51 @@ async fn the_browser_brings_the_code_and_only_the_right_one_counts() {
     assert_eq!(logged_in.file, given.path("user/.codex/auth.json"));
 
     let asked = given.network.asked();
-    let [exchange] = asked.as_slice() else { panic!("{asked:?}") };
+    let [exchange] = asked.as_slice() else {
+        panic!("{asked:?}")
+    };
     let form = query(&exchange.replacen(' ', "?", 1));
-    assert_eq!((form["grant_type"].as_str(), form["code"].as_str()), ("authorization_code", "good/1"));
-    assert_eq!(form["redirect_uri"], format!("http://localhost:{port}/auth/callback"));
-    assert_eq!(URL_SAFE_NO_PAD.encode(Sha256::digest(form["code_verifier"].as_bytes())), challenge);
-    assert!(TcpStream::connect(("127.0.0.1", port)).await.is_err(), "it listens no longer");
+    assert_eq!(
+        (form["grant_type"].as_str(), form["code"].as_str()),
+        ("authorization_code", "good/1")
+    );
+    assert_eq!(
+        form["redirect_uri"],
+        format!("http://localhost:{port}/auth/callback")
+    );
+    assert_eq!(
+        URL_SAFE_NO_PAD.encode(Sha256::digest(form["code_verifier"].as_bytes())),
+        challenge
+    );
+    assert!(
+        TcpStream::connect(("127.0.0.1", port)).await.is_err(),
+        "it listens no longer"
+    );
 
     let path = given.path("user/.codex/auth.json");
     let stored: Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     assert_eq!(stored["tokens"]["refresh_token"], "refresh-token-7");
-    assert_eq!(stored["tokens"]["id_token"], "id-token-7", "the other program needs it");
+    assert_eq!(
+        stored["tokens"]["id_token"], "id-token-7",
+        "the other program needs it"
+    );
     assert_eq!(stored["tokens"]["account_id"], "acc-7");
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(fs::metadata(given.path("user/.codex")).unwrap().permissions().mode() & 0o777, 0o700);
-    assert!(given.endpoint("openai:x").await.is_ok(), "and it works at once");
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert_eq!(
+        fs::metadata(given.path("user/.codex"))
+            .unwrap()
+            .permissions()
+            .mode()
+            & 0o777,
+        0o700
+    );
+    assert!(
+        given.endpoint("openai:x").await.is_ok(),
+        "and it works at once"
+    );
 }
 
 #[tokio::test]
@@ -126,7 +186,9 @@ async fn the_other_loopback_address_works_too() {
     let given = ready();
     let models = given.models();
     let (login, port, state) = start(&models).await;
-    let Ok(mut stream) = TcpStream::connect(("::1", port)).await else { return };
+    let Ok(mut stream) = TcpStream::connect(("::1", port)).await else {
+        return;
+    };
     let request = format!("GET /auth/callback?code=x&state={state} HTTP/1.1\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     assert!(login.wait(PATIENCE).await.is_ok());
@@ -139,7 +201,10 @@ async fn a_refusal_ends_the_wait() {
     let (login, port, state) = start(&models).await;
     let target = format!("/auth/callback?error=access_denied&state={state}");
     let (outcome, _) = tokio::join!(login.wait(PATIENCE), get(port, &target));
-    assert_eq!(outcome.unwrap_err().to_string(), "the sign-in was refused: access_denied");
+    assert_eq!(
+        outcome.unwrap_err().to_string(),
+        "the sign-in was refused: access_denied"
+    );
     assert!(given.network.asked().is_empty());
 }
 
@@ -147,23 +212,36 @@ async fn a_refusal_ends_the_wait() {
 async fn nobody_comes_back_and_the_wait_ends() {
     let models = ready().models();
     let (login, ..) = start(&models).await;
-    assert!(matches!(login.wait(PATIENCE).await, Err(LoginError::TimedOut(60))));
+    assert!(matches!(
+        login.wait(PATIENCE).await,
+        Err(LoginError::TimedOut(60))
+    ));
 }
 
 // H-99: address, query string or bare code
 #[tokio::test]
 async fn a_pasted_answer_finishes_the_login() {
-    for form in ["http://localhost:1455/auth/callback?code=c1&state={state}", "code=c1&state={state}", "c1"] {
+    for form in [
+        "http://localhost:1455/auth/callback?code=c1&state={state}",
+        "code=c1&state={state}",
+        "c1",
+    ] {
         let given = ready();
         let models = given.models();
         let login = Login::manual(models.codex()).unwrap();
         let state = query(&login.url())["state"].clone();
-        login.pasted(&form.replace("{state}", &state)).await.unwrap();
+        login
+            .pasted(&form.replace("{state}", &state))
+            .await
+            .unwrap();
         assert!(given.network.asked()[0].contains("&code=c1&"), "{form}");
     }
     let given = ready();
     let models = given.models();
-    let wrong = Login::manual(models.codex()).unwrap().pasted("?code=c1&state=other").await;
+    let wrong = Login::manual(models.codex())
+        .unwrap()
+        .pasted("?code=c1&state=other")
+        .await;
     assert!(matches!(wrong, Err(LoginError::StateMismatch)));
     assert!(given.network.asked().is_empty() && !given.path("user/.codex").exists());
 }
@@ -171,15 +249,26 @@ async fn a_pasted_answer_finishes_the_login() {
 #[tokio::test]
 async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
     let old = r#"{"tokens": {"access_token": "old-token-1"}}"#;
-    for (status, body) in
-        [(400, r#"{"error": {"message": "bad code"}}"#), (200, "{}"), (502, "<html>secret-page</html>")]
-    {
-        let given = Given::new().file("user/.codex/auth.json", old).answers(TOKEN_URL, status, body);
+    for (status, body) in [
+        (400, r#"{"error": {"message": "bad code"}}"#),
+        (200, "{}"),
+        (502, "<html>secret-page</html>"),
+    ] {
+        let given = Given::new()
+            .file("user/.codex/auth.json", old)
+            .answers(TOKEN_URL, status, body);
         let models = given.models();
-        let error =
-            Login::manual(models.codex()).unwrap().pasted("secret-code").await.unwrap_err().to_string();
+        let error = Login::manual(models.codex())
+            .unwrap()
+            .pasted("secret-code")
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(!error.contains("secret"), "{error}");
-        assert_eq!(fs::read_to_string(given.path("user/.codex/auth.json")).unwrap(), old);
+        assert_eq!(
+            fs::read_to_string(given.path("user/.codex/auth.json")).unwrap(),
+            old
+        );
     }
 }
 
@@ -188,14 +277,24 @@ async fn an_exchange_that_fails_keeps_the_old_login_and_shows_nothing_secret() {
 async fn a_directory_that_cannot_be_written_is_told_before_anybody_signs_in() {
     let given = Given::new().file("user/.codex", "a file where the directory should be");
     let models = given.models();
-    let Err(error) = Login::manual(models.codex()) else { panic!("it was not noticed") };
+    let Err(error) = Login::manual(models.codex()) else {
+        panic!("it was not noticed")
+    };
     let error = given.shorten(error);
-    assert!(error.starts_with("user/.codex/auth.json cannot be written: "), "{error}");
-    assert!(error.ends_with("; make it writable, or name another directory with --codex-home"), "{error}");
+    assert!(
+        error.starts_with("user/.codex/auth.json cannot be written: "),
+        "{error}"
+    );
+    assert!(
+        error.ends_with("; make it writable, or name another directory with --codex-home"),
+        "{error}"
+    );
     // Checking leaves nothing behind.
     let given = Given::new();
     Login::manual(given.models().codex()).unwrap();
-    let left: Vec<_> =
-        fs::read_dir(given.path("user")).unwrap().map(|file| file.unwrap().file_name()).collect();
+    let left: Vec<_> = fs::read_dir(given.path("user"))
+        .unwrap()
+        .map(|file| file.unwrap().file_name())
+        .collect();
     assert_eq!(left, [".bub"]);
 }

@@ -6,7 +6,11 @@ use crate::given::Given;
 
 async fn provider(given: &Given, name: &str) -> ProviderReport {
     let report = given.models().report().await;
-    report.providers.into_iter().find(|provider| provider.name == name).unwrap()
+    report
+        .providers
+        .into_iter()
+        .find(|provider| provider.name == name)
+        .unwrap()
 }
 
 #[tokio::test]
@@ -18,11 +22,17 @@ async fn what_is_usable_is_told_from_what_is_not() {
     );
     let groq = provider(&given, "groq").await;
     assert!(groq.usable && groq.todo.is_none());
-    assert_eq!(groq.key.unwrap().to_string(), "environment variable GROQ_API_KEY");
+    assert_eq!(
+        groq.key.unwrap().to_string(),
+        "environment variable GROQ_API_KEY"
+    );
     let xai = provider(&given, "xai").await;
     assert!(!xai.usable && xai.key.is_none());
     assert_eq!(xai.todo.unwrap(), "set XAI_API_KEY");
-    assert_eq!(provider(&given, "azure").await.todo.unwrap(), "set AZURE_OPENAI_ENDPOINT to its address");
+    assert_eq!(
+        provider(&given, "azure").await.todo.unwrap(),
+        "set AZURE_OPENAI_ENDPOINT to its address"
+    );
     assert_eq!(
         provider(&given, "openai").await.todo.unwrap(),
         "set OPENAI_API_KEY, or run `bub login openai`"
@@ -55,13 +65,20 @@ async fn what_looks_like_a_mistake_is_noted() {
 // W-46: a broken fallback is told of, and breaks nothing
 #[tokio::test]
 async fn broken_models_are_named_with_what_is_wrong() {
-    let given = Given::new().config("model: groq:x\nfallback_models: [nobody:x, openai:y, 'ollama:z']\n");
+    let given =
+        Given::new().config("model: groq:x\nfallback_models: [nobody:x, openai:y, 'ollama:z']\n");
     let report = given.models().report().await;
     assert!(report.problem.unwrap().starts_with("no API key for `groq`"));
-    let problems: Vec<_> =
-        report.fallbacks.into_iter().map(|(model, problem)| (model, problem.is_some())).collect();
+    let problems: Vec<_> = report
+        .fallbacks
+        .into_iter()
+        .map(|(model, problem)| (model, problem.is_some()))
+        .collect();
     let expected = [("nobody:x", true), ("openai:y", true), ("ollama:z", false)];
-    assert_eq!(problems, expected.map(|(model, broken)| (model.to_owned(), broken)));
+    assert_eq!(
+        problems,
+        expected.map(|(model, broken)| (model.to_owned(), broken))
+    );
 
     let given = Given::new().config("model: nobody:x\n");
     assert!(given.models().report().await.choice.is_err());
@@ -96,9 +113,16 @@ async fn a_key_that_cannot_work_is_not_usable() {
         let groq = provider(&given, "groq").await;
         assert_eq!((groq.usable, groq.todo.as_deref()), (false, Some(todo)));
         let error = given.endpoint("groq:x").await.unwrap_err().to_string();
-        assert!(name == "BUB_API_KEY_COMMAND" && value.contains("no") || error == todo, "{error}");
+        assert!(
+            name == "BUB_API_KEY_COMMAND" && value.contains("no") || error == todo,
+            "{error}"
+        );
     }
-    let given =
-        Given::new().env("PATH", "/usr/bin:/bin").env("BUB_API_KEY_COMMAND", r#"{"groq": "sh -c x"}"#);
-    assert!(provider(&given, "groq").await.usable, "whether it works is known when it is run");
+    let given = Given::new()
+        .env("PATH", "/usr/bin:/bin")
+        .env("BUB_API_KEY_COMMAND", r#"{"groq": "sh -c x"}"#);
+    assert!(
+        provider(&given, "groq").await.usable,
+        "whether it works is known when it is run"
+    );
 }

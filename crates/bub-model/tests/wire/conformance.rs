@@ -7,18 +7,34 @@ use bub_model::{Action, Completion, ErrorKind, FinishReason, ModelError, Quirks,
 
 /// Scenarios a format has no words for.
 const CANNOT: [(Wire, &str, &str); 2] = [
-    (Wire::Messages, "content filter", "the format knows only refusals"),
-    (Wire::GenerateContent, "refusal", "the format reports refusals as safety stops"),
+    (
+        Wire::Messages,
+        "content filter",
+        "the format knows only refusals",
+    ),
+    (
+        Wire::GenerateContent,
+        "refusal",
+        "the format reports refusals as safety stops",
+    ),
 ];
 
 #[test]
 fn every_format_plays_every_scenario() {
     let scenarios = scenarios();
-    println!("{:28} {}", "", Wire::ALL.map(|wire| format!("{:20}", wire.name())).join(""));
+    println!(
+        "{:28} {}",
+        "",
+        Wire::ALL.map(|wire| format!("{:20}", wire.name())).join("")
+    );
     for name in NAMES {
         let row = Wire::ALL.map(|wire| {
-            let declared = CANNOT.iter().find(|(format, scenario, _)| (*format, *scenario) == (wire, name));
-            let played = scenarios.iter().find(|scenario| (scenario.wire, scenario.name) == (wire, name));
+            let declared = CANNOT
+                .iter()
+                .find(|(format, scenario, _)| (*format, *scenario) == (wire, name));
+            let played = scenarios
+                .iter()
+                .find(|scenario| (scenario.wire, scenario.name) == (wire, name));
             match (played, declared) {
                 (Some(scenario), None) => {
                     play(scenario);
@@ -28,7 +44,10 @@ fn every_format_plays_every_scenario() {
                 (played, _) => panic!("{name} in {}: played {}", wire.name(), played.is_some()),
             }
         });
-        println!("{name:28} {}", row.map(|cell| format!("{cell:20}")).join(""));
+        println!(
+            "{name:28} {}",
+            row.map(|cell| format!("{cell:20}")).join("")
+        );
     }
     for (wire, name, reason) in CANNOT {
         println!("cannot: {name} in {}: {reason}", wire.name());
@@ -37,38 +56,79 @@ fn every_format_plays_every_scenario() {
 
 fn play(scenario: &Scenario) {
     let context = format!("{} in {}", scenario.name, scenario.wire.name());
-    expect(scenario.name, support::complete(scenario.wire, &scenario.stream), &context);
+    expect(
+        scenario.name,
+        support::complete(scenario.wire, &scenario.stream),
+        &context,
+    );
     if let Some(whole) = &scenario.whole {
         let body = whole.to_string();
         let context = format!("{context}, whole");
-        expect(scenario.name, scenario.wire.decode(body.as_bytes(), &Quirks::default()), &context);
+        expect(
+            scenario.name,
+            scenario.wire.decode(body.as_bytes(), &Quirks::default()),
+            &context,
+        );
         // A server that was asked for a stream may answer like this all the same.
-        expect(scenario.name, support::complete(scenario.wire, body.as_bytes()), &context);
+        expect(
+            scenario.name,
+            support::complete(scenario.wire, body.as_bytes()),
+            &context,
+        );
     }
 }
 
 fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
     if matches!(name, "error inside" | "cut stream") {
         let error = found.expect_err(context);
-        let kind = if name == "cut stream" { ErrorKind::Truncated } else { ErrorKind::Provider };
-        assert_eq!((error.kind, error.action), (kind, Action::Retry), "{context}: {error:?}");
+        let kind = if name == "cut stream" {
+            ErrorKind::Truncated
+        } else {
+            ErrorKind::Provider
+        };
+        assert_eq!(
+            (error.kind, error.action),
+            (kind, Action::Retry),
+            "{context}: {error:?}"
+        );
         return;
     }
     let found = found.unwrap_or_else(|error| panic!("{context}: {error:?}"));
-    let names: Vec<_> =
-        found.tool_calls.iter().map(|call| call["function"]["name"].as_str().unwrap()).collect();
-    let arguments: Vec<_> =
-        found.tool_calls.iter().map(|call| call["function"]["arguments"].as_str().unwrap()).collect();
+    let names: Vec<_> = found
+        .tool_calls
+        .iter()
+        .map(|call| call["function"]["name"].as_str().unwrap())
+        .collect();
+    let arguments: Vec<_> = found
+        .tool_calls
+        .iter()
+        .map(|call| call["function"]["arguments"].as_str().unwrap())
+        .collect();
     let broken: Vec<_> = found.broken_calls.iter().map(|call| call.index).collect();
     match name {
-        "text" => assert_eq!((&*found.text, &found.finish), ("Hé there", &FinishReason::Stop), "{context}"),
+        "text" => assert_eq!(
+            (&*found.text, &found.finish),
+            ("Hé there", &FinishReason::Stop),
+            "{context}"
+        ),
         "reasoning" => {
-            assert_eq!((&*found.reasoning, &*found.text), ("because", "so"), "{context}");
+            assert_eq!(
+                (&*found.reasoning, &*found.text),
+                ("because", "so"),
+                "{context}"
+            );
         }
         "two tool calls" => {
-            assert_eq!((names, found.finish), (vec!["f", "g"], FinishReason::ToolCalls), "{context}");
+            assert_eq!(
+                (names, found.finish),
+                (vec!["f", "g"], FinishReason::ToolCalls),
+                "{context}"
+            );
             assert_eq!(arguments, [r#"{"a":1}"#, r#"{"b":[2]}"#], "{context}");
-            assert_ne!(found.tool_calls[0]["id"], found.tool_calls[1]["id"], "{context}");
+            assert_ne!(
+                found.tool_calls[0]["id"], found.tool_calls[1]["id"],
+                "{context}"
+            );
             assert!(broken.is_empty(), "{context}");
         }
         // W-7: text beside calls is kept.
@@ -80,21 +140,42 @@ fn expect(name: &str, found: Result<Completion, ModelError>, context: &str) {
             );
         }
         "call without arguments" => {
-            assert_eq!((names, arguments, broken), (vec!["f"], vec!["{}"], vec![]), "{context}");
+            assert_eq!(
+                (names, arguments, broken),
+                (vec!["f"], vec!["{}"], vec![]),
+                "{context}"
+            );
         }
         "length" => {
-            assert_eq!((&*found.text, &found.finish), ("half of", &FinishReason::Length), "{context}");
+            assert_eq!(
+                (&*found.text, &found.finish),
+                ("half of", &FinishReason::Length),
+                "{context}"
+            );
         }
         // W-6: marked, so that the model gets an error result instead of the turn ending.
         "cut arguments" => {
-            assert_eq!((broken, found.finish), (vec![0], FinishReason::Length), "{context}");
-            assert!(found.broken_calls[0].reason.contains("token limit"), "{context}");
+            assert_eq!(
+                (broken, found.finish),
+                (vec![0], FinishReason::Length),
+                "{context}"
+            );
+            assert!(
+                found.broken_calls[0].reason.contains("token limit"),
+                "{context}"
+            );
         }
         "refusal" => assert_eq!(found.finish, FinishReason::Refusal, "{context}"),
         "content filter" => assert_eq!(found.finish, FinishReason::ContentFilter, "{context}"),
         "cached and reasoning tokens" => {
             let usage = found.usage.expect(context);
-            let counts = (usage.prompt, usage.completion, usage.total, usage.cached, usage.reasoning);
+            let counts = (
+                usage.prompt,
+                usage.completion,
+                usage.total,
+                usage.cached,
+                usage.reasoning,
+            );
             assert_eq!(counts, (100, 20, 120, Some(64), Some(7)), "{context}");
         }
         other => panic!("nothing expected of {other}"),

@@ -26,43 +26,75 @@ fn an_empty_body_is_an_answer_that_never_came() {
             assert_eq!(kind(wire, body), ErrorKind::Truncated, "{body:?}");
             assert!(wire.decode(body, &Quirks::default()).is_err(), "{body:?}");
         }
-        assert_eq!(kind(wire, b": only comments\n\n: here\n\n"), ErrorKind::Truncated);
+        assert_eq!(
+            kind(wire, b": only comments\n\n: here\n\n"),
+            ErrorKind::Truncated
+        );
     }
 }
 
 #[test]
 fn a_web_page_is_named_and_not_dumped() {
-    let page =
-        format!("<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head>{}", "x".repeat(5000));
+    let page = format!(
+        "<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head>{}",
+        "x".repeat(5000)
+    );
     for wire in Wire::ALL {
         let error = complete(wire, page.as_bytes()).unwrap_err();
-        assert_eq!((error.kind, error.action), (ErrorKind::Malformed, Action::Retry));
-        assert!(error.message.contains("502 Bad Gateway") && error.message.len() < 100, "{}", error.message);
+        assert_eq!(
+            (error.kind, error.action),
+            (ErrorKind::Malformed, Action::Retry)
+        );
+        assert!(
+            error.message.contains("502 Bad Gateway") && error.message.len() < 100,
+            "{}",
+            error.message
+        );
     }
 }
 
 #[test]
 fn a_malformed_frame_is_an_error_and_ends_the_stream() {
     for wire in Wire::ALL {
-        assert_eq!(kind(wire, b"data: {broken\n\ndata: {}\n\n"), ErrorKind::Malformed);
-        assert_eq!(kind(wire, b"data: 17\n\ndata: {}\n\n"), ErrorKind::Malformed);
+        assert_eq!(
+            kind(wire, b"data: {broken\n\ndata: {}\n\n"),
+            ErrorKind::Malformed
+        );
+        assert_eq!(
+            kind(wire, b"data: 17\n\ndata: {}\n\n"),
+            ErrorKind::Malformed
+        );
     }
     let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
     let mut events = Vec::new();
-    let stream = [sse(&[chunk(&json!({"content": "a"}))]), b"data: {\"x\n\n".to_vec()].concat();
+    let stream = [
+        sse(&[chunk(&json!({"content": "a"}))]),
+        b"data: {\"x\n\n".to_vec(),
+    ]
+    .concat();
     assert!(decoder.push(&stream, &mut events).is_err());
     assert_eq!(events, [ModelEvent::Text("a".into())]);
     // After an error it stays silent.
     assert!(decoder.is_done());
-    assert!(decoder.push(&sse(&[chunk(&json!({"content": "b"}))]), &mut events).is_ok());
+    assert!(
+        decoder
+            .push(&sse(&[chunk(&json!({"content": "b"}))]), &mut events)
+            .is_ok()
+    );
     assert!(decoder.finish(&mut events).is_ok());
     assert_eq!(events.len(), 1);
 }
 
 #[test]
 fn a_stream_cut_inside_an_event_is_truncated_not_malformed() {
-    let whole = sse(&[chunk(&json!({"content": "abc"})), chunk(&json!({"content": "def"}))]);
-    assert_eq!(kind(Wire::ChatCompletions, &whole[..whole.len() - 10]), ErrorKind::Truncated);
+    let whole = sse(&[
+        chunk(&json!({"content": "abc"})),
+        chunk(&json!({"content": "def"})),
+    ]);
+    assert_eq!(
+        kind(Wire::ChatCompletions, &whole[..whole.len() - 10]),
+        ErrorKind::Truncated
+    );
 }
 
 #[test]
@@ -70,28 +102,52 @@ fn invalid_utf8_is_an_error_where_it_matters() {
     // Replacement characters in the arguments of a tool would be acted on.
     let broken = b"data: {\"choices\":[{\"delta\":{\"content\":\"\xff\"}}]}\n\ndata: [DONE]\n\n";
     assert_eq!(kind(Wire::ChatCompletions, broken), ErrorKind::Malformed);
-    let harmless =
-        [b": \xff\xfe\n\n".to_vec(), sse(&[chunk(&json!({"content": "a"})), end("stop")])].concat();
-    assert_eq!(complete(Wire::ChatCompletions, &harmless).unwrap().text, "a");
-    assert!(Wire::Messages.decode(b"{\"content\":[],\"stop_reason\":\"\xff\"}", &Quirks::default()).is_err());
+    let harmless = [
+        b": \xff\xfe\n\n".to_vec(),
+        sse(&[chunk(&json!({"content": "a"})), end("stop")]),
+    ]
+    .concat();
+    assert_eq!(
+        complete(Wire::ChatCompletions, &harmless).unwrap().text,
+        "a"
+    );
+    assert!(
+        Wire::Messages
+            .decode(
+                b"{\"content\":[],\"stop_reason\":\"\xff\"}",
+                &Quirks::default()
+            )
+            .is_err()
+    );
 }
 
 #[test]
 fn ten_megabytes_in_one_event_are_decoded_and_much_more_refused() {
     let text = "x".repeat(10 * 1024 * 1024);
     let bytes = sse(&[chunk(&json!({"content": text})), end("stop")]);
-    assert_eq!(complete(Wire::ChatCompletions, &bytes).unwrap().text.len(), text.len());
+    assert_eq!(
+        complete(Wire::ChatCompletions, &bytes).unwrap().text.len(),
+        text.len()
+    );
     let endless = vec![b'x'; 1024 * 1024];
     let mut pieces = vec![&b"data: "[..]];
     pieces.extend(std::iter::repeat_n(&endless[..], 20));
     let (events, error) = stream(Wire::ChatCompletions, pieces);
-    assert_eq!((events.len(), error.unwrap().kind), (0, ErrorKind::TooLarge));
+    assert_eq!(
+        (events.len(), error.unwrap().kind),
+        (0, ErrorKind::TooLarge)
+    );
 }
 
 #[test]
 fn crlf_comments_and_a_missing_blank_line_are_fine() {
     let text = ": hello\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\r\n\r\ndata: [DONE]";
-    assert_eq!(complete(Wire::ChatCompletions, text.as_bytes()).unwrap().text, "a");
+    assert_eq!(
+        complete(Wire::ChatCompletions, text.as_bytes())
+            .unwrap()
+            .text,
+        "a"
+    );
 }
 
 #[test]
@@ -101,7 +157,12 @@ fn a_json_array_is_a_stream_of_chunks() {
         {"candidates": [{"content": {"parts": [{"text": "b"}]}, "finishReason": "STOP"}]},
     ]);
     let text = chunks.to_string();
-    assert_eq!(complete(Wire::GenerateContent, text.as_bytes()).unwrap().text, "ab");
+    assert_eq!(
+        complete(Wire::GenerateContent, text.as_bytes())
+            .unwrap()
+            .text,
+        "ab"
+    );
     let cut = &text.as_bytes()[..text.len() - 5];
     assert_eq!(kind(Wire::GenerateContent, cut), ErrorKind::Truncated);
 }
@@ -109,17 +170,37 @@ fn a_json_array_is_a_stream_of_chunks() {
 #[test]
 fn an_error_object_in_place_of_an_answer_is_an_error() {
     for (wire, body) in [
-        (Wire::ChatCompletions, json!({"error": {"message": "no", "type": "server_error"}})),
-        (Wire::Responses, json!({"error": {"message": "no", "code": "server_error"}})),
-        (Wire::Messages, json!({"type": "error", "error": {"type": "api_error", "message": "no"}})),
-        (Wire::GenerateContent, json!([{"error": {"code": 500, "message": "no", "status": "INTERNAL"}}])),
+        (
+            Wire::ChatCompletions,
+            json!({"error": {"message": "no", "type": "server_error"}}),
+        ),
+        (
+            Wire::Responses,
+            json!({"error": {"message": "no", "code": "server_error"}}),
+        ),
+        (
+            Wire::Messages,
+            json!({"type": "error", "error": {"type": "api_error", "message": "no"}}),
+        ),
+        (
+            Wire::GenerateContent,
+            json!([{"error": {"code": 500, "message": "no", "status": "INTERNAL"}}]),
+        ),
     ] {
         let body = body.to_string();
         assert_eq!(kind(wire, body.as_bytes()), ErrorKind::Provider, "{body}");
-        assert_eq!(kind(wire, format!("data: {body}\n\n").as_bytes()), ErrorKind::Provider);
+        assert_eq!(
+            kind(wire, format!("data: {body}\n\n").as_bytes()),
+            ErrorKind::Provider
+        );
     }
     for wire in Wire::ALL {
-        assert_eq!(wire.decode(b"{\"hello\":1}", &Quirks::default()).unwrap_err().kind, ErrorKind::Malformed);
+        assert_eq!(
+            wire.decode(b"{\"hello\":1}", &Quirks::default())
+                .unwrap_err()
+                .kind,
+            ErrorKind::Malformed
+        );
         assert!(wire.decode(b"null", &Quirks::default()).is_err());
     }
 }
@@ -133,10 +214,18 @@ fn an_error_beside_choices_or_in_a_choice_is_seen() {
         json!({"choices": [{"delta": {}, "finish_reason": "error"}]}),
     ] {
         let found = complete(Wire::ChatCompletions, &sse(&[frame])).unwrap_err();
-        assert_eq!((found.kind, found.action), (ErrorKind::Provider, Action::Retry), "{found:?}");
+        assert_eq!(
+            (found.kind, found.action),
+            (ErrorKind::Provider, Action::Retry),
+            "{found:?}"
+        );
     }
-    let fine = json!({"error": null, "choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]});
-    assert_eq!(complete(Wire::ChatCompletions, &sse(&[fine])).unwrap().text, "a");
+    let fine =
+        json!({"error": null, "choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]});
+    assert_eq!(
+        complete(Wire::ChatCompletions, &sse(&[fine])).unwrap().text,
+        "a"
+    );
 }
 
 #[test]
@@ -163,8 +252,13 @@ fn errors_in_the_shapes_of_compatible_servers_are_seen() {
     }
     let fine = json!({"choices": [{"delta": {"content": ""}, "message": {"content": "a"}, "finish_reason": "stop"}],
         "base_resp": {"status_code": 0}});
-    let found = Wire::ChatCompletions.decode(fine.to_string().as_bytes(), &Quirks::default()).unwrap();
-    assert_eq!(found.text, "a", "the message, not the empty delta beside it");
+    let found = Wire::ChatCompletions
+        .decode(fine.to_string().as_bytes(), &Quirks::default())
+        .unwrap();
+    assert_eq!(
+        found.text, "a",
+        "the message, not the empty delta beside it"
+    );
 }
 
 /// W-6, H-87: malformed arguments do not end the turn and are never run.
@@ -172,18 +266,32 @@ fn errors_in_the_shapes_of_compatible_servers_are_seen() {
 fn malformed_arguments_are_marked() {
     let call = |arguments: &str| {
         let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": arguments}}]});
-        complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("tool_calls")])).unwrap()
+        complete(
+            Wire::ChatCompletions,
+            &sse(&[chunk(&delta), end("tool_calls")]),
+        )
+        .unwrap()
     };
-    for arguments in ["{\"a\": ", "[1]", "\"text\"", "{} {}", "{'a': 1}", "nonsense"] {
+    for arguments in [
+        "{\"a\": ", "[1]", "\"text\"", "{} {}", "{'a': 1}", "nonsense",
+    ] {
         let found = call(arguments);
         assert_eq!(found.broken_calls.len(), 1, "{arguments}");
-        assert_eq!(found.tool_calls[0]["function"]["arguments"], arguments, "kept for the record");
+        assert_eq!(
+            found.tool_calls[0]["function"]["arguments"], arguments,
+            "kept for the record"
+        );
     }
     for arguments in ["", "{}", " {\"a\": 1} ", "null"] {
         assert_eq!(call(arguments).broken_calls, [], "{arguments}");
     }
-    let nameless = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]});
-    let found = complete(Wire::ChatCompletions, &sse(&[chunk(&nameless), end("tool_calls")])).unwrap();
+    let nameless =
+        json!({"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]});
+    let found = complete(
+        Wire::ChatCompletions,
+        &sse(&[chunk(&nameless), end("tool_calls")]),
+    )
+    .unwrap();
     assert_eq!(found.broken(0).unwrap().reason, "the tool call has no name");
 }
 
@@ -192,7 +300,10 @@ fn malformed_arguments_are_marked() {
 fn empty_arguments_after_a_length_stop_are_cut_arguments() {
     let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]});
     let found = complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("length")])).unwrap();
-    assert_eq!((found.finish, found.broken_calls.len()), (FinishReason::Length, 1));
+    assert_eq!(
+        (found.finish, found.broken_calls.len()),
+        (FinishReason::Length, 1)
+    );
 }
 
 /// W-6: what a provider stopped for what it says is not acted on, however whole it looks.
@@ -224,14 +335,20 @@ fn calls_of_a_stopped_answer_must_not_be_run() {
     for (wire, word, body) in whole {
         let found = complete(wire, body.to_string().as_bytes()).unwrap();
         let reason = format!("the provider stopped the answer ({word}); the call was not made");
-        assert_eq!((found.finish.as_str(), found.tool_calls.len()), (word, 1), "{wire:?}");
+        assert_eq!(
+            (found.finish.as_str(), found.tool_calls.len()),
+            (word, 1),
+            "{wire:?}"
+        );
         assert_eq!(found.broken(0).unwrap().reason, reason, "{wire:?}");
     }
     // The token limit can come after a whole call.
-    let delta =
-        json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
+    let delta = json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}]});
     let found = complete(Wire::ChatCompletions, &sse(&[chunk(&delta), end("length")])).unwrap();
-    assert_eq!((found.finish, found.broken_calls), (FinishReason::Length, vec![]));
+    assert_eq!(
+        (found.finish, found.broken_calls),
+        (FinishReason::Length, vec![])
+    );
 }
 
 /// H-85: the accents of compatible servers.
@@ -241,26 +358,44 @@ fn tool_calls_in_every_accent_are_understood() {
         let mut frames: Vec<_> = deltas.iter().map(chunk).collect();
         frames.push(end("stop"));
         let found = complete(Wire::ChatCompletions, &sse(&frames)).unwrap();
-        assert_eq!((found.finish, found.broken_calls.len()), (FinishReason::ToolCalls, 0));
+        assert_eq!(
+            (found.finish, found.broken_calls.len()),
+            (FinishReason::ToolCalls, 0)
+        );
         let row = |call: &Value| {
             let text = |value: &Value| value.as_str().unwrap().to_owned();
-            (text(&call["id"]), text(&call["function"]["name"]), text(&call["function"]["arguments"]))
+            (
+                text(&call["id"]),
+                text(&call["function"]["name"]),
+                text(&call["function"]["arguments"]),
+            )
         };
         found.tool_calls.iter().map(row).collect::<Vec<_>>()
     };
-    let row = |id: &str, name: &str, arguments: &str| (id.to_owned(), name.to_owned(), arguments.to_owned());
+    let row = |id: &str, name: &str, arguments: &str| {
+        (id.to_owned(), name.to_owned(), arguments.to_owned())
+    };
     // Arguments as an object, no index, no id.
     let object = json!({"tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}, {"function": {"name": "g"}}]});
     assert_eq!(
         names_and_arguments(&[object]),
-        [row("call_0", "f", r#"{"a": 1}"#.replace(' ', "").as_str()), row("call_1", "g", "{}")]
+        [
+            row("call_0", "f", r#"{"a": 1}"#.replace(' ', "").as_str()),
+            row("call_1", "g", "{}")
+        ]
     );
     // Name repeated with every piece, id empty after the first.
     let piece = |id: &str, arguments: &str| json!({"tool_calls": [{"index": 0, "id": id, "function": {"name": "f", "arguments": arguments}}]});
-    assert_eq!(names_and_arguments(&[piece("c", "{\"a\""), piece("", ":1}")]), [row("c", "f", "{\"a\":1}")]);
+    assert_eq!(
+        names_and_arguments(&[piece("c", "{\"a\""), piece("", ":1}")]),
+        [row("c", "f", "{\"a\":1}")]
+    );
     // Name in pieces.
     let named = |name: &str| json!({"tool_calls": [{"index": 0, "function": {"name": name}}]});
-    assert_eq!(names_and_arguments(&[named("get_"), named("weather")]), [row("call_0", "get_weather", "{}")]);
+    assert_eq!(
+        names_and_arguments(&[named("get_"), named("weather")]),
+        [row("call_0", "get_weather", "{}")]
+    );
     // The old single function call.
     let old = json!({"function_call": {"name": "f", "arguments": "{}"}});
     assert_eq!(names_and_arguments(&[old]), [row("call_0", "f", "{}")]);
@@ -270,21 +405,35 @@ fn tool_calls_in_every_accent_are_understood() {
 #[test]
 fn reasoning_is_found_under_every_alias() {
     for field in bub_model::REASONING_FIELDS {
-        let found =
-            complete(Wire::ChatCompletions, &sse(&[chunk(&json!({field: "hm"})), end("stop")])).unwrap();
+        let found = complete(
+            Wire::ChatCompletions,
+            &sse(&[chunk(&json!({field: "hm"})), end("stop")]),
+        )
+        .unwrap();
         assert_eq!((&*found.reasoning, &*found.text), ("hm", ""), "{field}");
     }
     let both = json!({"reasoning": "hm", "reasoning_content": "hm"});
-    assert_eq!(complete(Wire::ChatCompletions, &sse(&[chunk(&both), end("stop")])).unwrap().reasoning, "hm");
+    assert_eq!(
+        complete(Wire::ChatCompletions, &sse(&[chunk(&both), end("stop")]))
+            .unwrap()
+            .reasoning,
+        "hm"
+    );
 }
 
 #[test]
 fn an_answer_that_begins_anew_voids_what_came_before() {
-    let start =
-        |id: &str| json!({"type": "message_start", "message": {"id": id, "usage": {"input_tokens": 1}}});
+    let start = |id: &str| json!({"type": "message_start", "message": {"id": id, "usage": {"input_tokens": 1}}});
     let text = |text: &str| json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": text}});
     let stop = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}});
-    let frames = [start("a"), text("old"), start("a"), start("b"), text("new"), stop];
+    let frames = [
+        start("a"),
+        text("old"),
+        start("a"),
+        start("b"),
+        text("new"),
+        stop,
+    ];
     let (events, error) = stream(Wire::Messages, [&*sse(&frames)]);
     assert_eq!((error, events.contains(&ModelEvent::Restart)), (None, true));
     assert_eq!(fold(events).unwrap().text, "new");
@@ -297,9 +446,16 @@ fn a_done_mark_ends_every_format() {
         json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
     ];
     let stream = [sse(&frames), b"data: [DONE]\n\n".to_vec()].concat();
-    assert_eq!(complete(Wire::Messages, &stream).unwrap().finish, FinishReason::Stop);
+    assert_eq!(
+        complete(Wire::Messages, &stream).unwrap().finish,
+        FinishReason::Stop
+    );
     for wire in [Wire::Responses, Wire::Messages, Wire::GenerateContent] {
-        assert_eq!(kind(wire, b"data: [DONE]\n\n"), ErrorKind::Truncated, "nothing said why it stopped");
+        assert_eq!(
+            kind(wire, b"data: [DONE]\n\n"),
+            ErrorKind::Truncated,
+            "nothing said why it stopped"
+        );
     }
 }
 
@@ -307,7 +463,9 @@ fn a_done_mark_ends_every_format() {
 fn the_end_is_noticed_before_the_connection_closes() {
     let mut decoder = Wire::ChatCompletions.decoder(&Quirks::default());
     let mut events = Vec::new();
-    decoder.push(&sse(&[chunk(&json!({"content": "a"}))]), &mut events).unwrap();
+    decoder
+        .push(&sse(&[chunk(&json!({"content": "a"}))]), &mut events)
+        .unwrap();
     assert!(!decoder.has_finish() && !decoder.is_done());
     decoder.push(&sse(&[end("stop")]), &mut events).unwrap();
     assert!(decoder.has_finish() && !decoder.is_done());
@@ -331,7 +489,10 @@ fn half_a_character_never_takes_the_text_around_it_along() {
         (r"\\ud83d", r"\ud83d"),
     ];
     for (escaped, meant) in halves {
-        for scenario in scenarios().into_iter().filter(|scenario| scenario.name == "text") {
+        for scenario in scenarios()
+            .into_iter()
+            .filter(|scenario| scenario.name == "text")
+        {
             let with_half = |json: &[u8]| String::from_utf8_lossy(json).replace("there", escaped);
             let whole = with_half(scenario.whole.unwrap().to_string().as_bytes());
             let found = [
@@ -340,7 +501,12 @@ fn half_a_character_never_takes_the_text_around_it_along() {
                 scenario.wire.decode(whole.as_bytes(), &Quirks::default()),
             ];
             for found in found {
-                assert_eq!(found.unwrap().text, format!("Hé {meant}"), "{:?} {escaped}", scenario.wire);
+                assert_eq!(
+                    found.unwrap().text,
+                    format!("Hé {meant}"),
+                    "{:?} {escaped}",
+                    scenario.wire
+                );
             }
         }
     }
@@ -351,12 +517,23 @@ fn half_a_character_never_takes_the_text_around_it_along() {
 fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
     let call = |piece: &str| json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": piece}}]});
     let found = |first: &str, second: &str| {
-        let frames = sse(&[chunk(&call("{\"a\":\"FIRST")), chunk(&call("SECOND\"}")), end("tool_calls")]);
-        let frames = String::from_utf8(frames).unwrap().replace("FIRST", first).replace("SECOND", second);
+        let frames = sse(&[
+            chunk(&call("{\"a\":\"FIRST")),
+            chunk(&call("SECOND\"}")),
+            end("tool_calls"),
+        ]);
+        let frames = String::from_utf8(frames)
+            .unwrap()
+            .replace("FIRST", first)
+            .replace("SECOND", second);
         complete(Wire::ChatCompletions, frames.as_bytes()).unwrap()
     };
-    let arguments =
-        |found: &Completion| found.tool_calls[0]["function"]["arguments"].as_str().unwrap().to_owned();
+    let arguments = |found: &Completion| {
+        found.tool_calls[0]["function"]["arguments"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     let split = found(r"x\ud83d", r"\ude00y");
     assert_eq!(
         (arguments(&split), split.broken_calls.len()),
@@ -364,7 +541,10 @@ fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
     );
     // The escapes of the arguments themselves meet again.
     let joined = found(r"x\\ud83d", r"\\ude00y");
-    assert_eq!((&*arguments(&joined), joined.broken_calls.len()), (r#"{"a":"x\ud83d\ude00y"}"#, 0));
+    assert_eq!(
+        (&*arguments(&joined), joined.broken_calls.len()),
+        (r#"{"a":"x\ud83d\ude00y"}"#, 0)
+    );
     assert_eq!(found(r"x\\ud83d", "y").broken_calls.len(), 1);
     let whole = [
         (
@@ -383,6 +563,10 @@ fn half_a_character_in_arguments_is_replaced_or_breaks_the_call() {
     for (wire, body) in whole {
         let found = complete(wire, body.as_bytes()).unwrap();
         let given: Value = serde_json::from_str(&arguments(&found)).unwrap();
-        assert_eq!((given, found.broken_calls.len()), (json!({"a": "\u{fffd}"}), 0), "{wire:?}");
+        assert_eq!(
+            (given, found.broken_calls.len()),
+            (json!({"a": "\u{fffd}"}), 0),
+            "{wire:?}"
+        );
     }
 }

@@ -6,7 +6,9 @@ use bub_model::{ChatRequest, EffortForm, Quirks, Wire};
 use serde_json::{Map, Value, json};
 
 pub(crate) fn request(messages: Value) -> ChatRequest {
-    let Value::Array(messages) = messages else { panic!("a list of messages") };
+    let Value::Array(messages) = messages else {
+        panic!("a list of messages")
+    };
     ChatRequest {
         model: "m".into(),
         messages: Arc::new(messages),
@@ -25,7 +27,9 @@ pub(crate) fn plain(wire: Wire, messages: Value) -> Value {
 }
 
 fn object(value: Value) -> Map<String, Value> {
-    let Value::Object(fields) = value else { panic!("an object") };
+    let Value::Object(fields) = value else {
+        panic!("an object")
+    };
     fields
 }
 
@@ -74,8 +78,10 @@ fn arguments_beat_each_other_in_order() {
         json!({"temperature": 1, "top_p": 0.5, "model": "x", "max_tokens": 7, "reasoning_effort": "low", "stream": false}),
     );
     request.reasoning_effort = Some("high".into());
-    let quirks =
-        Quirks { extra_body: object(json!({"temperature": 2, "stream": false})), ..Quirks::default() };
+    let quirks = Quirks {
+        extra_body: object(json!({"temperature": 2, "stream": false})),
+        ..Quirks::default()
+    };
     let body = encode(Wire::ChatCompletions, &request, &quirks);
     assert_eq!(
         body,
@@ -89,7 +95,10 @@ fn without_a_stream_no_stream_options() {
     let mut request = request(json!([]));
     request.stream = false;
     let body = encode(Wire::ChatCompletions, &request, &Quirks::default());
-    assert_eq!((&body["stream"], body.get("stream_options")), (&json!(false), None));
+    assert_eq!(
+        (&body["stream"], body.get("stream_options")),
+        (&json!(false), None)
+    );
 }
 
 /// H-82: effort takes the form each server knows.
@@ -99,22 +108,48 @@ fn effort_takes_the_form_of_the_server() {
     let mut body = |wire: Wire, model: &str, effort: &str, form: EffortForm| {
         request.model = model.into();
         request.reasoning_effort = Some(effort.into());
-        encode(wire, &request, &Quirks { effort: form, ..Quirks::default() })
+        encode(
+            wire,
+            &request,
+            &Quirks {
+                effort: form,
+                ..Quirks::default()
+            },
+        )
     };
     let chat = Wire::ChatCompletions;
-    assert_eq!(body(chat, "m", "low", EffortForm::ReasoningObject)["reasoning"], json!({"effort": "low"}));
-    assert_eq!(body(chat, "m", "low", EffortForm::ThinkingSwitch)["thinking"], json!({"type": "enabled"}));
-    assert_eq!(body(chat, "m", "none", EffortForm::ThinkingSwitch)["thinking"], json!({"type": "disabled"}));
-    assert_eq!(body(chat, "m", "auto", EffortForm::Standard).get("reasoning_effort"), None);
-    assert_eq!(body(chat, "m", "high", EffortForm::Omit).get("reasoning_effort"), None);
+    assert_eq!(
+        body(chat, "m", "low", EffortForm::ReasoningObject)["reasoning"],
+        json!({"effort": "low"})
+    );
+    assert_eq!(
+        body(chat, "m", "low", EffortForm::ThinkingSwitch)["thinking"],
+        json!({"type": "enabled"})
+    );
+    assert_eq!(
+        body(chat, "m", "none", EffortForm::ThinkingSwitch)["thinking"],
+        json!({"type": "disabled"})
+    );
+    assert_eq!(
+        body(chat, "m", "auto", EffortForm::Standard).get("reasoning_effort"),
+        None
+    );
+    assert_eq!(
+        body(chat, "m", "high", EffortForm::Omit).get("reasoning_effort"),
+        None
+    );
     assert_eq!(
         body(Wire::Responses, "m", "high", EffortForm::Standard)["reasoning"],
         json!({"effort": "high"})
     );
     // H-92.
-    for (effort, sent) in
-        [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("xhigh", "xhigh"), ("max", "max")]
-    {
+    for (effort, sent) in [
+        ("minimal", "low"),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("xhigh", "xhigh"),
+        ("max", "max"),
+    ] {
         let body = body(Wire::Messages, "m", effort, EffortForm::Standard);
         assert_eq!(
             (&body["thinking"], &body["output_config"]),
@@ -125,7 +160,10 @@ fn effort_takes_the_form_of_the_server() {
         body(Wire::Messages, "m", "none", EffortForm::Standard)["thinking"],
         json!({"type": "disabled"})
     );
-    assert_eq!(body(Wire::Messages, "m", "auto", EffortForm::Standard).get("thinking"), None);
+    assert_eq!(
+        body(Wire::Messages, "m", "auto", EffortForm::Standard).get("thinking"),
+        None
+    );
     let gemini = Wire::GenerateContent;
     let thinking = |body: Value| body["generationConfig"]["thinkingConfig"].clone();
     assert_eq!(
@@ -146,7 +184,10 @@ fn messages_become_blocks() {
     let http = Wire::Messages.encode(&request, &Quirks::default());
     assert_eq!(
         (&*http.path, &*http.headers),
-        ("/v1/messages", &[("anthropic-version", "2023-06-01".to_owned())][..])
+        (
+            "/v1/messages",
+            &[("anthropic-version", "2023-06-01".to_owned())][..]
+        )
     );
     let body: Value = serde_json::from_slice(&http.body).unwrap();
     assert_eq!(
@@ -180,9 +221,15 @@ fn system_messages_are_joined_and_a_limit_is_always_sent() {
     );
     request.max_tokens = None;
     let body = encode(Wire::Messages, &request, &Quirks::default());
-    assert_eq!((&body["system"], body["max_tokens"].is_u64()), (&json!("a\nb"), true));
+    assert_eq!(
+        (&body["system"], body["max_tokens"].is_u64()),
+        (&json!("a\nb"), true)
+    );
     request.extra = object(json!({"max_tokens": 5}));
-    assert_eq!(encode(Wire::Messages, &request, &Quirks::default())["max_tokens"], 5);
+    assert_eq!(
+        encode(Wire::Messages, &request, &Quirks::default())["max_tokens"],
+        5
+    );
 }
 
 #[test]
@@ -193,17 +240,30 @@ fn repeated_and_odd_call_ids_become_acceptable() {
             json!({"role": "tool", "tool_call_id": id, "content": "x"}),
         ]
     };
-    let messages =
-        [&[json!({"role": "user", "content": "x"})][..], &step("call_0"), &step("call_0"), &step("fc:1.2")]
-            .concat();
+    let messages = [
+        &[json!({"role": "user", "content": "x"})][..],
+        &step("call_0"),
+        &step("call_0"),
+        &step("fc:1.2"),
+    ]
+    .concat();
     let body = plain(Wire::Messages, messages.into());
-    let ids: Vec<_> =
-        [1, 3, 5].iter().map(|at| body["messages"][*at]["content"][0]["id"].as_str().unwrap()).collect();
+    let ids: Vec<_> = [1, 3, 5]
+        .iter()
+        .map(|at| body["messages"][*at]["content"][0]["id"].as_str().unwrap())
+        .collect();
     let results: Vec<_> = [2, 4, 6]
         .iter()
-        .map(|at| body["messages"][*at]["content"][0]["tool_use_id"].as_str().unwrap())
+        .map(|at| {
+            body["messages"][*at]["content"][0]["tool_use_id"]
+                .as_str()
+                .unwrap()
+        })
         .collect();
-    assert_eq!((&ids, ids.clone()), (&results, vec!["call_0", "call_0_2", "fc_1_2"]));
+    assert_eq!(
+        (&ids, ids.clone()),
+        (&results, vec!["call_0", "call_0_2", "fc_1_2"])
+    );
 }
 
 /// H-97.
@@ -248,22 +308,32 @@ fn instructions_can_be_demanded_and_fields_refused() {
     request.extra = object(json!({"temperature": 1}));
     let body = encode(Wire::Responses, &request, &quirks);
     assert_eq!(body["instructions"], "You are Codex.");
-    assert_eq!((body.get("max_output_tokens"), body.get("temperature")), (None, None));
+    assert_eq!(
+        (body.get("max_output_tokens"), body.get("temperature")),
+        (None, None)
+    );
     assert_eq!(body["text"], json!({"verbosity": "medium"}));
     // What the caller says is merged over it.
     request.extra = object(json!({"text": {"format": {"type": "text"}}}));
     let body = encode(Wire::Responses, &request, &quirks);
-    assert_eq!(body["text"], json!({"verbosity": "medium", "format": {"type": "text"}}));
+    assert_eq!(
+        body["text"],
+        json!({"verbosity": "medium", "format": {"type": "text"}})
+    );
     request.extra = object(json!({"text": {"verbosity": "low"}}));
-    assert_eq!(encode(Wire::Responses, &request, &quirks)["text"], json!({"verbosity": "low"}));
+    assert_eq!(
+        encode(Wire::Responses, &request, &quirks)["text"],
+        json!({"verbosity": "low"})
+    );
 }
 
 #[test]
 fn messages_become_contents() {
     let mut request = request(conversation());
     request.tools = Arc::new(vec![weather_tool()]);
-    request.extra =
-        object(json!({"temperature": 0, "stop": "END", "tool_choice": "required", "safetySettings": []}));
+    request.extra = object(
+        json!({"temperature": 0, "stop": "END", "tool_choice": "required", "safetySettings": []}),
+    );
     let http = Wire::GenerateContent.encode(&request, &Quirks::default());
     assert_eq!(http.path, "/models/m:streamGenerateContent?alt=sse");
     let body: Value = serde_json::from_slice(&http.body).unwrap();
@@ -292,7 +362,12 @@ fn messages_become_contents() {
     );
     request.stream = false;
     request.model = "models/m".into();
-    assert_eq!(Wire::GenerateContent.encode(&request, &Quirks::default()).path, "/models/m:generateContent");
+    assert_eq!(
+        Wire::GenerateContent
+            .encode(&request, &Quirks::default())
+            .path,
+        "/models/m:generateContent"
+    );
 }
 
 /// W-6: what the model wrote is shown to it again, in a form that servers accept.
@@ -301,12 +376,18 @@ fn broken_arguments_never_break_the_next_request() {
     let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [call("c", "{\"city\": \"Os")]}]);
     let wrapped = json!({"invalid_arguments": "{\"city\": \"Os"});
     let chat = plain(Wire::ChatCompletions, messages.clone());
-    let sent = chat["messages"][1]["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    let sent = chat["messages"][1]["tool_calls"][0]["function"]["arguments"]
+        .as_str()
+        .unwrap();
     assert_eq!(serde_json::from_str::<Value>(sent).unwrap(), wrapped);
-    assert_eq!(plain(Wire::Messages, messages.clone())["messages"][1]["content"][0]["input"], wrapped);
+    assert_eq!(
+        plain(Wire::Messages, messages.clone())["messages"][1]["content"][0]["input"],
+        wrapped
+    );
     let responses = plain(Wire::Responses, messages.clone());
     assert_eq!(
-        serde_json::from_str::<Value>(responses["input"][1]["arguments"].as_str().unwrap()).unwrap(),
+        serde_json::from_str::<Value>(responses["input"][1]["arguments"].as_str().unwrap())
+            .unwrap(),
         wrapped
     );
     assert_eq!(
@@ -318,10 +399,22 @@ fn broken_arguments_never_break_the_next_request() {
 #[test]
 fn a_conversation_never_opens_with_the_assistant_where_that_is_refused() {
     let messages = json!([{"role": "system", "content": "s"}, {"role": "assistant", "content": "earlier"}, {"role": "user", "content": "x"}]);
-    assert_eq!(plain(Wire::Messages, messages.clone())["messages"][0]["role"], "user");
-    assert_eq!(plain(Wire::GenerateContent, messages.clone())["contents"][0]["role"], "user");
-    assert_eq!(plain(Wire::ChatCompletions, messages.clone())["messages"][1]["role"], "assistant");
-    let quirks = Quirks { open_with_user: true, ..Quirks::default() };
+    assert_eq!(
+        plain(Wire::Messages, messages.clone())["messages"][0]["role"],
+        "user"
+    );
+    assert_eq!(
+        plain(Wire::GenerateContent, messages.clone())["contents"][0]["role"],
+        "user"
+    );
+    assert_eq!(
+        plain(Wire::ChatCompletions, messages.clone())["messages"][1]["role"],
+        "assistant"
+    );
+    let quirks = Quirks {
+        open_with_user: true,
+        ..Quirks::default()
+    };
     let roles = |body: &Value, key: &str| -> Vec<String> {
         body[key]
             .as_array()
@@ -331,16 +424,23 @@ fn a_conversation_never_opens_with_the_assistant_where_that_is_refused() {
             .collect()
     };
     let chat = encode(Wire::ChatCompletions, &request(messages.clone()), &quirks);
-    assert_eq!(roles(&chat, "messages"), ["system", "user", "assistant", "user"]);
+    assert_eq!(
+        roles(&chat, "messages"),
+        ["system", "user", "assistant", "user"]
+    );
     let responses = encode(Wire::Responses, &request(messages), &quirks);
     assert_eq!(roles(&responses, "input"), ["user", "assistant", "user"]);
 }
 
 #[test]
 fn quirks_come_from_config_and_typos_are_refused() {
-    let quirks: Quirks = serde_json::from_value(json!({"max_tokens_field": "", "effort": "omit"})).unwrap();
+    let quirks: Quirks =
+        serde_json::from_value(json!({"max_tokens_field": "", "effort": "omit"})).unwrap();
     let body = encode(Wire::ChatCompletions, &request(json!([])), &quirks);
-    assert_eq!((body.get("max_tokens"), body.get("max_completion_tokens")), (None, None));
+    assert_eq!(
+        (body.get("max_tokens"), body.get("max_completion_tokens")),
+        (None, None)
+    );
     assert!(serde_json::from_value::<Quirks>(json!({"stream_option": false})).is_err());
 }
 

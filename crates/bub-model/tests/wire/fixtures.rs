@@ -25,27 +25,48 @@ pub(crate) fn all() -> Option<Vec<Recording>> {
     let row = |line: &str| {
         let row: Value = serde_json::from_str(line).unwrap();
         let text = |key: &str| row[key].as_str().unwrap().to_owned();
-        let shows = row["shows"].as_array().unwrap().iter().map(|label| label.as_str().unwrap().to_owned());
+        let shows = row["shows"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|label| label.as_str().unwrap().to_owned());
         Recording {
             file: text("file"),
             api: text("api"),
-            status: row["status"].as_u64().map(|status| u16::try_from(status).unwrap()),
+            status: row["status"]
+                .as_u64()
+                .map(|status| u16::try_from(status).unwrap()),
             shows: shows.collect(),
             bytes: std::fs::read(root.join(text("file"))).unwrap(),
-            request: row["request"]
-                .as_str()
-                .and_then(|file| serde_json::from_slice(&std::fs::read(root.join(file)).ok()?).ok()),
+            request: row["request"].as_str().and_then(|file| {
+                serde_json::from_slice(&std::fs::read(root.join(file)).ok()?).ok()
+            }),
         }
     };
-    Some(manifest.lines().filter(|line| !line.is_empty()).map(row).collect())
+    Some(
+        manifest
+            .lines()
+            .filter(|line| !line.is_empty())
+            .map(row)
+            .collect(),
+    )
 }
 
 impl Recording {
     /// The format of a recording; none for interfaces that are none of ours.
     pub(crate) fn wire(&self) -> Option<Wire> {
-        const NOT_OURS: [&str; 4] = ["bedrock-converse", "cohere-chat", "gemini-interactions", "ollama-chat"];
+        const NOT_OURS: [&str; 4] = [
+            "bedrock-converse",
+            "cohere-chat",
+            "gemini-interactions",
+            "ollama-chat",
+        ];
         let wire = Wire::from_name(&self.api);
-        assert!(wire.is_some() || NOT_OURS.contains(&self.api.as_str()), "undeclared interface {}", self.api);
+        assert!(
+            wire.is_some() || NOT_OURS.contains(&self.api.as_str()),
+            "undeclared interface {}",
+            self.api
+        );
         wire
     }
 
@@ -77,6 +98,8 @@ impl Recording {
         }
         let text = std::str::from_utf8(&self.bytes).unwrap();
         let frames = text.lines().filter(|line| !line.trim().is_empty());
-        frames.flat_map(|line| format!("data: {line}\n\n").into_bytes()).collect()
+        frames
+            .flat_map(|line| format!("data: {line}\n\n").into_bytes())
+            .collect()
     }
 }

@@ -1,9 +1,21 @@
 //! The wire formats, tried with recordings of real servers, with made-up scenarios and with damage.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a failed test is a panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a failed test is a panic"
+)]
 #![allow(clippy::indexing_slicing, reason = "a failed test is a panic")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tables for whoever runs the tests")]
-#![allow(clippy::disallowed_methods, reason = "where the recordings are is not a setting of bub")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "tables for whoever runs the tests"
+)]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "where the recordings are is not a setting of bub"
+)]
 
 mod accents;
 mod conformance;

@@ -15,14 +15,29 @@ fn video_and_audio_become_files_where_wanted() {
         {"type": "input_audio", "input_audio": {"data": "BBB", "format": "mp3"}},
     ]);
     let request = request(json!([{"role": "user", "content": parts}]));
-    let quirks = Quirks { media_as_file: true, ..Quirks::default() };
+    let quirks = Quirks {
+        media_as_file: true,
+        ..Quirks::default()
+    };
     let sent = encode(Wire::ChatCompletions, &request, &quirks);
     let content = &sent["messages"][0]["content"];
     assert_eq!(content[1], parts[1]);
-    assert_eq!(content[2], json!({"type": "file", "file": {"file_data": "data:video/mp4;base64,AAA"}}));
-    assert_eq!(content[3], json!({"type": "file", "file": {"file_data": "data:audio/mp3;base64,BBB"}}));
-    assert_eq!(request.messages[0]["content"], parts, "the original is untouched");
-    assert_eq!(encode(Wire::ChatCompletions, &request, &Quirks::default())["messages"][0]["content"], parts);
+    assert_eq!(
+        content[2],
+        json!({"type": "file", "file": {"file_data": "data:video/mp4;base64,AAA"}})
+    );
+    assert_eq!(
+        content[3],
+        json!({"type": "file", "file": {"file_data": "data:audio/mp3;base64,BBB"}})
+    );
+    assert_eq!(
+        request.messages[0]["content"], parts,
+        "the original is untouched"
+    );
+    assert_eq!(
+        encode(Wire::ChatCompletions, &request, &Quirks::default())["messages"][0]["content"],
+        parts
+    );
 }
 
 /// H-84, H-92, H-101: images, audio, video and files in the words of each format.
@@ -39,8 +54,12 @@ fn media_are_carried_or_their_absence_is_told() {
         {"type": "hologram"},
     ]);
     let message = json!([{"role": "user", "content": content}]);
-    assert_eq!(plain(Wire::ChatCompletions, message.clone())["messages"][0]["content"], content);
-    let omitted = |what: &str| format!("[{what} left out: this model's interface does not take it]");
+    assert_eq!(
+        plain(Wire::ChatCompletions, message.clone())["messages"][0]["content"],
+        content
+    );
+    let omitted =
+        |what: &str| format!("[{what} left out: this model's interface does not take it]");
     assert_eq!(
         plain(Wire::Messages, message.clone())["messages"][0]["content"],
         json!([
@@ -96,6 +115,9 @@ fn media_in_tool_results_are_carried() {
     let output = &plain(Wire::Responses, messages.clone())["input"][2]["output"];
     assert_eq!(output[1]["type"], "input_image");
     let parts = &plain(Wire::GenerateContent, messages)["contents"][2]["parts"];
-    assert_eq!(parts[0]["functionResponse"]["response"], json!({"result": "seen"}));
+    assert_eq!(
+        parts[0]["functionResponse"]["response"],
+        json!({"result": "seen"})
+    );
     assert_eq!(parts[1]["inlineData"]["data"], "AA");
 }

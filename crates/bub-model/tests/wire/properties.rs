@@ -21,7 +21,10 @@ fn cut<'a>(bytes: &'a [u8], cuts: &[Index]) -> Vec<&'a [u8]> {
     let mut places: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     places.extend([0, bytes.len()]);
     places.sort_unstable();
-    places.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
+    places
+        .windows(2)
+        .map(|pair| &bytes[pair[0]..pair[1]])
+        .collect()
 }
 
 /// Streams to cut up: the made-up ones, and all recorded ones if there are any.
@@ -30,8 +33,15 @@ fn streams() -> &'static [(Wire, Vec<u8>)] {
     STREAMS.get_or_init(|| {
         let recorded = fixtures::all().unwrap_or_default();
         let recorded = recorded.iter().filter(|recording| recording.is_stream());
-        let recorded = recorded.filter_map(|recording| Some((recording.wire()?, recording.wire_bytes())));
-        recorded.chain(scenarios().into_iter().map(|scenario| (scenario.wire, scenario.stream))).collect()
+        let recorded =
+            recorded.filter_map(|recording| Some((recording.wire()?, recording.wire_bytes())));
+        recorded
+            .chain(
+                scenarios()
+                    .into_iter()
+                    .map(|scenario| (scenario.wire, scenario.stream)),
+            )
+            .collect()
     })
 }
 
@@ -51,10 +61,16 @@ fn byte_by_byte_is_the_same_as_at_once() {
 #[test]
 fn any_line_ending_is_the_same() {
     for (wire, bytes) in streams() {
-        let unix = String::from_utf8(bytes.clone()).unwrap().replace("\r\n", "\n");
+        let unix = String::from_utf8(bytes.clone())
+            .unwrap()
+            .replace("\r\n", "\n");
         for ending in ["\r\n", "\r"] {
             let other = unix.replace('\n', ending);
-            assert_eq!(one_piece(*wire, other.as_bytes()), one_piece(*wire, unix.as_bytes()), "{ending:?}");
+            assert_eq!(
+                one_piece(*wire, other.as_bytes()),
+                one_piece(*wire, unix.as_bytes()),
+                "{ending:?}"
+            );
         }
     }
 }
@@ -66,16 +82,27 @@ fn a_stream_cut_anywhere_is_never_taken_for_whole() {
         let whole = support::complete(*wire, bytes);
         // Long streams are cut at fewer places, always near their end, where the finish reason is.
         let step = (bytes.len() / 10).max(1);
-        let ends = (0..bytes.len()).step_by(step).chain(bytes.len().saturating_sub(30)..bytes.len());
+        let ends = (0..bytes.len())
+            .step_by(step)
+            .chain(bytes.len().saturating_sub(30)..bytes.len());
         for end in ends {
-            let Ok(found) = support::complete(*wire, &bytes[..end]) else { continue };
+            let Ok(found) = support::complete(*wire, &bytes[..end]) else {
+                continue;
+            };
             // An error after a finish reason is lost with the cut, but not that the answer is incomplete.
             let Ok(whole) = &whole else {
-                assert!(!found.finish.is_complete(), "a cut made an answer out of an error: {found:?}");
+                assert!(
+                    !found.finish.is_complete(),
+                    "a cut made an answer out of an error: {found:?}"
+                );
                 continue;
             };
             // Only usage, state and the end mark may come after the finish reason.
-            assert_eq!((&found.text, &found.tool_calls), (&whole.text, &whole.tool_calls), "cut at {end}");
+            assert_eq!(
+                (&found.text, &found.tool_calls),
+                (&whole.text, &whole.tool_calls),
+                "cut at {end}"
+            );
         }
     }
 }
@@ -156,8 +183,14 @@ fn events(chunks: Vec<&[u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
 /// What must hold for any bytes: no panic, an end or an error, and no unsound call without a warning.
 fn check(wire: Wire, bytes: &[u8]) {
     let (events, error) = one_piece(wire, bytes);
-    let finishes = events.iter().filter(|event| matches!(event, ModelEvent::Finish(_))).count();
-    assert!(finishes == usize::from(error.is_none()), "{finishes} ends, {error:?}");
+    let finishes = events
+        .iter()
+        .filter(|event| matches!(event, ModelEvent::Finish(_)))
+        .count();
+    assert!(
+        finishes == usize::from(error.is_none()),
+        "{finishes} ends, {error:?}"
+    );
     if error.is_none() {
         sound(&support::fold(events).unwrap());
     }
@@ -186,7 +219,10 @@ fn json() -> impl Strategy<Value = Value> {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
             prop::collection::vec((key(), inner), 0..5).prop_map(|fields| Value::Object(
-                fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+                fields
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), value))
+                    .collect()
             )),
         ]
     })

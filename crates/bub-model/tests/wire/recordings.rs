@@ -10,7 +10,9 @@ use crate::support;
 
 #[test]
 fn every_recording_decodes_to_what_it_says() {
-    let Some(recordings) = fixtures::all() else { return };
+    let Some(recordings) = fixtures::all() else {
+        return;
+    };
     let mut failures = Vec::new();
     for recording in &recordings {
         let verdict = check(recording);
@@ -19,14 +21,20 @@ fn every_recording_decodes_to_what_it_says() {
             Err(note) => ("FAIL", note.as_str()),
         };
         println!("{mark} {:18} {:90} {note}", recording.api, recording.file);
-        failures.extend(verdict.err().map(|note| format!("{}: {note}", recording.file)));
+        failures.extend(
+            verdict
+                .err()
+                .map(|note| format!("{}: {note}", recording.file)),
+        );
     }
     println!("{} recordings, {} failed", recordings.len(), failures.len());
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 fn check(recording: &Recording) -> Result<String, String> {
-    let Some(wire) = recording.wire() else { return Ok("not applicable: none of our formats".into()) };
+    let Some(wire) = recording.wire() else {
+        return Ok("not applicable: none of our formats".into());
+    };
     let quirks = Quirks::default();
     if recording.is_error() {
         return check_error(recording);
@@ -57,7 +65,10 @@ fn check_error(recording: &Recording) -> Result<String, String> {
     } else {
         classify(recording.status, None, &recording.bytes, wire)
     };
-    if error.kind != ErrorKind::Provider || error.message.is_empty() || error.message.chars().count() > 401 {
+    if error.kind != ErrorKind::Provider
+        || error.message.is_empty()
+        || error.message.chars().count() > 401
+    {
         return Err(format!("{error:?}"));
     }
     Ok(format!("{:?} {error}", error.action))
@@ -78,8 +89,11 @@ fn compare(
     };
     let seen = outcome(&found);
     // A finish of `stop` beside tool calls means tool calls.
-    let finish =
-        if expected.finish == "stop" && !expected.calls.is_empty() { "tool_calls" } else { &expected.finish };
+    let finish = if expected.finish == "stop" && !expected.calls.is_empty() {
+        "tool_calls"
+    } else {
+        &expected.finish
+    };
     if seen.text != expected.text || seen.reasoning != expected.reasoning {
         return Err(format!(
             "text {:?} or reasoning {:?} differ from {expected:?}",
@@ -87,16 +101,25 @@ fn compare(
         ));
     }
     if (&seen.calls, &seen.ids) != (&expected.calls, &expected.ids) {
-        return Err(format!("calls {:?} {:?} differ from {:?}", seen.calls, seen.ids, expected.calls));
+        return Err(format!(
+            "calls {:?} {:?} differ from {:?}",
+            seen.calls, seen.ids, expected.calls
+        ));
     }
     if !same_usage(seen.usage, expected.usage) {
-        return Err(format!("usage {:?} differs from {:?}", seen.usage, expected.usage));
+        return Err(format!(
+            "usage {:?} differs from {:?}",
+            seen.usage, expected.usage
+        ));
     }
     if seen.finish != finish {
         return Err(format!("finish {} differs from {finish}", seen.finish));
     }
     labels(recording, &found)?;
-    let usage = found.usage.as_ref().map(|usage| format!("{}+{}", usage.prompt, usage.completion));
+    let usage = found
+        .usage
+        .as_ref()
+        .map(|usage| format!("{}+{}", usage.prompt, usage.completion));
     Ok(format!(
         "{} text {} reasoning {} calls {} usage {}{}",
         found.finish,
@@ -104,7 +127,11 @@ fn compare(
         found.reasoning.len(),
         found.tool_calls.len(),
         usage.as_deref().unwrap_or("-"),
-        if found.provider_state.is_some() { " state" } else { "" },
+        if found.provider_state.is_some() {
+            " state"
+        } else {
+            ""
+        },
     ))
 }
 
@@ -117,13 +144,19 @@ fn labels(recording: &Recording, found: &Completion) -> Result<(), String> {
         ("parallel_tools", found.tool_calls.len() > 1),
         ("streamed_function_args", found.tool_calls.len() > 1),
         ("cached", usage.cached.is_some()),
-        ("cache_write", usage.cache_write.is_some_and(|written| written > 0)),
+        (
+            "cache_write",
+            usage.cache_write.is_some_and(|written| written > 0),
+        ),
         ("reasoning_tokens", usage.reasoning.is_some()),
         ("redacted_thinking", found.provider_state.is_some()),
         ("signature_delta", found.provider_state.is_some()),
         ("thought_signature", found.provider_state.is_some()),
         // Some of these only sent it in the request.
-        ("encrypted_reasoning", found.provider_state.is_some() || !recording.contains("encrypted_content")),
+        (
+            "encrypted_reasoning",
+            found.provider_state.is_some() || !recording.contains("encrypted_content"),
+        ),
         ("mid_stream_error", false),
     ];
     for (label, holds) in checks {
@@ -132,7 +165,11 @@ fn labels(recording: &Recording, found: &Completion) -> Result<(), String> {
         }
     }
     let sound = found.broken_calls.is_empty() || found.finish.as_str() == "length";
-    if sound { Ok(()) } else { Err(format!("broken calls {:?}", found.broken_calls)) }
+    if sound {
+        Ok(())
+    } else {
+        Err(format!("broken calls {:?}", found.broken_calls))
+    }
 }
 
 fn outcome(found: &Completion) -> Expected {
@@ -143,13 +180,23 @@ fn outcome(found: &Completion) -> Expected {
         (text(&call["function"]["name"]), parsed)
     };
     let counts = |usage: &Usage| {
-        [Some(usage.prompt), Some(usage.completion), Some(usage.total), usage.cached, usage.reasoning]
+        [
+            Some(usage.prompt),
+            Some(usage.completion),
+            Some(usage.total),
+            usage.cached,
+            usage.reasoning,
+        ]
     };
     Expected {
         text: found.text.clone(),
         reasoning: found.reasoning.clone(),
         calls: found.tool_calls.iter().map(call).collect(),
-        ids: found.tool_calls.iter().map(|call| text(&call["id"])).collect(),
+        ids: found
+            .tool_calls
+            .iter()
+            .map(|call| text(&call["id"]))
+            .collect(),
         usage: found.usage.as_ref().map(counts),
         finish: found.finish.as_str().to_owned(),
         error: false,
@@ -160,10 +207,13 @@ fn outcome(found: &Completion) -> Expected {
 fn same_usage(seen: Option<[Option<u64>; 5]>, expected: Option<[Option<u64>; 5]>) -> bool {
     match (seen, expected) {
         (Some(seen), Some(expected)) => {
-            seen.iter().zip(expected).enumerate().all(|(at, (seen, expected))| match expected {
-                None if at >= 3 => true,
-                expected => seen.unwrap_or(0) == expected.unwrap_or(0),
-            })
+            seen.iter()
+                .zip(expected)
+                .enumerate()
+                .all(|(at, (seen, expected))| match expected {
+                    None if at >= 3 => true,
+                    expected => seen.unwrap_or(0) == expected.unwrap_or(0),
+                })
         }
         (seen, expected) => seen.is_none() && expected.is_none(),
     }

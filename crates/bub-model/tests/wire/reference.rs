@@ -24,8 +24,11 @@ pub(crate) fn frames(bytes: &[u8]) -> Vec<Value> {
     let text = std::str::from_utf8(bytes).unwrap().replace("\r\n", "\n");
     text.split("\n\n")
         .filter_map(|event| {
-            let data: Vec<_> =
-                event.lines().filter_map(|line| line.strip_prefix("data:")).map(str::trim).collect();
+            let data: Vec<_> = event
+                .lines()
+                .filter_map(|line| line.strip_prefix("data:"))
+                .map(str::trim)
+                .collect();
             let data = data.join("\n");
             (!data.is_empty() && data != "[DONE]").then(|| serde_json::from_str(&data).unwrap())
         })
@@ -47,12 +50,18 @@ fn text(value: &Value) -> &str {
 }
 
 fn arguments(text: &str) -> Value {
-    let text = if matches!(text, "" | "null") { "{}" } else { text };
+    let text = if matches!(text, "" | "null") {
+        "{}"
+    } else {
+        text
+    };
     serde_json::from_str(text).unwrap_or_else(|_| Value::from(text))
 }
 
 fn counts(usage: &Value, paths: [&str; 5]) -> Option<[Option<u64>; 5]> {
-    usage.is_object().then(|| paths.map(|path| usage.pointer(path).and_then(Value::as_u64)))
+    usage
+        .is_object()
+        .then(|| paths.map(|path| usage.pointer(path).and_then(Value::as_u64)))
 }
 
 fn chat(frames: &[Value]) -> Expected {
@@ -60,7 +69,11 @@ fn chat(frames: &[Value]) -> Expected {
     let mut calls: BTreeMap<u64, (String, String, String)> = BTreeMap::new();
     for frame in frames {
         expected.error |= !frame["error"].is_null();
-        let usage = if frame["usage"].is_object() { &frame["usage"] } else { &frame["x_groq"]["usage"] };
+        let usage = if frame["usage"].is_object() {
+            &frame["usage"]
+        } else {
+            &frame["x_groq"]["usage"]
+        };
         let usage = counts(
             usage,
             [
@@ -73,7 +86,11 @@ fn chat(frames: &[Value]) -> Expected {
         );
         expected.usage = usage.or(expected.usage);
         let choice = &frame["choices"][0];
-        let delta = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
+        let delta = if choice["delta"].is_object() {
+            &choice["delta"]
+        } else {
+            &choice["message"]
+        };
         for part in delta["content"].as_array().into_iter().flatten() {
             expected.text += text(&part["text"]);
             for thought in part["thinking"].as_array().into_iter().flatten() {
@@ -86,13 +103,25 @@ fn chat(frames: &[Value]) -> Expected {
             expected.finish = "refusal".into();
         }
         let aliases = ["reasoning_content", "reasoning"];
-        expected.reasoning +=
-            aliases.iter().map(|key| text(&delta[key])).find(|text| !text.is_empty()).unwrap_or("");
-        for (position, call) in delta["tool_calls"].as_array().into_iter().flatten().enumerate() {
+        expected.reasoning += aliases
+            .iter()
+            .map(|key| text(&delta[key]))
+            .find(|text| !text.is_empty())
+            .unwrap_or("");
+        for (position, call) in delta["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
             let index = call["index"].as_u64().unwrap_or(position as u64);
             let known = calls.entry(index).or_default();
             let id = text(&call["id"]);
-            known.0 = if id.is_empty() { std::mem::take(&mut known.0) } else { id.into() };
+            known.0 = if id.is_empty() {
+                std::mem::take(&mut known.0)
+            } else {
+                id.into()
+            };
             let name = text(&call["function"]["name"]);
             known.1 += if known.1 == name { "" } else { name };
             known.2 += text(&call["function"]["arguments"]);
@@ -117,8 +146,15 @@ fn chat(frames: &[Value]) -> Expected {
 /// The last event repeats the whole answer: exactly what the deltas must add up to.
 fn responses(frames: &[Value]) -> Expected {
     let last = frames.last().unwrap();
-    let response = if last["response"].is_object() { &last["response"] } else { last };
-    let mut expected = Expected { finish: "stop".into(), ..Expected::default() };
+    let response = if last["response"].is_object() {
+        &last["response"]
+    } else {
+        last
+    };
+    let mut expected = Expected {
+        finish: "stop".into(),
+        ..Expected::default()
+    };
     for item in response["output"].as_array().unwrap() {
         let parts = |key: &str| item[key].as_array().cloned().unwrap_or_default();
         match text(&item["type"]) {
@@ -137,7 +173,10 @@ fn responses(frames: &[Value]) -> Expected {
                 }
             }
             "function_call" => {
-                expected.calls.push((text(&item["name"]).into(), arguments(text(&item["arguments"]))));
+                expected.calls.push((
+                    text(&item["name"]).into(),
+                    arguments(text(&item["arguments"])),
+                ));
                 expected.ids.push(text(&item["call_id"]).into());
             }
             _ => {}
@@ -211,7 +250,9 @@ fn messages(frames: &[Value]) -> Expected {
             "text" => expected.text += &content,
             "thinking" => expected.reasoning += &content,
             "tool_use" => {
-                expected.calls.push((text(&block["name"]).into(), arguments(&content)));
+                expected
+                    .calls
+                    .push((text(&block["name"]).into(), arguments(&content)));
                 expected.ids.push(text(&block["id"]).into());
             }
             _ => {}
@@ -229,8 +270,16 @@ fn messages(frames: &[Value]) -> Expected {
     let written = count("cache_creation_input_tokens");
     let prompt = count("input_tokens").unwrap_or(0) + read.unwrap_or(0) + written.unwrap_or(0);
     let output = count("output_tokens").unwrap_or(0);
-    let thinking = usage.get("output_tokens_details").and_then(|details| details["thinking_tokens"].as_u64());
-    expected.usage = Some([Some(prompt), Some(output), Some(prompt + output), read, thinking]);
+    let thinking = usage
+        .get("output_tokens_details")
+        .and_then(|details| details["thinking_tokens"].as_u64());
+    expected.usage = Some([
+        Some(prompt),
+        Some(output),
+        Some(prompt + output),
+        read,
+        thinking,
+    ]);
     expected
 }
 
@@ -242,7 +291,10 @@ fn gemini(frames: &[Value]) -> Expected {
             let count = |key: &str| frame["usageMetadata"][key].as_u64();
             let thoughts = count("thoughtsTokenCount");
             expected.usage = Some([
-                Some(count("promptTokenCount").unwrap_or(0) + count("toolUsePromptTokenCount").unwrap_or(0)),
+                Some(
+                    count("promptTokenCount").unwrap_or(0)
+                        + count("toolUsePromptTokenCount").unwrap_or(0),
+                ),
                 Some(count("candidatesTokenCount").unwrap_or(0) + thoughts.unwrap_or(0)),
                 count("totalTokenCount"),
                 count("cachedContentTokenCount"),
@@ -250,7 +302,11 @@ fn gemini(frames: &[Value]) -> Expected {
             ]);
         }
         let candidate = &frame["candidates"][0];
-        for part in candidate["content"]["parts"].as_array().into_iter().flatten() {
+        for part in candidate["content"]["parts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+        {
             if part["thought"] == true {
                 expected.reasoning += text(&part["text"]);
                 continue;
@@ -258,7 +314,11 @@ fn gemini(frames: &[Value]) -> Expected {
             expected.text += text(&part["text"]);
             let call = &part["functionCall"];
             if let Some(name) = call["name"].as_str() {
-                let whole = if call["args"].is_object() { call["args"].clone() } else { arguments("") };
+                let whole = if call["args"].is_object() {
+                    call["args"].clone()
+                } else {
+                    arguments("")
+                };
                 expected.calls.push((name.into(), whole));
                 expected.ids.push(format!("call_{}", expected.ids.len()));
             }

@@ -7,14 +7,20 @@ use std::sync::Arc;
 use crate::support::{complete, sse};
 
 fn body(wire: Wire, quirks: &Quirks, messages: Vec<Value>) -> Value {
-    let request =
-        ChatRequest { model: "gemini-3-pro".into(), messages: Arc::new(messages), ..ChatRequest::default() };
+    let request = ChatRequest {
+        model: "gemini-3-pro".into(),
+        messages: Arc::new(messages),
+        ..ChatRequest::default()
+    };
     serde_json::from_slice(&wire.encode(&request, quirks).body).unwrap()
 }
 
 /// The next request after an answer with its tool results.
 fn next(wire: Wire, answer: &Completion) -> Value {
-    let mut messages = vec![json!({"role": "user", "content": "go"}), answer.to_message()];
+    let mut messages = vec![
+        json!({"role": "user", "content": "go"}),
+        answer.to_message(),
+    ];
     for call in &answer.tool_calls {
         messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "done"}));
     }
@@ -27,12 +33,21 @@ fn signed_thinking_returns_to_its_place() {
     let block = |index: u64, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});
     let frames = [
         json!({"type": "message_start", "message": {"id": "m"}}),
-        block(0, json!({"type": "thinking", "thinking": "t1", "signature": "s1"})),
+        block(
+            0,
+            json!({"type": "thinking", "thinking": "t1", "signature": "s1"}),
+        ),
         block(1, json!({"type": "text", "text": "Grüße"})),
         block(2, json!({"type": "redacted_thinking", "data": "xyz"})),
-        block(3, json!({"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}})),
+        block(
+            3,
+            json!({"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}}),
+        ),
         block(4, json!({"type": "thinking", "thinking": "unsigned"})),
-        block(5, json!({"type": "tool_use", "id": "c2", "name": "g", "input": {}})),
+        block(
+            5,
+            json!({"type": "tool_use", "id": "c2", "name": "g", "input": {}}),
+        ),
         json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
         json!({"type": "message_stop"}),
     ];
@@ -47,9 +62,16 @@ fn signed_thinking_returns_to_its_place() {
     ]);
     assert_eq!(sent["messages"][1]["content"], expected);
     // Other formats neither send nor stumble over it.
-    for wire in [Wire::ChatCompletions, Wire::Responses, Wire::GenerateContent] {
+    for wire in [
+        Wire::ChatCompletions,
+        Wire::Responses,
+        Wire::GenerateContent,
+    ] {
         let text = next(wire, &answer).to_string();
-        assert!(!text.contains("s1") && !text.contains("provider_state"), "{text}");
+        assert!(
+            !text.contains("s1") && !text.contains("provider_state"),
+            "{text}"
+        );
     }
 }
 
@@ -61,12 +83,21 @@ fn state_that_no_longer_fits_gives_its_blocks_first() {
         json!({"type": "content_block_start", "index": 1, "content_block": {"type": "thinking", "thinking": "t", "signature": "s"}}),
         json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}}),
     ];
-    let mut message = complete(Wire::Messages, &sse(&frames)).unwrap().to_message();
+    let mut message = complete(Wire::Messages, &sse(&frames))
+        .unwrap()
+        .to_message();
     message["content"] = json!("changed");
-    let sent =
-        body(Wire::Messages, &Quirks::default(), vec![json!({"role": "user", "content": "x"}), message]);
-    let kinds: Vec<_> =
-        sent["messages"][1]["content"].as_array().unwrap().iter().map(|block| &block["type"]).collect();
+    let sent = body(
+        Wire::Messages,
+        &Quirks::default(),
+        vec![json!({"role": "user", "content": "x"}), message],
+    );
+    let kinds: Vec<_> = sent["messages"][1]["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|block| &block["type"])
+        .collect();
     assert_eq!(kinds, ["thinking", "text"]);
 }
 
@@ -80,7 +111,9 @@ fn encrypted_reasoning_returns_before_its_call() {
         {"type": "function_call", "id": "fc", "call_id": "c1", "name": "f", "arguments": "{}"},
     ]);
     let whole = json!({"status": "completed", "output": output}).to_string();
-    let answer = Wire::Responses.decode(whole.as_bytes(), &Quirks::default()).unwrap();
+    let answer = Wire::Responses
+        .decode(whole.as_bytes(), &Quirks::default())
+        .unwrap();
     let sent = next(Wire::Responses, &answer);
     assert_eq!(sent["include"], json!(["reasoning.encrypted_content"]));
     assert_eq!(
@@ -104,8 +137,11 @@ fn thought_signatures_return_on_their_parts() {
         {"functionCall": {"name": "g", "args": {}}},
         {"text": "", "thoughtSignature": "s2"},
     ]);
-    let whole = json!({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}).to_string();
-    let answer = Wire::GenerateContent.decode(whole.as_bytes(), &Quirks::default()).unwrap();
+    let whole =
+        json!({"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}).to_string();
+    let answer = Wire::GenerateContent
+        .decode(whole.as_bytes(), &Quirks::default())
+        .unwrap();
     let sent = next(Wire::GenerateContent, &answer);
     assert_eq!(
         sent["contents"][1]["parts"],
@@ -117,7 +153,10 @@ fn thought_signatures_return_on_their_parts() {
         ])
     );
     let results = sent["contents"][2]["parts"].as_array().unwrap();
-    let names: Vec<_> = results.iter().map(|part| &part["functionResponse"]["name"]).collect();
+    let names: Vec<_> = results
+        .iter()
+        .map(|part| &part["functionResponse"]["name"])
+        .collect();
     assert_eq!(names, ["f", "g"], "one content for all results");
 }
 
@@ -130,7 +169,10 @@ fn calls_of_another_model_carry_the_documented_stand_in() {
     ];
     let sent = body(Wire::GenerateContent, &Quirks::default(), messages);
     let parts = &sent["contents"][1]["parts"];
-    assert_eq!(parts[0]["thoughtSignature"], "skip_thought_signature_validator");
+    assert_eq!(
+        parts[0]["thoughtSignature"],
+        "skip_thought_signature_validator"
+    );
     assert_eq!(parts[1].get("thoughtSignature"), None);
 }
 
@@ -138,10 +180,22 @@ fn calls_of_another_model_carry_the_documented_stand_in() {
 fn reasoning_details_are_joined_and_returned() {
     let delta = |detail: Value, reasoning: Value| json!({"choices": [{"delta": {"reasoning": reasoning, "reasoning_details": [detail]}}]});
     let frames = [
-        delta(json!({"type": "reasoning.text", "index": 0, "text": "be", "format": "x"}), json!("be")),
-        delta(json!({"type": "reasoning.text", "index": 0, "text": "cause"}), json!("cause")),
-        delta(json!({"type": "reasoning.text", "index": 0, "signature": "s"}), Value::Null),
-        delta(json!({"type": "reasoning.encrypted", "index": 1, "data": "d"}), Value::Null),
+        delta(
+            json!({"type": "reasoning.text", "index": 0, "text": "be", "format": "x"}),
+            json!("be"),
+        ),
+        delta(
+            json!({"type": "reasoning.text", "index": 0, "text": "cause"}),
+            json!("cause"),
+        ),
+        delta(
+            json!({"type": "reasoning.text", "index": 0, "signature": "s"}),
+            Value::Null,
+        ),
+        delta(
+            json!({"type": "reasoning.encrypted", "index": 1, "data": "d"}),
+            Value::Null,
+        ),
         json!({"choices": [{"delta": {"content": "so"}, "finish_reason": "stop"}]}),
     ];
     let answer = complete(Wire::ChatCompletions, &sse(&frames)).unwrap();
@@ -151,7 +205,10 @@ fn reasoning_details_are_joined_and_returned() {
         {"type": "reasoning.text", "index": 0, "text": "because", "format": "x", "signature": "s"},
         {"type": "reasoning.encrypted", "index": 1, "data": "d"},
     ]);
-    assert_eq!((&message["reasoning_details"], message.get("provider_state")), (&expected, None));
+    assert_eq!(
+        (&message["reasoning_details"], message.get("provider_state")),
+        (&expected, None)
+    );
 }
 
 #[test]
@@ -161,8 +218,16 @@ fn reasoning_text_is_returned_only_where_it_is_wanted() {
         json!({"choices": [{"delta": {"reasoning_content": "cause"}}]}),
         json!({"choices": [{"delta": {"content": "so"}, "finish_reason": "stop"}]}),
     ];
-    assert_eq!(complete(Wire::ChatCompletions, &sse(&frames)).unwrap().provider_state, None);
-    let quirks = Quirks { replay_reasoning: true, ..Quirks::default() };
+    assert_eq!(
+        complete(Wire::ChatCompletions, &sse(&frames))
+            .unwrap()
+            .provider_state,
+        None
+    );
+    let quirks = Quirks {
+        replay_reasoning: true,
+        ..Quirks::default()
+    };
     let (events, _) = crate::support::stream_with(Wire::ChatCompletions, &quirks, [&*sse(&frames)]);
     let message = crate::support::fold(events).unwrap().to_message();
     let sent = body(Wire::ChatCompletions, &quirks, vec![message]);

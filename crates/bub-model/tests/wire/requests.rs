@@ -10,10 +10,14 @@ use crate::fixtures;
 
 #[test]
 fn recorded_conversations_survive_every_encoding() {
-    let Some(recordings) = fixtures::all() else { return };
+    let Some(recordings) = fixtures::all() else {
+        return;
+    };
     let mut count = 0;
-    for (file, recorded) in
-        recordings.iter().filter(|row| row.api == "openai-chat").filter_map(fixtures::Recording::request)
+    for (file, recorded) in recordings
+        .iter()
+        .filter(|row| row.api == "openai-chat")
+        .filter_map(fixtures::Recording::request)
     {
         let list = |key: &str| Arc::new(recorded[key].as_array().cloned().unwrap_or_default());
         let request = ChatRequest {
@@ -27,7 +31,10 @@ fn recorded_conversations_survive_every_encoding() {
                 serde_json::from_slice(&wire.encode(&request, &Quirks::default()).body).unwrap();
             if wire == Wire::ChatCompletions {
                 assert_eq!(body["messages"], recorded["messages"], "{file}");
-                assert!(request.tools.is_empty() || body["tools"] == recorded["tools"], "{file}");
+                assert!(
+                    request.tools.is_empty() || body["tools"] == recorded["tools"],
+                    "{file}"
+                );
                 continue;
             }
             let sent = strings(&body);
@@ -37,7 +44,11 @@ fn recorded_conversations_survive_every_encoding() {
                     assert!(found, "{file}: {text:?} is lost in {}", wire.name());
                 }
             }
-            for name in request.tools.iter().filter_map(|tool| tool["function"]["name"].as_str()) {
+            for name in request
+                .tools
+                .iter()
+                .filter_map(|tool| tool["function"]["name"].as_str())
+            {
                 assert!(sent.contains(name), "{file}: {name}");
             }
         }
@@ -50,12 +61,23 @@ fn recorded_conversations_survive_every_encoding() {
 /// Every piece of text and every tool name of a message.
 fn texts(message: &Value) -> Vec<&str> {
     let content = &message["content"];
-    let parts = content.as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
+    let parts = content
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|part| part["text"].as_str());
     let calls = message["tool_calls"].as_array().into_iter().flatten();
     let names = calls.filter_map(|call| call["function"]["name"].as_str());
     // Results that are JSON objects are sent as such in one format.
-    let whole = content.as_str().filter(|text| !text.trim_start().starts_with('{'));
-    whole.into_iter().chain(parts).chain(names).filter(|text| !text.trim().is_empty()).collect()
+    let whole = content
+        .as_str()
+        .filter(|text| !text.trim_start().starts_with('{'));
+    whole
+        .into_iter()
+        .chain(parts)
+        .chain(names)
+        .filter(|text| !text.trim().is_empty())
+        .collect()
 }
 
 fn strings(value: &Value) -> BTreeSet<&str> {

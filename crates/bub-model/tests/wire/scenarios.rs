@@ -38,7 +38,12 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         if wire == Wire::ChatCompletions && !matches!(name, "cut stream" | "error inside") {
             stream.extend_from_slice(b"data: [DONE]\n\n");
         }
-        all.push(Scenario { wire, name, stream, whole: Some(whole).filter(|whole| !whole.is_null()) });
+        all.push(Scenario {
+            wire,
+            name,
+            stream,
+            whole: Some(whole).filter(|whole| !whole.is_null()),
+        });
     };
     for name in NAMES {
         let (frames, whole) = chat(name);
@@ -59,9 +64,9 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
 
 fn chat(name: &str) -> (Vec<Value>, Value) {
     let delta = |delta: Value| json!({"choices": [{"index": 0, "delta": delta}]});
-    let end = |reason: &str| json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]});
-    let whole =
-        |message: Value, reason: &str| json!({"choices": [{"message": message, "finish_reason": reason}]});
+    let end =
+        |reason: &str| json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]});
+    let whole = |message: Value, reason: &str| json!({"choices": [{"message": message, "finish_reason": reason}]});
     let piece = |index: usize, id: Value, name: Value, arguments: &str| {
         delta(
             json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]}),
@@ -106,30 +111,49 @@ fn chat(name: &str) -> (Vec<Value>, Value) {
                 piece(0, json!("c1"), json!("f"), "{}"),
                 end("tool_calls"),
             ],
-            whole(json!({"content": "look", "tool_calls": [call("c1", "f", "{}")]}), "tool_calls"),
+            whole(
+                json!({"content": "look", "tool_calls": [call("c1", "f", "{}")]}),
+                "tool_calls",
+            ),
         ),
         "call without arguments" => (
             vec![piece(0, Value::Null, json!("f"), ""), end("tool_calls")],
-            whole(json!({"tool_calls": [{"function": {"name": "f"}}]}), "tool_calls"),
+            whole(
+                json!({"tool_calls": [{"function": {"name": "f"}}]}),
+                "tool_calls",
+            ),
         ),
         "length" => (
             vec![delta(json!({"content": "half of"})), end("length")],
             whole(json!({"content": "half of"}), "length"),
         ),
         "cut arguments" => (
-            vec![piece(0, json!("c1"), json!("f"), r#"{"a": "lo"#), end("length")],
-            whole(json!({"tool_calls": [call("c1", "f", r#"{"a": "lo"#)]}), "length"),
+            vec![
+                piece(0, json!("c1"), json!("f"), r#"{"a": "lo"#),
+                end("length"),
+            ],
+            whole(
+                json!({"tool_calls": [call("c1", "f", r#"{"a": "lo"#)]}),
+                "length",
+            ),
         ),
-        "refusal" => {
-            (vec![delta(json!({"refusal": "No."})), end("stop")], whole(json!({"refusal": "No."}), "stop"))
-        }
-        "content filter" => (vec![end("content_filter")], whole(json!({}), "content_filter")),
+        "refusal" => (
+            vec![delta(json!({"refusal": "No."})), end("stop")],
+            whole(json!({"refusal": "No."}), "stop"),
+        ),
+        "content filter" => (
+            vec![end("content_filter")],
+            whole(json!({}), "content_filter"),
+        ),
         "cached and reasoning tokens" => {
             let usage = json!({"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
                 "prompt_tokens_details": {"cached_tokens": 64}, "completion_tokens_details": {"reasoning_tokens": 7}});
             let mut answer = whole(json!({"content": ""}), "stop");
             answer["usage"] = usage.clone();
-            (vec![end("stop"), json!({"choices": [], "usage": usage})], answer)
+            (
+                vec![end("stop"), json!({"choices": [], "usage": usage})],
+                answer,
+            )
         }
         "error inside" => {
             let error = json!({"error": {"message": "upstream overloaded", "code": 503}});
@@ -144,18 +168,28 @@ fn responses(name: &str) -> (Vec<Value>, Value) {
         fields["type"] = json!(format!("response.{kind}"));
         fields
     };
-    let response =
-        |status: &str, output: Value| json!({"object": "response", "status": status, "output": output});
+    let response = |status: &str, output: Value| json!({"object": "response", "status": status, "output": output});
     let done = |response: &Value| event("completed", json!({"response": response}));
     let message = |text: &str| json!({"type": "message", "id": "m", "content": [{"type": "output_text", "text": text}]});
     let call = |n: usize, name: &str, arguments: &str| json!({"type": "function_call", "id": format!("fc{n}"), "call_id": format!("c{n}"), "name": name, "arguments": arguments});
-    let added =
-        |index: usize, item: Value| event("output_item.added", json!({"output_index": index, "item": item}));
-    let delta = |index: usize, delta: &str| {
-        event("function_call_arguments.delta", json!({"output_index": index, "delta": delta}))
+    let added = |index: usize, item: Value| {
+        event(
+            "output_item.added",
+            json!({"output_index": index, "item": item}),
+        )
     };
-    let text =
-        |text: &str| event("output_text.delta", json!({"item_id": "m", "output_index": 0, "delta": text}));
+    let delta = |index: usize, delta: &str| {
+        event(
+            "function_call_arguments.delta",
+            json!({"output_index": index, "delta": delta}),
+        )
+    };
+    let text = |text: &str| {
+        event(
+            "output_text.delta",
+            json!({"item_id": "m", "output_index": 0, "delta": text}),
+        )
+    };
     match name {
         "text" => {
             let whole = response("completed", json!([message("Hé there")]));
@@ -171,27 +205,43 @@ fn responses(name: &str) -> (Vec<Value>, Value) {
             (vec![reasoning, text("so"), done(&whole)], whole)
         }
         "two tool calls" => {
-            let whole =
-                response("completed", json!([call(1, "f", r#"{"a":1}"#), call(2, "g", r#"{"b":[2]}"#)]));
+            let whole = response(
+                "completed",
+                json!([call(1, "f", r#"{"a":1}"#), call(2, "g", r#"{"b":[2]}"#)]),
+            );
             let frames = vec![
                 added(0, call(1, "f", "")),
                 delta(0, r#"{"a""#),
                 delta(0, ":1}"),
                 added(1, call(2, "g", "")),
-                event("output_item.done", json!({"output_index": 0, "item": call(1, "f", r#"{"a":1}"#)})),
+                event(
+                    "output_item.done",
+                    json!({"output_index": 0, "item": call(1, "f", r#"{"a":1}"#)}),
+                ),
                 // No deltas for the second one: the whole of it counts.
                 event(
                     "function_call_arguments.done",
                     json!({"output_index": 1, "arguments": r#"{"b":[2]}"#}),
                 ),
-                event("output_item.done", json!({"output_index": 1, "item": call(2, "g", r#"{"b":[2]}"#)})),
+                event(
+                    "output_item.done",
+                    json!({"output_index": 1, "item": call(2, "g", r#"{"b":[2]}"#)}),
+                ),
                 done(&whole),
             ];
             (frames, whole)
         }
         "text and tool call" => {
             let whole = response("completed", json!([message("look"), call(1, "f", "{}")]));
-            (vec![text("look"), added(1, call(1, "f", "")), delta(1, "{}"), done(&whole)], whole)
+            (
+                vec![
+                    text("look"),
+                    added(1, call(1, "f", "")),
+                    delta(1, "{}"),
+                    done(&whole),
+                ],
+                whole,
+            )
         }
         "call without arguments" => {
             let whole = response("completed", json!([call(1, "f", "")]));
@@ -200,18 +250,34 @@ fn responses(name: &str) -> (Vec<Value>, Value) {
         "length" => {
             let mut whole = response("incomplete", json!([message("half of")]));
             whole["incomplete_details"] = json!({"reason": "max_output_tokens"});
-            (vec![text("half of"), event("incomplete", json!({"response": whole}))], whole)
+            (
+                vec![
+                    text("half of"),
+                    event("incomplete", json!({"response": whole})),
+                ],
+                whole,
+            )
         }
         "cut arguments" => {
             let mut whole = response("incomplete", json!([call(1, "f", r#"{"a": "lo"#)]));
             whole["incomplete_details"] = json!({"reason": "max_output_tokens"});
             let end = event("incomplete", json!({"response": whole}));
-            (vec![added(0, call(1, "f", "")), delta(0, r#"{"a": "lo"#), end], whole)
+            (
+                vec![added(0, call(1, "f", "")), delta(0, r#"{"a": "lo"#), end],
+                whole,
+            )
         }
         "refusal" => {
-            let refusal = json!({"type": "message", "content": [{"type": "refusal", "refusal": "No."}]});
+            let refusal =
+                json!({"type": "message", "content": [{"type": "refusal", "refusal": "No."}]});
             let whole = response("completed", json!([refusal]));
-            (vec![event("refusal.delta", json!({"output_index": 0, "delta": "No."})), done(&whole)], whole)
+            (
+                vec![
+                    event("refusal.delta", json!({"output_index": 0, "delta": "No."})),
+                    done(&whole),
+                ],
+                whole,
+            )
         }
         "content filter" => {
             let mut whole = response("incomplete", json!([]));
@@ -227,7 +293,10 @@ fn responses(name: &str) -> (Vec<Value>, Value) {
         "error inside" => {
             let mut whole = response("failed", json!([]));
             whole["error"] = json!({"code": "server_error", "message": "something broke"});
-            (vec![text("Hé"), event("failed", json!({"response": whole}))], whole)
+            (
+                vec![text("Hé"), event("failed", json!({"response": whole}))],
+                whole,
+            )
         }
         _ => (vec![text("Hé")], Value::Null),
     }
@@ -245,13 +314,20 @@ fn messages(name: &str) -> (Vec<Value>, Value) {
             json!({"type": "message_stop"}),
         ]
     };
-    let stream = |blocks: Vec<Value>, reason: &str| [vec![start.clone()], blocks, end(reason)].concat();
+    let stream =
+        |blocks: Vec<Value>, reason: &str| [vec![start.clone()], blocks, end(reason)].concat();
     let whole = |content: Value, reason: &str| {
         let usage = json!({"input_tokens": 36, "output_tokens": 20, "cache_read_input_tokens": 64, "output_tokens_details": {"thinking_tokens": 7}});
         json!({"type": "message", "id": "m1", "content": content, "stop_reason": reason, "usage": usage})
     };
     let empty_text = json!({"type": "text", "text": ""});
-    let text = |text: &str| vec![block(0, empty_text.clone()), delta(0, "text_delta", "text", text), stop(0)];
+    let text = |text: &str| {
+        vec![
+            block(0, empty_text.clone()),
+            delta(0, "text_delta", "text", text),
+            stop(0),
+        ]
+    };
     let call = |id: &str, name: &str, input: Value| json!({"type": "tool_use", "id": id, "name": name, "input": input});
     let json_delta = |index, text| delta(index, "input_json_delta", "partial_json", text);
     match name {
@@ -261,7 +337,10 @@ fn messages(name: &str) -> (Vec<Value>, Value) {
         ),
         "reasoning" => {
             let blocks = vec![
-                block(0, json!({"type": "thinking", "thinking": "", "signature": ""})),
+                block(
+                    0,
+                    json!({"type": "thinking", "thinking": "", "signature": ""}),
+                ),
                 delta(0, "thinking_delta", "thinking", "because"),
                 delta(0, "signature_delta", "signature", "s1"),
                 stop(0),
@@ -281,18 +360,29 @@ fn messages(name: &str) -> (Vec<Value>, Value) {
                 json_delta(2, r#"{"b":[2]}"#),
                 stop(2),
             ];
-            let content = json!([call("c1", "f", json!({"a": 1})), call("c2", "g", json!({"b": [2]}))]);
+            let content = json!([
+                call("c1", "f", json!({"a": 1})),
+                call("c2", "g", json!({"b": [2]}))
+            ]);
             (stream(blocks, "tool_use"), whole(content, "tool_use"))
         }
         "text and tool call" => {
-            let blocks = [text("look"), vec![block(1, call("c1", "f", json!({"x": 1}))), stop(1)]].concat();
-            let content = json!([{"type": "text", "text": "look"}, call("c1", "f", json!({"x": 1}))]);
+            let blocks = [
+                text("look"),
+                vec![block(1, call("c1", "f", json!({"x": 1}))), stop(1)],
+            ]
+            .concat();
+            let content =
+                json!([{"type": "text", "text": "look"}, call("c1", "f", json!({"x": 1}))]);
             (stream(blocks, "tool_use"), whole(content, "tool_use"))
         }
         "call without arguments" => {
             let content = json!([call("c1", "f", json!({}))]);
             (
-                stream(vec![block(0, call("c1", "f", json!({}))), stop(0)], "tool_use"),
+                stream(
+                    vec![block(0, call("c1", "f", json!({}))), stop(0)],
+                    "tool_use",
+                ),
                 whole(content, "tool_use"),
             )
         }
@@ -301,14 +391,20 @@ fn messages(name: &str) -> (Vec<Value>, Value) {
             whole(json!([{"type": "text", "text": "half of"}]), "max_tokens"),
         ),
         "cut arguments" => {
-            let blocks = vec![block(0, call("c1", "f", json!({}))), json_delta(0, r#"{"a": "lo"#), stop(0)];
-            (stream(blocks, "max_tokens"), whole(json!([call("c1", "f", json!({}))]), "max_tokens"))
+            let blocks = vec![
+                block(0, call("c1", "f", json!({}))),
+                json_delta(0, r#"{"a": "lo"#),
+                stop(0),
+            ];
+            (
+                stream(blocks, "max_tokens"),
+                whole(json!([call("c1", "f", json!({}))]), "max_tokens"),
+            )
         }
         "refusal" => (stream(vec![], "refusal"), whole(json!([]), "refusal")),
         "cached and reasoning tokens" => (stream(vec![], "end_turn"), whole(json!([]), "end_turn")),
         "error inside" => {
-            let error =
-                json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
+            let error = json!({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}});
             (vec![start, error.clone()], error)
         }
         _ => ([vec![start.clone()], text("Hé")].concat(), Value::Null),
@@ -316,13 +412,18 @@ fn messages(name: &str) -> (Vec<Value>, Value) {
 }
 
 fn gemini(name: &str) -> (Vec<Value>, Value) {
-    let chunk = |parts: Value| json!({"candidates": [{"content": {"role": "model", "parts": parts}}]});
+    let chunk =
+        |parts: Value| json!({"candidates": [{"content": {"role": "model", "parts": parts}}]});
     let end = |reason: &str| json!({"candidates": [{"finishReason": reason}]});
     let whole = |parts: Value, reason: &str| json!({"candidates": [{"content": {"parts": parts}, "finishReason": reason}]});
     let call = |name: &str, args: Value| json!({"functionCall": {"name": name, "args": args}});
     match name {
         "text" => (
-            vec![chunk(json!([{"text": "Hé"}])), chunk(json!([{"text": " there"}])), end("STOP")],
+            vec![
+                chunk(json!([{"text": "Hé"}])),
+                chunk(json!([{"text": " there"}])),
+                end("STOP"),
+            ],
             whole(json!([{"text": "Hé there"}]), "STOP"),
         ),
         "reasoning" => (
@@ -331,7 +432,10 @@ fn gemini(name: &str) -> (Vec<Value>, Value) {
                 chunk(json!([{"text": "so"}])),
                 end("STOP"),
             ],
-            whole(json!([{"text": "because", "thought": true}, {"text": "so"}]), "STOP"),
+            whole(
+                json!([{"text": "because", "thought": true}, {"text": "so"}]),
+                "STOP",
+            ),
         ),
         "two tool calls" => (
             vec![
@@ -343,10 +447,17 @@ fn gemini(name: &str) -> (Vec<Value>, Value) {
                 chunk(json!([{"functionCall": {}}])),
                 end("STOP"),
             ],
-            whole(json!([call("f", json!({"a": 1})), call("g", json!({"b": [2]}))]), "STOP"),
+            whole(
+                json!([call("f", json!({"a": 1})), call("g", json!({"b": [2]}))]),
+                "STOP",
+            ),
         ),
         "text and tool call" => (
-            vec![chunk(json!([{"text": "look"}])), chunk(json!([call("f", json!({}))])), end("STOP")],
+            vec![
+                chunk(json!([{"text": "look"}])),
+                chunk(json!([call("f", json!({}))])),
+                end("STOP"),
+            ],
             whole(json!([{"text": "look"}, call("f", json!({}))]), "STOP"),
         ),
         "call without arguments" => (
@@ -365,7 +476,10 @@ fn gemini(name: &str) -> (Vec<Value>, Value) {
                 ),
                 end("MAX_TOKENS"),
             ],
-            whole(json!([{"functionCall": {"name": "f", "args": {}}}]), "MAX_TOKENS"),
+            whole(
+                json!([{"functionCall": {"name": "f", "args": {}}}]),
+                "MAX_TOKENS",
+            ),
         ),
         "content filter" => {
             let blocked = json!({"promptFeedback": {"blockReason": "SAFETY"}});
@@ -379,7 +493,10 @@ fn gemini(name: &str) -> (Vec<Value>, Value) {
         }
         "error inside" => {
             let error = json!({"error": {"code": 503, "message": "The model is overloaded.", "status": "UNAVAILABLE"}});
-            (vec![chunk(json!([{"text": "Hé"}])), error.clone()], json!([error]))
+            (
+                vec![chunk(json!([{"text": "Hé"}])), error.clone()],
+                json!([error]),
+            )
         }
         _ => (vec![chunk(json!([{"text": "Hé"}]))], Value::Null),
     }

@@ -48,5 +48,8 @@ pub(crate) fn fold(events: Vec<ModelEvent>) -> Result<Completion, ModelError> {
 
 /// JSON frames as a stream of events.
 pub(crate) fn sse(frames: &[serde_json::Value]) -> Vec<u8> {
-    frames.iter().flat_map(|frame| format!("data: {frame}\n\n").into_bytes()).collect()
+    frames
+        .iter()
+        .flat_map(|frame| format!("data: {frame}\n\n").into_bytes())
+        .collect()
 }

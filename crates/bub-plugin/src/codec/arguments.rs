@@ -7,13 +7,15 @@ use std::{
 };
 
 use bub_kernel::{
-    ApprovalRequest, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Prompt, Result, Role,
-    Sender, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
+    ApprovalRequest, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Prompt,
+    Result, Role, Sender, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
 };
 use bub_tape::{MemoryStore, Tape, TapeName};
 use serde_json::{Value, json};
 
-use super::{Argument, Outcome, milliseconds, nullable, object, object_schema, optional_text, text, wrong};
+use super::{
+    Argument, Outcome, milliseconds, nullable, object, object_schema, optional_text, text, wrong,
+};
 
 impl<'a> Argument<'a> for &'a Envelope {
     type Owned = Envelope;
@@ -33,7 +35,11 @@ impl<'a> Argument<'a> for &'a Envelope {
         };
         // What is not data stays with the message: who sent it, above all.
         let mut kept = like.clone();
-        for (name, _) in like.fields().iter().filter(|(name, _)| read.field(name).is_none()) {
+        for (name, _) in like
+            .fields()
+            .iter()
+            .filter(|(name, _)| read.field(name).is_none())
+        {
             kept.set(name.to_owned(), Value::Null);
         }
         for (name, value) in read.fields().iter() {
@@ -108,7 +114,9 @@ impl<'a> Argument<'a> for &'a State {
 
     fn read(value: Value, like: Option<Self>) -> Result<State> {
         // There is one state in a turn.
-        Ok(like.cloned().unwrap_or_else(|| State::from_patch(StatePatch::from(value))))
+        Ok(like
+            .cloned()
+            .unwrap_or_else(|| State::from_patch(StatePatch::from(value))))
     }
 
     fn of(owned: &'a State) -> Self {
@@ -160,8 +168,16 @@ impl<'a> Argument<'a> for &'a Error {
     }
 
     fn schema() -> Value {
-        let kinds =
-            ["invalid_input", "config", "provider", "tool", "temporary", "not_found", "cancelled", "unknown"];
+        let kinds = [
+            "invalid_input",
+            "config",
+            "provider",
+            "tool",
+            "temporary",
+            "not_found",
+            "cancelled",
+            "unknown",
+        ];
         json!({"type": "object", "properties": {"kind": {"enum": kinds}, "message": {"type": "string"}, "details": {"type": "object"}}, "required": ["kind", "message"]})
     }
 }
@@ -242,12 +258,19 @@ impl<'a> Argument<'a> for &'a LlmRequest {
             Some(Value::Array(messages)) => messages,
             other => return Err(wrong("a list of messages", &other.unwrap_or_default())),
         };
-        let names = map.get("tool_names").and_then(Value::as_array).cloned().unwrap_or_default();
+        let names = map
+            .get("tool_names")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         Ok(LlmRequest {
             run_id: optional_text(map.get("run_id")).unwrap_or_default(),
             model: optional_text(map.get("model")).unwrap_or_default(),
             messages: Arc::new(messages),
-            tool_names: names.into_iter().filter_map(|name| text(name).ok()).collect(),
+            tool_names: names
+                .into_iter()
+                .filter_map(|name| text(name).ok())
+                .collect(),
             max_tokens: map.get("max_tokens").and_then(Value::as_u64),
         })
     }
@@ -279,10 +302,17 @@ impl<'a> Argument<'a> for &'a LlmResult {
         Ok(LlmResult {
             run_id: optional_text(given("run_id")).unwrap_or_default(),
             text: optional_text(given("text")),
-            tool_calls: given("tool_calls").and_then(Value::as_array).cloned().unwrap_or_default(),
+            tool_calls: given("tool_calls")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default(),
             usage: given("usage").cloned(),
             error: given("error").map(Error::from_value),
-            duration: Duration::from_millis(given("duration_ms").and_then(Value::as_u64).unwrap_or_default()),
+            duration: Duration::from_millis(
+                given("duration_ms")
+                    .and_then(Value::as_u64)
+                    .unwrap_or_default(),
+            ),
         })
     }
 
@@ -309,7 +339,11 @@ impl<'a> Argument<'a> for &'a ToolCall {
         Ok(ToolCall {
             run_id: optional_text(map.get("run_id")).unwrap_or_default(),
             tool: optional_text(map.get("tool")).unwrap_or_default(),
-            arguments: map.remove("arguments").map(object).transpose()?.unwrap_or_default(),
+            arguments: map
+                .remove("arguments")
+                .map(object)
+                .transpose()?
+                .unwrap_or_default(),
         })
     }
 
@@ -331,14 +365,22 @@ impl<'a> Argument<'a> for &'a ToolOutcome {
         let duration_ms = milliseconds(self.duration);
         match &self.result {
             Ok(result) => json!({"result": result, "error": null, "duration_ms": duration_ms}),
-            Err(error) => json!({"result": null, "error": error.to_value(), "duration_ms": duration_ms}),
+            Err(error) => {
+                json!({"result": null, "error": error.to_value(), "duration_ms": duration_ms})
+            }
         }
     }
 
     fn read(value: Value, _: Option<Self>) -> Result<ToolOutcome> {
         let mut map = object(value)?;
-        let error = map.get("error").filter(|error| !error.is_null()).map(Error::from_value);
-        let duration = map.get("duration_ms").and_then(Value::as_u64).unwrap_or_default();
+        let error = map
+            .get("error")
+            .filter(|error| !error.is_null())
+            .map(Error::from_value);
+        let duration = map
+            .get("duration_ms")
+            .and_then(Value::as_u64)
+            .unwrap_or_default();
         Ok(ToolOutcome {
             result: error.map_or_else(|| Ok(map.remove("result").unwrap_or_default()), Err),
             duration: Duration::from_millis(duration),
@@ -370,11 +412,16 @@ impl<'a> Argument<'a> for &'a TurnSnapshot {
         let map = object(value)?;
         let count = |name: &str| {
             let count = map.get(name).and_then(Value::as_u64);
-            count.and_then(|count| usize::try_from(count).ok()).unwrap_or_default()
+            count
+                .and_then(|count| usize::try_from(count).ok())
+                .unwrap_or_default()
         };
         Ok(TurnSnapshot {
             session_id: optional_text(map.get("session_id")).unwrap_or_default(),
-            is_running: map.get("is_running").and_then(Value::as_bool).unwrap_or_default(),
+            is_running: map
+                .get("is_running")
+                .and_then(Value::as_bool)
+                .unwrap_or_default(),
             running_count: count("running_count"),
             pending_count: count("pending_count"),
             steering_count: count("steering_count"),
@@ -405,9 +452,16 @@ impl<'a> Argument<'a> for &'a ApprovalRequest {
 
     fn read(value: Value, _: Option<Self>) -> Result<ApprovalRequest> {
         let mut map = object(value)?;
-        let arguments = map.remove("arguments").map(object).transpose()?.unwrap_or_default();
+        let arguments = map
+            .remove("arguments")
+            .map(object)
+            .transpose()?
+            .unwrap_or_default();
         let given = |name: &str| optional_text(map.get(name)).unwrap_or_default();
-        let expires = map.get("expires_seconds").and_then(Value::as_f64).unwrap_or_default();
+        let expires = map
+            .get("expires_seconds")
+            .and_then(Value::as_f64)
+            .unwrap_or_default();
         Ok(ApprovalRequest {
             id: given("id"),
             tool: given("tool"),
@@ -450,7 +504,8 @@ pub(crate) fn sender_schema() -> Value {
 }
 
 pub(crate) fn read_sender(value: Option<&Value>) -> Sender {
-    let given = |name: &str| optional_text(value.and_then(|value| value.get(name))).unwrap_or_default();
+    let given =
+        |name: &str| optional_text(value.and_then(|value| value.get(name))).unwrap_or_default();
     Sender {
         role: Role::from_name(&given("role")).unwrap_or_default(),
         channel: given("channel"),
@@ -473,7 +528,10 @@ impl<'a> Argument<'a> for &'a Tape {
         if let Some(like) = like {
             return Ok(like.clone());
         }
-        Ok(Tape::new(Arc::new(MemoryStore::default()), TapeName::new(name)?))
+        Ok(Tape::new(
+            Arc::new(MemoryStore::default()),
+            TapeName::new(name)?,
+        ))
     }
 
     fn of(owned: &'a Tape) -> Self {

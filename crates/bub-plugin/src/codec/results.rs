@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use bub_kernel::{
     Admission, ApprovalAnswer, Channel, Decision, Envelope, Error, Fields, LlmDecision, LlmRequest,
-    ModelOption, ModelOptions, ModelStream, Prompt, Provided, Result, State, StatePatch, SteeringInbox,
-    ToolDecision,
+    ModelOption, ModelOptions, ModelStream, Prompt, Provided, Result, State, StatePatch,
+    SteeringInbox, ToolDecision,
 };
 use bub_tape::{AnchorSelector, Sidecar, TapeContext, TapeStore};
 use serde_json::{Value, json};
@@ -31,7 +31,12 @@ macro_rules! no_result {
     )*};
 }
 
-no_result!(Provided<dyn TapeStore>, Provided<dyn SteeringInbox>, Sidecar, Vec<Arc<dyn Channel>>);
+no_result!(
+    Provided<dyn TapeStore>,
+    Provided<dyn SteeringInbox>,
+    Sidecar,
+    Vec<Arc<dyn Channel>>
+);
 
 impl Outcome for String {
     fn write(self) -> Value {
@@ -67,7 +72,9 @@ impl Outcome for bool {
     }
 
     fn read(value: Value) -> Result<Self> {
-        value.as_bool().ok_or_else(|| wrong("true or false", &value))
+        value
+            .as_bool()
+            .ok_or_else(|| wrong("true or false", &value))
     }
 
     fn schema() -> Value {
@@ -166,7 +173,12 @@ impl Outcome for TapeContext {
             Some(Value::Object(named)) if named.contains_key("name") => {
                 AnchorSelector::Named(optional_text(named.get("name")).unwrap_or_default())
             }
-            _ => return Err(wrong("an object with `anchor`: \"last\", null or {\"name\": …}", &value)),
+            _ => {
+                return Err(wrong(
+                    "an object with `anchor`: \"last\", null or {\"name\": …}",
+                    &value,
+                ));
+            }
         };
         Ok(Self::new().anchored(anchor))
     }
@@ -179,7 +191,10 @@ impl Outcome for TapeContext {
 
 impl Outcome for ModelOptions {
     fn write(self) -> Value {
-        let choices = self.choices.into_iter().map(|choice| json!({"id": choice.id, "label": choice.label}));
+        let choices = self
+            .choices
+            .into_iter()
+            .map(|choice| json!({"id": choice.id, "label": choice.label}));
         json!({"choices": choices.collect::<Vec<_>>(), "current": self.current})
     }
 
@@ -189,7 +204,10 @@ impl Outcome for ModelOptions {
         };
         let choice = |choice: &Value| {
             let id = optional_text(choice.get("id").or(Some(choice)))?;
-            Some(ModelOption { id, label: optional_text(choice.get("label")) })
+            Some(ModelOption {
+                id,
+                label: optional_text(choice.get("label")),
+            })
         };
         Ok(Self {
             choices: choices.iter().filter_map(choice).collect(),
@@ -217,7 +235,10 @@ impl Outcome for LlmDecision {
                 <&LlmRequest as Argument<'_>>::read(request.clone(), None).map(Self::Proceed)
             }
             Some(("finish", Value::String(text))) => Ok(Self::Finish(text.clone())),
-            _ => Err(wrong("{\"proceed\": request} or {\"finish\": text}", &value)),
+            _ => Err(wrong(
+                "{\"proceed\": request} or {\"finish\": text}",
+                &value,
+            )),
         }
     }
 
@@ -243,7 +264,9 @@ impl Outcome for ToolDecision {
     fn read(value: Value) -> Result<Self> {
         let expected = "{\"proceed\": arguments}, {\"replace\": result} or {\"deny\": reason}";
         match only_field(&value) {
-            Some(("proceed", Value::Object(arguments))) => Ok(Self::Proceed(Some(arguments.clone()))),
+            Some(("proceed", Value::Object(arguments))) => {
+                Ok(Self::Proceed(Some(arguments.clone())))
+            }
             Some(("replace", result)) => Ok(Self::Replace(result.clone())),
             Some(("deny", Value::Null)) => Ok(Self::Deny(None)),
             Some(("deny", Value::String(reason))) => Ok(Self::Deny(Some(reason.clone()))),
@@ -252,7 +275,10 @@ impl Outcome for ToolDecision {
     }
 
     fn schema() -> Value {
-        let (arguments, reason) = (json!({"type": "object"}), json!({"type": ["string", "null"]}));
+        let (arguments, reason) = (
+            json!({"type": "object"}),
+            json!({"type": ["string", "null"]}),
+        );
         json!({"oneOf": [object_schema(&json!({"proceed": arguments})), object_schema(&json!({"replace": {}})), object_schema(&json!({"deny": reason}))]})
     }
 }
@@ -265,9 +291,16 @@ impl Outcome for Admission {
     fn read(value: Value) -> Result<Self> {
         let name = value.as_str().or_else(|| value.get("decision")?.as_str());
         let decision = name.and_then(Decision::from_name);
-        let decision = decision
-            .ok_or_else(|| wrong("an object with `decision`: process, drop, follow_up or steer", &value))?;
-        Ok(Self { decision, reason: optional_text(value.get("reason")) })
+        let decision = decision.ok_or_else(|| {
+            wrong(
+                "an object with `decision`: process, drop, follow_up or steer",
+                &value,
+            )
+        })?;
+        Ok(Self {
+            decision,
+            reason: optional_text(value.get("reason")),
+        })
     }
 
     fn schema() -> Value {

@@ -9,11 +9,13 @@ use std::{
 };
 
 use bub_kernel::{
-    ApprovalRequest, CancellationToken, Envelope, Error, Framework, LlmRequest, PluginContext, Prompt, State,
-    ToolCall, ToolContext, TurnOptions, TurnSnapshot,
+    ApprovalRequest, CancellationToken, Envelope, Error, Framework, LlmRequest, PluginContext,
+    Prompt, State, ToolCall, ToolContext, TurnOptions, TurnSnapshot,
     hooks::{args, point},
 };
-use bub_plugin::{Descriptor, External, ExternalPlugin, HookEntry, Host, Limits, PROTOCOL, Setup, ToolEntry};
+use bub_plugin::{
+    Descriptor, External, ExternalPlugin, HookEntry, Host, Limits, PROTOCOL, Setup, ToolEntry,
+};
 use bub_process::Launcher;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -51,7 +53,11 @@ impl World {
         ];
         let limits = Limits {
             start: Duration::from_secs(10),
-            hook: Duration::from_secs(if matches!(how, "logs" | "stderr") { 10 } else { 2 }),
+            hook: Duration::from_secs(if matches!(how, "logs" | "stderr") {
+                10
+            } else {
+                2
+            }),
             synchronous: Duration::from_secs(2),
             tool: Duration::from_secs(20),
             model: Duration::from_secs(2),
@@ -62,11 +68,22 @@ impl World {
                 HashMap::from([("run_model_stream".to_owned(), Duration::from_secs(2))])
             },
         };
-        let setup = Setup { limits, ..world::setup(&command) };
-        let tool = ToolEntry { name: "t".to_owned(), input_schema: json!({}), ..ToolEntry::default() };
+        let setup = Setup {
+            limits,
+            ..world::setup(&command)
+        };
+        let tool = ToolEntry {
+            name: "t".to_owned(),
+            input_schema: json!({}),
+            ..ToolEntry::default()
+        };
         let tools = vec![tool];
-        let descriptor =
-            Descriptor { protocol: PROTOCOL, hooks: hooks.to_vec(), tools, ..Descriptor::default() };
+        let descriptor = Descriptor {
+            protocol: PROTOCOL,
+            hooks: hooks.to_vec(),
+            tools,
+            ..Descriptor::default()
+        };
         let make = move |context: &PluginContext<'_>| {
             let host = Host {
                 framework: context.framework.clone(),
@@ -74,11 +91,20 @@ impl World {
                 settings: world::settings(),
                 launcher: launcher.map(Arc::new),
             };
-            Ok::<_, Error>(ExternalPlugin::new(External::new(setup, descriptor, host), context))
+            Ok::<_, Error>(ExternalPlugin::new(
+                External::new(setup, descriptor, host),
+                context,
+            ))
         };
-        let framework =
-            Framework::builder().plugin("bottom", world::Bottom).plugin_with("hostile", make).build();
-        Self { framework, directory, starts: how != "start" }
+        let framework = Framework::builder()
+            .plugin("bottom", world::Bottom)
+            .plugin_with("hostile", make)
+            .build();
+        Self {
+            framework,
+            directory,
+            starts: how != "start",
+        }
     }
 
     /// Starts it, with more time than a hook has: what a busy machine takes for that is not looked at here.
@@ -90,7 +116,12 @@ impl World {
 
     async fn call_tool(&self) -> Result<Value, String> {
         let (run_id, cancel) = ("r".to_owned(), CancellationToken::new());
-        let context = ToolContext { run_id, tape: None, state: State::new(), cancel };
+        let context = ToolContext {
+            run_id,
+            tape: None,
+            state: State::new(),
+            cancel,
+        };
         let tool = Arc::clone(self.framework.tools().first().unwrap());
         let called = bub_kernel::run_tool(tool.as_ref(), serde_json::Map::new(), context).await;
         called.map_err(|error| error.message().to_owned())
@@ -104,10 +135,15 @@ impl World {
     async fn turn(&self, content: &str) -> Result<(String, String), String> {
         self.warm().await;
         let started = Instant::now();
-        let message = Envelope::text(content).with("channel", "lab").with("chat_id", "1");
-        let turn = self.framework.process_inbound(message, TurnOptions::default());
+        let message = Envelope::text(content)
+            .with("channel", "lab")
+            .with("chat_id", "1");
+        let turn = self
+            .framework
+            .process_inbound(message, TurnOptions::default());
         let turn = tokio::time::timeout(BUDGET, turn).await;
-        let turn = turn.unwrap_or_else(|_| panic!("the turn took longer than {:?}", started.elapsed()));
+        let turn =
+            turn.unwrap_or_else(|_| panic!("the turn took longer than {:?}", started.elapsed()));
         turn.map(|result| (result.prompt.text(), result.model_output))
             .map_err(|error| error.message().to_owned())
     }
@@ -115,16 +151,26 @@ impl World {
     /// What the guard says about a tool call.
     async fn guarded(&self, tool: &str) -> String {
         self.warm().await;
-        let call =
-            ToolCall { run_id: "r".to_owned(), tool: tool.to_owned(), arguments: serde_json::Map::new() };
+        let call = ToolCall {
+            run_id: "r".to_owned(),
+            tool: tool.to_owned(),
+            arguments: serde_json::Map::new(),
+        };
         let state = State::new();
         let deciding = self.framework.hooks().before_tool_call(call, &state);
-        format!("{:?}", tokio::time::timeout(BUDGET, deciding).await.unwrap().decision)
+        format!(
+            "{:?}",
+            tokio::time::timeout(BUDGET, deciding)
+                .await
+                .unwrap()
+                .decision
+        )
     }
 
     /// The processes that there were.
     fn pids(&self) -> Vec<u32> {
-        let notes = std::fs::read_to_string(self.directory.path().join("notes")).unwrap_or_default();
+        let notes =
+            std::fs::read_to_string(self.directory.path().join("notes")).unwrap_or_default();
         notes.lines().map(|line| line.parse().unwrap()).collect()
     }
 
@@ -132,26 +178,42 @@ impl World {
     async fn end(self) {
         let pids = self.pids();
         assert!(!pids.is_empty(), "it was never started");
-        let Self { framework, directory, .. } = self;
-        tokio::task::spawn_blocking(move || drop(framework)).await.unwrap();
-        eventually("its processes are gone", || !pids.iter().copied().any(is_alive)).await;
+        let Self {
+            framework,
+            directory,
+            ..
+        } = self;
+        tokio::task::spawn_blocking(move || drop(framework))
+            .await
+            .unwrap();
+        eventually("its processes are gone", || {
+            !pids.iter().copied().any(is_alive)
+        })
+        .await;
         drop(directory);
     }
 }
 
 fn entry(hook: &str) -> HookEntry {
-    HookEntry { name: hook.to_owned(), ..HookEntry::default() }
+    HookEntry {
+        name: hook.to_owned(),
+        ..HookEntry::default()
+    }
 }
 
 /// Whether a process runs; one that only waits to be noticed does not.
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
 /// Most of the time is waited for limits.
 async fn a_few_at_a_time(checks: impl Iterator<Item = impl Future<Output = ()>>) {
-    futures_util::stream::iter(checks).buffer_unordered(3).collect::<()>().await;
+    futures_util::stream::iter(checks)
+        .buffer_unordered(3)
+        .collect::<()>()
+        .await;
 }
 
 async fn eventually(what: &str, is_so: impl Fn() -> bool) {
@@ -166,7 +228,10 @@ async fn eventually(what: &str, is_so: impl Fn() -> bool) {
 /// The memory this process has, in kilobytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap_or("0");
     line.trim().trim_end_matches(" kB").trim().parse().unwrap()
 }
 
@@ -188,7 +253,10 @@ async fn a_bad_hook_fails_its_turn_in_time_and_the_next_turn_works() {
         ("a gigabyte", "it sent a line longer than"),
         ("garbage", "of its lines were no messages"),
         ("events", "it sent more events than it was allowed to"),
-        ("answers to nothing", "it answered with the id 4711, which no request has"),
+        (
+            "answers to nothing",
+            "it answered with the id 4711, which no request has",
+        ),
         ("another id", "which no request has"),
         ("a text for an id", "which no request has"),
     ];
@@ -198,9 +266,20 @@ async fn a_bad_hook_fails_its_turn_in_time_and_the_next_turn_works() {
         assert_eq!(world.turn("good").await.unwrap().0, "fine", "{how}");
         let failed = world.turn("bad").await.unwrap_err();
         // Whose failure it is has to be said.
-        assert!(failed.starts_with("plugin probe: ") && failed.contains(expected), "{how}: {failed}");
-        assert!(memory() < before + MOST_GROWTH, "{how}: {before} kB, now {} kB", memory());
-        assert_eq!(world.turn("good").await.unwrap().0, "fine", "{how}: the next turn");
+        assert!(
+            failed.starts_with("plugin probe: ") && failed.contains(expected),
+            "{how}: {failed}"
+        );
+        assert!(
+            memory() < before + MOST_GROWTH,
+            "{how}: {before} kB, now {} kB",
+            memory()
+        );
+        assert_eq!(
+            world.turn("good").await.unwrap().0,
+            "fine",
+            "{how}: the next turn"
+        );
         world.end().await;
     };
     a_few_at_a_time(cases.into_iter().map(check)).await;
@@ -212,13 +291,26 @@ async fn what_a_plugin_says_beside_its_answers_is_bounded() {
     if is_skipped() {
         return;
     }
-    for (how, is_fine) in [("logs", true), ("stderr", true), ("an answer twice", true), ("requests", false)] {
+    for (how, is_fine) in [
+        ("logs", true),
+        ("stderr", true),
+        ("an answer twice", true),
+        ("requests", false),
+    ] {
         let world = World::with(how, "build_prompt");
         let before = memory();
         let turn = world.turn("bad").await;
         assert_eq!(turn.is_ok(), is_fine, "{how}: {turn:?}");
-        assert!(memory() < before + MOST_GROWTH, "{how}: {before} kB, now {} kB", memory());
-        assert_eq!(world.turn("good").await.unwrap().0, "fine", "{how}: the next turn");
+        assert!(
+            memory() < before + MOST_GROWTH,
+            "{how}: {before} kB, now {} kB",
+            memory()
+        );
+        assert_eq!(
+            world.turn("good").await.unwrap().0,
+            "fine",
+            "{how}: the next turn"
+        );
         world.end().await;
     }
 }
@@ -234,7 +326,11 @@ async fn a_plugin_that_reads_nothing_is_ended() {
     let long = format!("bad{}", " ".repeat(4 << 20));
     let failed = world.turn(&long).await.unwrap_err();
     assert!(failed.contains("no answer within 2 s"), "{failed}");
-    assert!(memory() < before + MOST_GROWTH, "{before} kB, now {} kB", memory());
+    assert!(
+        memory() < before + MOST_GROWTH,
+        "{before} kB, now {} kB",
+        memory()
+    );
     assert_eq!(world.turn("good").await.unwrap().0, "fine");
     world.end().await;
 }
@@ -254,9 +350,18 @@ async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
         ("silent", "no answer within 2 s"),
         // It waits for the chain below, which waits for it.
         ("unread", "no answer within 2 s"),
-        (r#"{"event": {"kind": 5}, "answer": {}}"#, "it returned {\"kind\":5}, expected an event"),
-        (r#"{"event": {"kind": "tekst", "data": {}}, "answer": {}}"#, "expected an event of a known `kind`"),
-        (r#"{"event": {"kind": "text", "data": {}}, "answer": {}}"#, "expected an event of a known `kind`"),
+        (
+            r#"{"event": {"kind": 5}, "answer": {}}"#,
+            "it returned {\"kind\":5}, expected an event",
+        ),
+        (
+            r#"{"event": {"kind": "tekst", "data": {}}, "answer": {}}"#,
+            "expected an event of a known `kind`",
+        ),
+        (
+            r#"{"event": {"kind": "text", "data": {}}, "answer": {}}"#,
+            "expected an event of a known `kind`",
+        ),
         (
             r#"{"event": {"kind": "text", "data": {"delta": "x"}}, "answer": {"state": 5}}"#,
             "expected a `state` of",
@@ -266,10 +371,21 @@ async fn a_bad_stream_fails_its_turn_in_time_and_the_next_turn_works() {
         let world = World::with(how, "run_model_stream");
         let before = memory();
         let failed = world.turn("bad").await.unwrap_err();
-        assert!(failed.starts_with("plugin probe: ") && failed.contains(expected), "{how}: {failed}");
-        assert!(memory() < before + MOST_GROWTH, "{how}: {before} kB, now {} kB", memory());
+        assert!(
+            failed.starts_with("plugin probe: ") && failed.contains(expected),
+            "{how}: {failed}"
+        );
+        assert!(
+            memory() < before + MOST_GROWTH,
+            "{how}: {before} kB, now {} kB",
+            memory()
+        );
         if !how.starts_with('{') {
-            assert_eq!(world.turn("good").await.unwrap().1, "below bottom: good", "{how}: the next turn");
+            assert_eq!(
+                world.turn("good").await.unwrap().1,
+                "below bottom: good",
+                "{how}: the next turn"
+            );
         }
         world.end().await;
     };
@@ -295,31 +411,79 @@ async fn what_a_plugin_asks_for_in_a_wrong_way_is_refused_with_the_reason() {
     }
     let check = async |(method, params, expected): (&str, &str, &str)| {
         for hook in ["run_model", "run_model_stream"] {
-            let how = format!(r#"ask {{"method": "{method}", "params": {{"call": ID, {params}}}}}"#);
+            let how =
+                format!(r#"ask {{"method": "{method}", "params": {{"call": ID, {params}}}}}"#);
             let world = World::with(&how, hook);
             let output = world.turn("bad").await.unwrap().1;
-            assert!(output.starts_with("invalid_input: ") && output.contains(expected), "{how}: {output}");
+            assert!(
+                output.starts_with("invalid_input: ") && output.contains(expected),
+                "{how}: {output}"
+            );
             world.end().await;
         }
     };
     let cases = [
-        ("tape/query", r#""kinds": "event""#, "`kinds`: there has to be a list, not the text \"event\""),
-        ("tape/query", r#""kinds": [5]"#, "`kinds`: there has to be text, not the number `5`"),
-        ("tape/query", r#""limit": -1"#, "`limit`: there has to be a whole number, not the number `-1`"),
-        ("tape/query", r#""session_id": 5"#, "`session_id`: there has to be text, not the number `5`"),
-        ("tape/append", r#""name": 5"#, "`name`: there has to be text, not the number `5`"),
+        (
+            "tape/query",
+            r#""kinds": "event""#,
+            "`kinds`: there has to be a list, not the text \"event\"",
+        ),
+        (
+            "tape/query",
+            r#""kinds": [5]"#,
+            "`kinds`: there has to be text, not the number `5`",
+        ),
+        (
+            "tape/query",
+            r#""limit": -1"#,
+            "`limit`: there has to be a whole number, not the number `-1`",
+        ),
+        (
+            "tape/query",
+            r#""session_id": 5"#,
+            "`session_id`: there has to be text, not the number `5`",
+        ),
+        (
+            "tape/append",
+            r#""name": 5"#,
+            "`name`: there has to be text, not the number `5`",
+        ),
         ("tape/append", r#""data": 5"#, "`name` is missing"),
-        ("next/call", r#""args": ["x"]"#, "`args` has to be an object"),
+        (
+            "next/call",
+            r#""args": ["x"]"#,
+            "`args` has to be an object",
+        ),
         (
             "next/call",
             r#""args": {"promt": "x"}"#,
             "has no argument `promt` that can be replaced; there are: prompt, ",
         ),
-        ("next/call", r#""args": {"state": {}}"#, "has no argument `state` that can be replaced"),
-        ("next/call", r#""args": {"prompt": 5}"#, "`args`: 5, expected a string or a list of parts"),
-        ("next/call", r#""credits": -1"#, "`credits` has to be a whole number, 0 or more"),
-        ("next/call", r#""credits": "many""#, "`credits` has to be a whole number, 0 or more"),
-        ("next/call", r#""credits": 1.5"#, "`credits` has to be a whole number, 0 or more"),
+        (
+            "next/call",
+            r#""args": {"state": {}}"#,
+            "has no argument `state` that can be replaced",
+        ),
+        (
+            "next/call",
+            r#""args": {"prompt": 5}"#,
+            "`args`: 5, expected a string or a list of parts",
+        ),
+        (
+            "next/call",
+            r#""credits": -1"#,
+            "`credits` has to be a whole number, 0 or more",
+        ),
+        (
+            "next/call",
+            r#""credits": "many""#,
+            "`credits` has to be a whole number, 0 or more",
+        ),
+        (
+            "next/call",
+            r#""credits": 1.5"#,
+            "`credits` has to be a whole number, 0 or more",
+        ),
     ];
     a_few_at_a_time(cases.into_iter().map(check)).await;
 }
@@ -334,16 +498,38 @@ async fn what_waits_for_a_reader_is_bounded() {
     world.warm().await;
     let before = memory();
     let (state, prompt) = (State::new(), Prompt::from("bad"));
-    let args = args::RunModel { prompt: &prompt, session_id: "s", state: &state };
-    let mut stream = world.framework.hooks().run_model_stage(args).await.unwrap().unwrap();
-    eventually("it is ended", || !world.pids().iter().copied().any(is_alive)).await;
-    assert!(memory() < before + MOST_GROWTH, "{before} kB, now {} kB", memory());
+    let args = args::RunModel {
+        prompt: &prompt,
+        session_id: "s",
+        state: &state,
+    };
+    let mut stream = world
+        .framework
+        .hooks()
+        .run_model_stage(args)
+        .await
+        .unwrap()
+        .unwrap();
+    eventually("it is ended", || {
+        !world.pids().iter().copied().any(is_alive)
+    })
+    .await;
+    assert!(
+        memory() < before + MOST_GROWTH,
+        "{before} kB, now {} kB",
+        memory()
+    );
     let mut last = None;
     while let Some(event) = stream.next().await {
         last = event.err();
     }
     let failed = last.unwrap();
-    assert!(failed.message().contains("bytes of its events were not read yet"), "{failed}");
+    assert!(
+        failed
+            .message()
+            .contains("bytes of its events were not read yet"),
+        "{failed}"
+    );
     drop(stream);
     world.end().await;
 }
@@ -370,18 +556,38 @@ async fn a_guard_that_hangs_crashes_or_does_not_start_denies_unless_it_only_obse
         return;
     }
     let check = async |(how, observe_only): (&str, bool)| {
-        let hook = HookEntry { observe_only, ..entry("before_tool_call") };
+        let hook = HookEntry {
+            observe_only,
+            ..entry("before_tool_call")
+        };
         let world = World::new(how, &[hook], None);
         let decided = world.guarded("bad").await;
-        assert_eq!(decided.starts_with("Deny("), !observe_only, "{how}, {observe_only}: {decided}");
+        assert_eq!(
+            decided.starts_with("Deny("),
+            !observe_only,
+            "{how}, {observe_only}: {decided}"
+        );
         if how == "start" && !observe_only {
             // Starting has no more time than the hook has that it is started for.
-            assert!(decided.contains("plugin probe: it did not start within 2 s"), "{decided}");
+            assert!(
+                decided.contains("plugin probe: it did not start within 2 s"),
+                "{decided}"
+            );
         }
         world.end().await;
     };
-    let hows = ["hang", "exit in a reply", "start", r#"{"answer": {"value": {"allow": true}}}"#];
-    a_few_at_a_time(hows.into_iter().flat_map(|how| [(how, false), (how, true)]).map(check)).await;
+    let hows = [
+        "hang",
+        "exit in a reply",
+        "start",
+        r#"{"answer": {"value": {"allow": true}}}"#,
+    ];
+    a_few_at_a_time(
+        hows.into_iter()
+            .flat_map(|how| [(how, false), (how, true)])
+            .map(check),
+    )
+    .await;
 }
 
 // Design §3: only what says that there is no opinion is none.
@@ -393,8 +599,15 @@ async fn a_guard_whose_answer_nobody_understands_denies() {
     let check = async |(answer, is_allowed): (&str, bool)| {
         let world = World::with(&format!("raw {answer}"), "before_tool_call");
         let decided = world.guarded("t").await;
-        assert_eq!(decided.starts_with("Proceed("), is_allowed, "{answer}: {decided}");
-        assert!(is_allowed || decided.contains("plugin probe: it"), "{answer}: {decided}");
+        assert_eq!(
+            decided.starts_with("Proceed("),
+            is_allowed,
+            "{answer}: {decided}"
+        );
+        assert!(
+            is_allowed || decided.contains("plugin probe: it"),
+            "{answer}: {decided}"
+        );
         world.end().await;
     };
     let cases = [
@@ -404,14 +617,26 @@ async fn a_guard_whose_answer_nobody_understands_denies() {
         (r#"{"id": ID, "result": {"value": {"proceed": {}}}}"#, true),
         (r#"{"id": ID, "result": {"deny": "no!"}}"#, false),
         (r#"{"id": ID, "result": {"vaule": {"deny": "no!"}}}"#, false),
-        (r#"{"id": ID, "result": {"value": {"proceed": {}}, "deny": true}}"#, false),
+        (
+            r#"{"id": ID, "result": {"value": {"proceed": {}}, "deny": true}}"#,
+            false,
+        ),
         (r#"{"id": ID, "result": {"stream": true}}"#, false),
         (r#"{"id": ID}"#, false),
         (r#"{"id": ID, "error": null}"#, false),
-        (r#"{"id": ID, "result": {"value": {"deny": "no!"}}, "result": {}}"#, false),
+        (
+            r#"{"id": ID, "result": {"value": {"deny": "no!"}}, "result": {}}"#,
+            false,
+        ),
         (r#"{"id": ID, "result": {"value": null}}"#, false),
-        (r#"{"id": ID, "result": {"value": {"proceed": null}}}"#, false),
-        (r#"{"id": ID, "result": {"value": {"proceed": {}, "deny": "no!"}}}"#, false),
+        (
+            r#"{"id": ID, "result": {"value": {"proceed": null}}}"#,
+            false,
+        ),
+        (
+            r#"{"id": ID, "result": {"value": {"proceed": {}, "deny": "no!"}}}"#,
+            false,
+        ),
         (r#"{"id": ID, "result": {"value": {}}}"#, false),
     ];
     a_few_at_a_time(cases.into_iter().map(check)).await;
@@ -423,7 +648,11 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
     if is_skipped() {
         return;
     }
-    let deep = format!(r#"{{"id": ID, "result": {{"value": {}{}}}}}"#, "[".repeat(500), "]".repeat(500));
+    let deep = format!(
+        r#"{{"id": ID, "result": {{"value": {}{}}}}}"#,
+        "[".repeat(500),
+        "]".repeat(500)
+    );
     let check = async |(answer, expected): (&str, &str)| {
         let world = World::with(&format!("raw {answer}"), "build_prompt");
         let outcome = format!("{:?}", world.turn("x").await);
@@ -435,18 +664,33 @@ async fn an_answer_that_cannot_be_read_fails_its_call_at_once() {
         (r#"{"id": ID, "result": {"value": NaN}}"#, unreadable),
         (r#"{"result": {"value": 1e999}, "id" : ID}"#, unreadable),
         (r#"{"id": ID, "result": {"value": "\ud800"}}"#, unreadable),
-        ("{\"id\": ID, \"result\": {\"value\": \"\u{e9}\"}}", unreadable),
+        (
+            "{\"id\": ID, \"result\": {\"value\": \"\u{e9}\"}}",
+            unreadable,
+        ),
         (&deep, unreadable),
         (r#"{"id": ID, "id": ID, "result": {}}"#, unreadable),
-        (r#"[{"id": ID, "result": {"value": "x"}}, {"id": ID, "result": null}]"#, unreadable),
+        (
+            r#"[{"id": ID, "result": {"value": "x"}}, {"id": ID, "result": null}]"#,
+            unreadable,
+        ),
         // Whose answer it is is clear where only one is waited for.
         (r#"{"result": {"value": NaN}}"#, unreadable),
-        (r#"{"result": {"value": "x"}}"#, "its answer cannot be read: it has no `id`"),
+        (
+            r#"{"result": {"value": "x"}}"#,
+            "its answer cannot be read: it has no `id`",
+        ),
         // What can be read is.
         (r#"[{"id": ID, "result": {"value": "x"}}]"#, "Ok((\"x\","),
-        ("\u{ef}\u{bb}\u{bf}{\"id\": ID, \"result\": {\"value\": \"x\"}}", "Ok((\"x\","),
+        (
+            "\u{ef}\u{bb}\u{bf}{\"id\": ID, \"result\": {\"value\": \"x\"}}",
+            "Ok((\"x\",",
+        ),
         // What was not meant to be an answer ends no call.
-        ("debug {1}\n{\"a\": NaN}\n{\"id\": ID, \"result\": {\"value\": \"x\"}}", "Ok((\"x\","),
+        (
+            "debug {1}\n{\"a\": NaN}\n{\"id\": ID, \"result\": {\"value\": \"x\"}}",
+            "Ok((\"x\",",
+        ),
         (r#"{"id": ID, "error": "just text"}"#, "Err(\"just text\")"),
         (r#"{"id": ID, "error": {}}"#, "Err(\"it failed\")"),
     ];
@@ -463,10 +707,16 @@ async fn what_a_plugin_started_ends_with_it() {
     let world = World::new("children", &[entry("build_prompt")], launcher);
     let failed = world.turn("bad").await.unwrap_err();
     // The children hold the line open, but no longer than the call may wait.
-    assert!(failed.contains("no answer within 2 s") || failed.contains("it ended"), "{failed}");
+    assert!(
+        failed.contains("no answer within 2 s") || failed.contains("it ended"),
+        "{failed}"
+    );
     let left = world.pids();
     assert_eq!(left.len(), 3);
-    eventually("what it left behind is gone", || !left.iter().copied().any(is_alive)).await;
+    eventually("what it left behind is gone", || {
+        !left.iter().copied().any(is_alive)
+    })
+    .await;
     assert_eq!(world.turn("good").await.unwrap().0, "fine");
     world.end().await;
 }
@@ -484,7 +734,10 @@ async fn a_plugin_ends_with_its_supervisor_and_its_call_fails_at_once() {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", world.pids()[0])).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
         let supervisor = fields.split(' ').nth(1).unwrap();
-        let status = std::process::Command::new("kill").args(["-9", supervisor]).status().unwrap();
+        let status = std::process::Command::new("kill")
+            .args(["-9", supervisor])
+            .status()
+            .unwrap();
         assert!(status.success());
     };
     let (failed, ()) = tokio::join!(world.turn("bad"), kill);
@@ -527,7 +780,10 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
     for (answer, expected) in [
         (r#"["fine"]"#, "expected an object with `value`"),
         (r#"{"value": "p", "state": "x"}"#, "expected a `state` of"),
-        (r#"{"value": "p", "state": {"set": []}}"#, "expected a `state` of"),
+        (
+            r#"{"value": "p", "state": {"set": []}}"#,
+            "expected a `state` of",
+        ),
     ] {
         let world = World::with(&format!(r#"{{"answer": {answer}}}"#), "build_prompt");
         let failed = world.turn("x").await.unwrap_err();
@@ -537,7 +793,10 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
     for answer in [r#"{"content": "nope"}"#, "{}", "5", r#"{"content": [5]}"#] {
         let world = World::with(&format!(r#"{{"answer": {answer}}}"#), "build_prompt");
         let failed = world.call_tool().await.unwrap_err();
-        assert!(failed.starts_with("plugin probe: it returned ") && failed.contains("`content`"), "{failed}");
+        assert!(
+            failed.starts_with("plugin probe: it returned ") && failed.contains("`content`"),
+            "{failed}"
+        );
         world.end().await;
     }
 }
@@ -550,13 +809,32 @@ async fn outcome(world: &World, hook: &str) -> String {
     let hooks = framework.hooks();
     let text = |error: Error| error.message().to_owned();
     match hook {
-        "system_prompt" => format!("{:?}", framework.system_prompt(&prompt, &state).map_err(text)),
+        "system_prompt" => format!(
+            "{:?}",
+            framework.system_prompt(&prompt, &state).map_err(text)
+        ),
         "build_tape_context" => {
-            format!("{:?}", hooks.call_first_sync::<point::BuildTapeContext>(()).map(drop).map_err(text))
+            format!(
+                "{:?}",
+                hooks
+                    .call_first_sync::<point::BuildTapeContext>(())
+                    .map(drop)
+                    .map_err(text)
+            )
         }
         "provide_model_options" => {
-            let args = args::ProvideModelOptions { session_id: "s", workspace: Path::new("/") };
-            format!("{:?}", hooks.call_many::<point::ProvideModelOptions>(args).await.map(drop).map_err(text))
+            let args = args::ProvideModelOptions {
+                session_id: "s",
+                workspace: Path::new("/"),
+            };
+            format!(
+                "{:?}",
+                hooks
+                    .call_many::<point::ProvideModelOptions>(args)
+                    .await
+                    .map(drop)
+                    .map_err(text)
+            )
         }
         "request_approval" => {
             let request = ApprovalRequest {
@@ -568,8 +846,18 @@ async fn outcome(world: &World, hook: &str) -> String {
                 expires: BUDGET,
                 reason: String::new(),
             };
-            let args = args::RequestApproval { request: &request, state: &state };
-            format!("{:?}", hooks.call_first::<point::RequestApproval>(args).await.map(drop).map_err(text))
+            let args = args::RequestApproval {
+                request: &request,
+                state: &state,
+            };
+            format!(
+                "{:?}",
+                hooks
+                    .call_first::<point::RequestApproval>(args)
+                    .await
+                    .map(drop)
+                    .map_err(text)
+            )
         }
         "before_llm_call" => {
             let request = LlmRequest {
@@ -584,7 +872,12 @@ async fn outcome(world: &World, hook: &str) -> String {
         }
         "before_tool_call" => world.guarded("t").await,
         "admit_message" => {
-            format!("{:?}", framework.admit_message("s", &message, &TurnSnapshot::default()).await)
+            format!(
+                "{:?}",
+                framework
+                    .admit_message("s", &message, &TurnSnapshot::default())
+                    .await
+            )
         }
         _ => format!("{:?}", world.turn("x").await),
     }

@@ -14,5 +14,9 @@ fn the_tests_of_the_python_package_pass() {
         .current_dir(world::sdk())
         .output()
         .unwrap();
-    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
 }

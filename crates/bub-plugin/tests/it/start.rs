@@ -11,8 +11,16 @@ use super::world;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
     let hook = Duration::from_secs(2);
-    let limits = Limits { start: Duration::from_secs(20), hook, synchronous: hook, ..Limits::default() };
-    let setup = Setup { limits, ..world::setup(&["sleep", "60"]) };
+    let limits = Limits {
+        start: Duration::from_secs(20),
+        hook,
+        synchronous: hook,
+        ..Limits::default()
+    };
+    let setup = Setup {
+        limits,
+        ..world::setup(&["sleep", "60"])
+    };
     let names = [
         "resolve_session",
         "load_state",
@@ -21,8 +29,17 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
         "render_outbound",
         "dispatch_outbound",
     ];
-    let hooks = names.map(|name| HookEntry { name: name.to_owned(), ..HookEntry::default() }).to_vec();
-    let descriptor = Descriptor { protocol: PROTOCOL, hooks, ..Descriptor::default() };
+    let hooks = names
+        .map(|name| HookEntry {
+            name: name.to_owned(),
+            ..HookEntry::default()
+        })
+        .to_vec();
+    let descriptor = Descriptor {
+        protocol: PROTOCOL,
+        hooks,
+        ..Descriptor::default()
+    };
     let make = move |context: &PluginContext<'_>| {
         let host = Host {
             framework: context.framework.clone(),
@@ -30,14 +47,28 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
             settings: world::settings(),
             launcher: None,
         };
-        Ok::<_, Error>(ExternalPlugin::new(External::new(setup, descriptor, host), context))
+        Ok::<_, Error>(ExternalPlugin::new(
+            External::new(setup, descriptor, host),
+            context,
+        ))
     };
-    let framework: Framework =
-        Framework::builder().plugin("bottom", world::Bottom).plugin_with("hanging", make).build();
+    let framework: Framework = Framework::builder()
+        .plugin("bottom", world::Bottom)
+        .plugin_with("hanging", make)
+        .build();
     let begun = Instant::now();
-    let message = Envelope::text("hi").with("channel", "lab").with("chat_id", "1");
-    let turn = framework.process_inbound(message, TurnOptions::default()).await.unwrap();
+    let message = Envelope::text("hi")
+        .with("channel", "lab")
+        .with("chat_id", "1");
+    let turn = framework
+        .process_inbound(message, TurnOptions::default())
+        .await
+        .unwrap();
     assert_eq!(turn.prompt.text(), "bottom: hi");
     // Six hooks, each of which would have waited on its own.
-    assert!(begun.elapsed() >= hook && begun.elapsed() < hook * 4, "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= hook && begun.elapsed() < hook * 4,
+        "{:?}",
+        begun.elapsed()
+    );
 }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use bub_kernel::{
-    Envelope, Error, Framework, ModelStream, Plugin, PluginContext, Prompt, Result, Role, StreamEvent, hooks,
+    Envelope, Error, Framework, ModelStream, Plugin, PluginContext, Prompt, Result, Role,
+    StreamEvent, hooks,
 };
 use bub_plugin::{External, ExternalPlugin, Host, Limits, Setup};
 use bub_settings::{Environment, Loader, Settings};
@@ -26,22 +27,32 @@ impl Bottom {
             // A piece ends within a character, unless somebody takes care.
             let text = "ä".repeat(1_500_000);
             let whole = serde_json::json!({"ok": true, "text": text});
-            return ModelStream::of([StreamEvent::Text(format!("x{text}")), StreamEvent::Final(whole)]);
+            return ModelStream::of([
+                StreamEvent::Text(format!("x{text}")),
+                StreamEvent::Final(whole),
+            ]);
         }
-        ModelStream::of([StreamEvent::Text("below ".to_owned()), StreamEvent::Text(prompt.text())])
+        ModelStream::of([
+            StreamEvent::Text("below ".to_owned()),
+            StreamEvent::Text(prompt.text()),
+        ])
     }
 }
 
 pub(crate) fn settings() -> Arc<Settings> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let environment = Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
+    let environment =
+        Environment::from_pairs([("BUB_HOME", OsString::from("/nowhere")), ("PATH", path)]);
     Arc::new(Loader::new(environment).load().unwrap())
 }
 
 pub(crate) fn setup(command: &[impl AsRef<OsStr>]) -> Setup {
     Setup {
         name: "probe".to_owned(),
-        command: command.iter().map(|part| part.as_ref().to_owned()).collect(),
+        command: command
+            .iter()
+            .map(|part| part.as_ref().to_owned())
+            .collect(),
         directory: std::env::temp_dir(),
         granted: Vec::new(),
         config: serde_json::Value::Null,
@@ -59,14 +70,21 @@ pub(crate) fn program(name: &str) -> String {
     path.pop();
     path.push("examples");
     path.push(name);
-    assert!(path.exists(), "{} is built by `cargo test -p bub-plugin`", path.display());
+    assert!(
+        path.exists(),
+        "{} is built by `cargo test -p bub-plugin`",
+        path.display()
+    );
     path.to_str().unwrap().to_owned()
 }
 
 /// Whether there is a Python to test with; says so when there is none.
 #[allow(clippy::print_stdout, reason = "a test that was skipped has to say so")]
 pub(crate) fn has_python() -> bool {
-    let is_there = std::process::Command::new("python3").arg("--version").output().is_ok();
+    let is_there = std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_ok();
     if !is_there {
         println!("skipped: there is no python3 here");
     }
@@ -75,14 +93,25 @@ pub(crate) fn has_python() -> bool {
 
 /// The Python package, in the repository.
 pub(crate) fn sdk() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sdk/python").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../sdk/python")
+        .canonicalize()
+        .unwrap()
 }
 
 /// The command that runs a program of `tests/programs` with the Python package.
 pub(crate) fn python_program(name: &str) -> Vec<OsString> {
     let path = format!("PYTHONPATH={}", sdk().display());
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name);
-    vec!["env".into(), path.into(), "python3".into(), "-B".into(), program.into()]
+    let program = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/programs")
+        .join(name);
+    vec![
+        "env".into(),
+        path.into(),
+        "python3".into(),
+        "-B".into(),
+        program.into(),
+    ]
 }
 
 /// A framework whose latest plugin is a program.
@@ -98,12 +127,18 @@ pub(crate) fn external(setup: Setup) -> Framework {
         let plugin = External::new(setup, descriptor, host);
         Ok::<_, Error>(ExternalPlugin::new(plugin, context))
     };
-    Framework::builder().plugin("bottom", Bottom).plugin_with("probe", make).build()
+    Framework::builder()
+        .plugin("bottom", Bottom)
+        .plugin_with("probe", make)
+        .build()
 }
 
 /// A framework whose latest plugin is linked in.
 pub(crate) fn linked<P: Plugin>(
     make: impl FnOnce(&PluginContext<'_>) -> Result<P> + Send + 'static,
 ) -> Framework {
-    Framework::builder().plugin("bottom", Bottom).plugin_with("probe", make).build()
+    Framework::builder()
+        .plugin("bottom", Bottom)
+        .plugin_with("probe", make)
+        .build()
 }

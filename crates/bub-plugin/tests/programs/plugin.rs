@@ -1,10 +1,16 @@
 //! What the probe does: something visible in every hook, switched by the content of the message.
-#![allow(missing_docs, dead_code, clippy::panic, clippy::unnecessary_wraps, reason = "a test program")]
+#![allow(
+    missing_docs,
+    dead_code,
+    clippy::panic,
+    clippy::unnecessary_wraps,
+    reason = "a test program"
+)]
 
 use bub_kernel::{
-    Admission, Decision, Envelope, Error, LlmDecision, LlmRequest, ModelOption, ModelOptions, ModelStream,
-    PluginContext, Prompt, Result, State, StreamEvent, ToolCall, ToolDecision, ToolOutcome, TurnSnapshot,
-    hooks,
+    Admission, Decision, Envelope, Error, LlmDecision, LlmRequest, ModelOption, ModelOptions,
+    ModelStream, PluginContext, Prompt, Result, State, StreamEvent, ToolCall, ToolDecision,
+    ToolOutcome, TurnSnapshot, hooks,
     hooks::{Next, point},
     tool,
 };
@@ -21,7 +27,11 @@ async fn add(
     #[default(1)]
     b: i64,
 ) -> Result<String> {
-    if a == 13 { Err(Error::invalid_input("thirteen is not added")) } else { Ok((a + b).to_string()) }
+    if a == 13 {
+        Err(Error::invalid_input("thirteen is not added"))
+    } else {
+        Ok((a + b).to_string())
+    }
 }
 
 impl Probe {
@@ -34,7 +44,10 @@ impl Probe {
 #[hooks(crate = bub_kernel)]
 impl Probe {
     async fn resolve_session(&self, message: &Envelope) -> Option<String> {
-        message.content().strip_prefix("session ").map(str::to_owned)
+        message
+            .content()
+            .strip_prefix("session ")
+            .map(str::to_owned)
     }
 
     async fn load_state(&self, session_id: &str) -> Value {
@@ -58,7 +71,10 @@ impl Probe {
             }
             "build other" => {
                 let other = Envelope::text("other");
-                let args = bub_kernel::hooks::args::BuildPrompt { message: &other, ..next.args() };
+                let args = bub_kernel::hooks::args::BuildPrompt {
+                    message: &other,
+                    ..next.args()
+                };
                 Ok(next.with(args).call().await?)
             }
             "build panic" => panic!("the probe panics"),
@@ -74,9 +90,9 @@ impl Probe {
     ) -> Result<Option<ModelStream>> {
         state.set("asked", true);
         match prompt.text().as_str() {
-            "built: many" => {
-                Ok(Some(ModelStream::of((0..1000).map(|number| StreamEvent::Text(format!("{number},"))))))
-            }
+            "built: many" => Ok(Some(ModelStream::of(
+                (0..1000).map(|number| StreamEvent::Text(format!("{number},"))),
+            ))),
             "built: upper" => {
                 let below = next.call().await?;
                 Ok(below.map(|stream| {
@@ -88,7 +104,10 @@ impl Probe {
             }
             "built: broken" => Ok(Some(ModelStream::new(futures_util::stream::iter([
                 Ok(StreamEvent::Text("half".to_owned())),
-                Err(Error::new(bub_kernel::ErrorKind::Provider, "the probe broke")),
+                Err(Error::new(
+                    bub_kernel::ErrorKind::Provider,
+                    "the probe broke",
+                )),
             ])))),
             "built: empty" => Ok(Some(ModelStream::of([]))),
             _ => Ok(None),
@@ -109,9 +128,10 @@ impl Probe {
     async fn before_llm_call(&self, request: &LlmRequest) -> Option<LlmDecision> {
         match request.model.as_str() {
             "finish" => Some(LlmDecision::Finish("finished".to_owned())),
-            "change" => {
-                Some(LlmDecision::Proceed(LlmRequest { model: "changed".to_owned(), ..request.clone() }))
-            }
+            "change" => Some(LlmDecision::Proceed(LlmRequest {
+                model: "changed".to_owned(),
+                ..request.clone()
+            })),
             _ => None,
         }
     }
@@ -120,9 +140,9 @@ impl Probe {
         match call.tool.as_str() {
             "deny" => Ok(Some(ToolDecision::Deny(Some("no".to_owned())))),
             "replace" => Ok(Some(ToolDecision::Replace(json!({"instead": 1})))),
-            "change" => {
-                Ok(Some(ToolDecision::Proceed(Some([("b".to_owned(), json!(2))].into_iter().collect()))))
-            }
+            "change" => Ok(Some(ToolDecision::Proceed(Some(
+                [("b".to_owned(), json!(2))].into_iter().collect(),
+            )))),
             "allow" => Ok(Some(ToolDecision::Proceed(None))),
             "fail" => Err(Error::invalid_input("the guard fails")),
             _ => Ok(None),
@@ -142,7 +162,13 @@ impl Probe {
     }
 
     async fn provide_model_options(&self) -> ModelOptions {
-        let choice = ModelOption { id: "probe:one".to_owned(), label: Some("One".to_owned()) };
-        ModelOptions { choices: vec![choice], current: None }
+        let choice = ModelOption {
+            id: "probe:one".to_owned(),
+            label: Some("One".to_owned()),
+        };
+        ModelOptions {
+            choices: vec![choice],
+            current: None,
+        }
     }
 }

@@ -44,7 +44,11 @@ impl Place {
     }
 
     pub(super) fn len(&self) -> usize {
-        if let Shape::Map { entries, .. } = &self.shape { entries.len() } else { 0 }
+        if let Shape::Map { entries, .. } = &self.shape {
+            entries.len()
+        } else {
+            0
+        }
     }
 
     pub(super) fn is_flow(&self) -> bool {
@@ -56,14 +60,26 @@ impl Place {
 pub(super) fn places(text: &str) -> Option<Place> {
     let mut options = Options::default();
     options.emit_comments = false;
-    let skipped = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
+    let skipped = if text.starts_with('\u{feff}') {
+        '\u{feff}'.len_utf8()
+    } else {
+        0
+    };
     let body = text.get(skipped..)?;
-    let mut walker = Walker { events: Parser::new_from_str_with_options(body, options), text, skipped };
+    let mut walker = Walker {
+        events: Parser::new_from_str_with_options(body, options),
+        text,
+        skipped,
+    };
     loop {
         match walker.next()? {
             (Event::StreamStart | Event::DocumentStart(..), _) => {}
             (Event::StreamEnd | Event::DocumentEnd, _) => {
-                return Some(Place { shape: Shape::Nothing, start: text.len(), end: text.len() });
+                return Some(Place {
+                    shape: Shape::Nothing,
+                    start: text.len(),
+                    end: text.len(),
+                });
             }
             item => return walker.place(item),
         }
@@ -95,17 +111,37 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
         match event {
             Event::Scalar(text, style, ..) => {
                 let is_null = style == ScalarStyle::Plain && yaml::resolve(&text) == Atom::Null;
-                Some(Place { shape: if is_null { Shape::Nothing } else { Shape::Single }, start, end })
+                Some(Place {
+                    shape: if is_null {
+                        Shape::Nothing
+                    } else {
+                        Shape::Single
+                    },
+                    start,
+                    end,
+                })
             }
-            Event::Alias(_) => Some(Place { shape: Shape::Single, start, end }),
+            Event::Alias(_) => Some(Place {
+                shape: Shape::Single,
+                start,
+                end,
+            }),
             Event::SequenceStart(style, ..) => {
                 let mut last = end;
                 loop {
                     match self.next()? {
                         (Event::SequenceEnd, span) => {
                             let close = self.range(&span)?.1;
-                            let end = if style == StructureStyle::Flow { close } else { last };
-                            return Some(Place { shape: Shape::List, start, end });
+                            let end = if style == StructureStyle::Flow {
+                                close
+                            } else {
+                                last
+                            };
+                            return Some(Place {
+                                shape: Shape::List,
+                                start,
+                                end,
+                            });
                         }
                         item => last = last.max(self.place(item)?.end),
                     }
@@ -121,9 +157,19 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
         loop {
             let (key, span) = match self.next()? {
                 (Event::MappingEnd, span) => {
-                    let last = entries.last().map_or(start, |entry| entry.value.end.max(entry.colon));
+                    let last = entries
+                        .last()
+                        .map_or(start, |entry| entry.value.end.max(entry.colon));
                     let end = if is_flow { self.range(&span)?.1 } else { last };
-                    return Some(Place { shape: Shape::Map { is_flow, column, entries }, start, end });
+                    return Some(Place {
+                        shape: Shape::Map {
+                            is_flow,
+                            column,
+                            entries,
+                        },
+                        start,
+                        end,
+                    });
                 }
                 (Event::Scalar(key, ..), span) => (key.into_owned(), span),
                 _ => return None,
@@ -133,7 +179,9 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
                 column = span.start.col();
             }
             let gap = self.text.get(key_end..)?.find(':')?;
-            self.text.get(key_end..key_end + gap).filter(|gap| gap.trim().is_empty())?;
+            self.text
+                .get(key_end..key_end + gap)
+                .filter(|gap| gap.trim().is_empty())?;
             let colon = key_end + gap + 1;
             let value = self.next()?;
             let mut value = self.place(value)?;
@@ -141,7 +189,12 @@ impl<'i, P: Iterator<Item = Result<(Event<'i>, Span), ScanError>>> Walker<'_, P>
             if matches!(value.shape, Shape::Nothing) && value.start >= value.end {
                 (value.start, value.end) = (colon, colon);
             }
-            entries.push(Entry { key, start, colon, value });
+            entries.push(Entry {
+                key,
+                start,
+                colon,
+                value,
+            });
         }
     }
 }

@@ -67,8 +67,9 @@ pub(super) fn text(text: &str, in_flow: bool) -> String {
 
 /// Words, names and addresses; whatever begins like a number, a date or a mark is quoted.
 fn is_plain(text: &str, in_flow: bool) -> bool {
-    let allowed =
-        |c: char| c.is_ascii_alphanumeric() || "_-./@+".contains(c) || (!in_flow && ":, ".contains(c));
+    let allowed = |c: char| {
+        c.is_ascii_alphanumeric() || "_-./@+".contains(c) || (!in_flow && ":, ".contains(c))
+    };
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/' || c == '_')
         && text.chars().all(allowed)
         && !text.ends_with([':', ' '])
@@ -80,5 +81,8 @@ fn is_plain(text: &str, in_flow: bool) -> bool {
 /// What YAML allows as it is.
 fn is_printable(character: char) -> bool {
     !character.is_control()
-        && !matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
+        && !matches!(
+            character,
+            '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}'
+        )
 }

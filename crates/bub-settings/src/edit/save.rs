@@ -15,20 +15,33 @@ impl ConfigFile {
     /// Writes the text in place of the file that was read, through links, with the owner and the mode it had. With
     /// `is_secret` nobody but the owner may read it; a new file is always like that.
     pub fn save(&mut self, is_secret: bool) -> Result<(), EditError> {
-        let unwritable = |source| EditError::Unwritable { file: self.path.clone(), source };
+        let unwritable = |source| EditError::Unwritable {
+            file: self.path.clone(),
+            source,
+        };
         if self.text.len() as u64 > files::LARGEST {
-            return Err(EditError::TooLarge { file: self.path.clone() });
+            return Err(EditError::TooLarge {
+                file: self.path.clone(),
+            });
         }
         let target = real(&self.path).map_err(unwritable)?;
         let directory = target.parent().unwrap_or(Path::new("/"));
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unwritable)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .map_err(unwritable)?;
         let lock = File::open(directory).map_err(unwritable)?;
         lock.lock().map_err(unwritable)?;
         if files::read(&target)? != self.before {
-            return Err(EditError::Changed { file: self.path.clone() });
+            return Err(EditError::Changed {
+                file: self.path.clone(),
+            });
         }
         remove_leftovers(&target, directory);
-        write(&target, &self.text, is_secret).and_then(|()| lock.sync_all()).map_err(unwritable)?;
+        write(&target, &self.text, is_secret)
+            .and_then(|()| lock.sync_all())
+            .map_err(unwritable)?;
         self.before = Some(self.text.clone());
         Ok(())
     }
@@ -48,12 +61,16 @@ fn real(path: &Path) -> io::Result<PathBuf> {
 
 /// Removes what a process that was killed left half written. Nobody else writes while the directory is locked.
 fn remove_leftovers(target: &Path, directory: &Path) {
-    let prefix = format!(".{}.", target.file_name().unwrap_or_default().to_string_lossy());
+    let prefix = format!(
+        ".{}.",
+        target.file_name().unwrap_or_default().to_string_lossy()
+    );
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix(&prefix));
-        if number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
-        {
+        if number.is_some_and(|number| {
+            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+        }) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -76,7 +93,11 @@ fn write_beside(temporary: &Path, target: &Path, text: &str, is_secret: bool) ->
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(PRIVATE).open(temporary)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(PRIVATE)
+        .open(temporary)?;
     file.write_all(text.as_bytes())?;
     if let Ok(old) = fs::metadata(target) {
         let new = file.metadata()?;
@@ -84,7 +105,11 @@ fn write_beside(temporary: &Path, target: &Path, text: &str, is_secret: bool) ->
             std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
         }
         let mode = old.permissions().mode() & 0o777;
-        file.set_permissions(Permissions::from_mode(if is_secret { mode & !0o077 } else { mode }))?;
+        file.set_permissions(Permissions::from_mode(if is_secret {
+            mode & !0o077
+        } else {
+            mode
+        }))?;
     }
     file.sync_all()?;
     fs::rename(temporary, target)

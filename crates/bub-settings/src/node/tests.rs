@@ -5,27 +5,47 @@ use proptest::prelude::*;
 use super::*;
 
 fn origins() -> impl Strategy<Value = Origin> {
-    prop_oneof![Just(Origin::Default), Just(Origin::Env("A".into())), Just(Origin::Flag("--b".into()))]
+    prop_oneof![
+        Just(Origin::Default),
+        Just(Origin::Env("A".into())),
+        Just(Origin::Flag("--b".into()))
+    ]
 }
 
 fn nodes() -> impl Strategy<Value = Node> {
     let leaf = ("[a-c]?", origins()).prop_map(|(text, origin)| Node::text(text, origin));
     leaf.prop_recursive(3, 24, 4, |inner| {
-        let list = (prop::collection::vec(inner.clone(), 0..3), origins())
-            .prop_map(|(items, origin)| Node { data: Data::List(items), origin });
-        let map = (prop::collection::btree_map("[x-z]", inner, 0..4), any::<bool>(), origins()).prop_map(
-            |(entries, cut, origin)| {
-                let map = Map { entries: entries.into_iter().collect(), cut };
-                Node { data: Data::Map(map), origin }
-            },
-        );
+        let list =
+            (prop::collection::vec(inner.clone(), 0..3), origins()).prop_map(|(items, origin)| {
+                Node {
+                    data: Data::List(items),
+                    origin,
+                }
+            });
+        let map = (
+            prop::collection::btree_map("[x-z]", inner, 0..4),
+            any::<bool>(),
+            origins(),
+        )
+            .prop_map(|(entries, cut, origin)| {
+                let map = Map {
+                    entries: entries.into_iter().collect(),
+                    cut,
+                };
+                Node {
+                    data: Data::Map(map),
+                    origin,
+                }
+            });
         prop_oneof![list, map]
     })
 }
 
 /// Every leaf with its path.
 fn paths(node: &Node) -> Vec<(Vec<String>, Node)> {
-    let Data::Map(map) = &node.data else { return vec![(Vec::new(), node.clone())] };
+    let Data::Map(map) = &node.data else {
+        return vec![(Vec::new(), node.clone())];
+    };
     let below = |(key, value): (&str, &Node)| {
         let key = key.to_owned();
         paths(value).into_iter().map(move |(mut path, leaf)| {
@@ -66,12 +86,33 @@ proptest! {
 #[test]
 fn maps_of_two_sources_merge_and_each_entry_keeps_its_origin() {
     let map = |entries: &[(&str, &str)], origin: &Origin| {
-        let entries =
-            entries.iter().map(|(k, v)| ((*k).to_owned(), Node::text(*v, origin.clone()))).collect();
-        Node { data: Data::Map(Map { entries, cut: false }), origin: origin.clone() }
+        let entries = entries
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), Node::text(*v, origin.clone())))
+            .collect();
+        Node {
+            data: Data::Map(Map {
+                entries,
+                cut: false,
+            }),
+            origin: origin.clone(),
+        }
     };
     let (low, high) = (Origin::Default, Origin::Env("X".into()));
-    let merged = merge(map(&[("a", "1"), ("b", "1")], &low), map(&[("b", "2"), ("c", "2")], &high));
-    let found: Vec<_> = paths(&merged).into_iter().map(|(path, leaf)| (path.concat(), leaf.origin)).collect();
-    assert_eq!(found, [("a".into(), low), ("b".into(), high.clone()), ("c".into(), high)]);
+    let merged = merge(
+        map(&[("a", "1"), ("b", "1")], &low),
+        map(&[("b", "2"), ("c", "2")], &high),
+    );
+    let found: Vec<_> = paths(&merged)
+        .into_iter()
+        .map(|(path, leaf)| (path.concat(), leaf.origin))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("a".into(), low),
+            ("b".into(), high.clone()),
+            ("c".into(), high)
+        ]
+    );
 }

@@ -17,8 +17,13 @@ const LONGEST_IN_PIECES: usize = 2_048;
 pub(super) fn pieces(secret: &str) -> BTreeSet<Vec<u8>> {
     let encoded = base64_forms(secret.as_bytes()).chain(hex_forms(secret.as_bytes()));
     let long = encoded.filter(|form| (2 * PIECE..=LONGEST_IN_PIECES).contains(&form.len()));
-    long.flat_map(|form| form.windows(PIECE).step_by(STRIDE).map(<[u8]>::to_vec).collect::<Vec<_>>())
-        .collect()
+    long.flat_map(|form| {
+        form.windows(PIECE)
+            .step_by(STRIDE)
+            .map(<[u8]>::to_vec)
+            .collect::<Vec<_>>()
+    })
+    .collect()
 }
 
 /// The secret as it is and as URLs, JSON, debug output, base64 and hexadecimal dumps spell it.
@@ -40,8 +45,13 @@ pub(super) fn forms(secret: &str) -> BTreeSet<Vec<u8>> {
 
 /// Percent-encoding differs in what it leaves alone and in the case of its digits.
 fn url_forms(text: &str) -> impl Iterator<Item = String> + '_ {
-    let sets: [(&[u8], bool); 5] =
-        [(b"-_.~", false), (b"-_.~!*'()", false), (b"-_.*", true), (b"-_.~/:@", false), (b"", false)];
+    let sets: [(&[u8], bool); 5] = [
+        (b"-_.~", false),
+        (b"-_.~!*'()", false),
+        (b"-_.*", true),
+        (b"-_.~/:@", false),
+        (b"", false),
+    ];
     sets.into_iter().flat_map(move |(keep, plus)| {
         let upper = percent(text, keep, plus);
         [lower_escapes(&upper), upper]
@@ -59,7 +69,9 @@ fn percent(text: &str, keep: &[u8], plus: bool) -> String {
     for byte in text.bytes() {
         match byte {
             b' ' if plus => encoded.push('+'),
-            _ if byte.is_ascii_alphanumeric() || keep.contains(&byte) => encoded.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() || keep.contains(&byte) => {
+                encoded.push(char::from(byte))
+            }
             _ => {
                 let _ = write!(encoded, "%{byte:02X}");
             }
@@ -89,12 +101,22 @@ fn lower_escapes(encoded: &str) -> String {
 fn escaped_forms(text: &str) -> impl Iterator<Item = String> {
     let json = json_escape(text);
     let ascii = ascii_json(&json);
-    [json_escape(&json), json.replace('/', "\\/"), text.escape_debug().to_string(), ascii, json].into_iter()
+    [
+        json_escape(&json),
+        json.replace('/', "\\/"),
+        text.escape_debug().to_string(),
+        ascii,
+        json,
+    ]
+    .into_iter()
 }
 
 fn json_escape(text: &str) -> String {
     let quoted = serde_json::Value::from(text).to_string();
-    quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or(text).to_owned()
+    quoted
+        .get(1..quoted.len().saturating_sub(1))
+        .unwrap_or(text)
+        .to_owned()
 }
 
 fn ascii_json(json: &str) -> String {
@@ -113,7 +135,10 @@ fn ascii_json(json: &str) -> String {
 
 /// Its bytes as pairs of digits.
 fn hex_forms(secret: &[u8]) -> [Vec<u8>; 2] {
-    [byte_by_byte(secret, |byte| format!("{byte:02x}")), byte_by_byte(secret, |byte| format!("{byte:02X}"))]
+    [
+        byte_by_byte(secret, |byte| format!("{byte:02x}")),
+        byte_by_byte(secret, |byte| format!("{byte:02X}")),
+    ]
 }
 
 /// The same with something between them, as dumps, URLs and shells have it.
@@ -123,12 +148,19 @@ fn spelled_bytes(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
         let lower = |byte: u8| format!("{before}{byte:02x}{behind}");
         let upper = |byte: u8| format!("{before}{byte:02X}{behind}");
         let forms = [byte_by_byte(secret, lower), byte_by_byte(secret, upper)];
-        forms.map(|form| form.strip_suffix(behind.as_bytes()).map(<[u8]>::to_vec).unwrap_or(form))
+        forms.map(|form| {
+            form.strip_suffix(behind.as_bytes())
+                .map(<[u8]>::to_vec)
+                .unwrap_or(form)
+        })
     })
 }
 
 fn byte_by_byte(secret: &[u8], spell: impl Fn(u8) -> String) -> Vec<u8> {
-    secret.iter().flat_map(|byte| spell(*byte).into_bytes()).collect()
+    secret
+        .iter()
+        .flat_map(|byte| spell(*byte).into_bytes())
+        .collect()
 }
 
 /// Base64 of the secret wherever it begins in the encoded data: `user:secret` in a basic
@@ -137,7 +169,9 @@ fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let alphabets = [(b'+', b'/'), (b'-', b'_')];
     let ends = [false, true];
     let cores = (0..3).flat_map(move |shift| {
-        alphabets.into_iter().flat_map(move |last| ends.map(|end| base64_core(secret, shift, end, last)))
+        alphabets
+            .into_iter()
+            .flat_map(move |last| ends.map(|end| base64_core(secret, shift, end, last)))
     });
     cores.filter(|core| core.len() >= SHORTEST_BASE64)
 }
@@ -147,13 +181,20 @@ fn base64_forms(secret: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
 fn base64_core(secret: &[u8], shift: usize, end: bool, last: (u8, u8)) -> Vec<u8> {
     let bit = |index: usize| -> Option<u8> {
         let index = index.checked_sub(shift * 8)?;
-        let byte = secret.get(index / 8).copied().or_else(|| end.then_some(0))?;
+        let byte = secret
+            .get(index / 8)
+            .copied()
+            .or_else(|| end.then_some(0))?;
         Some((byte >> (7 - index % 8)) & 1)
     };
     let groups = ((shift + secret.len()) * 8).div_ceil(6);
-    let sextet =
-        |group: usize| (group * 6..group * 6 + 6).try_fold(0u8, |bits, index| Some(bits << 1 | bit(index)?));
-    (0..groups).filter_map(sextet).map(|sextet| base64_char(sextet, last)).collect()
+    let sextet = |group: usize| {
+        (group * 6..group * 6 + 6).try_fold(0u8, |bits, index| Some(bits << 1 | bit(index)?))
+    };
+    (0..groups)
+        .filter_map(sextet)
+        .map(|sextet| base64_char(sextet, last))
+        .collect()
 }
 
 fn base64_char(sextet: u8, (plus, slash): (u8, u8)) -> u8 {

@@ -28,7 +28,9 @@ impl Matcher {
     pub(super) fn spans(&self, text: &[u8]) -> Vec<Range<usize>> {
         let Some(automaton) = &self.automaton else {
             // Without a matcher nothing can be said about the text, so none of it is shown.
-            return std::iter::once(0..text.len()).filter(|all| !all.is_empty()).collect();
+            return std::iter::once(0..text.len())
+                .filter(|all| !all.is_empty())
+                .collect();
         };
         let mut spans = Vec::new();
         telegram(text, &mut spans);
@@ -48,9 +50,21 @@ impl Matcher {
     ///
     /// `spans` are those of the whole `text`. Only secrets with a line break can begin before the
     /// end of a line and go on behind it; `lines` says that the text is cut at line ends.
-    pub(super) fn safe_cut(&self, text: &[u8], spans: &[Range<usize>], wanted: usize, lines: bool) -> usize {
-        let secrets = self.secrets.iter().filter(|secret| !lines || secret.contains(&b'\n'));
-        let begun = secrets.filter_map(|secret| begun_at(text, secret)).min().unwrap_or(text.len());
+    pub(super) fn safe_cut(
+        &self,
+        text: &[u8],
+        spans: &[Range<usize>],
+        wanted: usize,
+        lines: bool,
+    ) -> usize {
+        let secrets = self
+            .secrets
+            .iter()
+            .filter(|secret| !lines || secret.contains(&b'\n'));
+        let begun = secrets
+            .filter_map(|secret| begun_at(text, secret))
+            .min()
+            .unwrap_or(text.len());
         let cut = wanted.min(begun);
         let split = spans.iter().find(|span| span.start < cut && cut < span.end);
         split.map_or(cut, |span| span.start)
@@ -60,10 +74,13 @@ impl Matcher {
 /// Where the text ends in a beginning of `secret`.
 fn begun_at(text: &[u8], secret: &[u8]) -> Option<usize> {
     let longest = secret.len().saturating_sub(1).min(text.len());
-    (1..=longest).rev().map(|length| text.len() - length).find(|start| {
-        let tail = text.get(*start..).unwrap_or_default();
-        secret.starts_with(tail)
-    })
+    (1..=longest)
+        .rev()
+        .map(|length| text.len() - length)
+        .find(|start| {
+            let tail = text.get(*start..).unwrap_or_default();
+            secret.starts_with(tail)
+        })
 }
 
 /// Sorts spans and joins those that overlap, so that a text made of two overlapping secrets shows

@@ -12,11 +12,19 @@ pub(super) struct Shape {
 }
 
 const fn token(prefix: &'static str, least: usize) -> Shape {
-    Shape { prefix, in_token: true, least }
+    Shape {
+        prefix,
+        in_token: true,
+        least,
+    }
 }
 
 const fn announced(prefix: &'static str) -> Shape {
-    Shape { prefix, in_token: false, least: 6 }
+    Shape {
+        prefix,
+        in_token: false,
+        least: 6,
+    }
 }
 
 /// The formats. Several model providers share `sk-`.
@@ -57,12 +65,17 @@ impl Shape {
         let length = rest.iter().take_while(|byte| allowed(**byte)).count();
         let body = rest.get(..length)?;
         // Names such as `sk-learn-contrib` and "bearer authentication" are prose.
-        let random =
-            body.iter().any(|byte| byte.is_ascii_digit() || (!self.in_token && byte.is_ascii_uppercase()));
+        let random = body
+            .iter()
+            .any(|byte| byte.is_ascii_digit() || (!self.in_token && byte.is_ascii_uppercase()));
         if length < self.least || !(random || length >= 32) {
             return None;
         }
-        let start = if self.in_token { prefix.start } else { prefix.end };
+        let start = if self.in_token {
+            prefix.start
+        } else {
+            prefix.end
+        };
         Some(start..prefix.end + length)
     }
 }
@@ -70,7 +83,10 @@ impl Shape {
 /// Finds Telegram bot tokens: a number, a colon, 35 characters or a little less or more.
 pub(super) fn telegram(text: &[u8], spans: &mut Vec<Range<usize>>) {
     let mut from = 0;
-    while let Some(at) = text.get(from..).and_then(|rest| rest.iter().position(|byte| *byte == b':')) {
+    while let Some(at) = text
+        .get(from..)
+        .and_then(|rest| rest.iter().position(|byte| *byte == b':'))
+    {
         let colon = from + at;
         from = colon + 1;
         let digits = text.get(..colon).unwrap_or_default().iter().rev();
@@ -78,7 +94,12 @@ pub(super) fn telegram(text: &[u8], spans: &mut Vec<Range<usize>>) {
         if digits < 6 {
             continue;
         }
-        let body = text.get(from..).unwrap_or_default().iter().take_while(|byte| is_word(**byte)).count();
+        let body = text
+            .get(from..)
+            .unwrap_or_default()
+            .iter()
+            .take_while(|byte| is_word(**byte))
+            .count();
         if (30..=50).contains(&body) {
             spans.push(colon - digits..from + body);
         }

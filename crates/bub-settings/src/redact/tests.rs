@@ -33,20 +33,31 @@ fn written(redactor: &Redactor, text: &[u8], sizes: &[usize]) -> Vec<u8> {
 }
 
 fn contains(text: &[u8], part: &str) -> bool {
-    text.windows(part.len()).any(|window| window == part.as_bytes())
+    text.windows(part.len())
+        .any(|window| window == part.as_bytes())
 }
 
 // W-35: what encodes breaks its lines; of a long key nothing worth having is left on any of them.
 #[test]
 fn a_secret_that_is_broken_into_lines_is_masked() {
-    let secret: String =
-        ('!'..='~').filter(char::is_ascii_alphanumeric).chain("-_correct-horse-battery".chars()).collect();
+    let secret: String = ('!'..='~')
+        .filter(char::is_ascii_alphanumeric)
+        .chain("-_correct-horse-battery".chars())
+        .collect();
     let redactor = knowing(&[&secret]);
-    let hex: String = secret.bytes().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
-    for (form, spelled) in [("base64", &base64(&format!("user:{secret}\n"))), ("hex", &hex)] {
+    let hex: String = secret
+        .bytes()
+        .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+    for (form, spelled) in [
+        ("base64", &base64(&format!("user:{secret}\n"))),
+        ("hex", &hex),
+    ] {
         for width in [60, 64, 76] {
-            let lines: Vec<&str> =
-                spelled.as_bytes().chunks(width).map(|line| std::str::from_utf8(line).unwrap()).collect();
+            let lines: Vec<&str> = spelled
+                .as_bytes()
+                .chunks(width)
+                .map(|line| std::str::from_utf8(line).unwrap())
+                .collect();
             let shown = redactor.redact(&lines.join("\n")).into_owned();
             let longest = shown.split(['\n', '*']).map(str::len).max().unwrap();
             assert!(longest < 32, "{form}, {width} columns: {shown}");
@@ -56,9 +67,16 @@ fn a_secret_that_is_broken_into_lines_is_masked() {
 
 fn base64(text: &str) -> String {
     let bits = |bytes: &[u8]| {
-        bytes.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - bytes.len()))
+        bytes
+            .iter()
+            .fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte))
+            << (8 * (3 - bytes.len()))
     };
-    let alphabet: Vec<char> = ('A'..='Z').chain('a'..='z').chain('0'..='9').chain(['+', '/']).collect();
+    let alphabet: Vec<char> = ('A'..='Z')
+        .chain('a'..='z')
+        .chain('0'..='9')
+        .chain(['+', '/'])
+        .collect();
     text.as_bytes()
         .chunks(3)
         .flat_map(|group| {
@@ -91,7 +109,11 @@ fn every_spelling_of_a_secret_is_masked() {
         "\\x70\\x22\\xc3\\xa4\\x2f\\x73\\x73\\x20\\x77\\x2b\\x72\\x64\\x3d\\x3f",
         "%70%22%c3%a4%2f%73%73%20%77%2b%72%64%3d%3f",
     ] {
-        assert_eq!(redactor.redact(&format!("a {spelling} b")), "a *** b", "{spelling}");
+        assert_eq!(
+            redactor.redact(&format!("a {spelling} b")),
+            "a *** b",
+            "{spelling}"
+        );
     }
     assert_eq!(redactor.redact(&format!("{:?}", [secret])), "[\"***\"]");
 }
@@ -108,7 +130,10 @@ fn a_secret_inside_longer_base64_is_masked_at_every_alignment() {
         "YWI6aHVudGVyMmh1bnRlcjIh",
     ] {
         let clean = redactor.redact(text);
-        assert!(clean.contains(MASK) && clean.len() < 15, "{text} -> {clean}");
+        assert!(
+            clean.contains(MASK) && clean.len() < 15,
+            "{text} -> {clean}"
+        );
     }
 }
 
@@ -137,8 +162,14 @@ fn well_known_tokens_are_masked_without_being_registered() {
         ("ghp_0123456789abcdefghij0123456789abcdef", "***"),
         ("github_pat_11ABCDEFG0abcdefghijkl", "***"),
         ("token xoxb-123456789012-abcdef", "token ***"),
-        ("Authorization: Bearer abc.DEF-123", "Authorization: Bearer ***"),
-        ("authorization: bearer abcdef123456", "authorization: bearer ***"),
+        (
+            "Authorization: Bearer abc.DEF-123",
+            "Authorization: Bearer ***",
+        ),
+        (
+            "authorization: bearer abcdef123456",
+            "authorization: bearer ***",
+        ),
         (
             "https://api.telegram.org/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/getMe",
             "https://api.telegram.org/bot***/getMe",
@@ -193,7 +224,11 @@ fn a_secret_of_several_lines_is_masked_in_line_wise_output() {
     let text = "x -----BEGIN KEY-----\nabc\n-----END KEY-----\n y\nab\ncdef\n";
     for size in 1..20 {
         let out = written(&redactor, text.as_bytes(), &[size]);
-        assert_eq!(String::from_utf8(out).unwrap(), redactor.redact(text), "pieces of {size}");
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            redactor.redact(text),
+            "pieces of {size}"
+        );
     }
 }
 
@@ -223,7 +258,10 @@ fn whole_lines_appear_at_once_and_the_rest_on_drop() {
 #[test]
 fn bytes_that_are_not_text_pass_through() {
     let redactor = knowing(&["swordfish"]);
-    assert_eq!(written(&redactor, b"\xff\xfeswordfish\xff\n", &[1]), b"\xff\xfe***\xff\n");
+    assert_eq!(
+        written(&redactor, b"\xff\xfeswordfish\xff\n", &[1]),
+        b"\xff\xfe***\xff\n"
+    );
 }
 
 struct Shared(Arc<std::sync::Mutex<Vec<u8>>>);
@@ -241,15 +279,17 @@ impl Write for Shared {
 /// Text in which secrets are likely: a few letters, and the secrets themselves spliced in.
 fn cases() -> impl Strategy<Value = (Vec<String>, String)> {
     let secrets = prop::collection::vec("[ab\n\" ]{6,12}", 1..4);
-    (secrets, prop::collection::vec((any::<prop::sample::Index>(), "[ab\n\" x]{0,8}"), 0..8)).prop_map(
-        |(secrets, parts)| {
+    (
+        secrets,
+        prop::collection::vec((any::<prop::sample::Index>(), "[ab\n\" x]{0,8}"), 0..8),
+    )
+        .prop_map(|(secrets, parts)| {
             let text = parts
                 .iter()
                 .flat_map(|(which, between)| [between.as_str(), which.get(&secrets).as_str()])
                 .collect();
             (secrets, text)
-        },
-    )
+        })
 }
 
 proptest! {

@@ -24,11 +24,19 @@ pub struct RedactingWriter<W: Write> {
 
 impl<W: Write> RedactingWriter<W> {
     pub(super) fn new(redactor: Redactor, inner: W) -> Self {
-        Self { redactor, inner, pending: Vec::new() }
+        Self {
+            redactor,
+            inner,
+            pending: Vec::new(),
+        }
     }
 
     fn drain(&mut self) -> io::Result<()> {
-        let line_end = self.pending.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
+        let line_end = self
+            .pending
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map(|at| at + 1);
         let over_long = self.pending.len() - line_end.unwrap_or(0) > LONGEST_LINE;
         if line_end.is_none() && !over_long {
             return Ok(());
@@ -42,7 +50,11 @@ impl<W: Write> RedactingWriter<W> {
             matcher.safe_cut(&self.pending, &spans, line_end.unwrap_or(0), true)
         };
         // A single "secret" longer than the whole buffer is no secret of ours; it goes masked.
-        let cut = if cut == 0 && over_long { self.pending.len() } else { cut };
+        let cut = if cut == 0 && over_long {
+            self.pending.len()
+        } else {
+            cut
+        };
         self.emit(cut, &spans)
     }
 

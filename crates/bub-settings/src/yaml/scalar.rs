@@ -25,8 +25,13 @@ pub(crate) fn resolve(text: &str) -> Atom {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => Atom::Null,
         "true" | "True" | "TRUE" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Atom::Bool(true),
-        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Atom::Bool(false),
-        _ => integer(text).map(Atom::Int).or_else(|| float(text).map(Atom::Float)).unwrap_or(Atom::Text),
+        "false" | "False" | "FALSE" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => {
+            Atom::Bool(false)
+        }
+        _ => integer(text)
+            .map(Atom::Int)
+            .or_else(|| float(text).map(Atom::Float))
+            .unwrap_or(Atom::Text),
     }
 }
 
@@ -44,19 +49,26 @@ fn integer(text: &str) -> Option<i64> {
     let mut value: i64 = 0;
     let mut any = false;
     for digit in digits.chars().filter(|c| *c != '_') {
-        value = value.checked_mul(i64::from(radix))?.checked_sub(i64::from(digit.to_digit(radix)?))?;
+        value = value
+            .checked_mul(i64::from(radix))?
+            .checked_sub(i64::from(digit.to_digit(radix)?))?;
         any = true;
     }
     if !any {
         return None;
     }
-    if negative { Some(value) } else { value.checked_neg() }
+    if negative {
+        Some(value)
+    } else {
+        value.checked_neg()
+    }
 }
 
 fn float(text: &str) -> Option<f64> {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     let starts = unsigned.starts_with(|c: char| c.is_ascii_digit())
-        || (unsigned.starts_with('.') && unsigned.as_bytes().get(1).is_some_and(u8::is_ascii_digit));
+        || (unsigned.starts_with('.')
+            && unsigned.as_bytes().get(1).is_some_and(u8::is_ascii_digit));
     let shaped = unsigned.contains(['.', 'e', 'E']);
     let allowed = |c: char| c.is_ascii_digit() || matches!(c, '.' | '_' | 'e' | 'E' | '-' | '+');
     if !starts || !shaped || !unsigned.chars().all(allowed) {

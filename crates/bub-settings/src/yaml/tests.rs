@@ -15,7 +15,9 @@ fn value(node: &Node) -> Value {
             Atom::Text => json!(text),
         },
         Data::List(items) => items.iter().map(value).collect(),
-        Data::Map(map) => Value::Object(map.iter().map(|(k, v)| (k.to_owned(), value(v))).collect()),
+        Data::Map(map) => {
+            Value::Object(map.iter().map(|(k, v)| (k.to_owned(), value(v))).collect())
+        }
     }
 }
 
@@ -70,11 +72,18 @@ fn unquoted_words_mean_what_the_original_reads_except_where_the_table_says_so() 
         ("! 12", json!("12")),
         ("a#b", json!("a#b")),
         ("a # b", json!("a")),
-        ("openrouter:openrouter/free", json!("openrouter:openrouter/free")),
+        (
+            "openrouter:openrouter/free",
+            json!("openrouter:openrouter/free"),
+        ),
         ("{a: 1, b: [x, y]}", json!({"a": 1, "b": ["x", "y"]})),
     ];
     for (written, meant) in rows {
-        assert_eq!(load(&format!("k: {written}\n")), Ok(Some(json!({"k": meant}))), "{written}");
+        assert_eq!(
+            load(&format!("k: {written}\n")),
+            Ok(Some(json!({"k": meant}))),
+            "{written}"
+        );
     }
 }
 
@@ -86,25 +95,37 @@ fn block_texts_keep_their_lines() {
 
 #[test]
 fn merge_keys_bring_in_what_is_not_written_beside_them() {
-    let text = "base: &base {a: 1, b: 1}\nmore: &more {b: 2, c: 2}\nk:\n  <<: [*base, *more]\n  a: 0\n";
+    let text =
+        "base: &base {a: 1, b: 1}\nmore: &more {b: 2, c: 2}\nk:\n  <<: [*base, *more]\n  a: 0\n";
     let loaded = load(text).unwrap().unwrap();
     assert_eq!(loaded["k"], json!({"a": 0, "b": 1, "c": 2}));
     assert_eq!(load("'<<': 1"), Ok(Some(json!({"<<": 1}))));
-    assert_eq!(load("k: 1\n<<: 2"), Err("2:1: `<<` needs a map or a list of maps".into()));
+    assert_eq!(
+        load("k: 1\n<<: 2"),
+        Err("2:1: `<<` needs a map or a list of maps".into())
+    );
 }
 
 #[test]
 fn the_last_of_two_equal_keys_counts_and_is_reported() {
     let document = parse("a: 1\nb: 2\na: 3\n", &line).ok().unwrap();
-    assert_eq!(document.root.as_ref().map(value), Some(json!({"a": 3, "b": 2})));
+    assert_eq!(
+        document.root.as_ref().map(value),
+        Some(json!({"a": 3, "b": 2}))
+    );
     assert_eq!(document.duplicates, [("a".to_owned(), line(3))]);
 }
 
 #[test]
 fn every_value_knows_its_line() {
-    let document = parse("a: 1\n\nb:\n  # note\n  c: x\n  d:\n    - y\n", &line).ok().unwrap();
+    let document = parse("a: 1\n\nb:\n  # note\n  c: x\n  d:\n    - y\n", &line)
+        .ok()
+        .unwrap();
     let root = document.root.unwrap();
-    let at = |path: &[&str]| root.descend(path.iter().copied()).map(|node| node.origin.clone());
+    let at = |path: &[&str]| {
+        root.descend(path.iter().copied())
+            .map(|node| node.origin.clone())
+    };
     assert_eq!(at(&["a"]), Some(line(1)));
     assert_eq!(at(&["b", "c"]), Some(line(5)));
     assert_eq!(at(&["b", "d"]), Some(line(7)));
@@ -112,7 +133,15 @@ fn every_value_knows_its_line() {
 
 #[test]
 fn empty_files_and_comments_are_no_settings() {
-    for text in ["", "\n", "# nothing\n", "---\n", "~\n", "\u{feff}", "---\n...\n"] {
+    for text in [
+        "",
+        "\n",
+        "# nothing\n",
+        "---\n",
+        "~\n",
+        "\u{feff}",
+        "---\n...\n",
+    ] {
         assert_eq!(load(text), Ok(None), "{text:?}");
     }
     assert_eq!(load("\u{feff}a: 1"), Ok(Some(json!({"a": 1}))));
@@ -150,10 +179,18 @@ fn aliases_that_multiply_are_refused_at_once() {
 
 fn refuses_multiplied(first: &str) {
     let first = format!("a0: &a0 {first}\n");
-    let levels =
-        (1..9).map(|level| format!("a{level}: &a{level} [{}]\n", format!("*a{}, ", level - 1).repeat(10)));
+    let levels = (1..9).map(|level| {
+        format!(
+            "a{level}: &a{level} [{}]\n",
+            format!("*a{}, ", level - 1).repeat(10)
+        )
+    });
     let text: Vec<String> = std::iter::once(first).chain(levels).collect();
-    assert!(load(&text.concat()).unwrap_err().ends_with("too many values"));
+    assert!(
+        load(&text.concat())
+            .unwrap_err()
+            .ends_with("too many values")
+    );
 }
 
 proptest::proptest! {
@@ -166,10 +203,20 @@ proptest::proptest! {
 // C.4: `PyYAML` lets quoted text go on at the start of a line, at any depth.
 #[test]
 fn quoted_text_may_go_on_at_the_start_of_a_line() {
-    assert_eq!(load("a: \"x\ny\n\nz\"\nb: 1"), Ok(Some(json!({"a": "x y\nz", "b": 1}))));
-    assert_eq!(load("a:\n  - b: 'x\ny'\n    c: 2"), Ok(Some(json!({"a": [{"b": "x y", "c": 2}]}))));
+    assert_eq!(
+        load("a: \"x\ny\n\nz\"\nb: 1"),
+        Ok(Some(json!({"a": "x y\nz", "b": 1})))
+    );
+    assert_eq!(
+        load("a:\n  - b: 'x\ny'\n    c: 2"),
+        Ok(Some(json!({"a": [{"b": "x y", "c": 2}]})))
+    );
     let long = format!("a: \"{}\"", "x\n".repeat(1000));
-    assert!(load(&long).unwrap_err().starts_with("102:1: "), "{:?}", load(&long));
+    assert!(
+        load(&long).unwrap_err().starts_with("102:1: "),
+        "{:?}",
+        load(&long)
+    );
 }
 
 // H-136: a document without declarations has the types of the original.
@@ -177,8 +224,14 @@ fn quoted_text_may_go_on_at_the_start_of_a_line() {
 fn a_bare_document_is_plain_data() {
     let rows = [
         ("", json!(null)),
-        ("a: [1, 1.5, 1.5e+3, yes, ~, x]", json!({"a": [1, 1.5, 1500.0, true, null, "x"]})),
-        ("[1e3, 1.5e3, 1e+3, 2024-01-01, '1']", json!(["1e3", "1.5e3", "1e+3", "2024-01-01", "1"])),
+        (
+            "a: [1, 1.5, 1.5e+3, yes, ~, x]",
+            json!({"a": [1, 1.5, 1500.0, true, null, "x"]}),
+        ),
+        (
+            "[1e3, 1.5e3, 1e+3, 2024-01-01, '1']",
+            json!(["1e3", "1.5e3", "1e+3", "2024-01-01", "1"]),
+        ),
     ];
     for (text, expected) in rows {
         assert_eq!(parse_yaml(text), Ok(expected), "{text}");

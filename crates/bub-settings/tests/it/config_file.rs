@@ -9,7 +9,9 @@ use crate::given::Given;
 fn the_homes_own_config_is_read_and_else_the_usual_one() {
     let given = Given::new();
     let home = given.path("elsewhere");
-    let given = given.config("model: usual:file\n").env("BUB_HOME", home.clone());
+    let given = given
+        .config("model: usual:file\n")
+        .env("BUB_HOME", home.clone());
     let settings = given.load();
     assert_eq!(settings.home(), home);
     assert_eq!(settings.get(&core::MODEL).unwrap(), "usual:file");
@@ -25,7 +27,10 @@ fn the_homes_own_config_is_read_and_else_the_usual_one() {
 #[test]
 fn without_any_file_the_config_belongs_into_the_home() {
     let given = Given::new();
-    assert_eq!(given.load().config_file(), given.path("user/.bub/config.yml"));
+    assert_eq!(
+        given.load().config_file(),
+        given.path("user/.bub/config.yml")
+    );
     let given = given.env("BUB_HOME", "~/x");
     assert_eq!(given.load().config_file(), given.path("user/x/config.yml"));
     assert_eq!(given.load().get(&core::HOME), given.path("user/x"));
@@ -39,10 +44,23 @@ fn a_file_written_by_the_original_loads_unchanged() {
          telegram:\n  token: 123456:ABC\n  allow_users: '42,ada'\nspill:\n  threshold: 0\nsome-plugin:\n  level: 3\n",
     );
     let settings = given.load();
-    assert_eq!(settings.get(&core::API_KEY).get("openrouter").unwrap().expose(), "sk-or-v1-0123456789");
+    assert_eq!(
+        settings
+            .get(&core::API_KEY)
+            .get("openrouter")
+            .unwrap()
+            .expose(),
+        "sk-or-v1-0123456789"
+    );
     assert_eq!(settings.get(&core::ENABLED_CHANNELS), ["telegram"]);
-    assert_eq!(settings.get(&core::TELEGRAM_TOKEN).unwrap().expose(), "123456:ABC");
-    assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), Some(vec!["42".into(), "ada".into()]));
+    assert_eq!(
+        settings.get(&core::TELEGRAM_TOKEN).unwrap().expose(),
+        "123456:ABC"
+    );
+    assert_eq!(
+        settings.get(&core::TELEGRAM_ALLOW_USERS),
+        Some(vec!["42".into(), "ada".into()])
+    );
     assert_eq!(settings.get(&core::SPILL_THRESHOLD), 0);
     assert_eq!(given.warnings(), Vec::<String>::new());
 }
@@ -58,12 +76,17 @@ fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
         );
     }
     let given = Given::new().config("telegram:\n  allow_users: 42\n");
-    assert_eq!(given.load().get(&core::TELEGRAM_ALLOW_USERS), Some(vec!["42".into()]));
+    assert_eq!(
+        given.load().get(&core::TELEGRAM_ALLOW_USERS),
+        Some(vec!["42".into()])
+    );
 }
 
 #[test]
 fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
-    let settings = Given::new().config("model:\nmax_tokens: null\ntelegram:\nfallback_models: ~\n").load();
+    let settings = Given::new()
+        .config("model:\nmax_tokens: null\ntelegram:\nfallback_models: ~\n")
+        .load();
     assert_eq!(settings.get(&core::MODEL), None);
     assert_eq!(settings.get(&core::MAX_TOKENS), 16_384);
     assert_eq!(settings.get(&core::FALLBACK_MODELS), None);
@@ -86,6 +109,12 @@ fn a_link_to_nothing_is_no_reason_to_read_another_file() {
     std::os::unix::fs::symlink("nowhere.yml", given.path("other/config.yml")).unwrap();
     let home = given.path("other");
     let given = given.env("BUB_HOME", home);
-    assert_eq!(given.error(), "other/config.yml: cannot be read: it is a link to a file that does not exist");
-    assert_eq!(given.loader().load_lenient().0.config_file(), given.path("other/config.yml"));
+    assert_eq!(
+        given.error(),
+        "other/config.yml: cannot be read: it is a link to a file that does not exist"
+    );
+    assert_eq!(
+        given.loader().load_lenient().0.config_file(),
+        given.path("other/config.yml")
+    );
 }

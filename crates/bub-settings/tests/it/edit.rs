@@ -24,11 +24,15 @@ fn edited(before: &str, edit: impl FnOnce(&mut ConfigFile) -> Result<(), EditErr
 }
 
 fn set(before: &str, path: &str, value: impl Into<Value>) -> String {
-    edited(before, |file| file.set(&path.split('.').collect::<Vec<_>>(), &value.into()))
+    edited(before, |file| {
+        file.set(&path.split('.').collect::<Vec<_>>(), &value.into())
+    })
 }
 
 fn unset(before: &str, path: &str) -> String {
-    edited(before, |file| file.unset(&path.split('.').collect::<Vec<_>>()).map(drop))
+    edited(before, |file| {
+        file.unset(&path.split('.').collect::<Vec<_>>()).map(drop)
+    })
 }
 
 // W-13: the original writes a new file, and everything else is gone
@@ -36,36 +40,111 @@ fn unset(before: &str, path: &str) -> String {
 fn setting_a_value_keeps_everything_else() {
     for (before, path, value, after) in [
         ("", "model", json!("a:b"), "model: a:b\n"),
-        ("# only a comment", "model", json!("a:b"), "# only a comment\nmodel: a:b\n"),
+        (
+            "# only a comment",
+            "model",
+            json!("a:b"),
+            "# only a comment\nmodel: a:b\n",
+        ),
         ("---\n", "model", json!("a:b"), "---\nmodel: a:b\n"),
-        ("model: x:y # mine\nmax_steps: 3\n", "model", json!("a:b"), "model: a:b # mine\nmax_steps: 3\n"),
+        (
+            "model: x:y # mine\nmax_steps: 3\n",
+            "model",
+            json!("a:b"),
+            "model: a:b # mine\nmax_steps: 3\n",
+        ),
         ("model:   x:y\n", "model", json!("a:b"), "model:   a:b\n"),
-        ("model:\nmax_steps: 3\n", "model", json!("a:b"), "model: a:b\nmax_steps: 3\n"),
-        ("model: ~ # none\n", "model", json!("a:b"), "model: a:b # none\n"),
-        ("\"model\" : 'x:y'\n", "model", json!("a:b"), "\"model\" : a:b\n"),
-        ("# top\nmodel: x:y\n\n# end\n", "max_steps", json!(3), "# top\nmodel: x:y\nmax_steps: 3\n\n# end\n"),
-        ("model: x:y", "max_steps", json!(3), "model: x:y\nmax_steps: 3"),
-        ("model: x:y\r\nmine: 1\r\n", "max_steps", json!(3), "model: x:y\r\nmine: 1\r\nmax_steps: 3\r\n"),
-        ("\u{feff}model: x:y\n", "model", json!("a:b"), "\u{feff}model: a:b\n"),
+        (
+            "model:\nmax_steps: 3\n",
+            "model",
+            json!("a:b"),
+            "model: a:b\nmax_steps: 3\n",
+        ),
+        (
+            "model: ~ # none\n",
+            "model",
+            json!("a:b"),
+            "model: a:b # none\n",
+        ),
+        (
+            "\"model\" : 'x:y'\n",
+            "model",
+            json!("a:b"),
+            "\"model\" : a:b\n",
+        ),
+        (
+            "# top\nmodel: x:y\n\n# end\n",
+            "max_steps",
+            json!(3),
+            "# top\nmodel: x:y\nmax_steps: 3\n\n# end\n",
+        ),
+        (
+            "model: x:y",
+            "max_steps",
+            json!(3),
+            "model: x:y\nmax_steps: 3",
+        ),
+        (
+            "model: x:y\r\nmine: 1\r\n",
+            "max_steps",
+            json!(3),
+            "model: x:y\r\nmine: 1\r\nmax_steps: 3\r\n",
+        ),
+        (
+            "\u{feff}model: x:y\n",
+            "model",
+            json!("a:b"),
+            "\u{feff}model: a:b\n",
+        ),
         // sections
-        ("model: x:y\n", "telegram.token", json!("1:a"), "model: x:y\ntelegram:\n  token: '1:a'\n"),
-        ("telegram:\n", "telegram.token", json!("t"), "telegram:\n  token: t\n"),
+        (
+            "model: x:y\n",
+            "telegram.token",
+            json!("1:a"),
+            "model: x:y\ntelegram:\n  token: '1:a'\n",
+        ),
+        (
+            "telegram:\n",
+            "telegram.token",
+            json!("t"),
+            "telegram:\n  token: t\n",
+        ),
         (
             "telegram: # bot\nmax_steps: 3\n",
             "telegram.token",
             json!("t"),
             "telegram: # bot\n  token: t\nmax_steps: 3\n",
         ),
-        ("telegram: null\n", "telegram.token", json!("t"), "telegram:\n  token: t\n"),
+        (
+            "telegram: null\n",
+            "telegram.token",
+            json!("t"),
+            "telegram:\n  token: t\n",
+        ),
         (
             "telegram:\n    token: x # old\n    # who\n    allow_users: a\n# last\n",
             "telegram.proxy",
             json!("http://p"),
             "telegram:\n    token: x # old\n    # who\n    allow_users: a\n    proxy: http://p\n# last\n",
         ),
-        ("telegram: {token: x}\n", "telegram.proxy", json!("p"), "telegram: {token: x, proxy: p}\n"),
-        ("telegram: {}\n", "telegram.proxy", json!("http://p"), "telegram: {proxy: 'http://p'}\n"),
-        ("{model: x}\n", "telegram.token", json!("t"), "{model: x, telegram: {token: t}}\n"),
+        (
+            "telegram: {token: x}\n",
+            "telegram.proxy",
+            json!("p"),
+            "telegram: {token: x, proxy: p}\n",
+        ),
+        (
+            "telegram: {}\n",
+            "telegram.proxy",
+            json!("http://p"),
+            "telegram: {proxy: 'http://p'}\n",
+        ),
+        (
+            "{model: x}\n",
+            "telegram.token",
+            json!("t"),
+            "{model: x, telegram: {token: t}}\n",
+        ),
         // whole collections, texts over several lines
         (
             "fallback_models:\n- a:b\n- c:d\nmax_steps: 3\n",
@@ -73,19 +152,54 @@ fn setting_a_value_keeps_everything_else() {
             json!(["e"]),
             "fallback_models: [e]\nmax_steps: 3\n",
         ),
-        ("api_key: # all\n  x: y\nmodel: m\n", "api_key", json!("k"), "api_key: k # all\nmodel: m\n"),
-        ("note: |\n  one\n  two\nmodel: m\n", "note", json!("k"), "note: k\nmodel: m\n"),
-        ("note: |\n  one\n  two\n", "model", json!("m"), "note: |\n  one\n  two\nmodel: m\n"),
-        ("note: \"one\n  two\"\nmodel: m\n", "note", json!("k"), "note: k\nmodel: m\n"),
+        (
+            "api_key: # all\n  x: y\nmodel: m\n",
+            "api_key",
+            json!("k"),
+            "api_key: k # all\nmodel: m\n",
+        ),
+        (
+            "note: |\n  one\n  two\nmodel: m\n",
+            "note",
+            json!("k"),
+            "note: k\nmodel: m\n",
+        ),
+        (
+            "note: |\n  one\n  two\n",
+            "model",
+            json!("m"),
+            "note: |\n  one\n  two\nmodel: m\n",
+        ),
+        (
+            "note: \"one\n  two\"\nmodel: m\n",
+            "note",
+            json!("k"),
+            "note: k\nmodel: m\n",
+        ),
         (
             "client_args:\n  a:\n    b: 1\n",
             "client_args.a.c",
             json!(2),
             "client_args:\n  a:\n    b: 1\n    c: 2\n",
         ),
-        ("a: 1\nmodel: x\nmodel: y\n", "model", json!("z"), "a: 1\nmodel: x\nmodel: z\n"),
-        ("base: &b {model: x}\n<<: *b\n", "model", json!("z"), "base: &b {model: x}\n<<: *b\nmodel: z\n"),
-        ("schlüssel: ä\nmodel: 你好\n", "model", json!("z"), "schlüssel: ä\nmodel: z\n"),
+        (
+            "a: 1\nmodel: x\nmodel: y\n",
+            "model",
+            json!("z"),
+            "a: 1\nmodel: x\nmodel: z\n",
+        ),
+        (
+            "base: &b {model: x}\n<<: *b\n",
+            "model",
+            json!("z"),
+            "base: &b {model: x}\n<<: *b\nmodel: z\n",
+        ),
+        (
+            "schlüssel: ä\nmodel: 你好\n",
+            "model",
+            json!("z"),
+            "schlüssel: ä\nmodel: z\n",
+        ),
     ] {
         assert_eq!(set(before, path, value), after, "{before:?} {path}");
     }
@@ -112,14 +226,21 @@ fn what_cannot_be_changed_safely_is_refused() {
         ("a: [\n", "a", "user/.bub/config.yml:1:4: not valid YAML: "),
     ] {
         let text = set(before, path, json!(7));
-        assert!(text.starts_with(&format!("error: {error}")), "{before:?}: {text}");
+        assert!(
+            text.starts_with(&format!("error: {error}")),
+            "{before:?}: {text}"
+        );
     }
 }
 
 #[test]
 fn taking_a_value_out_keeps_everything_else() {
     for (before, path, after) in [
-        ("# top\nmodel: x # mine\n# more\nmax_steps: 3\n", "model", "# top\n# more\nmax_steps: 3\n"),
+        (
+            "# top\nmodel: x # mine\n# more\nmax_steps: 3\n",
+            "model",
+            "# top\n# more\nmax_steps: 3\n",
+        ),
         ("model: x\n", "model", ""),
         ("model: x", "model", ""),
         ("model: x\n", "absent", "model: x\n"),
@@ -128,15 +249,39 @@ fn taking_a_value_out_keeps_everything_else() {
             "telegram.token",
             "telegram:\n  proxy: p\nmodel: x\n",
         ),
-        ("telegram:\n  # the bot\n  token: t\nmodel: x\n", "telegram.token", "  # the bot\nmodel: x\n"),
-        ("telegram:\n  token: t\n  proxy: p\nmodel: x\n", "telegram", "model: x\n"),
-        ("telegram: {token: t, proxy: p}\n", "telegram.token", "telegram: {proxy: p}\n"),
-        ("telegram: {token: t, proxy: p}\n", "telegram.proxy", "telegram: {token: t}\n"),
-        ("telegram: {token: t}\nmodel: x\n", "telegram.token", "model: x\n"),
+        (
+            "telegram:\n  # the bot\n  token: t\nmodel: x\n",
+            "telegram.token",
+            "  # the bot\nmodel: x\n",
+        ),
+        (
+            "telegram:\n  token: t\n  proxy: p\nmodel: x\n",
+            "telegram",
+            "model: x\n",
+        ),
+        (
+            "telegram: {token: t, proxy: p}\n",
+            "telegram.token",
+            "telegram: {proxy: p}\n",
+        ),
+        (
+            "telegram: {token: t, proxy: p}\n",
+            "telegram.proxy",
+            "telegram: {token: t}\n",
+        ),
+        (
+            "telegram: {token: t}\nmodel: x\n",
+            "telegram.token",
+            "model: x\n",
+        ),
         ("{model: x}\n", "model", "{}\n"),
         ("model: x\na: 1\nmodel: y\n", "model", "a: 1\n"),
         ("note: |\n  one\n  two\nmodel: m\n", "note", "model: m\n"),
-        ("fallback_models:\n- a\n- b\nmodel: m\n", "fallback_models", "model: m\n"),
+        (
+            "fallback_models:\n- a\n- b\nmodel: m\n",
+            "fallback_models",
+            "model: m\n",
+        ),
     ] {
         assert_eq!(unset(before, path), after, "{before:?} {path}");
     }
@@ -189,12 +334,24 @@ fn what_is_written_is_text_for_every_reader() {
         assert!(after.starts_with("model: '"), "{after:?}");
         assert_eq!(parse_yaml(&after).unwrap(), json!({"model": text}));
     }
-    for text in ["openrouter:openrouter/free", "/tmp/x", "a, b", "http://localhost:11434/v1", "gpt-5.1"] {
+    for text in [
+        "openrouter:openrouter/free",
+        "/tmp/x",
+        "a, b",
+        "http://localhost:11434/v1",
+        "gpt-5.1",
+    ] {
         assert_eq!(set("", "model", json!(text)), format!("model: {text}\n"));
     }
-    assert_eq!(set("", "model", json!("a\nb\u{85}\u{7}")), "model: \"a\\nb\\U00000085\\U00000007\"\n");
+    assert_eq!(
+        set("", "model", json!("a\nb\u{85}\u{7}")),
+        "model: \"a\\nb\\U00000085\\U00000007\"\n"
+    );
     assert_eq!(set("", "x", json!(1e21)), "x: 1000000000000000000000.0\n");
-    assert_eq!(set("", "x", json!([1.5, null, true, {"a": "b:c"}])), "x: [1.5, null, true, {a: 'b:c'}]\n");
+    assert_eq!(
+        set("", "x", json!([1.5, null, true, {"a": "b:c"}])),
+        "x: [1.5, null, true, {a: 'b:c'}]\n"
+    );
 }
 
 // C.4: what is written means the same to the original. Where its reader is not installed, there is nobody to ask.
@@ -254,7 +411,8 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
     let given = Given::new().config("# nothing yet\n");
     let mut file = file(&given);
     for (number, text) in texts.iter().enumerate() {
-        file.set(&["plain", &format!("k{number}")], &json!(text)).unwrap();
+        file.set(&["plain", &format!("k{number}")], &json!(text))
+            .unwrap();
         file.set(&["keys", text], &json!(number)).unwrap();
     }
     file.set(&["flow"], &value).unwrap();
@@ -262,14 +420,23 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
     let script = "import json, sys\ntry:\n import yaml\nexcept ImportError:\n sys.exit(3)\n\
                   print(json.dumps(yaml.safe_load(open(sys.argv[1], encoding='utf-8'))))";
     let path = given.path("user/.bub/config.yml");
-    let Ok(output) = std::process::Command::new("python3").args(["-c", script]).arg(path).output() else {
+    let Ok(output) = std::process::Command::new("python3")
+        .args(["-c", script])
+        .arg(path)
+        .output()
+    else {
         return;
     };
     if output.status.code() == Some(3) {
         return;
     }
-    let read: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|_| panic!("{}\n{}", file.text(), String::from_utf8_lossy(&output.stderr)));
+    let read: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+        panic!(
+            "{}\n{}",
+            file.text(),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    });
     assert_eq!(read, parse_yaml(file.text()).unwrap());
     assert_eq!(read["flow"], value);
 }
@@ -278,7 +445,10 @@ fn what_is_written_is_read_alike_by_the_reader_of_the_original() {
 #[test]
 fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
     let given = Given::new().file("elsewhere/real.yml", "model: x # mine\n");
-    let (link, real) = (given.path("user/.bub/config.yml"), given.path("elsewhere/real.yml"));
+    let (link, real) = (
+        given.path("user/.bub/config.yml"),
+        given.path("elsewhere/real.yml"),
+    );
     symlink("../../elsewhere/real.yml", &link).unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
@@ -290,16 +460,27 @@ fn a_file_is_replaced_whole_through_links_with_its_owner_and_mode() {
     assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(fs::read_to_string(&real).unwrap(), "model: z # mine\n");
     assert_eq!(mode(&real), 0o640);
-    assert_ne!(fs::metadata(&real).unwrap().ino(), inode, "written in place");
+    assert_ne!(
+        fs::metadata(&real).unwrap().ino(),
+        inode,
+        "written in place"
+    );
 
     file.set(&["api_key"], &json!("sk-1")).unwrap();
     file.save(true).unwrap();
     assert_eq!(mode(&real), 0o600);
-    assert_eq!(fs::read_dir(given.path("elsewhere")).unwrap().count(), 1, "nothing is left behind");
+    assert_eq!(
+        fs::read_dir(given.path("elsewhere")).unwrap().count(),
+        1,
+        "nothing is left behind"
+    );
 
     let fresh = given.path("new/home/config.yml");
     ConfigFile::open(&fresh).unwrap().save(false).unwrap();
-    assert_eq!((mode(&fresh), mode(fresh.parent().unwrap())), (0o600, 0o700));
+    assert_eq!(
+        (mode(&fresh), mode(fresh.parent().unwrap())),
+        (0o600, 0o700)
+    );
 }
 
 #[test]
@@ -309,7 +490,10 @@ fn what_somebody_else_wrote_meanwhile_is_not_overwritten() {
     file.set(&["model"], &json!("z")).unwrap();
     let given = given.config("model: theirs\n");
     assert!(matches!(file.save(false), Err(EditError::Changed { .. })));
-    assert_eq!(fs::read_to_string(given.path("user/.bub/config.yml")).unwrap(), "model: theirs\n");
+    assert_eq!(
+        fs::read_to_string(given.path("user/.bub/config.yml")).unwrap(),
+        "model: theirs\n"
+    );
 }
 
 // W-13: a full disk or a directory that cannot be written leaves the file as it was
@@ -319,10 +503,18 @@ fn a_failed_write_leaves_the_file_and_nothing_else() {
     let mut file = file(&given);
     file.set(&["model"], &json!("z")).unwrap();
     // In the way of the temporary file.
-    let obstacle = given.path("user/.bub").join(format!(".config.yml.{}", std::process::id()));
+    let obstacle = given
+        .path("user/.bub")
+        .join(format!(".config.yml.{}", std::process::id()));
     fs::create_dir(&obstacle).unwrap();
-    assert!(matches!(file.save(false), Err(EditError::Unwritable { .. })));
-    assert_eq!(fs::read_to_string(given.path("user/.bub/config.yml")).unwrap(), "model: x\n");
+    assert!(matches!(
+        file.save(false),
+        Err(EditError::Unwritable { .. })
+    ));
+    assert_eq!(
+        fs::read_to_string(given.path("user/.bub/config.yml")).unwrap(),
+        "model: x\n"
+    );
 }
 
 #[test]
@@ -334,7 +526,11 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
         ("stream_output", "on", json!(true)),
         ("debounce_seconds", "1.5", json!(1.5)),
         // H-23: the original reads these as text with commas, and that one only as a list
-        ("enabled_channels", "telegram,webhook", json!("telegram, webhook")),
+        (
+            "enabled_channels",
+            "telegram,webhook",
+            json!("telegram, webhook"),
+        ),
         ("telegram.allow_users", "[\"a\", \"b\"]", json!("a, b")),
         ("fallback_models", "a:b, c:d", json!(["a:b", "c:d"])),
         ("api_key", "0123", json!("0123")),
@@ -346,27 +542,57 @@ fn a_text_becomes_what_the_declaration_says_and_the_original_reads() {
         assert_eq!(settings.value_for(path, text).unwrap(), value, "{path}");
     }
     for (path, text, error) in [
-        ("max_steps", "many", "`max_steps` is `many`, expected a whole number of at least 1, or null"),
+        (
+            "max_steps",
+            "many",
+            "`max_steps` is `many`, expected a whole number of at least 1, or null",
+        ),
         ("modle", "x", "no setting `modle`, did you mean `model`?"),
-        ("home", "/x", "`home` cannot stand in the config file; set the variable BUB_HOME"),
+        (
+            "home",
+            "/x",
+            "`home` cannot stand in the config file; set the variable BUB_HOME",
+        ),
         ("telegram", "x", "no setting `telegram`"),
         ("max_steps.x", "1", "no setting `max_steps.x`"),
     ] {
-        assert!(settings.value_for(path, text).unwrap_err().to_string().starts_with(error), "{path}");
+        assert!(
+            settings
+                .value_for(path, text)
+                .unwrap_err()
+                .to_string()
+                .starts_with(error),
+            "{path}"
+        );
     }
 }
 
 #[test]
 fn a_revision_says_what_would_be_in_force_and_what_is_wrong() {
-    let given = Given::new().config("model: x:y\n").env("BUB_MAX_STEPS", "9");
+    let given = Given::new()
+        .config("model: x:y\n")
+        .env("BUB_MAX_STEPS", "9");
     let settings = given.load();
-    let (revised, problems) = settings.revised("model: a:b\nmax_steps: 3\nmax_tokens: many\n").unwrap();
+    let (revised, problems) = settings
+        .revised("model: a:b\nmax_steps: 3\nmax_tokens: many\n")
+        .unwrap();
     assert_eq!(revised.text_at("model").as_deref(), Some("a:b"));
-    assert_eq!(revised.text_at("max_steps").as_deref(), Some("9"), "the environment is stronger");
+    assert_eq!(
+        revised.text_at("max_steps").as_deref(),
+        Some("9"),
+        "the environment is stronger"
+    );
     assert_eq!(problems.len(), 1);
     assert!(!revised.has_secrets_in_file());
-    for text in ["api_key: {openai: abc}\n", "telegram: {token: x}\n", "mail: {password: x}\n"] {
-        assert!(settings.revised(text).unwrap().0.has_secrets_in_file(), "{text}");
+    for text in [
+        "api_key: {openai: abc}\n",
+        "telegram: {token: x}\n",
+        "mail: {password: x}\n",
+    ] {
+        assert!(
+            settings.revised(text).unwrap().0.has_secrets_in_file(),
+            "{text}"
+        );
     }
     assert!(settings.revised("telegram: 3\n").unwrap().1.len() == 1);
     assert!(settings.revised("a: [\n").is_err());

@@ -13,7 +13,10 @@ use crate::given::Given;
 fn variable_names_are_case_insensitive_and_capitals_win() {
     let settings = Given::new().env("bub_Model", "a:b").load();
     assert_eq!(settings.get(&core::MODEL).unwrap(), "a:b");
-    let settings = Given::new().env("BUB_MODEL", "a:capitals").env("bub_model", "a:small").load();
+    let settings = Given::new()
+        .env("BUB_MODEL", "a:capitals")
+        .env("bub_model", "a:small")
+        .load();
     assert_eq!(settings.get(&core::MODEL).unwrap(), "a:capitals");
 }
 
@@ -28,7 +31,10 @@ fn lists_are_json_or_comma_separated() {
         ("", Some(vec![])),
         ("null", None),
     ] {
-        let found = Given::new().env("BUB_FALLBACK_MODELS", text).load().get(&core::FALLBACK_MODELS);
+        let found = Given::new()
+            .env("BUB_FALLBACK_MODELS", text)
+            .load()
+            .get(&core::FALLBACK_MODELS);
         let models = models.map(|models| models.into_iter().map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(found, models, "{text}");
     }
@@ -53,10 +59,15 @@ fn a_key_of_digits_is_a_key() {
 // H-23
 #[test]
 fn null_means_none() {
-    let given = Given::new()
-        .config("api_key: from-file\nmax_steps: 5\nclient_args: {a: 1}\ntelegram: {token: abc123}\n");
-    let given = given.env("BUB_API_KEY", "null").env("BUB_MAX_STEPS", "null");
-    let given = given.env("BUB_CLIENT_ARGS", "null").env("BUB_TELEGRAM_TOKEN", "null");
+    let given = Given::new().config(
+        "api_key: from-file\nmax_steps: 5\nclient_args: {a: 1}\ntelegram: {token: abc123}\n",
+    );
+    let given = given
+        .env("BUB_API_KEY", "null")
+        .env("BUB_MAX_STEPS", "null");
+    let given = given
+        .env("BUB_CLIENT_ARGS", "null")
+        .env("BUB_TELEGRAM_TOKEN", "null");
     let settings = given.load();
     assert!(settings.get(&core::API_KEY).is_empty());
     assert_eq!(settings.get(&core::MAX_STEPS), None);
@@ -66,10 +77,16 @@ fn null_means_none() {
 
 #[test]
 fn an_empty_variable_means_none_or_not_set() {
-    let given =
-        Given::new().config("model: a:b\nmax_tokens: 5\ntelegram: {token: abc123}\nenabled_channels: cli\n");
-    let given = given.env("BUB_MODEL", "").env("BUB_MAX_TOKENS", " ").env("BUB_TELEGRAM_TOKEN", "");
-    let settings = given.env("BUB_ENABLED_CHANNELS", "").env("BUB_OPENAI_API_KEY", "").load();
+    let given = Given::new()
+        .config("model: a:b\nmax_tokens: 5\ntelegram: {token: abc123}\nenabled_channels: cli\n");
+    let given = given
+        .env("BUB_MODEL", "")
+        .env("BUB_MAX_TOKENS", " ")
+        .env("BUB_TELEGRAM_TOKEN", "");
+    let settings = given
+        .env("BUB_ENABLED_CHANNELS", "")
+        .env("BUB_OPENAI_API_KEY", "")
+        .load();
     assert_eq!(settings.get(&core::MODEL), None);
     assert_eq!(settings.get(&core::MAX_TOKENS), 5);
     assert_eq!(settings.get(&core::TELEGRAM_TOKEN), None);
@@ -90,11 +107,23 @@ fn booleans_have_eight_spellings_in_every_source() {
         ("no", false),
         ("off", false),
     ] {
-        assert_eq!(Given::new().env("BUB_STREAM_OUTPUT", text).load().get(&core::STREAM_OUTPUT), expected);
+        assert_eq!(
+            Given::new()
+                .env("BUB_STREAM_OUTPUT", text)
+                .load()
+                .get(&core::STREAM_OUTPUT),
+            expected
+        );
         let config = format!("stream_output: {text}\n");
-        assert_eq!(Given::new().config(config).load().get(&core::STREAM_OUTPUT), expected);
+        assert_eq!(
+            Given::new().config(config).load().get(&core::STREAM_OUTPUT),
+            expected
+        );
         let config = format!("stream_output: '{text}'\n");
-        assert_eq!(Given::new().config(config).load().get(&core::STREAM_OUTPUT), expected);
+        assert_eq!(
+            Given::new().config(config).load().get(&core::STREAM_OUTPUT),
+            expected
+        );
     }
 }
 
@@ -108,11 +137,17 @@ fn typed_values_have_their_types() {
         .env("BUB_TELEGRAM_ALLOW_USERS", "123, ada")
         .env("BUB_PROJECT", "~/p")
         .load();
-    assert_eq!(settings.get(&core::MODEL_TIMEOUT), Some(Duration::from_secs(90)));
+    assert_eq!(
+        settings.get(&core::MODEL_TIMEOUT),
+        Some(Duration::from_secs(90))
+    );
     assert_eq!(settings.get(&core::DEBOUNCE), Duration::from_millis(250));
     assert_eq!(settings.get(&core::TAPE_DURABILITY), Durability::Always);
     assert_eq!(settings.get(&core::MAX_TOKENS), 100);
-    assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), Some(vec!["123".into(), "ada".into()]));
+    assert_eq!(
+        settings.get(&core::TELEGRAM_ALLOW_USERS),
+        Some(vec!["123".into(), "ada".into()])
+    );
     assert!(settings.get(&core::PROJECT).unwrap().ends_with("user/p"));
     assert!(settings.get(&core::CODEX_HOME).ends_with("user/.codex"));
 }
@@ -120,22 +155,38 @@ fn typed_values_have_their_types() {
 #[test]
 fn a_star_is_an_ordinary_key_of_a_free_form_map() {
     let given = Given::new().config("client_args: {'*': 1}\n");
-    assert_eq!(serde_json::Value::Object(given.load().get(&core::CLIENT_ARGS)), json!({"*": 1}));
+    assert_eq!(
+        serde_json::Value::Object(given.load().get(&core::CLIENT_ARGS)),
+        json!({"*": 1})
+    );
 }
 
 #[test]
 fn json_numbers_in_free_form_maps_stay_numbers() {
-    let given = Given::new().env("BUB_COMPLETION_ARGS", r#"{"t": 1e3, "n": 2, "s": "3", "b": [true, null]}"#);
+    let given = Given::new().env(
+        "BUB_COMPLETION_ARGS",
+        r#"{"t": 1e3, "n": 2, "s": "3", "b": [true, null]}"#,
+    );
     let map = given.load().get(&core::COMPLETION_ARGS);
-    assert_eq!(serde_json::Value::Object(map), json!({"t": 1000.0, "n": 2, "s": "3", "b": [true, null]}));
+    assert_eq!(
+        serde_json::Value::Object(map),
+        json!({"t": 1000.0, "n": 2, "s": "3", "b": [true, null]})
+    );
 }
 
 #[test]
 fn a_start_without_home_directory_needs_bub_home() {
     let none: [(&str, &str); 0] = [];
-    let error = Loader::new(Environment::from_pairs(none)).load().unwrap_err();
-    assert_eq!(error.to_string(), "no home directory found: set BUB_HOME to the directory bub may use");
-    let settings = Loader::new(Environment::from_pairs([("BUB_HOME", "/nonexistent/bub")])).load().unwrap();
+    let error = Loader::new(Environment::from_pairs(none))
+        .load()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no home directory found: set BUB_HOME to the directory bub may use"
+    );
+    let settings = Loader::new(Environment::from_pairs([("BUB_HOME", "/nonexistent/bub")]))
+        .load()
+        .unwrap();
     assert_eq!(settings.home().to_str(), Some("/nonexistent/bub"));
 }
 
@@ -150,7 +201,10 @@ fn children_get_the_environment_without_secrets() {
         .env("BUB_GROQ_API_KEY", "two-secret")
         .env("BUB_DISCORD_TOKEN", "of a plugin that is not loaded")
         .env("BUB_TELEGRAM_PROXY", "socks5://user:hunter2hunter2@proxy")
-        .env("BUB_CLIENT_ARGS", r#"{"headers": {"Authorization": "abcdefgh"}}"#)
+        .env(
+            "BUB_CLIENT_ARGS",
+            r#"{"headers": {"Authorization": "abcdefgh"}}"#,
+        )
         .env("BUB_MODEL", "a:b")
         .env("OPENAI_API_KEY", "read later, but passed")
         .env("GEMINI_API_KEY", "read later")
@@ -161,8 +215,18 @@ fn children_get_the_environment_without_secrets() {
         .env("DATABASE_URL", "x")
         .flag("api_key", "from-flag");
     let settings = given.load();
-    assert!(settings.secret_variable("OPENAI_API_KEY").unwrap().is_some());
-    assert!(settings.secret_variable("gemini_api_key").unwrap().is_some());
+    assert!(
+        settings
+            .secret_variable("OPENAI_API_KEY")
+            .unwrap()
+            .is_some()
+    );
+    assert!(
+        settings
+            .secret_variable("gemini_api_key")
+            .unwrap()
+            .is_some()
+    );
     assert!(settings.secret_variable("NOT_THERE").unwrap().is_none());
     assert_eq!(
         settings.secret_env_names(),
@@ -181,11 +245,27 @@ fn children_get_the_environment_without_secrets() {
             "bub_api_key"
         ]
     );
-    let names: Vec<&str> = settings.child_environment().iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["HOME", "PATH", "BUB_MODEL", "OPENAI_API_KEY", "GH_TOKEN"]);
+    let names: Vec<&str> = settings
+        .child_environment()
+        .iter()
+        .map(|(name, _)| *name)
+        .collect();
+    assert_eq!(
+        names,
+        ["HOME", "PATH", "BUB_MODEL", "OPENAI_API_KEY", "GH_TOKEN"]
+    );
     // Passed or not, and read or not: it is masked.
-    for secret in ["never read", "of another program", "of another program, too", "passed"] {
-        assert_eq!(settings.redactor().redact(&format!("<{secret}>")), "<***>", "{secret}");
+    for secret in [
+        "never read",
+        "of another program",
+        "of another program, too",
+        "passed",
+    ] {
+        assert_eq!(
+            settings.redactor().redact(&format!("<{secret}>")),
+            "<***>",
+            "{secret}"
+        );
     }
 }
 
@@ -212,7 +292,10 @@ fn a_plugin_gets_nothing_that_looks_like_a_secret_unless_granted() {
         ("WEATHER_KEY", "w-12345678"),
         ("HUB", "hf_abcdefghij0123456789"),
         ("FAST", "gsk_abcdefghij0123456789"),
-        ("DEPLOY", "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n"),
+        (
+            "DEPLOY",
+            "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----\n",
+        ),
     ];
     let mut given = Given::new();
     for (name, value) in plain.into_iter().chain(secret) {
@@ -222,16 +305,30 @@ fn a_plugin_gets_nothing_that_looks_like_a_secret_unless_granted() {
     let names = |granted: &[&str]| -> Vec<String> {
         let granted: Vec<String> = granted.iter().map(|name| (*name).to_owned()).collect();
         let environment = settings.plugin_environment(&granted).into_iter();
-        environment.map(|(name, _)| name.into_string().unwrap()).filter(|name| name != "HOME").collect()
+        environment
+            .map(|(name, _)| name.into_string().unwrap())
+            .filter(|name| name != "HOME")
+            .collect()
     };
     let usual = names(&[]);
     assert_eq!(usual.len(), plain.len(), "{usual:?}");
-    assert!(plain.iter().all(|(name, _)| usual.iter().any(|known| known == name)), "{usual:?}");
+    assert!(
+        plain
+            .iter()
+            .all(|(name, _)| usual.iter().any(|known| known == name)),
+        "{usual:?}"
+    );
     let granted = names(&["DATABASE_URL", "WEATHER_KEY", "PATH", "NOT_THERE"]);
     assert_eq!(granted.len(), plain.len() + 2, "{granted:?}");
     // A grant takes nothing from the commands of the user.
-    let children: Vec<_> =
-        settings.child_environment().into_iter().map(|(name, _)| name.to_owned()).collect();
-    assert!(children.iter().any(|name| name == "DATABASE_URL") && children.iter().any(|name| name == "PATH"));
+    let children: Vec<_> = settings
+        .child_environment()
+        .into_iter()
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    assert!(
+        children.iter().any(|name| name == "DATABASE_URL")
+            && children.iter().any(|name| name == "PATH")
+    );
     assert_eq!(settings.redactor().redact("/bin"), "/bin");
 }

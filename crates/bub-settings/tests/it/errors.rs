@@ -12,23 +12,50 @@ use crate::given::Given;
 #[test]
 fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
     for (yaml, message) in [
-        ("max_steps: many", ":1: `max_steps` is `many`, expected a whole number of at least 1, or null"),
+        (
+            "max_steps: many",
+            ":1: `max_steps` is `many`, expected a whole number of at least 1, or null",
+        ),
         (
             "model: a:b\nmax_steps: 0",
             ":2: `max_steps` is `0`, expected a whole number of at least 1, or null",
         ),
-        ("max_tokens: 1.5", ":1: `max_tokens` is `1.5`, expected a whole number of at least 1"),
+        (
+            "max_tokens: 1.5",
+            ":1: `max_tokens` is `1.5`, expected a whole number of at least 1",
+        ),
         (
             "max_tokens: 99999999999999999999",
             ":1: `max_tokens` is `99999999999999999999`, expected a whole number of at least 1",
         ),
-        ("verbose: 3", ":1: `verbose` is `3`, expected a whole number from 0 to 2"),
-        ("debounce_seconds: -1", ":1: `debounce_seconds` is `-1`, expected a number of at least 0"),
-        ("debounce_seconds: .nan", ":1: `debounce_seconds` is `.nan`, expected a number of at least 0"),
-        ("stream_output: maybe", ":1: `stream_output` is `maybe`, expected true or false"),
-        ("model: [a, b]", ":1: `model` is a list, expected a model, as `provider:model`, or null"),
-        ("model:\n  name: a", ":2: `model` is a map, expected a model, as `provider:model`, or null"),
-        ("model: foo", ":1: `model` is `foo`, expected a model, as `provider:model`, or null"),
+        (
+            "verbose: 3",
+            ":1: `verbose` is `3`, expected a whole number from 0 to 2",
+        ),
+        (
+            "debounce_seconds: -1",
+            ":1: `debounce_seconds` is `-1`, expected a number of at least 0",
+        ),
+        (
+            "debounce_seconds: .nan",
+            ":1: `debounce_seconds` is `.nan`, expected a number of at least 0",
+        ),
+        (
+            "stream_output: maybe",
+            ":1: `stream_output` is `maybe`, expected true or false",
+        ),
+        (
+            "model: [a, b]",
+            ":1: `model` is a list, expected a model, as `provider:model`, or null",
+        ),
+        (
+            "model:\n  name: a",
+            ":2: `model` is a map, expected a model, as `provider:model`, or null",
+        ),
+        (
+            "model: foo",
+            ":1: `model` is `foo`, expected a model, as `provider:model`, or null",
+        ),
         (
             "api_base:\n  lab: https://lab.example\n  other: ftp://other.example",
             ":3: `api_base.other` is `ftp://other.example`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
@@ -41,7 +68,10 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
             "webhook:\n  listen: foo",
             ":2: `webhook.listen` is `foo`, expected an address and a port, such as `127.0.0.1:8787`",
         ),
-        ("gateway: {turns: 0}", ":1: `gateway.turns` is `0`, expected a whole number of at least 1"),
+        (
+            "gateway: {turns: 0}",
+            ":1: `gateway.turns` is `0`, expected a whole number of at least 1",
+        ),
         (
             "log:\n  filter: loud",
             ":2: `log.filter` is `loud`, expected error, warn, info, debug, trace, off or TARGET=LEVEL, with commas between them, or null",
@@ -54,7 +84,10 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
             "fallback_models: [[a]]",
             ":1: `fallback_models` is a list with other things than text, expected a list, or texts with commas between them, or null",
         ),
-        ("client_args: [1]", ":1: `client_args` is a list, expected a map"),
+        (
+            "client_args: [1]",
+            ":1: `client_args` is a list, expected a map",
+        ),
         (
             "api_base: {openai: [x]}",
             ":1: `api_base` is a map with something other than text for `openai`, expected a URL such as `https://host/v1`, without user, query and fragment, or a map of provider to that, or null",
@@ -63,11 +96,23 @@ fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
             "policy:\n  rules: [x]",
             ":2: `policy.rules` is a list with other things than maps, expected a list of maps",
         ),
-        ("policy:\n  rules: deny", ":2: `policy.rules` is a single value, expected a list of maps"),
-        ("tape:\n  durability: maybe", ":2: `tape.durability` is `maybe`, expected one of os, always"),
-        ("telegram: on", ":1: `telegram` is a single value or a list, expected a map of settings"),
+        (
+            "policy:\n  rules: deny",
+            ":2: `policy.rules` is a single value, expected a list of maps",
+        ),
+        (
+            "tape:\n  durability: maybe",
+            ":2: `tape.durability` is `maybe`, expected one of os, always",
+        ),
+        (
+            "telegram: on",
+            ":1: `telegram` is a single value or a list, expected a map of settings",
+        ),
     ] {
-        assert_eq!(Given::new().config(yaml).error(), format!("user/.bub/config.yml{message}"));
+        assert_eq!(
+            Given::new().config(yaml).error(),
+            format!("user/.bub/config.yml{message}")
+        );
     }
 }
 
@@ -79,11 +124,22 @@ fn a_wrong_variable_is_named() {
         "environment variable BUB_MAX_TOKENS: `max_tokens` is `lots`, expected a whole number of at least 1"
     );
     let given = Given::new().flag("max_tokens", "lots");
-    assert!(given.error().starts_with("flag --max_tokens: `max_tokens` is `lots`, expected"));
+    assert!(
+        given
+            .error()
+            .starts_with("flag --max_tokens: `max_tokens` is `lots`, expected")
+    );
     let given = Given::new().env("BUB_FALLBACK_MODELS", "[a");
-    assert!(given.error().contains("`fallback_models` is `[a`, expected a list"));
+    assert!(
+        given
+            .error()
+            .contains("`fallback_models` is `[a`, expected a list")
+    );
     let given = Given::new().env("BUB_MODEL", OsString::from_vec(vec![0xff, 0xfe]));
-    assert_eq!(given.error(), "environment variable BUB_MODEL: not valid UTF-8 text");
+    assert_eq!(
+        given.error(),
+        "environment variable BUB_MODEL: not valid UTF-8 text"
+    );
 }
 
 // W-35
@@ -102,21 +158,32 @@ fn the_value_of_a_secret_is_never_quoted() {
         Given::new().config("telegram: {proxy: 'junk://me:hunter2hunter2@proxy'}"),
     ] {
         let error = given.loader().load().unwrap_err();
-        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+        assert!(
+            !format!("{error} {error:?}").contains("hunter2"),
+            "{error:?}"
+        );
     }
 }
 
 #[test]
 fn long_and_strange_values_are_cut() {
-    let error = Given::new().env("BUB_MAX_TOKENS", "x\n\u{1b}[2J".repeat(100)).error();
-    assert!(error.contains("`x[2Jx[2J") && error.contains("…`") && error.len() < 250, "{error}");
+    let error = Given::new()
+        .env("BUB_MAX_TOKENS", "x\n\u{1b}[2J".repeat(100))
+        .error();
+    assert!(
+        error.contains("`x[2Jx[2J") && error.contains("…`") && error.len() < 250,
+        "{error}"
+    );
 }
 
 // H-20
 #[test]
 fn malformed_yaml_names_line_and_column() {
     let error = Given::new().config("model: a:b\nmax_steps: [1\n").error();
-    assert_eq!(error, "user/.bub/config.yml:2:12: not valid YAML: unclosed bracket '['");
+    assert_eq!(
+        error,
+        "user/.bub/config.yml:2:12: not valid YAML: unclosed bracket '['"
+    );
 }
 
 // H-20
@@ -127,7 +194,10 @@ fn a_file_that_is_no_map_says_what_it_is() {
         "user/.bub/config.yml:2: found a list, expected a map of settings such as `model: provider:name`"
     );
     assert!(
-        Given::new().config("just text").error().starts_with("user/.bub/config.yml:1: found a single value")
+        Given::new()
+            .config("just text")
+            .error()
+            .starts_with("user/.bub/config.yml:1: found a single value")
     );
 }
 
@@ -135,9 +205,15 @@ fn a_file_that_is_no_map_says_what_it_is() {
 fn unreadable_files_are_errors_and_not_missing_ones() {
     let given = Given::new();
     fs::create_dir(given.path("user/.bub/config.yml")).unwrap();
-    assert_eq!(given.error(), "user/.bub/config.yml: cannot be read: not a regular file");
+    assert_eq!(
+        given.error(),
+        "user/.bub/config.yml: cannot be read: not a regular file"
+    );
 
-    assert_eq!(Given::new().config([b'a', b':', 0xff]).error(), "user/.bub/config.yml: not valid UTF-8 text");
+    assert_eq!(
+        Given::new().config([b'a', b':', 0xff]).error(),
+        "user/.bub/config.yml: not valid UTF-8 text"
+    );
     assert_eq!(
         Given::new().config(vec![b'#'; 1024 * 1024 + 1]).error(),
         "user/.bub/config.yml: cannot be read: larger than 1 MiB"
@@ -145,37 +221,77 @@ fn unreadable_files_are_errors_and_not_missing_ones() {
 
     let given = Given::new().file("plain", "");
     let home = given.path("plain");
-    assert!(given.env("BUB_HOME", home).error().starts_with("plain/config.yml: cannot be read: "));
+    assert!(
+        given
+            .env("BUB_HOME", home)
+            .error()
+            .starts_with("plain/config.yml: cannot be read: ")
+    );
 }
 
 #[test]
 fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
-    let given = Given::new().config("max_steps: many\nmodel: a:b\nverbose: 9\n").env("BUB_MAX_TOKENS", "x");
+    let given = Given::new()
+        .config("max_steps: many\nmodel: a:b\nverbose: 9\n")
+        .env("BUB_MAX_TOKENS", "x");
     let (settings, problems) = given.loader().load_lenient();
     assert_eq!(problems.len(), 3);
     assert_eq!(settings.get(&core::MODEL).unwrap(), "a:b");
     assert_eq!(settings.get(&core::MAX_STEPS), Some(100));
 
     let given = Given::new().config("[").env("BUB_MODEL", "a:b");
-    assert!(matches!(given.problems().as_slice(), [SettingsError::Syntax { .. }]));
-    assert_eq!(given.loader().load_lenient().0.get(&core::MODEL).unwrap(), "a:b");
+    assert!(matches!(
+        given.problems().as_slice(),
+        [SettingsError::Syntax { .. }]
+    ));
+    assert_eq!(
+        given.loader().load_lenient().0.get(&core::MODEL).unwrap(),
+        "a:b"
+    );
 }
 
 // L7: who mistypes a policy must not get none.
 #[test]
 fn mistyped_policies_and_owners_are_errors() {
     for (config, expected) in [
-        ("polcy: {rules: []}\n", "there is no setting `polcy`, did you mean `policy`?"),
-        ("Policy: {rules: []}\n", "there is no setting `Policy`, did you mean `policy`?"),
-        ("owner: [a:b]\n", "there is no setting `owner`, did you mean `owners`?"),
-        ("policy.rules: []\n", "there is no setting `policy.rules`, did you mean `policy: {rules: …}`?"),
-        ("policy: {rulez: []}\n", "there is no setting `policy.rulez`, did you mean `policy.rules`?"),
-        ("policy: {anything: []}\n", "there is no setting `policy.anything`"),
-        ("policies: {rules: []}\n", "there is no setting `policies`, did you mean `policy`?"),
-        ("owner_ids: [a:b]\n", "there is no setting `owner_ids`, did you mean `owners`?"),
+        (
+            "polcy: {rules: []}\n",
+            "there is no setting `polcy`, did you mean `policy`?",
+        ),
+        (
+            "Policy: {rules: []}\n",
+            "there is no setting `Policy`, did you mean `policy`?",
+        ),
+        (
+            "owner: [a:b]\n",
+            "there is no setting `owner`, did you mean `owners`?",
+        ),
+        (
+            "policy.rules: []\n",
+            "there is no setting `policy.rules`, did you mean `policy: {rules: …}`?",
+        ),
+        (
+            "policy: {rulez: []}\n",
+            "there is no setting `policy.rulez`, did you mean `policy.rules`?",
+        ),
+        (
+            "policy: {anything: []}\n",
+            "there is no setting `policy.anything`",
+        ),
+        (
+            "policies: {rules: []}\n",
+            "there is no setting `policies`, did you mean `policy`?",
+        ),
+        (
+            "owner_ids: [a:b]\n",
+            "there is no setting `owner_ids`, did you mean `owners`?",
+        ),
     ] {
         let error = Given::new().config(config).error();
-        assert!(error.ends_with(expected) && error.contains("config.yml:1"), "{error}");
+        assert!(
+            error.ends_with(expected) && error.contains("config.yml:1"),
+            "{error}"
+        );
     }
 }
 
@@ -201,7 +317,10 @@ fn a_wrong_address_with_more_than_an_address_in_it_is_not_shown() {
     ];
     for given in given.chain(variables.map(|(name, value)| Given::new().env(name, value))) {
         let error = given.error();
-        assert!(error.contains("is a text that is not shown, expected"), "{error}");
+        assert!(
+            error.contains("is a text that is not shown, expected"),
+            "{error}"
+        );
         assert!(!error.contains("PLANTED"), "{error}");
     }
     let given = Given::new().env("BUB_TELEGRAM_PROXY", "user:PLANTED@x");

@@ -71,7 +71,11 @@ impl Given {
             .workspace(self.path("work"), self.trust)
             .redactor(&self.redactor);
         for (key, value) in &self.flags {
-            let key = Named(bub_settings::Setting::dynamic(key, bub_settings::Kind::Text, ""));
+            let key = Named(bub_settings::Setting::dynamic(
+                key,
+                bub_settings::Kind::Text,
+                "",
+            ));
             loader = loader.flag(&key, &format!("--{}", key.0.key()), value);
         }
         loader
@@ -92,7 +96,11 @@ impl Given {
     }
 
     pub(crate) fn warnings(&self) -> Vec<String> {
-        self.load().warnings().iter().map(|warning| self.shorten(&warning.to_string())).collect()
+        self.load()
+            .warnings()
+            .iter()
+            .map(|warning| self.shorten(&warning.to_string()))
+            .collect()
     }
 
     pub(crate) fn shorten(&self, text: &str) -> String {

@@ -18,7 +18,10 @@ fn a_path_finds_settings_parts_of_maps_and_sections() {
     assert_eq!(value("spill.threshold"), Found::Value(json!(9)));
     assert_eq!(value("spill"), Found::Value(json!({"threshold": 9})));
     assert_eq!(value("max_steps"), Found::Value(json!(100)));
-    assert_eq!(value("codex_home"), Found::Value(json!(given.path("user/.codex"))));
+    assert_eq!(
+        value("codex_home"),
+        Found::Value(json!(given.path("user/.codex")))
+    );
     assert_eq!(settings.origin("max_steps"), Some(Origin::Default));
     assert_eq!(settings.origin("nope"), None);
 }
@@ -28,11 +31,25 @@ fn a_path_finds_settings_parts_of_maps_and_sections() {
 fn an_empty_path_an_unknown_one_and_raw_yaml_are_errors() {
     let settings = Given::new().config("mystery: {a: 1}\nmodel: a:b\n").load();
     assert_eq!(settings.get_value(""), Err(LookupError::EmptyPath));
-    for path in ["mystery", "mystery.a", "model.x", "api_key.openai", ".", "spill.", "spill.nope"] {
-        assert!(matches!(settings.get_value(path), Err(LookupError::Unknown { .. })), "{path}");
+    for path in [
+        "mystery",
+        "mystery.a",
+        "model.x",
+        "api_key.openai",
+        ".",
+        "spill.",
+        "spill.nope",
+    ] {
+        assert!(
+            matches!(settings.get_value(path), Err(LookupError::Unknown { .. })),
+            "{path}"
+        );
     }
     let error = settings.get_value("telegram.tokn").unwrap_err();
-    assert_eq!(error.to_string(), "no setting `telegram.tokn`, did you mean `telegram.token`?");
+    assert_eq!(
+        error.to_string(),
+        "no setting `telegram.tokn`, did you mean `telegram.token`?"
+    );
 }
 
 // H-26, W-36: a template or a report must not get hold of a secret by accident
@@ -41,25 +58,43 @@ fn secrets_come_as_secrets_and_masked_inside_maps() {
     let given = Given::new()
         .config("api_key: {openai: sk-one-secret}\nclient_args: {headers: {Authorization: abc, X: y}}\ntelegram: {token: tok-secret, proxy: 'http://u:pass-secret@h'}\n");
     let settings = given.load();
-    let Found::Secret(secret) = settings.get_value("api_key.openai").unwrap() else { panic!("not a secret") };
+    let Found::Secret(secret) = settings.get_value("api_key.openai").unwrap() else {
+        panic!("not a secret")
+    };
     assert_eq!(secret.expose(), "sk-one-secret");
-    assert_eq!(settings.get_value("api_key").unwrap(), Found::Value(json!({"openai": "***"})));
+    assert_eq!(
+        settings.get_value("api_key").unwrap(),
+        Found::Value(json!({"openai": "***"}))
+    );
     let args = json!({"headers": {"Authorization": "***", "X": "***"}});
-    assert_eq!(settings.get_value("client_args").unwrap(), Found::Value(args));
+    assert_eq!(
+        settings.get_value("client_args").unwrap(),
+        Found::Value(args)
+    );
     for header in ["Authorization", "X"] {
-        let Found::Secret(_) = settings.get_value(&format!("client_args.headers.{header}")).unwrap() else {
+        let Found::Secret(_) = settings
+            .get_value(&format!("client_args.headers.{header}"))
+            .unwrap()
+        else {
             panic!()
         };
     }
-    assert_eq!(settings.get_value("client_args.headers").unwrap().shown()["X"], json!("***"));
+    assert_eq!(
+        settings.get_value("client_args.headers").unwrap().shown()["X"],
+        json!("***")
+    );
     let telegram = settings.get_value("telegram").unwrap().shown();
     assert_eq!(telegram["token"], json!("***"));
     assert_eq!(telegram["proxy"], json!("http://u:***@h"));
     let settings = Given::new().env("BUB_API_KEY", "plain-secret").load();
-    let Found::Secret(secret) = settings.get_value("api_key").unwrap() else { panic!("not a secret") };
+    let Found::Secret(secret) = settings.get_value("api_key").unwrap() else {
+        panic!("not a secret")
+    };
     assert_eq!(secret.expose(), "plain-secret");
     assert_eq!(
-        format!("{:?} {settings:?}", settings.get_value("api_key")).matches("plain-secret").count(),
+        format!("{:?} {settings:?}", settings.get_value("api_key"))
+            .matches("plain-secret")
+            .count(),
         0
     );
 }
@@ -76,9 +111,20 @@ fn an_address_is_shown_without_password_query_and_fragment() {
         ("http://h/v1#key=PLANTED", "http://h/v1#***"),
         ("http://h/v1", "http://h/v1"),
     ] {
-        let settings = Given::new().config(format!("providers: {{lab: {{base_url: '{written}'}}}}\n")).load();
-        assert_eq!(settings.get_value("providers.lab.base_url").unwrap().shown(), json!(shown));
-        assert_eq!(settings.get_value("providers").unwrap().shown(), json!({"lab": {"base_url": shown}}));
+        let settings = Given::new()
+            .config(format!("providers: {{lab: {{base_url: '{written}'}}}}\n"))
+            .load();
+        assert_eq!(
+            settings
+                .get_value("providers.lab.base_url")
+                .unwrap()
+                .shown(),
+            json!(shown)
+        );
+        assert_eq!(
+            settings.get_value("providers").unwrap().shown(),
+            json!({"lab": {"base_url": shown}})
+        );
         let is_known = settings.redactor().redact("<PLANTED>") == "<***>";
         assert_eq!(is_known, written.contains("api_key"), "{written}");
     }

@@ -1,6 +1,10 @@
 //! Behaviour of settings seen from outside: what users write, and what they get.
 
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a helper of a test may fail the test")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of a test may fail the test"
+)]
 
 mod config_file;
 mod docs;

@@ -21,9 +21,18 @@ fn sample(setting: &Setting, n: u8) -> (String, Value) {
         Kind::Integer if setting.limits().1 == Some(2) => ((n % 3).to_string(), json!(n % 3)),
         Kind::Integer => (n.to_string(), json!(n)),
         Kind::Number => (format!("{n}.5"), json!(f64::from(n) + 0.5)),
-        Kind::List => (format!("a{n}, b{n}"), json!([format!("a{n}"), format!("b{n}")])),
-        Kind::Map => (format!("{{\"k\": \"v{n}\"}}"), json!({"k": format!("v{n}")})),
-        Kind::Maps => (format!("[{{\"k\": \"v{n}\"}}]"), json!([{"k": format!("v{n}")}])),
+        Kind::List => (
+            format!("a{n}, b{n}"),
+            json!([format!("a{n}"), format!("b{n}")]),
+        ),
+        Kind::Map => (
+            format!("{{\"k\": \"v{n}\"}}"),
+            json!({"k": format!("v{n}")}),
+        ),
+        Kind::Maps => (
+            format!("[{{\"k\": \"v{n}\"}}]"),
+            json!([{"k": format!("v{n}")}]),
+        ),
         Kind::Choice(words) => {
             let word = words[usize::from(n) % words.len()];
             (word.into(), json!(word))
@@ -44,7 +53,10 @@ fn yaml(key: &str, text: &str) -> String {
 fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
     let settings = given.load();
     let key = setting.key();
-    let entry = settings.entries().find(|entry| entry.setting.key() == key).unwrap();
+    let entry = settings
+        .entries()
+        .find(|entry| entry.setting.key() == key)
+        .unwrap();
     assert_eq!(&entry.shown, expected, "{key} from {origin}");
     assert_eq!(given.shorten(&entry.origin.to_string()), origin, "{key}");
 }
@@ -52,25 +64,49 @@ fn check(given: &Given, setting: &Setting, expected: &Value, origin: &str) {
 // H-21, H-22, H-23, W-57: the original reads `.env` for some settings only
 #[test]
 fn every_setting_obeys_flags_then_environment_then_dotenv_then_config_then_default() {
-    let settings: Vec<Setting> = Given::new().load().entries().map(|entry| entry.setting.clone()).collect();
+    let settings: Vec<Setting> = Given::new()
+        .load()
+        .entries()
+        .map(|entry| entry.setting.clone())
+        .collect();
     assert!(settings.len() > 50);
     for setting in &settings {
         let (key, variable) = (setting.key(), setting.variable());
         let [config, dotenv, env, flag] = [1, 2, 3, 4].map(|n| sample(setting, n));
         let mut given = Given::new().trusted();
         if key != "home" {
-            let default = given.load().entries().find(|entry| entry.setting.key() == key).unwrap().shown;
+            let default = given
+                .load()
+                .entries()
+                .find(|entry| entry.setting.key() == key)
+                .unwrap()
+                .shown;
             check(&given, setting, &default, "default");
         }
         if setting.is_in_file() {
             given = given.config(yaml(key, &config.0));
             let line = if key.contains('.') { 2 } else { 1 };
-            check(&given, setting, &config.1, &format!("user/.bub/config.yml:{line}"));
+            check(
+                &given,
+                setting,
+                &config.1,
+                &format!("user/.bub/config.yml:{line}"),
+            );
         }
         given = given.dotenv(format!("# note\n{variable}='{}'\n", dotenv.0));
-        check(&given, setting, &dotenv.1, &format!("work/.env:2 ({variable})"));
+        check(
+            &given,
+            setting,
+            &dotenv.1,
+            &format!("work/.env:2 ({variable})"),
+        );
         given = given.env(&variable, &env.0);
-        check(&given, setting, &env.1, &format!("environment variable {variable}"));
+        check(
+            &given,
+            setting,
+            &env.1,
+            &format!("environment variable {variable}"),
+        );
         given = given.flag(key, &flag.0);
         check(&given, setting, &flag.1, &format!("flag --{key}"));
     }
@@ -82,7 +118,14 @@ fn the_declared_names_and_defaults_are_those_of_the_original() {
     let settings = Given::new().load();
     let table: Vec<String> = settings
         .entries()
-        .map(|entry| format!("{} {} {}", entry.setting.key(), entry.setting.variable(), entry.default))
+        .map(|entry| {
+            format!(
+                "{} {} {}",
+                entry.setting.key(),
+                entry.setting.variable(),
+                entry.default
+            )
+        })
         .collect();
     assert_eq!(
         table,
@@ -164,8 +207,14 @@ fn maps_of_all_sources_merge_and_every_entry_knows_its_source() {
     assert_eq!(Value::Object(settings.get(&core::CLIENT_ARGS)), merged);
     let origin = |path| given.shorten(&settings.origin(path).unwrap().to_string());
     assert_eq!(origin("client_args.headers.A"), "user/.bub/config.yml:4");
-    assert_eq!(origin("client_args.headers.B"), "work/.env:1 (BUB_CLIENT_ARGS)");
-    assert_eq!(settings.origin("client_args.headers.C"), Some(Origin::Env("BUB_CLIENT_ARGS".into())));
+    assert_eq!(
+        origin("client_args.headers.B"),
+        "work/.env:1 (BUB_CLIENT_ARGS)"
+    );
+    assert_eq!(
+        settings.origin("client_args.headers.C"),
+        Some(Origin::Env("BUB_CLIENT_ARGS".into()))
+    );
 }
 
 // H-21, W-57: in the original provider variables rank below the file
@@ -182,21 +231,32 @@ fn a_provider_variable_ranks_as_environment() {
     assert_eq!(key("groq").as_deref(), Some("file-groq"));
     assert_eq!(key("Anthropic").as_deref(), Some("env-anthropic"));
     assert_eq!(key("gemini"), None);
-    assert_eq!(settings.origin("api_key.openai"), Some(Origin::Env("BUB_OPENAI_API_KEY".into())));
+    assert_eq!(
+        settings.origin("api_key.openai"),
+        Some(Origin::Env("BUB_OPENAI_API_KEY".into()))
+    );
 }
 
 // W-39, H-23: a provider's own value wins over the one for all, unless that one stands in a stronger place
 #[test]
 fn a_value_for_all_providers_is_the_fallback_of_the_specific_ones() {
-    let given = Given::new().config("api_key: all-from-file\n").env("BUB_OPENAI_API_KEY", "env-openai");
+    let given = Given::new()
+        .config("api_key: all-from-file\n")
+        .env("BUB_OPENAI_API_KEY", "env-openai");
     let keys = given.load().get(&core::API_KEY);
     assert_eq!(keys.get("openai").unwrap().expose(), "env-openai");
     assert_eq!(keys.get("groq").unwrap().expose(), "all-from-file");
     assert_eq!(keys.own("groq"), None);
 
-    let given = given.env("BUB_API_KEY", "all-from-env").config("api_key: {groq: file-groq}\n");
+    let given = given
+        .env("BUB_API_KEY", "all-from-env")
+        .config("api_key: {groq: file-groq}\n");
     let keys = given.load().get(&core::API_KEY);
     assert_eq!(keys.any().unwrap().expose(), "all-from-env");
     assert_eq!(keys.own("openai").unwrap().expose(), "env-openai");
-    assert_eq!(keys.own("groq"), None, "one key for all from a stronger source replaces the file's map");
+    assert_eq!(
+        keys.own("groq"),
+        None,
+        "one key for all from a stronger source replaces the file's map"
+    );
 }

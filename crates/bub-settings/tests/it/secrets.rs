@@ -32,7 +32,11 @@ fn a_secret_from_any_source_is_redacted_even_when_another_source_wins() {
         "secret-of-flag",
     ];
     for secret in planted {
-        assert_eq!(settings.redactor().redact(&format!("<{secret}>")), "<***>", "{secret}");
+        assert_eq!(
+            settings.redactor().redact(&format!("<{secret}>")),
+            "<***>",
+            "{secret}"
+        );
     }
     let entries: Vec<_> = settings.entries().collect();
     let shown = format!("{settings:?} {:?} {entries:?}", settings.warnings());
@@ -44,7 +48,8 @@ fn a_secret_from_any_source_is_redacted_even_when_another_source_wins() {
 #[test]
 fn log_output_built_on_the_redactor_holds_secrets_back() {
     let redactor = Redactor::new();
-    let env = Environment::from_pairs([("BUB_HOME", "/nonexistent"), ("BUB_API_KEY", "swordfish-1")]);
+    let env =
+        Environment::from_pairs([("BUB_HOME", "/nonexistent"), ("BUB_API_KEY", "swordfish-1")]);
     Loader::new(env).redactor(&redactor).load().unwrap();
     let mut log = Vec::new();
     let mut writer = redactor.writer(&mut log);
@@ -52,5 +57,8 @@ fn log_output_built_on_the_redactor_holds_secrets_back() {
         writer.write_all(piece.as_bytes()).unwrap();
     }
     drop(writer);
-    assert_eq!(String::from_utf8(log).unwrap(), "request with ***\nnext line");
+    assert_eq!(
+        String::from_utf8(log).unwrap(),
+        "request with ***\nnext line"
+    );
 }

@@ -1,6 +1,8 @@
 //! Sections of plugins.
 
-use bub_settings::{Declared, DynamicKey, Found, Key, Kind, Secret, Section, Setting, SettingsError};
+use bub_settings::{
+    Declared, DynamicKey, Found, Key, Kind, Secret, Section, Setting, SettingsError,
+};
 use serde_json::json;
 
 use crate::given::Given;
@@ -35,30 +37,53 @@ fn a_plugin_section_is_read_from_every_source_even_when_registered_late() {
 #[test]
 fn a_section_known_only_at_run_time_is_checked_like_any_other() {
     let keys = vec![
-        DynamicKey { setting: Setting::dynamic("py.level", Kind::Integer, "How much."), default: json!(3) },
         DynamicKey {
-            setting: Setting::dynamic("py.password", Kind::Text, "Hush.").nullable().secret(),
+            setting: Setting::dynamic("py.level", Kind::Integer, "How much."),
+            default: json!(3),
+        },
+        DynamicKey {
+            setting: Setting::dynamic("py.password", Kind::Text, "Hush.")
+                .nullable()
+                .secret(),
             default: json!(null),
         },
     ];
     let given = Given::new().config("py: {level: high, password: hush-hush}\n");
-    let (settings, problems) = given.loader().section(Section::dynamic("py", keys)).load_lenient();
+    let (settings, problems) = given
+        .loader()
+        .section(Section::dynamic("py", keys))
+        .load_lenient();
     assert_eq!(
         given.shorten(&problems[0].to_string()),
         "user/.bub/config.yml:1: `py.level` is `high`, expected a whole number"
     );
     assert_eq!(settings.get_value("py.level"), Ok(Found::Value(json!(3))));
-    assert_eq!(settings.get_value("py").unwrap().shown(), json!({"level": 3, "password": "***"}));
+    assert_eq!(
+        settings.get_value("py").unwrap().shown(),
+        json!({"level": 3, "password": "***"})
+    );
 }
 
 #[test]
 fn a_section_that_is_wrong_in_itself_is_refused() {
     let mut settings = Given::new().load();
     for (section, problem) in [
-        (Section::new("", SHOP), "settings section ``: needs a name without dots"),
-        (Section::new("a.b", SHOP), "settings section `a.b`: needs a name without dots"),
-        (Section::new("telegram", &[]), "settings section `telegram`: a section of this name exists already"),
-        (Section::new("model", &[]), "settings section `model`: a setting of this name exists already"),
+        (
+            Section::new("", SHOP),
+            "settings section ``: needs a name without dots",
+        ),
+        (
+            Section::new("a.b", SHOP),
+            "settings section `a.b`: needs a name without dots",
+        ),
+        (
+            Section::new("telegram", &[]),
+            "settings section `telegram`: a section of this name exists already",
+        ),
+        (
+            Section::new("model", &[]),
+            "settings section `model`: a setting of this name exists already",
+        ),
         (
             Section::new("shop", WRONG),
             "settings section `shop`: the key `elsewhere.open` must be `shop.<name>`",
@@ -79,15 +104,24 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
     settings.register(dynamic()).unwrap();
     settings.fits(&dynamic()).unwrap();
     assert!(settings.register(dynamic()).is_err());
-    assert!(settings.fits(&Section::dynamic("shop", Vec::new())).is_err());
+    assert!(
+        settings
+            .fits(&Section::dynamic("shop", Vec::new()))
+            .is_err()
+    );
 }
 
 #[test]
 fn the_key_of_a_plugin_is_no_provider() {
-    static API_KEY: Key<Option<Secret>> = Key::new("search.api_key", None, "The key of the search service.");
+    static API_KEY: Key<Option<Secret>> =
+        Key::new("search.api_key", None, "The key of the search service.");
     static SEARCH: &[&dyn Declared] = &[&API_KEY];
     let given = Given::new().env("BUB_SEARCH_API_KEY", "search-secret");
-    let settings = given.loader().section(Section::new("search", SEARCH)).load().unwrap();
+    let settings = given
+        .loader()
+        .section(Section::new("search", SEARCH))
+        .load()
+        .unwrap();
     assert_eq!(settings.get(&API_KEY).unwrap().expose(), "search-secret");
 }
 
@@ -101,14 +135,20 @@ fn settings_and_redactor_can_be_shared_between_threads() {
 #[test]
 fn the_declarations_of_bub_itself_follow_the_rules() {
     let settings = Given::new().load();
-    let mut variables: Vec<String> =
-        settings.entries().map(|entry| entry.setting.variable().into_owned()).collect();
+    let mut variables: Vec<String> = settings
+        .entries()
+        .map(|entry| entry.setting.variable().into_owned())
+        .collect();
     let all = variables.len();
     variables.sort();
     variables.dedup();
     assert_eq!(variables.len(), all, "two settings share a variable");
     for entry in settings.entries() {
-        assert!(entry.setting.help().ends_with('.'), "{}", entry.setting.key());
+        assert!(
+            entry.setting.help().ends_with('.'),
+            "{}",
+            entry.setting.key()
+        );
         assert!(entry.setting.key().matches('.').count() <= 1);
         let secret = bub_settings::is_sensitive_name(entry.setting.key());
         assert_eq!(entry.setting.is_secret(), secret, "{}", entry.setting.key());

@@ -6,33 +6,64 @@ use crate::given::Given;
 #[test]
 fn a_typo_in_the_file_is_a_warning_with_a_suggestion() {
     for (yaml, warning) in [
-        ("modle: a:b", ":1: unknown setting `modle`, did you mean `model`?"),
-        ("max-steps: 5", ":1: unknown setting `max-steps`, did you mean `max_steps`?"),
-        ("telegram: {tokn: x}", ":1: unknown setting `telegram.tokn`, did you mean `telegram.token`?"),
-        ("telegrm: {token: x}", ":1: unknown setting `telegrm`, did you mean `telegram`?"),
+        (
+            "modle: a:b",
+            ":1: unknown setting `modle`, did you mean `model`?",
+        ),
+        (
+            "max-steps: 5",
+            ":1: unknown setting `max-steps`, did you mean `max_steps`?",
+        ),
+        (
+            "telegram: {tokn: x}",
+            ":1: unknown setting `telegram.tokn`, did you mean `telegram.token`?",
+        ),
+        (
+            "telegrm: {token: x}",
+            ":1: unknown setting `telegrm`, did you mean `telegram`?",
+        ),
         ("colour: blue", ":1: unknown setting `colour`"),
         ("spill: {depth: 1}", ":1: unknown setting `spill.depth`"),
         (
             "spill.threshold: 1",
             ":1: unknown setting `spill.threshold`, did you mean `spill: {threshold: …}`?",
         ),
-        ("model: a:b\nmodel: c:d", ":2: `model` is set twice, this one counts"),
+        (
+            "model: a:b\nmodel: c:d",
+            ":2: `model` is set twice, this one counts",
+        ),
     ] {
-        assert_eq!(Given::new().config(yaml).warnings(), [format!("user/.bub/config.yml{warning}")]);
+        assert_eq!(
+            Given::new().config(yaml).warnings(),
+            [format!("user/.bub/config.yml{warning}")]
+        );
     }
 }
 
 #[test]
 fn the_section_of_a_plugin_that_is_not_loaded_is_no_mistake() {
-    assert_eq!(Given::new().config("discord: {token: x}\nmodel: a:b\n").warnings(), Vec::<String>::new());
+    assert_eq!(
+        Given::new()
+            .config("discord: {token: x}\nmodel: a:b\n")
+            .warnings(),
+        Vec::<String>::new()
+    );
     // Also when it is called almost like a setting, which is no map.
-    assert_eq!(Given::new().config("modem: {baud: 300}\nhomes: {a: b}\n").warnings(), Vec::<String>::new());
+    assert_eq!(
+        Given::new()
+            .config("modem: {baud: 300}\nhomes: {a: b}\n")
+            .warnings(),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
 fn a_typo_in_a_variable_is_a_warning_and_a_foreign_variable_is_none() {
-    let given =
-        Given::new().env("BUB_MODLE", "a:b").env("BUB_FIXTURES", "/x").env("BUBBLE", "1").env("MODLE", "x");
+    let given = Given::new()
+        .env("BUB_MODLE", "a:b")
+        .env("BUB_FIXTURES", "/x")
+        .env("BUBBLE", "1")
+        .env("MODLE", "x");
     assert_eq!(
         given.warnings(),
         ["environment variable BUB_MODLE: unknown setting `BUB_MODLE`, did you mean `BUB_MODEL`?"]
@@ -40,6 +71,8 @@ fn a_typo_in_a_variable_is_a_warning_and_a_foreign_variable_is_none() {
     let given = Given::new().dotenv("BUB_MAX_STEP=4\n");
     assert_eq!(
         given.warnings(),
-        ["work/.env:1 (BUB_MAX_STEP): unknown setting `BUB_MAX_STEP`, did you mean `BUB_MAX_STEPS`?"]
+        [
+            "work/.env:1 (BUB_MAX_STEP): unknown setting `BUB_MAX_STEP`, did you mean `BUB_MAX_STEPS`?"
+        ]
     );
 }

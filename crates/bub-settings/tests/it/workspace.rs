@@ -7,7 +7,9 @@ use crate::given::Given;
 // C.7, H-22
 #[test]
 fn dotenv_never_overrides_the_process_environment() {
-    let given = Given::new().dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n").env("BUB_MODEL", "process:env");
+    let given = Given::new()
+        .dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n")
+        .env("BUB_MODEL", "process:env");
     let settings = given.load();
     assert_eq!(settings.get(&core::MODEL).unwrap(), "process:env");
     assert_eq!(settings.get(&core::MAX_TOKENS), 7);
@@ -26,7 +28,10 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
     assert_eq!(settings.home(), given.path("user/.bub"));
     assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), None);
     assert_eq!(settings.get(&core::MODEL).unwrap(), "still:fine");
-    assert_eq!(settings.get(&core::API_KEY).get("openai").unwrap().expose(), "also-fine");
+    assert_eq!(
+        settings.get(&core::API_KEY).get("openai").unwrap().expose(),
+        "also-fine"
+    );
     let warnings = given.warnings();
     assert_eq!(warnings.len(), 9, "{warnings:#?}");
     assert!(
@@ -38,7 +43,13 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
 
     let given = Given::new().dotenv(text).trusted();
     let settings = given.load();
-    assert_eq!(settings.get(&core::API_BASE).get("groq").map(String::as_str), Some("http://evil"));
+    assert_eq!(
+        settings
+            .get(&core::API_BASE)
+            .get("groq")
+            .map(String::as_str),
+        Some("http://evil")
+    );
     assert_eq!(settings.home().to_str(), Some("/evil"));
     assert_eq!(given.warnings(), Vec::<String>::new());
 }
@@ -46,13 +57,20 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
 #[test]
 fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
     let given = Given::new().dotenv("BUB_MODEL=evil:${AWS_SECRET_ACCESS_KEY}-${USER}\n");
-    let given = given.env("AWS_SECRET_ACCESS_KEY", "hush-hush").env("USER", "ada");
+    let given = given
+        .env("AWS_SECRET_ACCESS_KEY", "hush-hush")
+        .env("USER", "ada");
     assert_eq!(given.load().get(&core::MODEL).unwrap(), "evil:-ada");
     assert_eq!(
         given.warnings(),
-        ["work/.env:1: `${AWS_SECRET_ACCESS_KEY}` left empty, this workspace is not trusted to read it"]
+        [
+            "work/.env:1: `${AWS_SECRET_ACCESS_KEY}` left empty, this workspace is not trusted to read it"
+        ]
     );
-    assert_eq!(given.trusted().load().get(&core::MODEL).unwrap(), "evil:hush-hush-ada");
+    assert_eq!(
+        given.trusted().load().get(&core::MODEL).unwrap(),
+        "evil:hush-hush-ada"
+    );
 }
 
 // C.7
@@ -60,17 +78,30 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
 fn a_line_that_is_no_assignment_is_named_and_skipped() {
     let given = Given::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
     assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
-    assert_eq!(given.warnings(), ["work/.env:1: ignored, not a `NAME=value` line"]);
+    assert_eq!(
+        given.warnings(),
+        ["work/.env:1: ignored, not a `NAME=value` line"]
+    );
     let given = Given::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
     assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
-    assert_eq!(given.warnings(), ["work/.env:2: ignored, its quote is not closed"]);
+    assert_eq!(
+        given.warnings(),
+        ["work/.env:2: ignored, its quote is not closed"]
+    );
 }
 
 #[test]
 fn providers_own_variables_are_found_in_dotenv_too() {
     let given = Given::new().dotenv("OPENAI_API_KEY=from-dotenv\nEMPTY=\n");
     let settings = given.load();
-    assert_eq!(settings.secret_variable("OPENAI_API_KEY").unwrap().unwrap().expose(), "from-dotenv");
+    assert_eq!(
+        settings
+            .secret_variable("OPENAI_API_KEY")
+            .unwrap()
+            .unwrap()
+            .expose(),
+        "from-dotenv"
+    );
     assert_eq!(settings.secret_variable("EMPTY").unwrap(), None);
     assert_eq!(given.redactor.redact("key from-dotenv"), "key ***");
 }
@@ -90,21 +121,39 @@ fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
     let given = Given::new().config("model: a:b\n");
     std::fs::create_dir(given.path("work/.env")).unwrap();
     assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
-    assert_eq!(given.warnings(), ["work/.env: cannot be read: not a regular file; the file is ignored"]);
+    assert_eq!(
+        given.warnings(),
+        ["work/.env: cannot be read: not a regular file; the file is ignored"]
+    );
     for (content, warning) in [
-        (vec![b'A', b'=', 0xff], "work/.env: not valid UTF-8 text; the file is ignored"),
-        (vec![b'#'; 1024 * 1024 + 1], "work/.env: cannot be read: larger than 1 MiB; the file is ignored"),
+        (
+            vec![b'A', b'=', 0xff],
+            "work/.env: not valid UTF-8 text; the file is ignored",
+        ),
+        (
+            vec![b'#'; 1024 * 1024 + 1],
+            "work/.env: cannot be read: larger than 1 MiB; the file is ignored",
+        ),
     ] {
         assert_eq!(Given::new().dotenv(content).warnings(), [warning]);
     }
     let text = "BUB_MAX_STEPS=3\nBUB_MAX_TOKENS=lots\nBUB_OTHERAPP_API_KEY='hunter2 hunter2'\nBUB_API_KEY='{hunter2hunter2'\n";
     let given = Given::new().config("max_tokens: 7\n").dotenv(text);
     let settings = given.load();
-    assert_eq!((settings.get(&core::MAX_STEPS), settings.get(&core::MAX_TOKENS)), (Some(3), 7));
+    assert_eq!(
+        (
+            settings.get(&core::MAX_STEPS),
+            settings.get(&core::MAX_TOKENS)
+        ),
+        (Some(3), 7)
+    );
     let warnings = given.warnings();
     assert_eq!(warnings.len(), 3, "{warnings:#?}");
     let expected = "work/.env:2 (BUB_MAX_TOKENS): `max_tokens` is `lots`, expected a whole number of at least 1; the line is ignored";
     assert!(warnings.contains(&expected.to_owned()), "{warnings:#?}");
     // W-35
-    assert!(!warnings.iter().any(|warning| warning.contains("hunter2")), "{warnings:#?}");
+    assert!(
+        !warnings.iter().any(|warning| warning.contains("hunter2")),
+        "{warnings:#?}"
+    );
 }

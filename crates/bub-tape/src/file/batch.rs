@@ -21,7 +21,11 @@ impl Batch {
             codec::encode_body(&mut bodies, entry);
             ends.push(bodies.len());
         }
-        Self { entries, bodies, ends }
+        Self {
+            entries,
+            bodies,
+            ends,
+        }
     }
 
     /// Gives the entries their ids and appends their lines.
@@ -33,7 +37,11 @@ impl Batch {
             entry.id = lines.max_id;
             ids.push(entry.id);
             lines.starts.push(lines.bytes.len());
-            codec::push_id(&mut lines.bytes, entry.id, self.bodies.get(start..*end).unwrap_or_default());
+            codec::push_id(
+                &mut lines.bytes,
+                entry.id,
+                self.bodies.get(start..*end).unwrap_or_default(),
+            );
             start = *end;
         }
         ids
@@ -55,7 +63,11 @@ pub(crate) struct Lines {
 
 impl Lines {
     pub(crate) fn after(max_id: EntryId) -> Self {
-        Self { bytes: Vec::with_capacity(8 * 1024), starts: Vec::new(), max_id }
+        Self {
+            bytes: Vec::with_capacity(8 * 1024),
+            starts: Vec::new(),
+            max_id,
+        }
     }
 }
 

@@ -19,7 +19,11 @@ pub(crate) struct FileBlobs(pub(crate) Arc<Shared>);
 impl FileBlobs {
     pub(crate) fn path(&self, id: &BlobId) -> PathBuf {
         let hex = id.as_hex();
-        self.0.layout.blobs().join(hex.get(..2).unwrap_or_default()).join(hex)
+        self.0
+            .layout
+            .blobs()
+            .join(hex.get(..2).unwrap_or_default())
+            .join(hex)
     }
 
     fn put_now(&self, bytes: &[u8]) -> Result<BlobId> {
@@ -27,10 +31,11 @@ impl FileBlobs {
         let path = self.path(&id);
         // One that is shorter was left by a power cut and is written again. So is an old one: it may be about to be
         // removed because nobody refers to it yet, and being young protects it.
-        let stat =
-            missing_is_none(self.0.fs.stat(&path)).map_err(|error| self.0.error("look at", &path, error))?;
+        let stat = missing_is_none(self.0.fs.stat(&path))
+            .map_err(|error| self.0.error("look at", &path, error))?;
         if stat.is_none_or(|stat| stat.size != bytes.len() as u64 || is_old(stat)) {
-            self.0.replace(&path, bytes, self.0.durability == Durability::Always)?;
+            self.0
+                .replace(&path, bytes, self.0.durability == Durability::Always)?;
             if self.0.durability == Durability::Always {
                 self.0.sync_dir_of(&path)?;
             }
@@ -41,7 +46,8 @@ impl FileBlobs {
     pub(crate) fn get_now(&self, id: &BlobId) -> Result<Vec<u8>> {
         let path = self.path(id);
         let failed = |error| self.0.error("read", &path, error);
-        let Some(file) = missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(failed)? else {
+        let Some(file) = missing_is_none(self.0.fs.open(&path, OpenMode::Read)).map_err(failed)?
+        else {
             return Err(TapeError::NotFound(format!("Blob {id} was not found.")));
         };
         let size = usize::try_from(file.stat().map_err(failed)?.size).unwrap_or(usize::MAX);
@@ -50,7 +56,10 @@ impl FileBlobs {
             return Ok(bytes);
         }
         let detail = "its content does not match its name".to_owned();
-        Err(TapeError::Damaged { path: path.display().to_string(), detail })
+        Err(TapeError::Damaged {
+            path: path.display().to_string(),
+            detail,
+        })
     }
 
     pub(crate) fn list_now(&self) -> Result<Vec<BlobId>> {
@@ -62,7 +71,11 @@ impl FileBlobs {
         };
         let mut ids = Vec::new();
         for group in names(&root)? {
-            ids.extend(names(&root.join(group))?.iter().filter_map(|name| BlobId::parse(name).ok()));
+            ids.extend(
+                names(&root.join(group))?
+                    .iter()
+                    .filter_map(|name| BlobId::parse(name).ok()),
+            );
         }
         ids.sort();
         Ok(ids)

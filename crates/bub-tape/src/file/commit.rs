@@ -17,8 +17,10 @@ impl Core {
         if waiting.is_empty() {
             return;
         }
-        let (mut batches, replies): (Vec<_>, Vec<_>) =
-            waiting.into_iter().map(|pending| (pending.batch, pending.reply)).unzip();
+        let (mut batches, replies): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .map(|pending| (pending.batch, pending.reply))
+            .unzip();
         let outcome = self.write(held, &mut batches);
         // Somebody who no longer waits has dropped the receiver; the batch stands all the same.
         match outcome {
@@ -40,10 +42,16 @@ impl Core {
         let mut lines = Lines::after(EntryId::new(ground.record.max_id));
         let mut reports = Batch::new(std::mem::take(&mut ground.reports));
         reports.write(&mut lines);
-        let ids = batches.iter_mut().map(|batch| batch.write(&mut lines)).collect();
+        let ids = batches
+            .iter_mut()
+            .map(|batch| batch.write(&mut lines))
+            .collect();
         let offset = ground.record.end;
         let record = self.write_lines(held, &ground, &lines)?;
-        let entries = reports.entries().iter().chain(batches.iter().flat_map(Batch::entries));
+        let entries = reports
+            .entries()
+            .iter()
+            .chain(batches.iter().flat_map(Batch::entries));
         let positions = lines.starts.iter().map(|start| offset + *start as u64);
         self.note_batch(&ground.open, (offset, record.end), entries.zip(positions));
         Ok(ids)
@@ -72,7 +80,8 @@ impl Core {
             }
             done.synced = done.end;
         }
-        self.note(held, done).inspect_err(|_| self.take_back(held, ground, intent))
+        self.note(held, done)
+            .inspect_err(|_| self.take_back(held, ground, intent))
     }
 
     /// Undoes a batch that nobody will be told about. If even that fails, the intent stays and the next holder does it.
@@ -81,8 +90,16 @@ impl Core {
             return;
         }
         // With `always`, also that the intent is given up has to reach the disk before anything else is acknowledged.
-        let phase = if self.shared.durability == Durability::Always { Phase::Suspect } else { Phase::Idle };
-        let before = Record { sequence: intent.sequence, phase, ..ground.record };
+        let phase = if self.shared.durability == Durability::Always {
+            Phase::Suspect
+        } else {
+            Phase::Idle
+        };
+        let before = Record {
+            sequence: intent.sequence,
+            phase,
+            ..ground.record
+        };
         if let Err(error) = self.note(held, before) {
             tracing::debug!(tape = %self.tape, %error, "tape.intent_left");
         }

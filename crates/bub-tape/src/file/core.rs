@@ -91,7 +91,9 @@ impl Core {
     pub(crate) fn hold(&mut self) -> Result<Held> {
         for _ in 0..RENAMED_LOCKS {
             let lock = self.lock_file()?;
-            lock.file.lock().map_err(|error| self.error("lock", error))?;
+            lock.file
+                .lock()
+                .map_err(|error| self.error("lock", error))?;
             if let Some(held) = self.still_named(lock)? {
                 return Ok(held);
             }
@@ -103,14 +105,24 @@ impl Core {
     /// Takes the lock if it is free.
     pub(crate) fn try_hold(&mut self) -> Result<Option<Held>> {
         let lock = self.lock_file()?;
-        let taken = lock.file.try_lock().map_err(|error| self.error("lock", error))?;
-        if taken { self.still_named(lock) } else { Ok(None) }
+        let taken = lock
+            .file
+            .try_lock()
+            .map_err(|error| self.error("lock", error))?;
+        if taken {
+            self.still_named(lock)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Gives up a lock file that somebody has removed: others would lock a new one.
     fn still_named(&mut self, lock: Open) -> Result<Option<Held>> {
         let held = Held(lock.file);
-        if self.shared.has_name(lock.inode, &self.shared.layout.lock(&self.tape))? {
+        if self
+            .shared
+            .has_name(lock.inode, &self.shared.layout.lock(&self.tape))?
+        {
             return Ok(Some(held));
         }
         self.lock = None;
@@ -121,15 +133,21 @@ impl Core {
         if let Some(lock) = &self.lock {
             return Ok(lock.clone());
         }
-        let file = self.shared.open_write(&self.shared.layout.lock(&self.tape), OpenMode::Write)?;
+        let file = self
+            .shared
+            .open_write(&self.shared.layout.lock(&self.tape), OpenMode::Write)?;
         let stat = file.stat().map_err(|error| self.error("lock", error))?;
-        let lock = Open { file: file.into(), inode: stat.inode };
+        let lock = Open {
+            file: file.into(),
+            inode: stat.inode,
+        };
         self.lock = Some(lock.clone());
         Ok(lock)
     }
 
     pub(crate) fn error(&self, action: &'static str, error: std::io::Error) -> crate::TapeError {
-        self.shared.error(action, &self.shared.layout.tape(&self.tape), error)
+        self.shared
+            .error(action, &self.shared.layout.tape(&self.tape), error)
     }
 
     /// The readable part of a tape of which this process knows everything: two looks at the disk, and nothing to wait
@@ -144,10 +162,18 @@ impl Core {
     fn open_snapshot(&self) -> Option<Snapshot> {
         let (lock, open) = (self.lock.as_ref()?, self.open.as_ref()?);
         let record = Record::read(&*lock.file).ok()??;
-        let named = self.shared.fs.stat(&self.shared.layout.tape(&self.tape)).ok()?;
+        let named = self
+            .shared
+            .fs
+            .stat(&self.shared.layout.tape(&self.tape))
+            .ok()?;
         let at_rest = self.at_rest(record, named.size)?;
         let is_same = named.inode == open.inode && at_rest.inode == open.inode;
-        is_same.then(|| Snapshot { file: Arc::clone(&open.file), inode: open.inode, end: at_rest.end })
+        is_same.then(|| Snapshot {
+            file: Arc::clone(&open.file),
+            inode: open.inode,
+            end: at_rest.end,
+        })
     }
 
     /// The readable part of the tape now; `None` when there is no tape.
@@ -161,7 +187,12 @@ impl Core {
     /// Opens the files of a tape that exists, for somebody who is about to write to it. What fails is told when it
     /// matters.
     pub(crate) fn open_files(&mut self) {
-        if self.shared.fs.stat(&self.shared.layout.tape(&self.tape)).is_ok() {
+        if self
+            .shared
+            .fs
+            .stat(&self.shared.layout.tape(&self.tape))
+            .is_ok()
+        {
             let _ = self.lock_file().and_then(|_| self.open_tape());
         }
     }
@@ -191,10 +222,15 @@ impl Core {
         // The marks on disk belong to another index: sum the tape up again, in memory.
         let mut index = Index::default();
         if let Some(snapshot) = &snapshot {
-            index.catch_up(snapshot).map_err(|error| self.error("read", error))?;
+            index
+                .catch_up(snapshot)
+                .map_err(|error| self.error("read", error))?;
         }
         self.index = index;
-        let marks = self.index.marks(&self.shared, &self.tape).unwrap_or_default();
+        let marks = self
+            .index
+            .marks(&self.shared, &self.tape)
+            .unwrap_or_default();
         Ok(search.pick(&marks))
     }
 
@@ -221,13 +257,17 @@ impl Core {
         if !usable || behind > CHECKPOINT_BYTES {
             let stored = Index::load(&self.shared, &self.tape, file, snapshot.end);
             match stored {
-                Some(stored) if !usable || stored.covered > self.index.covered => self.index = stored,
+                Some(stored) if !usable || stored.covered > self.index.covered => {
+                    self.index = stored
+                }
                 None if !usable => self.index = Index::default(),
                 _ => {}
             }
         }
         self.index_inode = snapshot.inode;
-        self.index.catch_up(snapshot).map_err(|error| self.error("read", error))
+        self.index
+            .catch_up(snapshot)
+            .map_err(|error| self.error("read", error))
     }
 
     /// Adds a committed batch to the index and saves it when enough has come together.
@@ -251,20 +291,33 @@ impl Core {
 
     /// Saves the index; the tape's lock must be held. A failure costs the next reader time and nothing else.
     pub(crate) fn checkpoint(&mut self, open: &Open, end: u64) {
-        let snapshot = Snapshot { file: Arc::clone(&open.file), inode: open.inode, end };
+        let snapshot = Snapshot {
+            file: Arc::clone(&open.file),
+            inode: open.inode,
+            end,
+        };
         self.checkpoint_at = end + CHECKPOINT_BYTES;
-        let saved =
-            self.index_to(&snapshot).and_then(|()| self.index.save(&self.shared, &self.tape, &snapshot));
+        let saved = self
+            .index_to(&snapshot)
+            .and_then(|()| self.index.save(&self.shared, &self.tape, &snapshot));
         if let Err(error) = saved {
             tracing::debug!(tape = %self.tape, %error, "index.save_failed");
         }
     }
 
     fn checkpoint_if_free(&mut self) {
-        let Ok(Some(held)) = self.try_hold() else { return };
+        let Ok(Some(held)) = self.try_hold() else {
+            return;
+        };
         // Under the lock the tape may have become longer, but never part of a batch.
         if let Ok(Some(snapshot)) = Snapshot::take(&self.shared, &self.tape) {
-            self.checkpoint(&Open { file: snapshot.file, inode: snapshot.inode }, snapshot.end);
+            self.checkpoint(
+                &Open {
+                    file: snapshot.file,
+                    inode: snapshot.inode,
+                },
+                snapshot.end,
+            );
         }
         drop(held);
     }
@@ -288,7 +341,9 @@ impl Core {
         let held = self.hold()?;
         index::remove(&self.shared, &self.tape)?;
         self.forget();
-        let Some(snapshot) = Snapshot::take(&self.shared, &self.tape)? else { return Ok(Summary::default()) };
+        let Some(snapshot) = Snapshot::take(&self.shared, &self.tape)? else {
+            return Ok(Summary::default());
+        };
         self.index_to(&snapshot)?;
         self.index.save(&self.shared, &self.tape, &snapshot)?;
         drop(held);
@@ -297,8 +352,13 @@ impl Core {
 
     /// Writes the record, counting.
     pub(crate) fn note(&self, lock: &Held, record: Record) -> Result<Record> {
-        let record = Record { sequence: record.sequence.wrapping_add(1), ..record };
-        record.write(&*lock.0).map_err(|error| self.error("write the lock record of", error))?;
+        let record = Record {
+            sequence: record.sequence.wrapping_add(1),
+            ..record
+        };
+        record
+            .write(&*lock.0)
+            .map_err(|error| self.error("write the lock record of", error))?;
         Ok(record)
     }
 

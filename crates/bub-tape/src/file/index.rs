@@ -57,8 +57,16 @@ struct OnDisk {
 
 impl Index {
     /// The index on disk, when it speaks of this tape.
-    pub(crate) fn load(shared: &Shared, tape: &TapeName, file: &dyn FsFile, end: u64) -> Option<Self> {
-        let opened = shared.fs.open(&shared.layout.index(tape), OpenMode::Read).ok()?;
+    pub(crate) fn load(
+        shared: &Shared,
+        tape: &TapeName,
+        file: &dyn FsFile,
+        end: u64,
+    ) -> Option<Self> {
+        let opened = shared
+            .fs
+            .open(&shared.layout.index(tape), OpenMode::Read)
+            .ok()?;
         let size = usize::try_from(opened.stat().ok()?.size).ok()?;
         let disk: OnDisk = serde_json::from_slice(&opened.read_range(0, size).ok()?).ok()?;
         let index = Self {
@@ -75,9 +83,9 @@ impl Index {
     /// Whether it speaks of the beginning of this file.
     pub(crate) fn matches(&self, file: &dyn FsFile, end: u64) -> bool {
         self.covered <= end
-            && self
-                .print
-                .is_none_or(|print| fingerprint(file, self.covered).is_ok_and(|found| found == print))
+            && self.print.is_none_or(|print| {
+                fingerprint(file, self.covered).is_ok_and(|found| found == print)
+            })
     }
 
     /// Sums up what follows the covered part.
@@ -106,7 +114,8 @@ impl Index {
             return false;
         }
         for (entry, position) in batch {
-            self.pending.extend(self.summary.observe(entry, crate::Position::new(position)));
+            self.pending
+                .extend(self.summary.observe(entry, crate::Position::new(position)));
         }
         self.covered = end;
         self.print = None;
@@ -115,29 +124,50 @@ impl Index {
 
     /// All anchors; `None` when the marks on disk are not the ones this index continues.
     pub(crate) fn marks(&self, shared: &Shared, tape: &TapeName) -> Option<Vec<AnchorMark>> {
-        let mut marks = if self.saved == 0 { Vec::new() } else { self.stored_marks(shared, tape)? };
+        let mut marks = if self.saved == 0 {
+            Vec::new()
+        } else {
+            self.stored_marks(shared, tape)?
+        };
         marks.extend(self.pending.iter().cloned());
         (marks.len() as u64 == self.summary.anchors).then_some(marks)
     }
 
     fn stored_marks(&self, shared: &Shared, tape: &TapeName) -> Option<Vec<AnchorMark>> {
-        let file = shared.fs.open(&shared.layout.marks(tape), OpenMode::Read).ok()?;
+        let file = shared
+            .fs
+            .open(&shared.layout.marks(tape), OpenMode::Read)
+            .ok()?;
         let length = usize::try_from(self.stored.length).ok()?;
-        let bytes = file.read_range(0, length).ok().filter(|bytes| bytes.len() == length)?;
-        let mut lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let bytes = file
+            .read_range(0, length)
+            .ok()
+            .filter(|bytes| bytes.len() == length)?;
+        let mut lines = bytes
+            .split(|byte| *byte == b'\n')
+            .filter(|line| !line.is_empty());
         let build: u64 = serde_json::from_slice(lines.next()?).ok()?;
         (build == self.stored.build).then_some(())?;
-        lines.map(|line| serde_json::from_slice(line).ok()).collect()
+        lines
+            .map(|line| serde_json::from_slice(line).ok())
+            .collect()
     }
 
     /// Writes both files. Only for holders of the tape's lock.
     ///
     /// Somebody else may have saved in the meantime; continuing their files would need their marks, so theirs is taken
     /// over and brought up to date first.
-    pub(crate) fn save(&mut self, shared: &Shared, tape: &TapeName, snapshot: &Snapshot) -> Result<()> {
+    pub(crate) fn save(
+        &mut self,
+        shared: &Shared,
+        tape: &TapeName,
+        snapshot: &Snapshot,
+    ) -> Result<()> {
         let failed = |error| shared.error("index", &shared.layout.tape(tape), error);
         match Self::load(shared, tape, &*snapshot.file, snapshot.end) {
-            Some(disk) if disk.stored.build != self.stored.build || disk.saved != self.saved => *self = disk,
+            Some(disk) if disk.stored.build != self.stored.build || disk.saved != self.saved => {
+                *self = disk
+            }
             None if self.saved > 0 => *self = Self::default(),
             Some(_) | None => {}
         }
@@ -168,7 +198,8 @@ impl Index {
             summary: self.summary.clone(),
         };
         let path = shared.layout.index(tape);
-        let bytes = serde_json::to_vec(&disk).map_err(|error| shared.error("write", &path, error.into()))?;
+        let bytes = serde_json::to_vec(&disk)
+            .map_err(|error| shared.error("write", &path, error.into()))?;
         shared.replace(&path, &bytes, false)?;
         self.saved = self.covered;
         Ok(())
@@ -179,7 +210,10 @@ impl Index {
         let mut bytes = Vec::new();
         let fresh = self.saved == 0;
         if fresh {
-            self.stored = Stored { build: new_build(), length: 0 };
+            self.stored = Stored {
+                build: new_build(),
+                length: 0,
+            };
             bytes.extend_from_slice(format!("{}\n", self.stored.build).as_bytes());
         }
         for mark in &self.pending {
@@ -215,7 +249,10 @@ fn fingerprint(file: &dyn FsFile, covered: u64) -> io::Result<Fingerprint> {
         Ok::<_, io::Error>(crc32fast::hash(part.get(..filled).unwrap_or_default()))
     };
     let tail = covered.min(TAIL_BYTES);
-    Ok(Fingerprint { head: part(0, covered.min(HEAD_BYTES))?, tail: part(covered - tail, tail)? })
+    Ok(Fingerprint {
+        head: part(0, covered.min(HEAD_BYTES))?,
+        tail: part(covered - tail, tail)?,
+    })
 }
 
 /// A number nobody else will choose for another marks file of the same tape.

@@ -24,7 +24,11 @@ impl Layout {
     /// Tapes in the directory of the original, journals of forks out of its sight.
     pub(crate) fn tape(&self, tape: &TapeName) -> PathBuf {
         let file = format!("{tape}.jsonl");
-        if tape.is_fork() { self.forks().join(file) } else { self.root.join(file) }
+        if tape.is_fork() {
+            self.forks().join(file)
+        } else {
+            self.root.join(file)
+        }
     }
 
     pub(crate) fn forks(&self) -> PathBuf {
@@ -73,7 +77,11 @@ impl Layout {
 
     /// `<tape>.jsonl.<stamp>.bak`, with a number behind the stamp when that name is taken.
     pub(crate) fn archive(&self, tape: &TapeName, stamp: &str, number: u32) -> PathBuf {
-        let number = if number == 0 { String::new() } else { format!("-{number}") };
+        let number = if number == 0 {
+            String::new()
+        } else {
+            format!("-{number}")
+        };
         self.root.join(format!("{tape}.jsonl.{stamp}{number}.bak"))
     }
 

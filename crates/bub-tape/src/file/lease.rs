@@ -14,14 +14,21 @@ const MAX_HOLDER_BYTES: usize = 200;
 const NOTE_BYTES: usize = 64;
 
 /// Takes the lease if it is free. The tape stays open while it is held: the holder is about to work on it.
-pub(crate) fn try_lease(shared: &Shared, tape: &TapeName, pin: impl FnOnce() -> Pin) -> Result<Lease> {
+pub(crate) fn try_lease(
+    shared: &Shared,
+    tape: &TapeName,
+    pin: impl FnOnce() -> Pin,
+) -> Result<Lease> {
     let path = shared.layout.lease(tape);
     let failed = |error| shared.error("lock", &path, error);
     let file = shared.open_write(&path, OpenMode::Write)?;
     // One that was removed meanwhile is as good as held: whoever removed it may have made another one.
     let inode = file.stat().map_err(failed)?.inode;
     if !file.try_lock().map_err(failed)? || !shared.has_name(inode, &path)? {
-        return Err(TapeError::Busy { tape: tape.to_string(), holder: holder(&*file) });
+        return Err(TapeError::Busy {
+            tape: tape.to_string(),
+            holder: holder(&*file),
+        });
     }
     let note = format!("process {} since {}", std::process::id(), time::now_iso());
     // Always of the same length, over the last one: file systems flush a file that was cut to nothing and written anew.
@@ -32,7 +39,10 @@ pub(crate) fn try_lease(shared: &Shared, tape: &TapeName, pin: impl FnOnce() -> 
 
 /// Who has it, if anybody. Looking makes no files.
 pub(crate) fn held_by(shared: &Shared, tape: &TapeName) -> Option<String> {
-    let file = shared.fs.open(&shared.layout.lease(tape), OpenMode::Read).ok()?;
+    let file = shared
+        .fs
+        .open(&shared.layout.lease(tape), OpenMode::Read)
+        .ok()?;
     // Closing the file gives back what was taken for a moment.
     matches!(file.try_lock(), Ok(false)).then(|| holder(&*file))
 }
@@ -40,5 +50,9 @@ pub(crate) fn held_by(shared: &Shared, tape: &TapeName) -> Option<String> {
 fn holder(file: &dyn FsFile) -> String {
     let bytes = file.read_range(0, MAX_HOLDER_BYTES).unwrap_or_default();
     let note = String::from_utf8_lossy(&bytes).trim().to_owned();
-    if note.is_empty() { "another process".to_owned() } else { note }
+    if note.is_empty() {
+        "another process".to_owned()
+    } else {
+        note
+    }
 }

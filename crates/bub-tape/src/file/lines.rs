@@ -19,12 +19,20 @@ pub(crate) struct Forward {
 
 impl Forward {
     pub(crate) fn new(start: u64, end: u64) -> Self {
-        Self { at: start, end, chunk: FIRST_CHUNK, carry: Vec::new() }
+        Self {
+            at: start,
+            end,
+            chunk: FIRST_CHUNK,
+            carry: Vec::new(),
+        }
     }
 
     /// For scanning everything: no small reads first.
     pub(crate) fn large(start: u64, end: u64) -> Self {
-        Self { chunk: LARGEST_CHUNK, ..Self::new(start, end) }
+        Self {
+            chunk: LARGEST_CHUNK,
+            ..Self::new(start, end)
+        }
     }
 
     /// Reads on and calls `each` with the position and bytes of every line completed by that; `false` at the end. The
@@ -34,7 +42,9 @@ impl Forward {
         file: &dyn FsFile,
         mut each: impl FnMut(u64, &[u8]),
     ) -> io::Result<bool> {
-        let wanted = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX).min(self.chunk);
+        let wanted = usize::try_from(self.end.saturating_sub(self.at))
+            .unwrap_or(usize::MAX)
+            .min(self.chunk);
         self.chunk = (self.chunk * 4).min(LARGEST_CHUNK);
         let mut line_start = self.at - self.carry.len() as u64;
         let old = self.carry.len();
@@ -49,8 +59,13 @@ impl Forward {
         let mut rest = self.carry.as_slice();
         // What was carried over is known to hold no newline.
         let mut searched = old;
-        while let Some(length) = rest.get(searched..).and_then(|fresh| memchr::memchr(b'\n', fresh)) {
-            let Some((line, after)) = rest.split_at_checked(searched + length + 1) else { break };
+        while let Some(length) = rest
+            .get(searched..)
+            .and_then(|fresh| memchr::memchr(b'\n', fresh))
+        {
+            let Some((line, after)) = rest.split_at_checked(searched + length + 1) else {
+                break;
+            };
             each(line_start, line);
             line_start += line.len() as u64;
             rest = after;
@@ -78,7 +93,12 @@ pub(crate) struct Backward {
 
 impl Backward {
     pub(crate) fn new(start: u64, end: u64) -> Self {
-        Self { start, at: end, chunk: FIRST_CHUNK, carry: Vec::new() }
+        Self {
+            start,
+            at: end,
+            chunk: FIRST_CHUNK,
+            carry: Vec::new(),
+        }
     }
 
     /// Like [`Forward::advance`], towards the beginning.
@@ -87,8 +107,9 @@ impl Backward {
         file: &dyn FsFile,
         mut each: impl FnMut(u64, &[u8]),
     ) -> io::Result<bool> {
-        let wanted =
-            usize::try_from(self.at.saturating_sub(self.start)).unwrap_or(usize::MAX).min(self.chunk);
+        let wanted = usize::try_from(self.at.saturating_sub(self.start))
+            .unwrap_or(usize::MAX)
+            .min(self.chunk);
         self.chunk = (self.chunk * 4).min(LARGEST_CHUNK);
         self.at -= wanted as u64;
         let mut block = file.read_range(self.at, wanted)?;
@@ -101,8 +122,12 @@ impl Backward {
         loop {
             // The newline that ends the last line does not begin another one.
             let body = rest.strip_suffix(b"\n").unwrap_or(rest);
-            let Some(newline) = memchr::memrchr(b'\n', body) else { break };
-            let Some((before, line)) = rest.split_at_checked(newline + 1) else { break };
+            let Some(newline) = memchr::memrchr(b'\n', body) else {
+                break;
+            };
+            let Some((before, line)) = rest.split_at_checked(newline + 1) else {
+                break;
+            };
             each(self.at + before.len() as u64, line);
             rest = before;
         }
@@ -125,8 +150,11 @@ pub(crate) fn start_of_last_line(file: &dyn FsFile, end: u64) -> io::Result<u64>
         at -= length;
         let block = file.read_range(at, usize::try_from(length).unwrap_or(FIRST_CHUNK))?;
         // The byte right before `end` may be the newline of that very line.
-        let searched =
-            if at + length == end { block.split_last().map_or(&[][..], |(_, head)| head) } else { &block };
+        let searched = if at + length == end {
+            block.split_last().map_or(&[][..], |(_, head)| head)
+        } else {
+            &block
+        };
         if let Some(newline) = memchr::memrchr(b'\n', searched) {
             return Ok(at + newline as u64 + 1);
         }

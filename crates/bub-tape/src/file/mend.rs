@@ -43,7 +43,9 @@ impl FileStore {
             return Ok(Repaired::default());
         }
         // A sidecar is written in turns of its tape.
-        let owner = tape.as_sidecar().map_or(Ok(tape.clone()), |(owner, _)| TapeName::new(owner))?;
+        let owner = tape
+            .as_sidecar()
+            .map_or(Ok(tape.clone()), |(owner, _)| TapeName::new(owner))?;
         let lease = self.lease(&owner, Wait::No).await?;
         let accept = verdict.damage.iter().any(Damage::is_acceptable);
         let slot = self.slots.get(tape);
@@ -68,31 +70,49 @@ impl Core {
         let mut events = std::mem::take(&mut ground.reports);
         for event in &events {
             repaired.done.push("cut off the torn tail".to_owned());
-            let kept = event.data().and_then(|data| data.get("kept")).and_then(Value::as_str);
+            let kept = event
+                .data()
+                .and_then(|data| data.get("kept"))
+                .and_then(Value::as_str);
             repaired.kept.extend(kept.map(PathBuf::from));
         }
         if let Some((removed, kept)) = self.take_out_bad_lines(&held, &ground)? {
             let kept_text = kept.display().to_string();
-            let data = json!({"what": "lines that were no entries", "lines": removed, "kept": kept_text});
+            let data =
+                json!({"what": "lines that were no entries", "lines": removed, "kept": kept_text});
             events.push(Entry::event("tape.repaired", Some(data)).outside_context());
-            let noun = if removed == 1 { "line that was no entry" } else { "lines that were no entries" };
+            let noun = if removed == 1 {
+                "line that was no entry"
+            } else {
+                "lines that were no entries"
+            };
             repaired.done.push(format!("took out {removed} {noun}"));
             repaired.kept.push(kept);
         }
         if accept {
             let data = json!({"what": "order of ids, unpaired tool calls"});
             events.push(Entry::event(verify::ACCEPTED, Some(data)).outside_context());
-            repaired.done.push("accepted what only rewriting history could change".to_owned());
+            repaired
+                .done
+                .push("accepted what only rewriting history could change".to_owned());
         }
         drop(held);
         Ok((repaired, events))
     }
 
     /// Copies the good lines to a new file and the others aside, then lets the new file take the tape's place.
-    fn take_out_bad_lines(&mut self, held: &Held, ground: &Ground) -> Result<Option<(u64, PathBuf)>> {
+    fn take_out_bad_lines(
+        &mut self,
+        held: &Held,
+        ground: &Ground,
+    ) -> Result<Option<(u64, PathBuf)>> {
         let path = self.shared.layout.tape(&self.tape);
         let temporary = self.shared.scratch(&path);
-        let kept = self.shared.layout.torn().join(format!("{}.lines.{}.torn", self.tape, time::run_id()));
+        let kept =
+            self.shared
+                .layout
+                .torn()
+                .join(format!("{}.lines.{}.torn", self.tape, time::run_id()));
         let sorted = self.sort_lines(ground, &temporary, &kept);
         let sorted = match sorted {
             Ok(sorted) if sorted.removed > 0 => sorted,
@@ -103,13 +123,30 @@ impl Core {
             }
         };
         self.shared.sync_dir_of(&kept)?;
-        let intent = self.note(held, Record { phase: Phase::Replace, ..ground.record })?;
+        let intent = self.note(
+            held,
+            Record {
+                phase: Phase::Replace,
+                ..ground.record
+            },
+        )?;
         self.shared.move_to(&temporary, &path)?;
         self.shared.sync_dir_of(&path)?;
         self.forget();
-        let stat = self.shared.fs.stat(&path).map_err(|error| self.error("look at", error))?;
+        let stat = self
+            .shared
+            .fs
+            .stat(&path)
+            .map_err(|error| self.error("look at", error))?;
         let idle = Record::idle(stat.inode, sorted.size, ground.record.max_id);
-        self.note(held, Record { sequence: intent.sequence, synced: sorted.size, ..idle })?;
+        self.note(
+            held,
+            Record {
+                sequence: intent.sequence,
+                synced: sorted.size,
+                ..idle
+            },
+        )?;
         // A stale index is recognised as such; removing it is tidiness.
         let _ = super::index::remove(&self.shared, &self.tape);
         Ok(Some((sorted.removed, kept)))
@@ -131,15 +168,23 @@ impl Core {
                     written
                 };
                 if outcome.is_ok() {
-                    outcome =
-                        if is_good { put(&*good_file, &mut good_end) } else { put(&*bad_file, &mut bad_end) };
+                    outcome = if is_good {
+                        put(&*good_file, &mut good_end)
+                    } else {
+                        put(&*bad_file, &mut bad_end)
+                    };
                     removed += u64::from(!is_good);
                 }
             })
             .map_err(|error| self.error("read", error))?
         {}
-        let finished = outcome.and_then(|()| bad_file.sync()).and_then(|()| good_file.sync());
+        let finished = outcome
+            .and_then(|()| bad_file.sync())
+            .and_then(|()| good_file.sync());
         finished.map_err(|error| self.shared.error("write", good, error))?;
-        Ok(Sorted { size: good_end, removed })
+        Ok(Sorted {
+            size: good_end,
+            removed,
+        })
     }
 }

@@ -50,12 +50,18 @@ pub(crate) fn entries<'a>(
                 Some(snapshot) if is_short(&snapshot, span) => {
                     Reader::at(shared, tape, snapshot, span)?.chunk().map(Some)
                 }
-                _ => blocking(move || step(State::Start(shared, slot, tape, span))).await.map(Some),
+                _ => blocking(move || step(State::Start(shared, slot, tape, span)))
+                    .await
+                    .map(Some),
             },
             state @ State::Running(_) => blocking(move || step(state)).await.map(Some),
         }
     });
-    Box::pin(chunks.map_ok(|chunk| stream::iter(chunk).map(Ok)).try_flatten())
+    Box::pin(
+        chunks
+            .map_ok(|chunk| stream::iter(chunk).map(Ok))
+            .try_flatten(),
+    )
 }
 
 fn step(state: State) -> Result<(Vec<Entry>, State)> {
@@ -71,7 +77,9 @@ fn step(state: State) -> Result<(Vec<Entry>, State)> {
 
 impl Reader {
     fn open(shared: Arc<Shared>, slot: &Slot, tape: TapeName, span: Span) -> Result<Option<Self>> {
-        let Some(snapshot) = slot.snapshot(&shared, &tape)? else { return Ok(None) };
+        let Some(snapshot) = slot.snapshot(&shared, &tape)? else {
+            return Ok(None);
+        };
         Self::at(shared, tape, snapshot, span).map(Some)
     }
 
@@ -81,7 +89,12 @@ impl Reader {
             Order::OldestFirst => Direction::Forward(Forward::new(start, end)),
             Order::NewestFirst => Direction::Backward(Backward::new(start, end)),
         };
-        Ok(Self { shared, tape, snapshot, direction })
+        Ok(Self {
+            shared,
+            tape,
+            snapshot,
+            direction,
+        })
     }
 
     fn chunk(mut self) -> Result<(Vec<Entry>, State)> {
@@ -94,7 +107,14 @@ impl Reader {
         };
         let path = self.shared.layout.tape(&self.tape);
         let more = more.map_err(|error| self.shared.error("read", &path, error))?;
-        Ok((entries, if more { State::Running(self) } else { State::Finished }))
+        Ok((
+            entries,
+            if more {
+                State::Running(self)
+            } else {
+                State::Finished
+            },
+        ))
     }
 }
 

@@ -62,14 +62,22 @@ impl Record {
     /// What the intent of a batch becomes once its bytes are written.
     pub(crate) fn done(self) -> Self {
         let end = self.end + self.length;
-        Self { sequence: self.sequence, synced: self.synced, ..Self::idle(self.inode, end, self.next_max_id) }
+        Self {
+            sequence: self.sequence,
+            synced: self.synced,
+            ..Self::idle(self.inode, end, self.next_max_id)
+        }
     }
 
     /// Reads the record; `None` when there is none that makes sense.
     pub(crate) fn read(file: &dyn FsFile) -> io::Result<Option<Self>> {
         let mut bytes = [0; BYTES];
         let filled = file.read_full_at(&mut bytes, 0)?;
-        Ok(if filled == BYTES { Self::decode(&bytes) } else { None })
+        Ok(if filled == BYTES {
+            Self::decode(&bytes)
+        } else {
+            None
+        })
     }
 
     pub(crate) fn write(&self, file: &dyn FsFile) -> io::Result<()> {
@@ -95,7 +103,10 @@ impl Record {
             self.max_id.cast_unsigned(),
             self.next_max_id.cast_unsigned(),
         ];
-        let mut bytes: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+        let mut bytes: Vec<u8> = fields
+            .iter()
+            .flat_map(|field| field.to_le_bytes())
+            .collect();
         let checksum = u64::from(crc32fast::hash(&bytes));
         bytes.extend_from_slice(&checksum.to_le_bytes());
         bytes
@@ -107,7 +118,19 @@ impl Record {
         for (field, chunk) in fields.iter_mut().zip(bytes.chunks_exact(8)) {
             *field = u64::from_le_bytes(chunk.try_into().ok()?);
         }
-        let [magic, sequence, phase, inode, end, synced, length, crc, max_id, next_max_id, checksum] = fields;
+        let [
+            magic,
+            sequence,
+            phase,
+            inode,
+            end,
+            synced,
+            length,
+            crc,
+            max_id,
+            next_max_id,
+            checksum,
+        ] = fields;
         let phase = match phase {
             0 => Phase::Idle,
             1 => Phase::Batch,

@@ -34,7 +34,13 @@ impl Core {
         let held = self.hold()?;
         let ground = self.settle(&held)?;
         let path = self.shared.layout.tape(&self.tape);
-        let intent = self.note(&held, Record { phase: Phase::Replace, ..ground.record })?;
+        let intent = self.note(
+            &held,
+            Record {
+                phase: Phase::Replace,
+                ..ground.record
+            },
+        )?;
         let replaced = self.replace_content(reset, &ground.open, intent.end);
         let (outcome, size) = match replaced {
             Ok(done) => done,
@@ -47,10 +53,23 @@ impl Core {
         // Durable in every mode: a reset is rare, and an empty file after a power cut would lose the tape.
         self.shared.sync_dir_of(&path)?;
         self.forget();
-        let stat = self.shared.fs.stat(&path).map_err(|error| self.error("look at", error))?;
+        let stat = self
+            .shared
+            .fs
+            .stat(&path)
+            .map_err(|error| self.error("look at", error))?;
         let max_id = outcome.ids.last().copied().unwrap_or_default().get();
-        let record = Record { synced: size, ..Record::idle(stat.inode, size, max_id) };
-        self.note(&held, Record { sequence: intent.sequence, ..record })?;
+        let record = Record {
+            synced: size,
+            ..Record::idle(stat.inode, size, max_id)
+        };
+        self.note(
+            &held,
+            Record {
+                sequence: intent.sequence,
+                ..record
+            },
+        )?;
         // A stale index is recognised as such; removing it is tidiness.
         let _ = index::remove(&self.shared, &self.tape);
         Ok(outcome)
@@ -59,7 +78,11 @@ impl Core {
     fn replace_content(&self, reset: Reset, old: &Open, end: u64) -> Result<(ResetOutcome, u64)> {
         let path = self.shared.layout.tape(&self.tape);
         let archived = match &reset.archive {
-            Some(stamp) => Some(self.link_archive(&path, old, end, stamp)?.display().to_string()),
+            Some(stamp) => Some(
+                self.link_archive(&path, old, end, stamp)?
+                    .display()
+                    .to_string(),
+            ),
             None => None,
         };
         let mut lines = Lines::after(EntryId::default());
@@ -76,7 +99,14 @@ impl Core {
 
     fn resume_idle(&self, held: &super::core::Held, open: &Open, intent: Record) -> Result<Record> {
         let idle = Record::idle(open.inode, intent.end, intent.max_id);
-        self.note(held, Record { sequence: intent.sequence, synced: intent.synced, ..idle })
+        self.note(
+            held,
+            Record {
+                sequence: intent.sequence,
+                synced: intent.synced,
+                ..idle
+            },
+        )
     }
 
     /// Gives the old content its archive name beside the present one. Where the file system knows no second names,
@@ -88,13 +118,19 @@ impl Core {
                 Ok(()) => return Ok(archive),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(error) if is_unsupported(&error) => {
-                    let snapshot = Snapshot { file: old.file.clone(), inode: old.inode, end };
+                    let snapshot = Snapshot {
+                        file: old.file.clone(),
+                        inode: old.inode,
+                        end,
+                    };
                     return self.copy_to_archive(Some(&snapshot), stamp);
                 }
                 Err(error) => return Err(self.shared.error("archive to", &archive, error)),
             }
         }
-        Err(self.shared.error("archive", path, std::io::ErrorKind::AlreadyExists.into()))
+        Err(self
+            .shared
+            .error("archive", path, std::io::ErrorKind::AlreadyExists.into()))
     }
 
     fn copy_to_archive(&self, snapshot: Option<&Snapshot>, stamp: &str) -> Result<PathBuf> {
@@ -122,7 +158,10 @@ impl Core {
         for number in 0..MOST_NUMBERS {
             let archive = self.shared.layout.archive(&self.tape, stamp, number);
             let stat = missing_is_none(self.shared.fs.stat(&archive));
-            if stat.map_err(|error| self.shared.error("look at", &archive, error))?.is_none() {
+            if stat
+                .map_err(|error| self.shared.error("look at", &archive, error))?
+                .is_none()
+            {
                 return Ok(archive);
             }
         }
@@ -133,8 +172,8 @@ impl Core {
     /// never used again.
     pub(crate) fn discard(&mut self) -> Result<()> {
         let path = self.shared.layout.tape(&self.tape);
-        let present =
-            missing_is_none(self.shared.fs.stat(&path)).map_err(|error| self.error("look at", error))?;
+        let present = missing_is_none(self.shared.fs.stat(&path))
+            .map_err(|error| self.error("look at", error))?;
         if present.is_none() {
             return Ok(());
         }
@@ -154,5 +193,8 @@ impl Core {
 
 fn is_unsupported(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
-    matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::PermissionDenied | ErrorKind::CrossesDevices)
+    matches!(
+        error.kind(),
+        ErrorKind::Unsupported | ErrorKind::PermissionDenied | ErrorKind::CrossesDevices
+    )
 }

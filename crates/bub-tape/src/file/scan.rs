@@ -49,9 +49,14 @@ fn event_name<'a>(head: &Head<'a>) -> Option<Cow<'a, str>> {
     }
     // Every writer puts the name first; taking it from there spares a second pass over the payload.
     let rest = head.payload.get().strip_prefix("{\"name\": \"")?;
-    let name = rest.split_once('"').map(|(name, _)| name).filter(|name| !name.contains('\\'));
+    let name = rest
+        .split_once('"')
+        .map(|(name, _)| name)
+        .filter(|name| !name.contains('\\'));
     match name {
         Some(name) => Some(Cow::Borrowed(name)),
-        None => serde_json::from_str::<Named<'a>>(head.payload.get()).ok().map(|named| named.name),
+        None => serde_json::from_str::<Named<'a>>(head.payload.get())
+            .ok()
+            .map(|named| named.name),
     }
 }

@@ -28,12 +28,17 @@ const PAGE: u64 = 4096;
 impl Core {
     /// Makes the tape ready to be appended to.
     pub(crate) fn settle(&mut self, held: &Held) -> Result<Ground> {
-        let record = Record::read(&*held.0).map_err(|error| self.error("read the lock record of", error))?;
+        let record =
+            Record::read(&*held.0).map_err(|error| self.error("read the lock record of", error))?;
         let (open, size) = self.open_tape()?;
         let ours = record.filter(|record| record.inode == open.inode);
         let sequence = record.map_or(0, |record| record.sequence);
         if let Some(record) = ours.and_then(|record| self.at_rest(record, size)) {
-            return Ok(Ground { open, record, reports: Vec::new() });
+            return Ok(Ground {
+                open,
+                record,
+                reports: Vec::new(),
+            });
         }
         let mut reports = Vec::new();
         let mut settled = match ours {
@@ -49,7 +54,11 @@ impl Core {
         }
         let was_open = ours.is_some_and(|record| record.phase != Phase::Idle);
         if self.shared.durability == Durability::Os || !was_open {
-            return Ok(Ground { open, record: self.note(held, settled)?, reports });
+            return Ok(Ground {
+                open,
+                record: self.note(held, settled)?,
+                reports,
+            });
         }
         // A loss of power must not bring the intent back: what is acknowledged from now on would pass for its remains. The
         // tape goes first, because the record vouches for it.
@@ -58,15 +67,21 @@ impl Core {
             return Err(self.not_durable(error));
         }
         let record = self.note(held, settled)?;
-        held.0.sync().map_err(|error| self.error("sync the lock record of", error))?;
-        Ok(Ground { open, record, reports })
+        held.0
+            .sync()
+            .map_err(|error| self.error("sync the lock record of", error))?;
+        Ok(Ground {
+            open,
+            record,
+            reports,
+        })
     }
 
     /// The tape file of the moment: it may have been replaced since it was opened.
     pub(crate) fn open_tape(&mut self) -> Result<(Open, u64)> {
         let path = self.shared.layout.tape(&self.tape);
-        let stat =
-            missing_is_none(self.shared.fs.stat(&path)).map_err(|error| self.error("look at", error))?;
+        let stat = missing_is_none(self.shared.fs.stat(&path))
+            .map_err(|error| self.error("look at", error))?;
         if let (Some(open), Some(stat)) = (&self.open, stat)
             && open.inode == stat.inode
         {
@@ -77,12 +92,21 @@ impl Core {
             self.shared.sync_dir_of(&path)?;
         }
         let stat = file.stat().map_err(|error| self.error("look at", error))?;
-        let open = Open { file: file.into(), inode: stat.inode };
+        let open = Open {
+            file: file.into(),
+            inode: stat.inode,
+        };
         self.open = Some(open.clone());
         Ok((open, stat.size))
     }
 
-    fn resume(&mut self, open: &Open, record: Record, size: u64, reports: &mut Vec<Entry>) -> Result<Record> {
+    fn resume(
+        &mut self,
+        open: &Open,
+        record: Record,
+        size: u64,
+        reports: &mut Vec<Entry>,
+    ) -> Result<Record> {
         match record.phase {
             Phase::Batch => self.finish_batch(open, record, size, reports),
             Phase::Replace => {
@@ -123,15 +147,25 @@ impl Core {
     /// Takes over a tape about which nothing is known, or to which somebody wrote without locks.
     fn adopt(&mut self, open: &Open, size: u64, reports: &mut Vec<Entry>) -> Result<Record> {
         let end = self.close_tail(open, size, reports)?;
-        let snapshot = Snapshot { file: std::sync::Arc::clone(&open.file), inode: open.inode, end };
+        let snapshot = Snapshot {
+            file: std::sync::Arc::clone(&open.file),
+            inode: open.inode,
+            end,
+        };
         self.index_to(&snapshot)?;
-        Ok(Record::idle(open.inode, end, self.index.summary.max_id.get()))
+        Ok(Record::idle(
+            open.inode,
+            end,
+            self.index.summary.max_id.get(),
+        ))
     }
 
     /// Ends the last line: an entry gets the newline it lacks, anything else is cut off.
     fn close_tail(&self, open: &Open, size: u64, reports: &mut Vec<Entry>) -> Result<u64> {
         let failed = |error| self.error("read", error);
-        let Some(last) = size.checked_sub(1) else { return Ok(0) };
+        let Some(last) = size.checked_sub(1) else {
+            return Ok(0);
+        };
         if open.file.read_range(last, 1).map_err(failed)? == b"\n" {
             return Ok(size);
         }
@@ -141,7 +175,9 @@ impl Core {
             .read_range(start, usize::try_from(size - start).unwrap_or(usize::MAX))
             .map_err(failed)?;
         if codec::decode(&tail).is_some() {
-            open.file.write_all_at(b"\n", size).map_err(|error| self.error("write", error))?;
+            open.file
+                .write_all_at(b"\n", size)
+                .map_err(|error| self.error("write", error))?;
             return Ok(size + 1);
         }
         reports.push(self.cut(open, start, size, "torn line")?);
@@ -151,7 +187,9 @@ impl Core {
     /// Keeps a stretch aside, cuts it off and says so.
     fn cut(&self, open: &Open, start: u64, end: u64, what: &str) -> Result<Entry> {
         let kept = self.keep_aside(&*open.file, start, end)?;
-        open.file.set_len(start).map_err(|error| self.error("cut", error))?;
+        open.file
+            .set_len(start)
+            .map_err(|error| self.error("cut", error))?;
         let kept = kept.display().to_string();
         tracing::warn!(tape = %self.tape, offset = start, bytes = end - start, %kept, "tape.repaired: {what}");
         let data = json!({"what": what, "offset": start, "bytes": end - start, "kept": kept});
@@ -162,11 +200,13 @@ impl Core {
         let name = format!("{}.{start}.{}.torn", self.tape, time::run_id());
         let path = self.shared.layout.torn().join(name);
         let copy = self.shared.open_write(&path, OpenMode::Truncate)?;
-        copy_range(file, &*copy, start, end).and_then(|()| copy.sync()).map_err(|error| {
-            // Half a copy helps nobody, and what it was made from is still there.
-            let _ = self.shared.remove(&path);
-            self.shared.error("write", &path, error)
-        })?;
+        copy_range(file, &*copy, start, end)
+            .and_then(|()| copy.sync())
+            .map_err(|error| {
+                // Half a copy helps nobody, and what it was made from is still there.
+                let _ = self.shared.remove(&path);
+                self.shared.error("write", &path, error)
+            })?;
         Ok(path)
     }
 
@@ -179,30 +219,48 @@ impl Core {
     fn rewrite(&self, open: &Open, synced: u64, end: u64) -> Result<()> {
         let start = synced / PAGE * PAGE;
         let before = self.crc_of(open, start, end - start)?;
-        let written = copy_range(&*open.file, &*open.file, start, end).and_then(|()| open.file.sync());
+        let written =
+            copy_range(&*open.file, &*open.file, start, end).and_then(|()| open.file.sync());
         written.map_err(|error| self.not_durable(error))?;
         if self.crc_of(open, start, end - start)? == before {
             return Ok(());
         }
         let path = self.shared.layout.tape(&self.tape).display().to_string();
-        Err(TapeError::Damaged { path, detail: "rewritten entries read back differently".to_owned() })
+        Err(TapeError::Damaged {
+            path,
+            detail: "rewritten entries read back differently".to_owned(),
+        })
     }
 
     pub(crate) fn not_durable(&self, source: std::io::Error) -> TapeError {
         let path = self.shared.layout.tape(&self.tape).display().to_string();
-        TapeError::NotDurable { path, source: source.into() }
+        TapeError::NotDurable {
+            path,
+            source: source.into(),
+        }
     }
 
     /// A reset that did not get as far as replacing the tape leaves the tape's second name.
     fn drop_unfinished_archive(&self, inode: u64) -> Result<()> {
         let root = self.shared.layout.root();
-        let names = self.shared.fs.read_dir(root).map_err(|error| self.shared.error("list", root, error))?;
+        let names = self
+            .shared
+            .fs
+            .read_dir(root)
+            .map_err(|error| self.shared.error("list", root, error))?;
         let prefix = format!("{}.jsonl.", self.tape);
-        let is_archive =
-            |name: &str| name.strip_prefix(&prefix).is_some_and(|rest| rest.strip_suffix(".bak").is_some());
+        let is_archive = |name: &str| {
+            name.strip_prefix(&prefix)
+                .is_some_and(|rest| rest.strip_suffix(".bak").is_some())
+        };
         for name in names.iter().filter(|name| is_archive(name)) {
             let path = root.join(name);
-            if self.shared.fs.stat(&path).is_ok_and(|stat| stat.inode == inode) {
+            if self
+                .shared
+                .fs
+                .stat(&path)
+                .is_ok_and(|stat| stat.inode == inode)
+            {
                 self.shared.remove(&path)?;
             }
         }
@@ -211,11 +269,18 @@ impl Core {
 }
 
 /// Copies a stretch to the same place of another file's beginning, or of the same file onto itself.
-pub(crate) fn copy_range(from: &dyn FsFile, to: &dyn FsFile, start: u64, end: u64) -> std::io::Result<()> {
+pub(crate) fn copy_range(
+    from: &dyn FsFile,
+    to: &dyn FsFile,
+    start: u64,
+    end: u64,
+) -> std::io::Result<()> {
     let same = std::ptr::addr_eq(from, to);
     let mut at = start;
     while at < end {
-        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(COPY_BYTES);
+        let wanted = usize::try_from(end - at)
+            .unwrap_or(usize::MAX)
+            .min(COPY_BYTES);
         let block = from.read_range(at, wanted)?;
         if block.is_empty() {
             break;
@@ -232,7 +297,9 @@ pub(crate) fn crc_of_range(file: &dyn FsFile, start: u64, length: u64) -> std::i
     let end = start + length;
     let mut at = start;
     while at < end {
-        let wanted = usize::try_from(end - at).unwrap_or(usize::MAX).min(COPY_BYTES);
+        let wanted = usize::try_from(end - at)
+            .unwrap_or(usize::MAX)
+            .min(COPY_BYTES);
         let block = file.read_range(at, wanted)?;
         if block.is_empty() {
             break;

@@ -30,7 +30,9 @@ impl Shared {
         let opened = match self.fs.open(path, mode) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let parent = path.parent().unwrap_or(path);
-                self.fs.create_dir_all(parent).and_then(|()| self.fs.open(path, mode))
+                self.fs
+                    .create_dir_all(parent)
+                    .and_then(|()| self.fs.open(path, mode))
             }
             other => other,
         };
@@ -39,8 +41,8 @@ impl Shared {
 
     /// Whether an open file still has its name. A lock on one that was removed keeps nobody out.
     pub(crate) fn has_name(&self, inode: u64, path: &Path) -> Result<bool> {
-        let named =
-            missing_is_none(self.fs.stat(path)).map_err(|error| self.error("look at", path, error))?;
+        let named = missing_is_none(self.fs.stat(path))
+            .map_err(|error| self.error("look at", path, error))?;
         Ok(named.is_some_and(|named| named.inode == inode))
     }
 
@@ -48,9 +50,11 @@ impl Shared {
     pub(crate) fn replace(&self, path: &Path, bytes: &[u8], sync: bool) -> Result<()> {
         let temporary = self.scratch(path);
         let file = self.open_write(&temporary, OpenMode::Truncate)?;
-        file.write_all_at(bytes, 0).map_err(|error| self.error("write", &temporary, error))?;
+        file.write_all_at(bytes, 0)
+            .map_err(|error| self.error("write", &temporary, error))?;
         if sync {
-            file.sync().map_err(|error| self.error("sync", &temporary, error))?;
+            file.sync()
+                .map_err(|error| self.error("sync", &temporary, error))?;
         }
         self.move_to(&temporary, path)
     }
@@ -59,9 +63,10 @@ impl Shared {
     pub(crate) fn move_to(&self, from: &Path, to: &Path) -> Result<()> {
         let parent = to.parent().unwrap_or(to);
         let moved = match self.fs.rename(from, to) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.fs.create_dir_all(parent).and_then(|()| self.fs.rename(from, to))
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self
+                .fs
+                .create_dir_all(parent)
+                .and_then(|()| self.fs.rename(from, to)),
             other => other,
         };
         moved.map_err(|error| self.error("rename", to, error))
@@ -69,18 +74,27 @@ impl Shared {
 
     /// A name beside nobody else's: the same target is only replaced under its lock, or by equal content.
     pub(crate) fn scratch(&self, path: &Path) -> std::path::PathBuf {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        self.layout.temporary().join(format!("{name}.{}", std::process::id()))
+        let name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        self.layout
+            .temporary()
+            .join(format!("{name}.{}", std::process::id()))
     }
 
     pub(crate) fn sync_dir_of(&self, path: &Path) -> Result<()> {
         let parent = path.parent().unwrap_or(path);
-        self.fs.sync_dir(parent).map_err(|error| self.error("sync", parent, error))
+        self.fs
+            .sync_dir(parent)
+            .map_err(|error| self.error("sync", parent, error))
     }
 
     /// Removes a file; none is as good.
     pub(crate) fn remove(&self, path: &Path) -> Result<()> {
-        missing_is_none(self.fs.remove(path)).map(drop).map_err(|error| self.error("remove", path, error))
+        missing_is_none(self.fs.remove(path))
+            .map(drop)
+            .map_err(|error| self.error("remove", path, error))
     }
 }
 

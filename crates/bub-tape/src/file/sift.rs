@@ -8,7 +8,9 @@ use std::{io, ops::Range, sync::Arc};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{blocking, read, shared::Shared, slots::Slot, snapshot::Snapshot};
-use crate::{Entry, EntryStream, Order, Result, Sieve, Span, TapeError, TapeName, codec, fs::FsFile};
+use crate::{
+    Entry, EntryStream, Order, Result, Sieve, Span, TapeError, TapeName, codec, fs::FsFile,
+};
 
 /// Whoever wants the latest few entries shall not pay for a large block.
 const FIRST_BLOCK: u64 = 64 * 1024;
@@ -40,8 +42,12 @@ pub(super) fn entries<'a>(
     let opened = async move {
         match slot.if_known(|_, snapshot| snapshot) {
             Some(snapshot) if read::is_short(&snapshot, span) => {
-                Stretch::at(shared, tape, snapshot, (span, sieve))
-                    .map(|short| Some(Stretch { is_short: true, ..short }))
+                Stretch::at(shared, tape, snapshot, (span, sieve)).map(|short| {
+                    Some(Stretch {
+                        is_short: true,
+                        ..short
+                    })
+                })
             }
             _ => blocking(move || Stretch::open(shared, tape, span, sieve)).await,
         }
@@ -59,12 +65,24 @@ pub(super) fn entries<'a>(
         }
         blocking(move || stretch.sift(&block)).await
     });
-    Box::pin(sifted.buffered(AT_A_TIME).map_ok(|entries| stream::iter(entries).map(Ok)).try_flatten())
+    Box::pin(
+        sifted
+            .buffered(AT_A_TIME)
+            .map_ok(|entries| stream::iter(entries).map(Ok))
+            .try_flatten(),
+    )
 }
 
 impl Stretch {
-    fn open(shared: Arc<Shared>, tape: TapeName, span: Span, sieve: Arc<dyn Sieve>) -> Result<Option<Self>> {
-        let Some(snapshot) = Snapshot::take(&shared, &tape)? else { return Ok(None) };
+    fn open(
+        shared: Arc<Shared>,
+        tape: TapeName,
+        span: Span,
+        sieve: Arc<dyn Sieve>,
+    ) -> Result<Option<Self>> {
+        let Some(snapshot) = Snapshot::take(&shared, &tape)? else {
+            return Ok(None);
+        };
         Self::at(shared, tape, snapshot, (span, sieve)).map(Some)
     }
 
@@ -75,16 +93,29 @@ impl Stretch {
         (span, sieve): (Span, Arc<dyn Sieve>),
     ) -> Result<Self> {
         let extent = read::extent(&shared, &tape, &snapshot, span)?;
-        Ok(Self { shared, tape, snapshot, extent, order: span.order, sieve, is_short: false })
+        Ok(Self {
+            shared,
+            tape,
+            snapshot,
+            extent,
+            order: span.order,
+            sieve,
+            is_short: false,
+        })
     }
 
     fn sift(&self, block: &Range<u64>) -> Result<Vec<Entry>> {
-        let failed = |error| self.shared.error("read", &self.shared.layout.tape(&self.tape), error);
+        let failed = |error| {
+            self.shared
+                .error("read", &self.shared.layout.tape(&self.tape), error)
+        };
         let (bytes, begin) = lines_of(&*self.snapshot.file, &self.extent, block).map_err(failed)?;
         let lines = bytes.get(begin..).unwrap_or_default();
         let mut kept = Vec::new();
         self.sieve.sift(lines, &mut kept);
-        let entries = kept.into_iter().filter_map(|line| codec::decode(lines.get(line)?));
+        let entries = kept
+            .into_iter()
+            .filter_map(|line| codec::decode(lines.get(line)?));
         Ok(match self.order {
             Order::OldestFirst => entries.collect(),
             Order::NewestFirst => {
@@ -115,7 +146,11 @@ fn blocks(extent: Range<u64>, order: Order) -> impl Iterator<Item = Range<u64>> 
 }
 
 /// The bytes of the lines that begin in a block, behind as many others as the number says.
-fn lines_of(file: &dyn FsFile, extent: &Range<u64>, block: &Range<u64>) -> io::Result<(Vec<u8>, usize)> {
+fn lines_of(
+    file: &dyn FsFile,
+    extent: &Range<u64>,
+    block: &Range<u64>,
+) -> io::Result<(Vec<u8>, usize)> {
     // The byte before tells whether a line begins with the block.
     let from = block.start.saturating_sub(1).max(extent.start);
     let mut bytes = file.read_range(from, length(from, block.end))?;

@@ -49,7 +49,9 @@ impl Drop for Pin {
         // The map and this pin.
         let is_last = |slot: &Arc<Slot>| Arc::strong_count(slot) == 2;
         let closed = match open.slots.get(&self.tape) {
-            Some((_, slot)) if is_last(slot) && open.slots.len() > MAX_OPEN => open.slots.remove(&self.tape),
+            Some((_, slot)) if is_last(slot) && open.slots.len() > MAX_OPEN => {
+                open.slots.remove(&self.tape)
+            }
             _ => None,
         };
         drop(open);
@@ -65,17 +67,26 @@ impl Slots {
         if let Ok(mut core) = slot.core.try_lock() {
             core.open_files();
         }
-        Pin { _slot: slot, slots: Arc::clone(self), tape: tape.clone() }
+        Pin {
+            _slot: slot,
+            slots: Arc::clone(self),
+            tape: tape.clone(),
+        }
     }
 
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, open: Mutex::default() }
+        Self {
+            shared,
+            open: Mutex::default(),
+        }
     }
 
     /// Closes the tapes that nobody works on.
     pub(super) fn close_idle(&self) {
         let mut open = lock(&self.open);
-        let idle = open.slots.extract_if(|_, (_, slot)| Arc::strong_count(slot) == 1);
+        let idle = open
+            .slots
+            .extract_if(|_, (_, slot)| Arc::strong_count(slot) == 1);
         let closed: Vec<_> = idle.collect();
         drop(open);
         drop(closed);
@@ -91,7 +102,10 @@ impl Slots {
         }
         let evicted = open.evict();
         let core = Core::new(Arc::clone(&self.shared), tape.clone());
-        let slot = Arc::new(Slot { queue: Mutex::default(), core: Mutex::new(core) });
+        let slot = Arc::new(Slot {
+            queue: Mutex::default(),
+            core: Mutex::new(core),
+        });
         open.slots.insert(tape.clone(), (now, Arc::clone(&slot)));
         drop(open);
         // Closing a tape saves its index, which nobody else has to wait for.
@@ -105,8 +119,13 @@ impl Open {
         if self.slots.len() < MAX_OPEN {
             return None;
         }
-        let idle = self.slots.iter().filter(|(_, (_, slot))| Arc::strong_count(slot) == 1);
-        let oldest = idle.min_by_key(|(_, (used, _))| *used).map(|(tape, _)| tape.clone())?;
+        let idle = self
+            .slots
+            .iter()
+            .filter(|(_, (_, slot))| Arc::strong_count(slot) == 1);
+        let oldest = idle
+            .min_by_key(|(_, (used, _))| *used)
+            .map(|(tape, _)| tape.clone())?;
         self.slots.remove(&oldest).map(|(_, slot)| slot)
     }
 }
@@ -137,11 +156,15 @@ impl Slot {
 
     /// Writes what waits, if that needs no waiting; `false` when it has to be done with patience.
     pub(crate) fn drain_if_free(&self) -> bool {
-        let Ok(mut core) = self.core.try_lock() else { return false };
+        let Ok(mut core) = self.core.try_lock() else {
+            return false;
+        };
         if !core.is_warm() {
             return false;
         }
-        let Ok(Some(held)) = core.try_hold() else { return false };
+        let Ok(Some(held)) = core.try_hold() else {
+            return false;
+        };
         core.commit(&held, self.waiting());
         true
     }

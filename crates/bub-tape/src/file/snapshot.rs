@@ -41,7 +41,9 @@ impl Snapshot {
         };
         let mut before = record().map_err(failed)?;
         for attempt in 0..ATTEMPTS {
-            let Some(file) = missing_is_none(shared.fs.open(&path, OpenMode::Read)).map_err(failed)? else {
+            let Some(file) =
+                missing_is_none(shared.fs.open(&path, OpenMode::Read)).map_err(failed)?
+            else {
                 return Ok(None);
             };
             let stat = file.stat().map_err(failed)?;
@@ -54,7 +56,11 @@ impl Snapshot {
                     after.filter(|record| record.inode == stat.inode),
                     settled,
                 );
-                return Ok(Some(Self { end: end.map_err(failed)?, inode: stat.inode, file: file.into() }));
+                return Ok(Some(Self {
+                    end: end.map_err(failed)?,
+                    inode: stat.inode,
+                    file: file.into(),
+                }));
             }
             before = after;
         }
@@ -62,7 +68,12 @@ impl Snapshot {
     }
 }
 
-fn committed_end(file: &dyn FsFile, size: u64, record: Option<Record>, settled: bool) -> io::Result<u64> {
+fn committed_end(
+    file: &dyn FsFile,
+    size: u64,
+    record: Option<Record>,
+    settled: bool,
+) -> io::Result<u64> {
     match record {
         // The size is older than the record and may lie inside a batch; what the record calls committed is there by now.
         Some(record) if !settled => Ok(file.stat()?.size.min(record.end)),
@@ -86,11 +97,17 @@ fn end_beside_batch(file: &dyn FsFile, size: u64, record: Record) -> io::Result<
 /// The end of the last line that is whole. A line without newline counts when it is an entry: no proper beginning of a
 /// line is one, so it is not being written.
 pub(crate) fn end_of_whole_lines(file: &dyn FsFile, size: u64) -> io::Result<u64> {
-    let Some(last) = size.checked_sub(1) else { return Ok(0) };
+    let Some(last) = size.checked_sub(1) else {
+        return Ok(0);
+    };
     if file.read_range(last, 1)? == b"\n" {
         return Ok(size);
     }
     let start = lines::start_of_last_line(file, size)?;
     let tail = file.read_range(start, usize::try_from(size - start).unwrap_or(usize::MAX))?;
-    Ok(if codec::decode(&tail).is_some() { size } else { start })
+    Ok(if codec::decode(&tail).is_some() {
+        size
+    } else {
+        start
+    })
 }

@@ -46,7 +46,9 @@ impl FileStore {
     pub async fn leftovers(&self, older_than: Duration) -> Result<Vec<Leftover>> {
         let shared = self.shared.clone();
         super::blocking(move || {
-            let limit = SystemTime::now().checked_sub(older_than).unwrap_or(SystemTime::UNIX_EPOCH);
+            let limit = SystemTime::now()
+                .checked_sub(older_than)
+                .unwrap_or(SystemTime::UNIX_EPOCH);
             let (archives, young) = archives(&shared, limit)?;
             let mut found = archives;
             found.extend(blobs(&shared, limit, &young)?);
@@ -63,7 +65,9 @@ impl FileStore {
                 .map_err(|error| shared.error("look at", &leftover.path, error))?;
             // Storing the bytes of an old blob again makes it young.
             let used = leftover.kind == LeftoverKind::Blob
-                && stat.and_then(|stat| stat.modified).is_none_or(|modified| modified > leftover.since);
+                && stat
+                    .and_then(|stat| stat.modified)
+                    .is_none_or(|modified| modified > leftover.since);
             if !used {
                 shared.remove(&leftover.path)?;
             }
@@ -76,16 +80,27 @@ impl FileStore {
 /// The archives before a moment, and the paths of the later ones.
 fn archives(shared: &Shared, limit: SystemTime) -> Result<(Vec<Leftover>, Vec<PathBuf>)> {
     let root = shared.layout.root();
-    let names =
-        missing_is_none(shared.fs.read_dir(root)).map_err(|error| shared.error("list", root, error))?;
+    let names = missing_is_none(shared.fs.read_dir(root))
+        .map_err(|error| shared.error("list", root, error))?;
     let (mut old, mut young) = (Vec::new(), Vec::new());
-    for (name, stamp) in names.iter().flatten().filter_map(|name| Some((name, archive_stamp(name)?))) {
+    for (name, stamp) in names
+        .iter()
+        .flatten()
+        .filter_map(|name| Some((name, archive_stamp(name)?)))
+    {
         let path = root.join(name);
         let failed = |error| shared.error("look at", &path, error);
-        let Some(stat) = missing_is_none(shared.fs.stat(&path)).map_err(failed)? else { continue };
+        let Some(stat) = missing_is_none(shared.fs.stat(&path)).map_err(failed)? else {
+            continue;
+        };
         // The time of the file is that of its last entry; it was archived when its name says.
         if stamp <= limit {
-            old.push(Leftover { kind: LeftoverKind::Archive, path, bytes: stat.size, since: stamp });
+            old.push(Leftover {
+                kind: LeftoverKind::Archive,
+                path,
+                bytes: stat.size,
+                since: stamp,
+            });
         } else {
             young.push(path);
         }
@@ -104,16 +119,34 @@ fn archive_stamp(name: &str) -> Option<SystemTime> {
     Some(moment.into())
 }
 
-fn blobs(shared: &std::sync::Arc<Shared>, limit: SystemTime, archives: &[PathBuf]) -> Result<Vec<Leftover>> {
+fn blobs(
+    shared: &std::sync::Arc<Shared>,
+    limit: SystemTime,
+    archives: &[PathBuf],
+) -> Result<Vec<Leftover>> {
     let store = FileBlobs(shared.clone());
-    let limit = limit.min(SystemTime::now().checked_sub(BLOB_GRACE).unwrap_or(SystemTime::UNIX_EPOCH));
+    let limit = limit.min(
+        SystemTime::now()
+            .checked_sub(BLOB_GRACE)
+            .unwrap_or(SystemTime::UNIX_EPOCH),
+    );
     let mut old = Vec::new();
     for id in store.list_now()? {
         let path = store.path(&id);
         let failed = |error| shared.error("look at", &path, error);
-        let Some(stat) = missing_is_none(shared.fs.stat(&path)).map_err(failed)? else { continue };
+        let Some(stat) = missing_is_none(shared.fs.stat(&path)).map_err(failed)? else {
+            continue;
+        };
         if let Some(since) = stat.modified.filter(|modified| *modified <= limit) {
-            old.push((id, Leftover { kind: LeftoverKind::Blob, path, bytes: stat.size, since }));
+            old.push((
+                id,
+                Leftover {
+                    kind: LeftoverKind::Blob,
+                    path,
+                    bytes: stat.size,
+                    since,
+                },
+            ));
         }
     }
     // Reading every tape is only worth it when there is something to find.
@@ -133,13 +166,20 @@ fn tape_files(shared: &Shared) -> Result<Vec<PathBuf>> {
     for directory in [shared.layout.root().to_path_buf(), shared.layout.forks()] {
         let names = missing_is_none(shared.fs.read_dir(&directory))
             .map_err(|error| shared.error("list", &directory, error))?;
-        let tapes = names.into_iter().flatten().filter(|name| name.strip_suffix(".jsonl").is_some());
+        let tapes = names
+            .into_iter()
+            .flatten()
+            .filter(|name| name.strip_suffix(".jsonl").is_some());
         paths.extend(tapes.map(|name| directory.join(name)));
     }
     Ok(paths)
 }
 
-fn collect_blobs(shared: &Shared, path: &std::path::Path, used: &mut HashSet<BlobId>) -> Result<()> {
+fn collect_blobs(
+    shared: &Shared,
+    path: &std::path::Path,
+    used: &mut HashSet<BlobId>,
+) -> Result<()> {
     let failed = |error| shared.error("read", path, error);
     let Some(file) = missing_is_none(shared.fs.open(path, OpenMode::Read)).map_err(failed)? else {
         return Ok(());
@@ -152,7 +192,9 @@ fn collect_blobs(shared: &Shared, path: &std::path::Path, used: &mut HashSet<Blo
                 return;
             }
             match codec::decode(line) {
-                Some(entry) => used.extend(referred_blobs(&entry).filter_map(|id| BlobId::parse(id).ok())),
+                Some(entry) => {
+                    used.extend(referred_blobs(&entry).filter_map(|id| BlobId::parse(id).ok()))
+                }
                 // Who cannot be understood is believed to need everything it names.
                 None => used.extend(named_blobs(line)),
             }
@@ -164,7 +206,10 @@ fn collect_blobs(shared: &Shared, path: &std::path::Path, used: &mut HashSet<Blo
 
 fn named_blobs(line: &[u8]) -> impl Iterator<Item = BlobId> {
     let text = String::from_utf8_lossy(line).into_owned();
-    let ids: Vec<_> =
-        text.split("sha256:").skip(1).filter_map(|rest| BlobId::parse(rest.get(..64)?).ok()).collect();
+    let ids: Vec<_> = text
+        .split("sha256:")
+        .skip(1)
+        .filter_map(|rest| BlobId::parse(rest.get(..64)?).ok())
+        .collect();
     ids.into_iter()
 }

@@ -78,18 +78,31 @@ impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TornTail { offset, bytes } => {
-                write!(f, "torn tail: the last {bytes} bytes, from byte {offset} on, are no whole entry")
+                write!(
+                    f,
+                    "torn tail: the last {bytes} bytes, from byte {offset} on, are no whole entry"
+                )
             }
             Self::BadLine { line, offset } => write!(f, "line {line} (byte {offset}) is no entry"),
             Self::IdOrder { line, id, previous } if id == previous => {
                 write!(f, "line {line}: id {id} is there twice")
             }
-            Self::IdOrder { line, id, previous } => write!(f, "line {line}: id {id} follows id {previous}"),
+            Self::IdOrder { line, id, previous } => {
+                write!(f, "line {line}: id {id} follows id {previous}")
+            }
             Self::Unpaired { id } => {
                 write!(f, "entry {id}: tool results without calls")
             }
-            Self::BadBlob { id, blob, missing: true } => write!(f, "entry {id}: blob {blob} is missing"),
-            Self::BadBlob { id, blob, missing: false } => write!(f, "entry {id}: blob {blob} is damaged"),
+            Self::BadBlob {
+                id,
+                blob,
+                missing: true,
+            } => write!(f, "entry {id}: blob {blob} is missing"),
+            Self::BadBlob {
+                id,
+                blob,
+                missing: false,
+            } => write!(f, "entry {id}: blob {blob} is damaged"),
             Self::StaleIndex => f.write_str("the index does not match the tape"),
         }
     }
@@ -116,7 +129,9 @@ impl FileStore {
 }
 
 fn verify(shared: &Arc<Shared>, tape: &TapeName, core: &mut Core) -> Result<Verdict> {
-    let Some(snapshot) = Snapshot::take(shared, tape)? else { return Ok(Verdict::default()) };
+    let Some(snapshot) = Snapshot::take(shared, tape)? else {
+        return Ok(Verdict::default());
+    };
     // The last calls of a turn that is under way may well be open.
     let running = super::lease::held_by(shared, tape).is_some();
     let mut verdict = read_all(shared, tape, &snapshot)?.finish(running);
@@ -130,10 +145,19 @@ fn verify(shared: &Arc<Shared>, tape: &TapeName, core: &mut Core) -> Result<Verd
 /// What stands behind the last whole entry. Only the lock tells it from what somebody is just writing.
 fn torn_tail(core: &mut Core) -> Result<Option<Damage>> {
     let look = |core: &Core| {
-        let Some(snapshot) = Snapshot::take(&core.shared, &core.tape)? else { return Ok(None) };
-        let size = snapshot.file.stat().map_err(|error| core.error("read", error))?.size;
+        let Some(snapshot) = Snapshot::take(&core.shared, &core.tape)? else {
+            return Ok(None);
+        };
+        let size = snapshot
+            .file
+            .stat()
+            .map_err(|error| core.error("read", error))?
+            .size;
         let bytes = size.saturating_sub(snapshot.end);
-        Ok((bytes > 0).then_some(Damage::TornTail { offset: snapshot.end, bytes }))
+        Ok((bytes > 0).then_some(Damage::TornTail {
+            offset: snapshot.end,
+            bytes,
+        }))
     };
     let first = look(core)?;
     if first.is_none() {
@@ -197,13 +221,24 @@ impl Checker {
         let Some(entry) = codec::decode(line) else {
             // An empty line is nobody's loss.
             if !line.trim_ascii().is_empty() {
-                self.found(Damage::BadLine { line: self.number, offset });
+                self.found(Damage::BadLine {
+                    line: self.number,
+                    offset,
+                });
             }
             return Ok(());
         };
         self.verdict.entries += 1;
-        if let Some(previous) = self.previous.replace(entry.id).filter(|previous| entry.id <= *previous) {
-            self.found(Damage::IdOrder { line: self.number, id: entry.id, previous });
+        if let Some(previous) = self
+            .previous
+            .replace(entry.id)
+            .filter(|previous| entry.id <= *previous)
+        {
+            self.found(Damage::IdOrder {
+                line: self.number,
+                id: entry.id,
+                previous,
+            });
         }
         if self.pairs {
             self.pair(&entry);
@@ -215,10 +250,17 @@ impl Checker {
     }
 
     fn pair(&mut self, entry: &Entry) {
-        let run = entry.meta.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let run = entry
+            .meta
+            .get("run_id")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         match entry.kind {
             Kind::ToolCall => {
-                self.verdict.interrupted.extend(self.open.insert(run, entry.id));
+                self.verdict
+                    .interrupted
+                    .extend(self.open.insert(run, entry.id));
             }
             Kind::ToolResult if self.open.remove(&run).is_none() => {
                 self.found(Damage::Unpaired { id: entry.id });
@@ -233,17 +275,29 @@ impl Checker {
                 Ok(blob) if self.good_blobs.contains(&blob) => continue,
                 Ok(blob) => blob,
                 Err(_) => {
-                    self.found(Damage::BadBlob { id: entry.id, blob: text.to_owned(), missing: true });
+                    self.found(Damage::BadBlob {
+                        id: entry.id,
+                        blob: text.to_owned(),
+                        missing: true,
+                    });
                     continue;
                 }
             };
             match self.blobs.get_now(&id) {
                 Ok(_) => drop(self.good_blobs.insert(id)),
                 Err(TapeError::NotFound(_)) => {
-                    self.found(Damage::BadBlob { id: entry.id, blob: text.to_owned(), missing: true });
+                    self.found(Damage::BadBlob {
+                        id: entry.id,
+                        blob: text.to_owned(),
+                        missing: true,
+                    });
                 }
                 Err(TapeError::Damaged { .. }) => {
-                    self.found(Damage::BadBlob { id: entry.id, blob: text.to_owned(), missing: false });
+                    self.found(Damage::BadBlob {
+                        id: entry.id,
+                        blob: text.to_owned(),
+                        missing: false,
+                    });
                 }
                 Err(error) => return Err(error),
             }
@@ -268,21 +322,31 @@ impl Checker {
 /// The blobs an entry refers to, as they are written in it.
 pub(crate) fn referred_blobs(entry: &Entry) -> impl Iterator<Item = &str> {
     let media = entry.meta.get("media").and_then(Value::as_array);
-    media.into_iter().flatten().filter_map(|item| item.get("blob").and_then(Value::as_str))
+    media
+        .into_iter()
+        .flatten()
+        .filter_map(|item| item.get("blob").and_then(Value::as_str))
 }
 
 /// An index that lags behind is as it should be; one that says something else than the tape is not.
 fn is_index_stale(shared: &Shared, tape: &TapeName, snapshot: &Snapshot) -> Result<bool> {
     let path = shared.layout.index(tape);
-    let present =
-        missing_is_none(shared.fs.stat(&path)).map_err(|error| shared.error("look at", &path, error))?;
+    let present = missing_is_none(shared.fs.stat(&path))
+        .map_err(|error| shared.error("look at", &path, error))?;
     if present.is_none() {
         return Ok(false);
     }
-    let Some(stored) = Index::load(shared, tape, &*snapshot.file, snapshot.end) else { return Ok(true) };
+    let Some(stored) = Index::load(shared, tape, &*snapshot.file, snapshot.end) else {
+        return Ok(true);
+    };
     let mut fresh = Index::default();
-    let part = Snapshot { end: stored.covered, ..snapshot.clone() };
-    fresh.catch_up(&part).map_err(|error| shared.error("read", &shared.layout.tape(tape), error))?;
+    let part = Snapshot {
+        end: stored.covered,
+        ..snapshot.clone()
+    };
+    fresh
+        .catch_up(&part)
+        .map_err(|error| shared.error("read", &shared.layout.tape(tape), error))?;
     let marks = stored.marks(shared, tape);
     Ok(marks.is_none() || stored.summary != fresh.summary || marks != fresh.marks(shared, tape))
 }

@@ -6,8 +6,9 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{Header, MergeBack, latest_named};
 use crate::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease, Listing,
-    Order, Position, Reset, ResetOutcome, Result, Sieve, Span, Summary, TapeError, TapeName, TapeStore, Wait,
+    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Entry, EntryId, EntryStream, Lease,
+    Listing, Order, Position, Reset, ResetOutcome, Result, Sieve, Span, Summary, TapeError,
+    TapeName, TapeStore, Wait,
 };
 
 /// Positions of the fork stand behind all positions of the parent.
@@ -35,16 +36,32 @@ pub(super) struct Overlay {
 }
 
 impl Overlay {
-    pub(super) fn new(parent: Arc<dyn TapeStore>, managed: Vec<Journal>, merge_back: MergeBack) -> Self {
-        Self { parent, managed, merge_back }
+    pub(super) fn new(
+        parent: Arc<dyn TapeStore>,
+        managed: Vec<Journal>,
+        merge_back: MergeBack,
+    ) -> Self {
+        Self {
+            parent,
+            managed,
+            merge_back,
+        }
     }
 
     fn journal(&self, tape: &TapeName) -> Option<&TapeName> {
-        self.managed.iter().find(|managed| managed.target == *tape).map(|managed| &managed.journal)
+        self.managed
+            .iter()
+            .find(|managed| managed.target == *tape)
+            .map(|managed| &managed.journal)
     }
 
     async fn header(&self, journal: &TapeName) -> Result<Option<Header>> {
-        let first = self.parent.read(journal, Span::ALL).next().await.transpose()?;
+        let first = self
+            .parent
+            .read(journal, Span::ALL)
+            .next()
+            .await
+            .transpose()?;
         Ok(first.as_ref().and_then(Header::read))
     }
 
@@ -59,12 +76,22 @@ impl Overlay {
         } else {
             // The first word of a sidecar inside the fork.
             let base = self.parent.summary(tape).await?.max_id;
-            batch.insert(0, Header { merge_back: self.merge_back, base, reset: false }.entry());
+            batch.insert(
+                0,
+                Header {
+                    merge_back: self.merge_back,
+                    base,
+                    reset: false,
+                }
+                .entry(),
+            );
             base
         };
         let appended = self.parent.append(journal, batch).await?;
         let own = appended.ids.into_iter().filter(|id| *id > EntryId::new(1));
-        Ok(Appended { ids: own.map(|id| shown_id(base, id)).collect() })
+        Ok(Appended {
+            ids: own.map(|id| shown_id(base, id)).collect(),
+        })
     }
 
     async fn read_own<'a>(
@@ -78,15 +105,19 @@ impl Overlay {
             Some(sieve) => self.parent.sift(tape, span, Arc::clone(sieve)),
             None => self.parent.read(tape, span),
         };
-        let Some(header) = self.header(journal).await? else { return Ok(read(tape, span)) };
+        let Some(header) = self.header(journal).await? else {
+            return Ok(read(tape, span));
+        };
         let base = header.shown_base();
         let own = match own_span(span) {
             Some(span) => read(journal, span),
             None => empty(),
         };
         let own = own.try_filter_map(move |entry| {
-            let shown =
-                (Header::read(&entry).is_none()).then(|| Entry { id: shown_id(base, entry.id), ..entry });
+            let shown = (Header::read(&entry).is_none()).then(|| Entry {
+                id: shown_id(base, entry.id),
+                ..entry
+            });
             std::future::ready(Ok(shown))
         });
         let parent = match parent_span(span).filter(|_| !header.reset) {
@@ -99,14 +130,31 @@ impl Overlay {
         })
     }
 
-    async fn fetch_own(&self, tape: &TapeName, journal: &TapeName, ids: &[EntryId]) -> Result<Vec<Entry>> {
-        let Some(header) = self.header(journal).await? else { return self.parent.fetch(tape, ids).await };
+    async fn fetch_own(
+        &self,
+        tape: &TapeName,
+        journal: &TapeName,
+        ids: &[EntryId],
+    ) -> Result<Vec<Entry>> {
+        let Some(header) = self.header(journal).await? else {
+            return self.parent.fetch(tape, ids).await;
+        };
         let base = header.shown_base();
         let (own, parents): (Vec<EntryId>, Vec<EntryId>) = ids.iter().partition(|id| **id > base);
-        let own: Vec<_> = own.into_iter().map(|id| EntryId::new(id.get() - base.get() + 1)).collect();
-        let mut found = if header.reset { Vec::new() } else { self.parent.fetch(tape, &parents).await? };
+        let own: Vec<_> = own
+            .into_iter()
+            .map(|id| EntryId::new(id.get() - base.get() + 1))
+            .collect();
+        let mut found = if header.reset {
+            Vec::new()
+        } else {
+            self.parent.fetch(tape, &parents).await?
+        };
         for entry in self.parent.fetch(journal, &own).await? {
-            found.push(Entry { id: shown_id(base, entry.id), ..entry });
+            found.push(Entry {
+                id: shown_id(base, entry.id),
+                ..entry
+            });
         }
         Ok(found)
     }
@@ -130,12 +178,20 @@ impl Overlay {
             Ok::<_, TapeError>(marks.into_iter().map(shift).collect::<Vec<_>>())
         };
         let parents = |search: AnchorSearch| async move {
-            if header.reset { Ok(Vec::new()) } else { self.parent.anchors(tape, search).await }
+            if header.reset {
+                Ok(Vec::new())
+            } else {
+                self.parent.anchors(tape, search).await
+            }
         };
         match search {
             AnchorSearch::LatestNamed(name) => {
                 let mine = own(latest_named(&name)).await?;
-                if mine.is_empty() { parents(latest_named(&name)).await } else { Ok(mine) }
+                if mine.is_empty() {
+                    parents(latest_named(&name)).await
+                } else {
+                    Ok(mine)
+                }
             }
             AnchorSearch::FirstNamedAfter(name, after) => {
                 if after.get() & OWN == 0 {
@@ -145,29 +201,51 @@ impl Overlay {
                     }
                 }
                 // The header stands at the very beginning, so nothing is missed by searching behind it.
-                let behind = if after.get() & OWN == 0 { Position::default() } else { strip(after) };
+                let behind = if after.get() & OWN == 0 {
+                    Position::default()
+                } else {
+                    strip(after)
+                };
                 own(AnchorSearch::FirstNamedAfter(name, behind)).await
             }
-            AnchorSearch::All => {
-                Ok([parents(AnchorSearch::All).await?, own(AnchorSearch::All).await?].concat())
-            }
+            AnchorSearch::All => Ok([
+                parents(AnchorSearch::All).await?,
+                own(AnchorSearch::All).await?,
+            ]
+            .concat()),
             AnchorSearch::Latest(count) => {
                 let mine = own(AnchorSearch::Latest(count)).await?;
                 let rest = count.saturating_sub(mine.len());
-                let older = if rest == 0 { Vec::new() } else { parents(AnchorSearch::Latest(rest)).await? };
+                let older = if rest == 0 {
+                    Vec::new()
+                } else {
+                    parents(AnchorSearch::Latest(rest)).await?
+                };
                 Ok([older, mine].concat())
             }
         }
     }
 
     async fn summary_own(&self, tape: &TapeName, journal: &TapeName) -> Result<Summary> {
-        let Some(header) = self.header(journal).await? else { return self.parent.summary(tape).await };
-        let mut summary = if header.reset { Summary::default() } else { self.parent.summary(tape).await? };
+        let Some(header) = self.header(journal).await? else {
+            return self.parent.summary(tape).await;
+        };
+        let mut summary = if header.reset {
+            Summary::default()
+        } else {
+            self.parent.summary(tape).await?
+        };
         let marks = self.parent.anchors(journal, AnchorSearch::All).await?;
         let mut places = marks.into_iter().map(|mark| mark.position.get() | OWN);
-        let mut own = self.read_own(tape, journal, Span::from(Position::new(OWN)), None).await?;
+        let mut own = self
+            .read_own(tape, journal, Span::from(Position::new(OWN)), None)
+            .await?;
         while let Some(entry) = own.next().await.transpose()? {
-            let place = if entry.kind == crate::Kind::Anchor { places.next().unwrap_or(OWN) } else { OWN };
+            let place = if entry.kind == crate::Kind::Anchor {
+                places.next().unwrap_or(OWN)
+            } else {
+                OWN
+            };
             summary.observe(&entry, Position::new(place));
         }
         Ok(summary)
@@ -175,7 +253,12 @@ impl Overlay {
 
     /// Hides the parent's content until the merge. An archive is made now, of the parent and of what the fork has so
     /// far, because neither will be part of the merged tape.
-    async fn reset_own(&self, tape: &TapeName, journal: &TapeName, reset: Reset) -> Result<ResetOutcome> {
+    async fn reset_own(
+        &self,
+        tape: &TapeName,
+        journal: &TapeName,
+        reset: Reset,
+    ) -> Result<ResetOutcome> {
         let archived = match &reset.archive {
             Some(stamp) => {
                 let archived = self.parent.archive(tape, stamp).await?;
@@ -184,17 +267,38 @@ impl Overlay {
             }
             None => None,
         };
-        let base = self.header(journal).await?.map_or_else(EntryId::default, |header| header.base);
-        let header = Header { merge_back: self.merge_back, base, reset: true }.entry();
+        let base = self
+            .header(journal)
+            .await?
+            .map_or_else(EntryId::default, |header| header.base);
+        let header = Header {
+            merge_back: self.merge_back,
+            base,
+            reset: true,
+        }
+        .entry();
         let (opening, path) = (reset.opening, archived.clone());
         let opening = Box::new(move |_: Option<&str>| {
             let mut entries = vec![header];
             entries.extend(opening(path.as_deref()));
             entries
         });
-        let mut outcome = self.parent.reset(journal, Reset { archive: None, opening }).await?;
+        let mut outcome = self
+            .parent
+            .reset(
+                journal,
+                Reset {
+                    archive: None,
+                    opening,
+                },
+            )
+            .await?;
         outcome.ids.remove(0);
-        let ids = outcome.ids.into_iter().map(|id| shown_id(EntryId::default(), id)).collect();
+        let ids = outcome
+            .ids
+            .into_iter()
+            .map(|id| shown_id(EntryId::default(), id))
+            .collect();
         Ok(ResetOutcome { archived, ids })
     }
 }
@@ -202,7 +306,11 @@ impl Overlay {
 impl Header {
     /// The id before the fork's first one.
     fn shown_base(&self) -> EntryId {
-        if self.reset { EntryId::default() } else { self.base }
+        if self.reset {
+            EntryId::default()
+        } else {
+            self.base
+        }
     }
 }
 
@@ -211,7 +319,11 @@ impl TapeStore for Overlay {
         self.parent.list(listing)
     }
 
-    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+    fn append<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        batch: Vec<Entry>,
+    ) -> BoxFuture<'a, Result<Appended>> {
         match self.journal(tape) {
             Some(journal) if !batch.is_empty() => Box::pin(self.append_own(tape, journal, batch)),
             _ => self.parent.append(tape, batch),
@@ -220,21 +332,32 @@ impl TapeStore for Overlay {
 
     fn read<'a>(&'a self, tape: &'a TapeName, span: Span) -> EntryStream<'a> {
         match self.journal(tape) {
-            Some(journal) => Box::pin(stream::once(self.read_own(tape, journal, span, None)).try_flatten()),
+            Some(journal) => {
+                Box::pin(stream::once(self.read_own(tape, journal, span, None)).try_flatten())
+            }
             None => self.parent.read(tape, span),
         }
     }
 
-    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+    fn sift<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        span: Span,
+        sieve: Arc<dyn Sieve>,
+    ) -> EntryStream<'a> {
         match self.journal(tape) {
-            Some(journal) => {
-                Box::pin(stream::once(self.read_own(tape, journal, span, Some(sieve))).try_flatten())
-            }
+            Some(journal) => Box::pin(
+                stream::once(self.read_own(tape, journal, span, Some(sieve))).try_flatten(),
+            ),
             None => self.parent.sift(tape, span, sieve),
         }
     }
 
-    fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+    fn fetch<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        ids: &'a [EntryId],
+    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
         match self.journal(tape) {
             Some(journal) => Box::pin(self.fetch_own(tape, journal, ids)),
             None => self.parent.fetch(tape, ids),
@@ -263,7 +386,11 @@ impl TapeStore for Overlay {
         self.parent.archive(tape, stamp)
     }
 
-    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+    fn reset<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        reset: Reset,
+    ) -> BoxFuture<'a, Result<ResetOutcome>> {
         match self.journal(tape) {
             Some(journal) => Box::pin(self.reset_own(tape, journal, reset)),
             None => self.parent.reset(tape, reset),
@@ -304,12 +431,18 @@ fn strip(position: Position) -> Position {
 fn own_span(span: Span) -> Option<Span> {
     let is_own = |position: &Position| position.get() & OWN != 0;
     let start = match span.start {
-        Bound::Included(position) | Bound::Excluded(position) if !is_own(&position) => Bound::Unbounded,
+        Bound::Included(position) | Bound::Excluded(position) if !is_own(&position) => {
+            Bound::Unbounded
+        }
         bound => bound.map(strip),
     };
     match span.end {
         Bound::Included(position) | Bound::Excluded(position) if !is_own(&position) => None,
-        bound => Some(Span { start, end: bound.map(strip), order: span.order }),
+        bound => Some(Span {
+            start,
+            end: bound.map(strip),
+            order: span.order,
+        }),
     }
 }
 
@@ -317,12 +450,18 @@ fn own_span(span: Span) -> Option<Span> {
 fn parent_span(span: Span) -> Option<Span> {
     let is_own = |position: &Position| position.get() & OWN != 0;
     let end = match span.end {
-        Bound::Included(position) | Bound::Excluded(position) if is_own(&position) => Bound::Unbounded,
+        Bound::Included(position) | Bound::Excluded(position) if is_own(&position) => {
+            Bound::Unbounded
+        }
         bound => bound,
     };
     match span.start {
         Bound::Included(position) | Bound::Excluded(position) if is_own(&position) => None,
-        start => Some(Span { start, end, order: span.order }),
+        start => Some(Span {
+            start,
+            end,
+            order: span.order,
+        }),
     }
 }
 

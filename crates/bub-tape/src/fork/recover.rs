@@ -24,8 +24,11 @@ pub struct Recovered {
 /// `fork.recovered` or `fork.discarded`. Forks that are still in use are left alone.
 pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<Recovered>> {
     let journals = store.list(Listing::Forks(tape.clone())).await?;
-    let ids: BTreeSet<_> =
-        journals.iter().filter_map(|name| name.as_fork()).map(|(_, id)| id.to_owned()).collect();
+    let ids: BTreeSet<_> = journals
+        .iter()
+        .filter_map(|name| name.as_fork())
+        .map(|(_, id)| id.to_owned())
+        .collect();
     let mut recovered = Vec::new();
     for id in ids {
         let lease = match store.lease(&tape.fork(&id)?, Wait::No).await {
@@ -42,8 +45,11 @@ pub async fn recover(store: &dyn TapeStore, tape: &TapeName) -> Result<Vec<Recov
 /// [`recover`] for every tape of a store.
 pub async fn recover_all(store: &dyn TapeStore) -> Result<Vec<Recovered>> {
     let journals = store.list(Listing::AllForks).await?;
-    let owners: BTreeSet<_> =
-        journals.iter().filter_map(|name| name.as_fork()).map(|(owner, _)| main_tape(owner)).collect();
+    let owners: BTreeSet<_> = journals
+        .iter()
+        .filter_map(|name| name.as_fork())
+        .map(|(owner, _)| main_tape(owner))
+        .collect();
     let mut recovered = Vec::new();
     for owner in owners {
         recovered.extend(recover(store, &TapeName::new(owner)?).await?);
@@ -52,7 +58,9 @@ pub async fn recover_all(store: &dyn TapeStore) -> Result<Vec<Recovered>> {
 }
 
 fn main_tape(owner: &str) -> &str {
-    owner.split_once("__sidecar__").map_or(owner, |(main, _)| main)
+    owner
+        .split_once("__sidecar__")
+        .map_or(owner, |(main, _)| main)
 }
 
 async fn recover_one(
@@ -77,19 +85,36 @@ async fn recover_one(
     let count = entries.len();
     if merged {
         let note = note("fork.recovered", id, count);
-        Merge { store, main: tape, id }.all(&main, &sidecars, vec![note]).await?;
+        Merge {
+            store,
+            main: tape,
+            id,
+        }
+        .all(&main, &sidecars, vec![note])
+        .await?;
     } else {
         // A temporary session leaves no tape behind, so there is nothing to note it on.
         if store.summary(tape).await?.entries > 0 {
-            store.append(tape, vec![note("fork.discarded", id, count)]).await?;
+            store
+                .append(tape, vec![note("fork.discarded", id, count)])
+                .await?;
         }
         discard(store, &main, &sidecars).await?;
     }
     tracing::info!(%tape, fork = id, entries = count, merged, "fork.recovered");
-    Ok(Some(Recovered { tape: tape.clone(), fork: id.to_owned(), entries: count, merged }))
+    Ok(Some(Recovered {
+        tape: tape.clone(),
+        fork: id.to_owned(),
+        entries: count,
+        merged,
+    }))
 }
 
-async fn discard(store: &dyn TapeStore, main: &TapeName, sidecars: &[(TapeName, TapeName)]) -> Result<()> {
+async fn discard(
+    store: &dyn TapeStore,
+    main: &TapeName,
+    sidecars: &[(TapeName, TapeName)],
+) -> Result<()> {
     for (_, journal) in sidecars {
         store.discard(journal).await?;
     }

@@ -35,7 +35,8 @@ impl Moments {
     pub(crate) fn contain(&self, date: &str) -> bool {
         self.is_open()
             || time::parse(date).is_some_and(|moment| {
-                self.start.is_none_or(|start| start <= moment) && self.end.is_none_or(|end| moment <= end)
+                self.start.is_none_or(|start| start <= moment)
+                    && self.end.is_none_or(|end| moment <= end)
             })
     }
 }
@@ -49,9 +50,14 @@ fn first_moment(text: &str) -> Result<Timestamp> {
 
 /// The last microsecond of a bare date: what the original means by its end.
 fn last_moment(text: &str) -> Result<Timestamp> {
-    let Some(date) = bare_date(text) else { return first_moment(text) };
-    let last =
-        midnight(date).and_then(|start| start.checked_add(SignedDuration::from_micros(86_399_999_999)).ok());
+    let Some(date) = bare_date(text) else {
+        return first_moment(text);
+    };
+    let last = midnight(date).and_then(|start| {
+        start
+            .checked_add(SignedDuration::from_micros(86_399_999_999))
+            .ok()
+    });
     last.ok_or_else(|| TapeError::bad_date(text))
 }
 
@@ -62,5 +68,7 @@ fn bare_date(text: &str) -> Option<civil::Date> {
 }
 
 fn midnight(date: civil::Date) -> Option<Timestamp> {
-    date.to_zoned(TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
+    date.to_zoned(TimeZone::UTC)
+        .ok()
+        .map(|zoned| zoned.timestamp())
 }

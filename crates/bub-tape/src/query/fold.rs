@@ -25,7 +25,11 @@ pub(crate) fn fold(character: char) -> char {
 
 /// The caseless form of a text.
 pub(crate) fn fold_text(text: &str) -> String {
-    if text.is_ascii() { text.to_ascii_lowercase() } else { text.chars().map(fold).collect() }
+    if text.is_ascii() {
+        text.to_ascii_lowercase()
+    } else {
+        text.chars().map(fold).collect()
+    }
 }
 
 /// Every character whose caseless form is the given one, itself included.
@@ -82,21 +86,34 @@ mod tests {
             let folded = fold(character);
             assert_eq!(fold(folded), folded, "{character:?}");
             if folded != character {
-                assert!(character <= LAST_CASED && has_case(folded), "{character:?} {folded:?}");
+                assert!(
+                    character <= LAST_CASED && has_case(folded),
+                    "{character:?} {folded:?}"
+                );
                 forms.entry(folded).or_default().push(character);
             }
         }
         for (folded, others) in &forms {
             let spellings = spellings(*folded);
-            assert!(others.iter().chain([folded]).all(|other| spellings.contains(other)), "{folded:?}");
+            assert!(
+                others
+                    .iter()
+                    .chain([folded])
+                    .all(|other| spellings.contains(other)),
+                "{folded:?}"
+            );
         }
     }
 
     #[test]
     fn letters_of_every_script_meet_their_other_case() {
-        for (left, right) in
-            [("ÉCOLE", "école"), ("ΣΊΣΥΦΟΣ", "σίσυφος"), ("ПРИВЕТ", "привет"), ("Ⅷ", "ⅷ"), ("你好", "你好")]
-        {
+        for (left, right) in [
+            ("ÉCOLE", "école"),
+            ("ΣΊΣΥΦΟΣ", "σίσυφος"),
+            ("ПРИВЕТ", "привет"),
+            ("Ⅷ", "ⅷ"),
+            ("你好", "你好"),
+        ] {
             assert_eq!(fold_text(left), fold_text(right));
         }
     }

@@ -22,7 +22,10 @@ pub(crate) struct Outside {
 
 impl Outside {
     pub(crate) fn new(kinds: &[Kind], dates: Moments) -> Self {
-        Self { kinds: kinds.to_vec(), dates }
+        Self {
+            kinds: kinds.to_vec(),
+            dates,
+        }
     }
 
     /// Whether it tells lines apart at all.
@@ -33,9 +36,13 @@ impl Outside {
     /// Whether the line may be wanted.
     pub(crate) fn allows(&self, line: &[u8]) -> bool {
         let wanted_kind = self.kinds.is_empty()
-            || kind(line)
-                .is_none_or(|kind| self.kinds.iter().any(|wanted| wanted.as_str().as_bytes() == kind));
-        wanted_kind && (self.dates.is_open() || date(line).is_none_or(|date| self.dates.contain(date)))
+            || kind(line).is_none_or(|kind| {
+                self.kinds
+                    .iter()
+                    .any(|wanted| wanted.as_str().as_bytes() == kind)
+            });
+        wanted_kind
+            && (self.dates.is_open() || date(line).is_none_or(|date| self.dates.contain(date)))
     }
 }
 
@@ -71,11 +78,16 @@ pub(crate) fn kind(line: &[u8]) -> Option<&[u8]> {
 /// The `date` of a line whose last key it is. The quotes in the pattern cannot be inside a text, where they would be
 /// escaped, and a single brace at the end closes the line's own object.
 fn date(line: &[u8]) -> Option<&str> {
-    let line = line.strip_suffix(b"\n").unwrap_or(line).strip_suffix(b"\"}")?;
+    let line = line
+        .strip_suffix(b"\n")
+        .unwrap_or(line)
+        .strip_suffix(b"\"}")?;
     let tail = line.get(line.len().saturating_sub(DATE_TAIL)..)?;
     let key = b", \"date\": \"";
     let value = tail.get(memmem::rfind(tail, key)? + key.len()..)?;
-    std::str::from_utf8(value).ok().filter(|date| !date.contains(['\\', '"']))
+    std::str::from_utf8(value)
+        .ok()
+        .filter(|date| !date.contains(['\\', '"']))
 }
 
 /// Collects the lines in which a character of interest is written as `\uXXXX`: the text of such a line is not its bytes.
@@ -86,7 +98,9 @@ pub(crate) fn with_escapes(lines: &[u8], wide: bool, mut each: impl FnMut(Range<
     while let Some(found) = lines.get(at..).and_then(|rest| memmem::find(rest, b"\\u")) {
         let place = at + found;
         at = place + 2;
-        let code = lines.get(at..at + 4).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = lines
+            .get(at..at + 4)
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         let code = code.and_then(|digits| u32::from_str_radix(digits, 16).ok());
         if code.is_some_and(|code| (0x20..0x80).contains(&code) || wide && code >= 0x80) {
             let line = around(lines, place);

@@ -39,16 +39,26 @@ impl Finder {
         if let Some(packed) = packed::Config::new().builder().extend(&patterns).build() {
             return Some(Self::Packed(Box::new(packed)));
         }
-        AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(&patterns).ok().map(Self::Automaton)
+        AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostFirst)
+            .build(&patterns)
+            .ok()
+            .map(Self::Automaton)
     }
 
     /// The first piece behind a place.
     pub(crate) fn find(&self, text: &[u8], from: usize) -> Option<Range<usize>> {
         let found = match self {
-            Self::Packed(packed) => {
-                packed.find_in(text, aho_corasick::Span { start: from, end: text.len() })?
+            Self::Packed(packed) => packed.find_in(
+                text,
+                aho_corasick::Span {
+                    start: from,
+                    end: text.len(),
+                },
+            )?,
+            Self::Automaton(automaton) => {
+                automaton.find(aho_corasick::Input::new(text).range(from..))?
             }
-            Self::Automaton(automaton) => automaton.find(aho_corasick::Input::new(text).range(from..))?,
         };
         Some(found.start()..found.end())
     }
@@ -61,7 +71,9 @@ fn all_spellings(piece: &[char]) -> Option<Vec<String>> {
         if texts.len() * forms.len() > MAX_PATTERNS {
             return None;
         }
-        let longer = texts.iter().flat_map(|text| forms.iter().map(move |form| format!("{text}{form}")));
+        let longer = texts
+            .iter()
+            .flat_map(|text| forms.iter().map(move |form| format!("{text}{form}")));
         texts = longer.collect();
     }
     texts.retain(|text| !text.is_empty());
@@ -70,7 +82,9 @@ fn all_spellings(piece: &[char]) -> Option<Vec<String>> {
 
 /// How common a character is, roughly.
 pub(crate) fn commonness(character: char) -> usize {
-    let letter = u8::try_from(character).ok().and_then(|byte| COMMON.iter().position(|known| *known == byte));
+    let letter = u8::try_from(character)
+        .ok()
+        .and_then(|byte| COMMON.iter().position(|known| *known == byte));
     match letter {
         Some(rank) => rank + 2,
         None if character.is_ascii_digit() => 14,
@@ -92,21 +106,37 @@ pub(crate) struct Needle {
 impl Needle {
     /// `None` when the text has no piece that is surely written as it is.
     pub(crate) fn new(folded: &str, outside: Outside) -> Option<Self> {
-        let stretches: Vec<Vec<char>> =
-            folded.split(is_escapable).map(|part| part.chars().collect()).collect();
-        let pieces = stretches.iter().flat_map(|stretch| windows(stretch).map(move |piece| (stretch, piece)));
+        let stretches: Vec<Vec<char>> = folded
+            .split(is_escapable)
+            .map(|part| part.chars().collect())
+            .collect();
+        let pieces = stretches
+            .iter()
+            .flat_map(|stretch| windows(stretch).map(move |piece| (stretch, piece)));
         let rarest = pieces.min_by_key(|(_, (_, piece))| cost(piece));
         let (stretch, (at, piece)) = rarest?;
         let finder = Finder::new([piece])?;
         let wide = !piece.iter().all(char::is_ascii);
-        let ascii: Option<Vec<u8>> = stretch.iter().map(|character| u8::try_from(*character).ok()).collect();
-        let stretch = ascii.filter(|bytes| bytes.is_ascii()).map(|bytes| (bytes, at));
-        Some(Self { finder, stretch, wide, outside })
+        let ascii: Option<Vec<u8>> = stretch
+            .iter()
+            .map(|character| u8::try_from(*character).ok())
+            .collect();
+        let stretch = ascii
+            .filter(|bytes| bytes.is_ascii())
+            .map(|bytes| (bytes, at));
+        Some(Self {
+            finder,
+            stretch,
+            wide,
+            outside,
+        })
     }
 
     /// Whether the stretch around a found piece is the wanted one.
     fn confirms(&self, lines: &[u8], place: usize) -> bool {
-        let Some((stretch, at)) = &self.stretch else { return true };
+        let Some((stretch, at)) = &self.stretch else {
+            return true;
+        };
         let start = place.checked_sub(*at);
         let found = start.and_then(|start| lines.get(start..start + stretch.len()));
         found.is_some_and(|found| found.eq_ignore_ascii_case(stretch))
@@ -144,7 +174,9 @@ impl Sieve for Outside {
 
 /// Whether a line may be wanted.
 pub(crate) fn allows(outside: &Outside, lines: &[u8], line: &Range<usize>) -> bool {
-    lines.get(line.clone()).is_some_and(|line| outside.allows(line))
+    lines
+        .get(line.clone())
+        .is_some_and(|line| outside.allows(line))
 }
 
 /// Puts what was collected twice and in two passes in order.
@@ -171,12 +203,22 @@ fn windows(stretch: &[char]) -> impl Iterator<Item = (usize, &[char])> {
             bytes >= 3 && (bytes >= 4 || character.is_ascii())
         });
         // A short end is of use only when there is nothing longer.
-        let length = enough.map(|last| last + 1).or((start == 0).then_some(rest.len()))?;
+        let length = enough
+            .map(|last| last + 1)
+            .or((start == 0).then_some(rest.len()))?;
         Some((start, rest.get(..length)?))
     })
 }
 
 fn cost(piece: &[char]) -> usize {
-    let mean = piece.iter().map(|character| commonness(*character)).sum::<usize>();
-    mean * 3 / piece.len().max(1) + if piece.len() < 3 && piece.iter().all(char::is_ascii) { 100 } else { 0 }
+    let mean = piece
+        .iter()
+        .map(|character| commonness(*character))
+        .sum::<usize>();
+    mean * 3 / piece.len().max(1)
+        + if piece.len() < 3 && piece.iter().all(char::is_ascii) {
+            100
+        } else {
+            0
+        }
 }

@@ -6,8 +6,8 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{Order, Query, Window, dates::Moments, lines::Outside, needle::Needle, text::Wanted};
 use crate::{
-    AnchorMark, AnchorSearch, Entry, EntryStream, Kind, Result, Sieve, Span, Tape, TapeError, TapeName,
-    TapeStore,
+    AnchorMark, AnchorSearch, Entry, EntryStream, Kind, Result, Sieve, Span, Tape, TapeError,
+    TapeName, TapeStore,
 };
 
 /// A query that was understood.
@@ -30,7 +30,10 @@ impl Filter {
     fn matches(&self, entry: &Entry) -> bool {
         (self.kinds.is_empty() || self.kinds.contains(&entry.kind))
             && self.dates.contain(&entry.date)
-            && self.text.as_ref().is_none_or(|text| text.is_in_entry(entry))
+            && self
+                .text
+                .as_ref()
+                .is_none_or(|text| text.is_in_entry(entry))
     }
 
     /// What can be told from the ends of raw lines.
@@ -98,19 +101,31 @@ impl Query {
                 let last = one(store, tape, AnchorSearch::Latest(1)).await?;
                 Span::after(last.ok_or_else(TapeError::no_anchors)?.position)
             }
-            Window::After(name) => Span::after(latest(name).await?.ok_or_else(|| missing(name))?.position),
+            Window::After(name) => {
+                Span::after(latest(name).await?.ok_or_else(|| missing(name))?.position)
+            }
             Window::Between(start, end) => {
                 let from = latest(start).await?.ok_or_else(|| missing(start))?.position;
                 let search = AnchorSearch::FirstNamedAfter(end.clone(), from);
-                let to = one(store, tape, search).await?.ok_or_else(|| missing(end))?;
+                let to = one(store, tape, search)
+                    .await?
+                    .ok_or_else(|| missing(end))?;
                 Span::after(from).before(to.position)
             }
         };
-        Ok(if self.order == Order::NewestFirst { span.newest_first() } else { span })
+        Ok(if self.order == Order::NewestFirst {
+            span.newest_first()
+        } else {
+            span
+        })
     }
 }
 
-async fn one(store: &dyn TapeStore, tape: &TapeName, search: AnchorSearch) -> Result<Option<AnchorMark>> {
+async fn one(
+    store: &dyn TapeStore,
+    tape: &TapeName,
+    search: AnchorSearch,
+) -> Result<Option<AnchorMark>> {
     Ok(store.anchors(tape, search).await?.pop())
 }
 

@@ -27,7 +27,9 @@ impl Wanted {
     /// Whether it could be part of a date. The date of an old line is not written in it, so such a text cannot be
     /// looked for in raw lines.
     pub(crate) fn is_datelike(&self) -> bool {
-        self.0.chars().all(|character| matches!(character, '0'..='9' | '-' | ':' | '.' | '+' | 't' | 'z'))
+        self.0
+            .chars()
+            .all(|character| matches!(character, '0'..='9' | '-' | ':' | '.' | '+' | 't' | 'z'))
     }
 
     /// Whether it occurs anywhere in the entry: kind, date, and every key and text of payload and meta.
@@ -36,8 +38,9 @@ impl Wanted {
         self.is_in(entry.kind.as_str())
             || self.is_in(&entry.date)
             || [&entry.payload, &entry.meta].into_iter().any(|map| {
-                map.iter()
-                    .any(|(key, value)| self.is_in(key) || each_text(Some(key), value, true, &mut visit))
+                map.iter().any(|(key, value)| {
+                    self.is_in(key) || each_text(Some(key), value, true, &mut visit)
+                })
             })
     }
 }
@@ -53,13 +56,14 @@ pub(crate) fn each_text(
 ) -> bool {
     match value {
         Value::String(text) => {
-            visit(key, text) || arguments(key, text).is_some_and(|inner| each_text(None, &inner, keys, visit))
+            visit(key, text)
+                || arguments(key, text).is_some_and(|inner| each_text(None, &inner, keys, visit))
         }
         Value::Number(number) if !number.is_f64() => visit(key, &number.to_string()),
         Value::Array(items) => items.iter().any(|item| each_text(key, item, keys, visit)),
-        Value::Object(map) => {
-            map.iter().any(|(key, item)| keys && visit(None, key) || each_text(Some(key), item, keys, visit))
-        }
+        Value::Object(map) => map
+            .iter()
+            .any(|(key, item)| keys && visit(None, key) || each_text(Some(key), item, keys, visit)),
         Value::Number(_) | Value::Bool(_) | Value::Null => false,
     }
 }

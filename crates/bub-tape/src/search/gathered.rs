@@ -17,7 +17,10 @@ pub(super) struct Gathered {
 
 impl Gathered {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, ..Self::default() }
+        Self {
+            limit,
+            ..Self::default()
+        }
     }
 
     /// Whether no further match could be part of the answer.
@@ -33,18 +36,35 @@ impl Gathered {
     pub(super) fn add(&mut self, hit: Hit) {
         if is_search_output(&hit.entry) {
             self.filtered += 1;
-        } else if self.payloads.insert(codec::to_python_json(&hit.entry.payload)) {
-            let hits = if hit.exact { &mut self.exact } else { &mut self.near };
+        } else if self
+            .payloads
+            .insert(codec::to_python_json(&hit.entry.payload))
+        {
+            let hits = if hit.exact {
+                &mut self.exact
+            } else {
+                &mut self.near
+            };
             hits.push(hit);
         }
     }
 
     pub(super) fn found(self) -> Found {
-        let hits = self.exact.into_iter().chain(self.near).take(self.limit).collect();
-        Found { hits, filtered: self.filtered }
+        let hits = self
+            .exact
+            .into_iter()
+            .chain(self.near)
+            .take(self.limit)
+            .collect();
+        Found {
+            hits,
+            filtered: self.filtered,
+        }
     }
 }
 
 fn is_search_output(entry: &Entry) -> bool {
-    [&entry.payload, &entry.meta].into_iter().any(|map| codec::to_python_json(map).contains(SEARCH_MARKER))
+    [&entry.payload, &entry.meta]
+        .into_iter()
+        .any(|map| codec::to_python_json(map).contains(SEARCH_MARKER))
 }

@@ -19,11 +19,17 @@ pub(super) fn snippet(text: &str, at: usize) -> String {
 
 /// Folding keeps the count of characters, so that a place in folded text is found again in the text itself.
 fn cut(text: &str, folded: &str, at: usize) -> String {
-    let place = folded.char_indices().take_while(|(index, _)| *index < at).count();
+    let place = folded
+        .char_indices()
+        .take_while(|(index, _)| *index < at)
+        .count();
     let start = place.saturating_sub(BEFORE);
     let mut rest = text.chars().skip(start);
     let part: String = rest.by_ref().take(LENGTH).collect();
     let words: Vec<&str> = part.split_whitespace().collect();
-    let (before, after) = (if start > 0 { "…" } else { "" }, if rest.next().is_some() { "…" } else { "" });
+    let (before, after) = (
+        if start > 0 { "…" } else { "" },
+        if rest.next().is_some() { "…" } else { "" },
+    );
     format!("{before}{}{after}", words.join(" "))
 }

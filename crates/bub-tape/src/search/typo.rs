@@ -26,13 +26,19 @@ impl Pattern {
             let bit = 1_u64 << index;
             if let Some(mask) = ascii.get_mut(*character as usize) {
                 *mask |= bit;
-            } else if let Some((_, mask)) = others.iter_mut().find(|(other, _)| other == character) {
+            } else if let Some((_, mask)) = others.iter_mut().find(|(other, _)| other == character)
+            {
                 *mask |= bit;
             } else {
                 others.push((*character, bit));
             }
         }
-        Self { length: word.len(), word: word.to_vec(), ascii, others }
+        Self {
+            length: word.len(),
+            word: word.to_vec(),
+            ascii,
+            others,
+        }
     }
 
     /// How many characters it has.
@@ -52,10 +58,15 @@ impl Pattern {
         }
         // Eight ninths of a short word are all of it, and telling whether two words are equal is quick.
         if own < 9 {
-            let same = |part: &[T]| part.iter().zip(&self.word).all(|(unit, own)| letter(*unit) == *own);
+            let same = |part: &[T]| {
+                part.iter()
+                    .zip(&self.word)
+                    .all(|(unit, own)| letter(*unit) == *own)
+            };
             return word.windows(own).any(same);
         }
-        word.windows(own).any(|part| self.common(part, &letter) * 9 >= own * 8)
+        word.windows(own)
+            .any(|part| self.common(part, &letter) * 9 >= own * 8)
     }
 
     /// The length of the longest common subsequence, all rows of its table at once in the bits of one number.
@@ -64,14 +75,22 @@ impl Pattern {
             let matching = rows & self.mask(letter(*unit));
             rows.wrapping_add(matching) | rows.wrapping_sub(matching)
         });
-        let used = if self.length >= MAX_CHARS { u64::MAX } else { (1 << self.length) - 1 };
+        let used = if self.length >= MAX_CHARS {
+            u64::MAX
+        } else {
+            (1 << self.length) - 1
+        };
         (!rows & used).count_ones() as usize
     }
 
     fn mask(&self, character: char) -> u64 {
         match self.ascii.get(character as usize) {
             Some(mask) => *mask,
-            None => self.others.iter().find(|(other, _)| *other == character).map_or(0, |(_, mask)| *mask),
+            None => self
+                .others
+                .iter()
+                .find(|(other, _)| *other == character)
+                .map_or(0, |(_, mask)| *mask),
         }
     }
 }
@@ -118,7 +137,11 @@ mod tests {
                 let mut diagonal = 0;
                 for (index, r) in right.iter().enumerate() {
                     let above = row[index + 1];
-                    row[index + 1] = if l == r { diagonal + 1 } else { above.max(row[index]) };
+                    row[index + 1] = if l == r {
+                        diagonal + 1
+                    } else {
+                        above.max(row[index])
+                    };
                     diagonal = above;
                 }
             }

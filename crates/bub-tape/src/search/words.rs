@@ -46,22 +46,36 @@ pub(super) struct Place {
 impl Words {
     /// `None` when no word is long enough for errors.
     pub(super) fn new(folded: &str) -> Option<Self> {
-        let tokens = folded.split(|character| !is_word(character)).filter(|token| !token.is_empty());
+        let tokens = folded
+            .split(|character| !is_word(character))
+            .filter(|token| !token.is_empty());
         let (long, short): (Vec<&str>, Vec<&str>) =
             tokens.partition(|token| token.chars().count() >= MIN_CHARS);
         let mut words: Vec<Word> = long.into_iter().map(Word::new).collect::<Option<_>>()?;
-        let longest =
-            words.iter().enumerate().max_by_key(|(_, word)| word.pattern.length()).map(|(index, _)| index)?;
+        let longest = words
+            .iter()
+            .enumerate()
+            .max_by_key(|(_, word)| word.pattern.length())
+            .map(|(index, _)| index)?;
         let driver = Arc::new(words.swap_remove(longest));
-        Some(Self { driver, others: words, short: short.into_iter().map(Wanted::new).collect() })
+        Some(Self {
+            driver,
+            others: words,
+            short: short.into_iter().map(Wanted::new).collect(),
+        })
     }
 
     /// Whether every word is somewhere in the entry, and where the longest one is.
     pub(super) fn find_in(&self, entry: &Entry) -> Option<Place> {
         let mut place = None;
         visit_texts(entry, &mut |text| {
-            place =
-                self.driver.find(fold_text(text).as_bytes()).map(|at| Place { text: text.to_owned(), at });
+            place = self
+                .driver
+                .find(fold_text(text).as_bytes())
+                .map(|at| Place {
+                    text: text.to_owned(),
+                    at,
+                });
             place.is_some()
         });
         let everywhere = |matches: &dyn Fn(&str) -> bool| {
@@ -73,8 +87,13 @@ impl Words {
             found
         };
         place.filter(|_| {
-            self.others.iter().all(|word| everywhere(&|text| word.find(fold_text(text).as_bytes()).is_some()))
-                && self.short.iter().all(|wanted| everywhere(&|text| wanted.is_in(text)))
+            self.others
+                .iter()
+                .all(|word| everywhere(&|text| word.find(fold_text(text).as_bytes()).is_some()))
+                && self
+                    .short
+                    .iter()
+                    .all(|wanted| everywhere(&|text| wanted.is_in(text)))
         })
     }
 }
@@ -94,10 +113,14 @@ impl Word {
             // Letters with many forms: the two rarest characters alone.
             .or_else(|| {
                 Finder::new(
-                    word.windows(2).min_by_key(|pair| pair.iter().map(|c| commonness(*c)).sum::<usize>()),
+                    word.windows(2)
+                        .min_by_key(|pair| pair.iter().map(|c| commonness(*c)).sum::<usize>()),
                 )
             })?;
-        Some(Self { pattern: Pattern::new(&word), parts })
+        Some(Self {
+            pattern: Pattern::new(&word),
+            parts,
+        })
     }
 
     /// Where in a text or a raw line something like the word is.
@@ -109,7 +132,11 @@ impl Word {
                 return Some(run.start);
             }
             // All words of a whole run were compared. Of a longer one everything was but what its end cuts off.
-            let compared = if whole { run.end } else { run.end.saturating_sub(6 * self.pattern.length()) };
+            let compared = if whole {
+                run.end
+            } else {
+                run.end.saturating_sub(6 * self.pattern.length())
+            };
             at = compared.max(part.start + 1);
         }
         None
@@ -118,11 +145,25 @@ impl Word {
     /// The run of word characters around a part, as far as it can matter, and whether that is all of it.
     fn run_around(&self, text: &[u8], part: &Range<usize>) -> (Range<usize>, bool) {
         let reach = 4 * (2 * self.pattern.length() + 8);
-        let (before, after) =
-            (text.get(..part.start).unwrap_or_default(), text.get(part.end..).unwrap_or_default());
-        let left = before.iter().rev().take(reach).take_while(|byte| is_word_byte(**byte)).count();
-        let right = after.iter().take(reach).take_while(|byte| is_word_byte(**byte)).count();
-        (part.start - left..part.end + right, left < reach && right < reach)
+        let (before, after) = (
+            text.get(..part.start).unwrap_or_default(),
+            text.get(part.end..).unwrap_or_default(),
+        );
+        let left = before
+            .iter()
+            .rev()
+            .take(reach)
+            .take_while(|byte| is_word_byte(**byte))
+            .count();
+        let right = after
+            .iter()
+            .take(reach)
+            .take_while(|byte| is_word_byte(**byte))
+            .count();
+        (
+            part.start - left..part.end + right,
+            left < reach && right < reach,
+        )
     }
 
     /// Whether one of the words of a run is like this one.
@@ -140,10 +181,13 @@ impl Word {
 
     fn resembles_any(&self, run: &[u8]) -> bool {
         if run.is_ascii() {
-            return self.pattern.resembles(run, |byte| char::from(byte.to_ascii_lowercase()));
+            return self
+                .pattern
+                .resembles(run, |byte| char::from(byte.to_ascii_lowercase()));
         }
         let run: Vec<char> = String::from_utf8_lossy(run).chars().map(fold).collect();
-        run.split(|letter| !is_word(*letter)).any(|word| self.pattern.resembles(word, |letter| letter))
+        run.split(|letter| !is_word(*letter))
+            .any(|word| self.pattern.resembles(word, |letter| letter))
     }
 }
 
@@ -164,8 +208,11 @@ fn parts(word: &[char]) -> Vec<Vec<char>> {
         4..=8 => vec![0, length - size],
         _ => vec![0, middle, length - size],
     };
-    let mut parts: Vec<Vec<char>> =
-        starts.into_iter().filter_map(|start| word.get(start..start + size)).map(<[char]>::to_vec).collect();
+    let mut parts: Vec<Vec<char>> = starts
+        .into_iter()
+        .filter_map(|start| word.get(start..start + size))
+        .map(<[char]>::to_vec)
+        .collect();
     if let [_, first, second, third, fourth, _] = word {
         parts.push(vec![*first, *third, *second, *fourth]);
     }
@@ -195,7 +242,13 @@ impl Blurred {
     pub(super) fn new(words: &Words, folded: &str) -> Self {
         let driver = Arc::clone(&words.driver);
         let (outside, only_exact) = (Outside::default(), Arc::default());
-        Self { driver, folded: folded.to_owned(), exact: None, outside, only_exact }
+        Self {
+            driver,
+            folded: folded.to_owned(),
+            exact: None,
+            outside,
+            only_exact,
+        }
     }
 
     /// The sieve for these lines.
@@ -217,7 +270,11 @@ impl Blurred {
 
 impl Sieve for Blurred {
     fn sift(&self, lines: &[u8], keep: &mut Vec<Range<usize>>) {
-        if let Some(exact) = self.exact.as_ref().filter(|_| self.only_exact.load(Ordering::Relaxed)) {
+        if let Some(exact) = self
+            .exact
+            .as_ref()
+            .filter(|_| self.only_exact.load(Ordering::Relaxed))
+        {
             return exact.sift(lines, keep);
         }
         let first = keep.len();

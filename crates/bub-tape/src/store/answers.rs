@@ -11,10 +11,14 @@ impl Listing {
             Self::Sessions | Self::SessionsSince(_) => name.is_session(),
             Self::AllForks => name.is_fork(),
             Self::AllSidecars => name.as_sidecar().is_some(),
-            Self::Sidecars(tape) => name.as_sidecar().is_some_and(|(owner, _)| owner == tape.as_str()),
+            Self::Sidecars(tape) => name
+                .as_sidecar()
+                .is_some_and(|(owner, _)| owner == tape.as_str()),
             Self::Forks(tape) => name.as_fork().is_some_and(|(owner, _)| {
                 owner == tape.as_str()
-                    || owner.split_once("__sidecar__").is_some_and(|(owner, _)| owner == tape.as_str())
+                    || owner
+                        .split_once("__sidecar__")
+                        .is_some_and(|(owner, _)| owner == tape.as_str())
             }),
         }
     }
@@ -25,14 +29,20 @@ impl AnchorSearch {
     pub fn pick(&self, marks: &[AnchorMark]) -> Vec<AnchorMark> {
         match self {
             Self::All => marks.to_vec(),
-            Self::Latest(count) => {
-                marks.get(marks.len().saturating_sub(*count)..).unwrap_or_default().to_vec()
-            }
-            Self::LatestNamed(name) => {
-                marks.iter().rfind(|mark| mark.name == *name).cloned().into_iter().collect()
-            }
+            Self::Latest(count) => marks
+                .get(marks.len().saturating_sub(*count)..)
+                .unwrap_or_default()
+                .to_vec(),
+            Self::LatestNamed(name) => marks
+                .iter()
+                .rfind(|mark| mark.name == *name)
+                .cloned()
+                .into_iter()
+                .collect(),
             Self::FirstNamedAfter(name, after) => {
-                let first = marks.iter().find(|mark| mark.position > *after && mark.name == *name);
+                let first = marks
+                    .iter()
+                    .find(|mark| mark.position > *after && mark.name == *name);
                 first.cloned().into_iter().collect()
             }
         }

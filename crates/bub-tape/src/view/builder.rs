@@ -29,7 +29,12 @@ enum Item {
 
 impl<'a> Builder<'a> {
     pub(super) fn new(model: Option<&'a str>) -> Self {
-        Self { model, items: Vec::new(), open: VecDeque::new(), given: Vec::new() }
+        Self {
+            model,
+            items: Vec::new(),
+            open: VecDeque::new(),
+            given: Vec::new(),
+        }
     }
 
     /// Counts entries as used, whatever becomes of them.
@@ -46,7 +51,9 @@ impl<'a> Builder<'a> {
             return;
         }
         match &entry.kind {
-            Kind::Anchor => self.items.push(Item::Message(anchor_message(&entry), Some(entry.id))),
+            Kind::Anchor => self
+                .items
+                .push(Item::Message(anchor_message(&entry), Some(entry.id))),
             Kind::Message => {
                 let payload = std::mem::take(&mut entry.payload);
                 self.message(self.with_provider_state(payload, &entry), Some(&entry));
@@ -59,17 +66,26 @@ impl<'a> Builder<'a> {
 
     /// Adds a message as it is, unless no provider could take it.
     pub(super) fn message(&mut self, mut message: Message, entry: Option<&Entry>) {
-        let Some(role) = message.get("role").and_then(Value::as_str).filter(|role| ROLES.contains(role))
+        let Some(role) = message
+            .get("role")
+            .and_then(Value::as_str)
+            .filter(|role| ROLES.contains(role))
         else {
             return;
         };
         if role == "tool" {
             return self.tool_message(&message, entry);
         }
-        let calls = if role == "assistant" { message.shift_remove("tool_calls") } else { None };
+        let calls = if role == "assistant" {
+            message.shift_remove("tool_calls")
+        } else {
+            None
+        };
         match calls.and_then(|calls| Calls::new(calls, entry)) {
             Some(calls) => self.calls(calls, message, entry),
-            None => self.items.push(Item::Message(message, entry.map(|entry| entry.id))),
+            None => self
+                .items
+                .push(Item::Message(message, entry.map(|entry| entry.id))),
         }
     }
 
@@ -82,16 +98,34 @@ impl<'a> Builder<'a> {
                     messages.push(message);
                     used.extend(entry);
                 }
-                Item::Calls(message, calls) => calls.into_messages(message, &mut messages, &mut used),
+                Item::Calls(message, calls) => {
+                    calls.into_messages(message, &mut messages, &mut used)
+                }
             }
         }
-        (messages, if self.given.is_empty() { used } else { self.given })
+        (
+            messages,
+            if self.given.is_empty() {
+                used
+            } else {
+                self.given
+            },
+        )
     }
 
     fn tool_call(&mut self, entry: &mut Entry) {
-        let text = entry.payload.shift_remove("content").filter(|content| !content.is_null());
-        let message = object([("role", "assistant".into()), ("content", text.unwrap_or_else(|| "".into()))]);
-        let calls = entry.payload.shift_remove("calls").and_then(|calls| Calls::new(calls, Some(entry)));
+        let text = entry
+            .payload
+            .shift_remove("content")
+            .filter(|content| !content.is_null());
+        let message = object([
+            ("role", "assistant".into()),
+            ("content", text.unwrap_or_else(|| "".into())),
+        ]);
+        let calls = entry
+            .payload
+            .shift_remove("calls")
+            .and_then(|calls| Calls::new(calls, Some(entry)));
         if let Some(calls) = calls {
             self.calls(calls, self.with_provider_state(message, entry), Some(entry));
         }
@@ -122,18 +156,26 @@ impl<'a> Builder<'a> {
     }
 
     fn tool_message(&mut self, message: &Message, entry: Option<&Entry>) {
-        let Some(id) = message.get("tool_call_id").and_then(Value::as_str) else { return };
+        let Some(id) = message.get("tool_call_id").and_then(Value::as_str) else {
+            return;
+        };
         self.offer(|calls| {
             let taken = calls.answer_one(id, message);
-            calls.entries.extend(entry.filter(|_| taken).map(|entry| entry.id));
+            calls
+                .entries
+                .extend(entry.filter(|_| taken).map(|entry| entry.id));
             taken
         });
     }
 
     fn tool_done(&mut self, entry: &Entry) {
         let Some(data) = entry.data() else { return };
-        let Some(id) = data.get("call_id").and_then(Value::as_str) else { return };
-        let Some(result) = data.get("result") else { return };
+        let Some(id) = data.get("call_id").and_then(Value::as_str) else {
+            return;
+        };
+        let Some(result) = data.get("result") else {
+            return;
+        };
         self.offer(|calls| calls.same_run(entry) && calls.finished(id, result, entry.id));
     }
 
@@ -153,14 +195,16 @@ impl<'a> Builder<'a> {
             }
         }
         let items = &mut self.items;
-        self.open.retain(|index| calls_at(items, *index).is_some_and(|calls| calls.open));
+        self.open
+            .retain(|index| calls_at(items, *index).is_some_and(|calls| calls.open));
     }
 
     /// Signatures and the like mean something to the model they came from and are refused by others.
     fn with_provider_state(&self, mut message: Message, entry: &Entry) -> Message {
         let state = entry.meta.get("provider_state");
-        let own =
-            |state: &&Value| self.model.is_some() && state.get("model").and_then(Value::as_str) == self.model;
+        let own = |state: &&Value| {
+            self.model.is_some() && state.get("model").and_then(Value::as_str) == self.model
+        };
         if let Some(state) = state.filter(own).and_then(|state| state.get("state")) {
             message.insert("provider_state".to_owned(), state.clone());
         }
@@ -177,6 +221,9 @@ fn calls_at(items: &mut [Item], index: usize) -> Option<&mut Calls> {
 
 fn anchor_message(anchor: &Entry) -> Message {
     let state = codec::to_python_json(&carry::shown_state(anchor));
-    let text = format!("[Anchor created: {}]: {state}", anchor.name().unwrap_or_default());
+    let text = format!(
+        "[Anchor created: {}]: {state}",
+        anchor.name().unwrap_or_default()
+    );
     object([("role", "assistant".into()), ("content", text.into())])
 }

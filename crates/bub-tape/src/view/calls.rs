@@ -31,18 +31,29 @@ struct Slot {
 impl Calls {
     /// `None` when none of them is a call.
     pub(super) fn new(calls: Value, entry: Option<&Entry>) -> Option<Self> {
-        let Value::Array(calls) = calls else { return None };
+        let Value::Array(calls) = calls else {
+            return None;
+        };
         let mut slots: Vec<Slot> = Vec::with_capacity(calls.len());
         for (index, call) in calls.into_iter().enumerate() {
             let taken = |id: &str| slots.iter().any(|slot| slot.id == id);
             let own = call.get("id").and_then(Value::as_str).unwrap_or_default();
-            let id = if own.is_empty() || taken(own) { free_id(index, &taken) } else { own.to_owned() };
+            let id = if own.is_empty() || taken(own) {
+                free_id(index, &taken)
+            } else {
+                own.to_owned()
+            };
             slots.push(Slot::new(call, id));
         }
         slots.iter().any(|slot| slot.call.is_some()).then_some(())?;
         let run_id = entry.and_then(|entry| entry.meta.get("run_id").cloned());
         let entries = entry.map(|entry| entry.id).into_iter().collect();
-        Some(Self { slots, run_id, entries, open: true })
+        Some(Self {
+            slots,
+            run_id,
+            entries,
+            open: true,
+        })
     }
 
     /// Whether an entry can belong to the same response: runs that overlap are told apart by their id.
@@ -55,7 +66,9 @@ impl Calls {
 
     /// Whether a list of call ids speaks of these calls.
     pub(super) fn has_any(&self, ids: &[Value]) -> bool {
-        ids.iter().filter_map(Value::as_str).any(|id| self.slots.iter().any(|slot| slot.id == id))
+        ids.iter()
+            .filter_map(Value::as_str)
+            .any(|id| self.slots.iter().any(|slot| slot.id == id))
     }
 
     /// Takes the results, by position; what is missing or too much is no harm.
@@ -69,7 +82,10 @@ impl Calls {
 
     /// Takes one result by the id of its call; `false` when there is no such call without result.
     pub(super) fn answer_one(&mut self, id: &str, message: &Message) -> bool {
-        let waiting = self.slots.iter_mut().find(|slot| slot.id == id && slot.result.is_none());
+        let waiting = self
+            .slots
+            .iter_mut()
+            .find(|slot| slot.id == id && slot.result.is_none());
         let Some(slot) = waiting else { return false };
         slot.result = Some(message.get("content").cloned().unwrap_or(Value::Null));
         self.open = self.slots.iter().any(|slot| slot.result.is_none());
@@ -78,7 +94,9 @@ impl Calls {
 
     /// Remembers the result of a call that finished while others still ran.
     pub(super) fn finished(&mut self, id: &str, result: &Value, event: EntryId) -> bool {
-        let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) else { return false };
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.id == id) else {
+            return false;
+        };
         slot.finished = Some((result.clone(), event));
         true
     }
@@ -94,7 +112,9 @@ impl Calls {
         let (mut calls, at) = (Vec::with_capacity(self.slots.len()), messages.len());
         messages.push(message);
         for mut slot in self.slots {
-            let Some(call) = slot.call.take() else { continue };
+            let Some(call) = slot.call.take() else {
+                continue;
+            };
             calls.push(Value::Object(call));
             let content = match (slot.result, slot.finished) {
                 (Some(result), _) => content(result),
@@ -105,7 +125,11 @@ impl Calls {
                 (None, None) => INTERRUPTED.into(),
             };
             let id = slot.id.into();
-            let mut message = object([("role", "tool".into()), ("content", content), ("tool_call_id", id)]);
+            let mut message = object([
+                ("role", "tool".into()),
+                ("content", content),
+                ("tool_call_id", id),
+            ]);
             message.extend(slot.name.map(|name| ("name".to_owned(), name)));
             messages.push(message);
         }
@@ -118,8 +142,10 @@ impl Calls {
 impl Slot {
     fn new(call: Value, id: String) -> Self {
         let function = call.get("function").or_else(|| call.get("custom"));
-        let name =
-            function.and_then(|function| function.get("name")).filter(|name| name.is_string()).cloned();
+        let name = function
+            .and_then(|function| function.get("name"))
+            .filter(|name| name.is_string())
+            .cloned();
         let mut call = match call {
             Value::Object(call) if name.is_some() => Some(call),
             _ => None,
@@ -127,7 +153,13 @@ impl Slot {
         if let Some(call) = &mut call {
             call.insert("id".to_owned(), id.clone().into());
         }
-        Self { call, id, name, result: None, finished: None }
+        Self {
+            call,
+            id,
+            name,
+            result: None,
+            finished: None,
+        }
     }
 }
 

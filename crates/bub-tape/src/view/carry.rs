@@ -10,7 +10,9 @@ const CARRY: &str = "carry";
 /// The ids an anchor carries. Anything but a list of whole numbers is somebody else's state and means nothing here.
 pub(super) fn ids(anchor: &Entry) -> Option<Vec<EntryId>> {
     let list = anchor.payload.get("state")?.get(CARRY)?.as_array()?;
-    list.iter().map(|id| id.as_i64().map(EntryId::new)).collect()
+    list.iter()
+        .map(|id| id.as_i64().map(EntryId::new))
+        .collect()
 }
 
 /// The state as a model is shown it: the carried entries follow, so their numbers would say nothing.
@@ -40,7 +42,8 @@ pub(super) async fn carried(tape: &Tape, anchor: &Entry, limit: usize) -> Result
 fn within(entries: Vec<Entry>, limit: usize) -> Vec<Entry> {
     let size = |entry: &Entry| codec::to_python_json(&entry.payload).len();
     let asks = |entry: &Entry| {
-        entry.kind == Kind::Message && entry.payload.get("role").and_then(Value::as_str) == Some("user")
+        entry.kind == Kind::Message
+            && entry.payload.get("role").and_then(Value::as_str) == Some("user")
     };
     let first = entries.iter().position(asks);
     let mut left = limit.saturating_sub(first.and_then(|index| entries.get(index)).map_or(0, size));
@@ -49,8 +52,16 @@ fn within(entries: Vec<Entry>, limit: usize) -> Vec<Entry> {
         left = rest.unwrap_or(0);
         rest.is_some()
     };
-    let latest = entries.iter().rev().map(fits).take_while(|fits| *fits).count();
+    let latest = entries
+        .iter()
+        .rev()
+        .map(fits)
+        .take_while(|fits| *fits)
+        .count();
     let cut = entries.len() - latest;
-    let kept = entries.into_iter().enumerate().filter(|(index, _)| *index >= cut || Some(*index) == first);
+    let kept = entries
+        .into_iter()
+        .enumerate()
+        .filter(|(index, _)| *index >= cut || Some(*index) == first);
     kept.map(|(_, entry)| entry).collect()
 }

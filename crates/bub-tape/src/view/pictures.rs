@@ -5,7 +5,11 @@ use serde_json::Value;
 use crate::{BlobStore, Entry, EntryId, Kind, Result, media};
 
 /// The entry as it is shown: with its media when it belongs to the running turn, else without.
-pub(super) async fn for_turn(blobs: &dyn BlobStore, entry: Entry, turn: Option<EntryId>) -> Result<Entry> {
+pub(super) async fn for_turn(
+    blobs: &dyn BlobStore,
+    entry: Entry,
+    turn: Option<EntryId>,
+) -> Result<Entry> {
     if entry.kind != Kind::Message || !entry.meta.contains_key("media") {
         return Ok(entry);
     }
@@ -14,7 +18,12 @@ pub(super) async fn for_turn(blobs: &dyn BlobStore, entry: Entry, turn: Option<E
         _ => entry,
     };
     // Providers refuse a message without content.
-    if entry.payload.get("content").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+    if entry
+        .payload
+        .get("content")
+        .and_then(Value::as_array)
+        .is_some_and(Vec::is_empty)
+    {
         let note = note(&entry);
         entry.payload.insert("content".to_owned(), note.into());
     }
@@ -22,7 +31,17 @@ pub(super) async fn for_turn(blobs: &dyn BlobStore, entry: Entry, turn: Option<E
 }
 
 fn note(entry: &Entry) -> String {
-    let media = entry.meta.get("media").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let kinds = media.iter().map(|item| item.get("type").and_then(Value::as_str).unwrap_or("media"));
-    format!("[not shown again: {}]", kinds.collect::<Vec<_>>().join(", "))
+    let media = entry
+        .meta
+        .get("media")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let kinds = media
+        .iter()
+        .map(|item| item.get("type").and_then(Value::as_str).unwrap_or("media"));
+    format!(
+        "[not shown again: {}]",
+        kinds.collect::<Vec<_>>().join(", ")
+    )
 }

@@ -19,7 +19,8 @@ impl Sieve for Telling {
                 Some(b"anchor" | b"message" | b"tool_call" | b"tool_result") | None => true,
                 // A name may be written with escapes.
                 Some(b"event") => {
-                    memmem::find(line, TOOL_DONE.as_bytes()).is_some() || memmem::find(line, b"\\u").is_some()
+                    memmem::find(line, TOOL_DONE.as_bytes()).is_some()
+                        || memmem::find(line, b"\\u").is_some()
                 }
                 Some(_) => false,
             }

@@ -7,9 +7,9 @@ use std::sync::{
 };
 
 use bub_tape::{
-    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Durability, Entry, EntryId, EntryStream,
-    FileStore, Lease, Listing, MemoryStore, Reset, ResetOutcome, Result, Sieve, Span, Summary, Tape,
-    TapeError, TapeName, TapeStore, Wait, codec,
+    AnchorMark, AnchorSearch, Appended, BlobStore, BoxFuture, Durability, Entry, EntryId,
+    EntryStream, FileStore, Lease, Listing, MemoryStore, Reset, ResetOutcome, Result, Sieve, Span,
+    Summary, Tape, TapeError, TapeName, TapeStore, Wait, codec,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde_json::{Value, json};
@@ -31,8 +31,11 @@ pub(crate) struct Place {
 pub(crate) fn places() -> Vec<Place> {
     let root = tempfile::tempdir().unwrap();
     let file = FileStore::new(root.path(), Durability::Os);
-    let place =
-        |label, store: Arc<dyn TapeStore>, root| Place { label, tape: Tape::new(store, name()), _root: root };
+    let place = |label, store: Arc<dyn TapeStore>, root| Place {
+        label,
+        tape: Tape::new(store, name()),
+        _root: root,
+    };
     vec![
         place("memory", Arc::new(MemoryStore::new()), None),
         place("file", Arc::new(file), Some(root)),
@@ -59,7 +62,9 @@ pub(crate) fn call(id: &str, tool: &str) -> Value {
 
 /// Reads a tape's text through the codec.
 pub(crate) fn decode(text: &[u8]) -> Vec<Entry> {
-    text.split_inclusive(|byte| *byte == b'\n').filter_map(codec::decode).collect()
+    text.split_inclusive(|byte| *byte == b'\n')
+        .filter_map(codec::decode)
+        .collect()
 }
 
 /// A memory store that counts what is read, fails when told to, and sifts lines as a file does.
@@ -93,7 +98,11 @@ impl TapeStore for Spy {
         self.inner.list(listing)
     }
 
-    fn append<'a>(&'a self, tape: &'a TapeName, batch: Vec<Entry>) -> BoxFuture<'a, Result<Appended>> {
+    fn append<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        batch: Vec<Entry>,
+    ) -> BoxFuture<'a, Result<Appended>> {
         self.inner.append(tape, batch)
     }
 
@@ -107,13 +116,19 @@ impl TapeStore for Spy {
         Box::pin(counted)
     }
 
-    fn sift<'a>(&'a self, tape: &'a TapeName, span: Span, sieve: Arc<dyn Sieve>) -> EntryStream<'a> {
+    fn sift<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        span: Span,
+        sieve: Arc<dyn Sieve>,
+    ) -> EntryStream<'a> {
         let lines = self.read(tape, span).try_filter_map(move |entry| {
             let line = codec::encode(&entry);
             let mut kept = Vec::new();
             sieve.sift(line.as_bytes(), &mut kept);
             assert!(
-                kept.is_empty() || (kept.len() == 1 && kept.iter().all(|kept| *kept == (0..line.len()))),
+                kept.is_empty()
+                    || (kept.len() == 1 && kept.iter().all(|kept| *kept == (0..line.len()))),
                 "a sieve keeps whole lines"
             );
             let kept = (!kept.is_empty()).then(|| codec::decode(line.as_bytes()).unwrap());
@@ -122,7 +137,11 @@ impl TapeStore for Spy {
         Box::pin(lines)
     }
 
-    fn fetch<'a>(&'a self, tape: &'a TapeName, ids: &'a [EntryId]) -> BoxFuture<'a, Result<Vec<Entry>>> {
+    fn fetch<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        ids: &'a [EntryId],
+    ) -> BoxFuture<'a, Result<Vec<Entry>>> {
         self.inner.fetch(tape, ids)
     }
 
@@ -145,7 +164,11 @@ impl TapeStore for Spy {
         self.inner.archive(tape, stamp)
     }
 
-    fn reset<'a>(&'a self, tape: &'a TapeName, reset: Reset) -> BoxFuture<'a, Result<ResetOutcome>> {
+    fn reset<'a>(
+        &'a self,
+        tape: &'a TapeName,
+        reset: Reset,
+    ) -> BoxFuture<'a, Result<ResetOutcome>> {
         self.inner.reset(tape, reset)
     }
 
@@ -174,7 +197,9 @@ pub(crate) fn complaint(messages: &[bub_tape::Message]) -> Option<String> {
         if role == "tool" {
             let id = text(message.get("tool_call_id"));
             let Some(at) = waiting.iter().position(|waiting| *waiting == id) else {
-                return Some(format!("message {index} answers {id:?}, which was not called right before"));
+                return Some(format!(
+                    "message {index} answers {id:?}, which was not called right before"
+                ));
             };
             waiting.remove(at);
             if !message.get("content").is_some_and(Value::is_string) {
@@ -183,13 +208,18 @@ pub(crate) fn complaint(messages: &[bub_tape::Message]) -> Option<String> {
             continue;
         }
         if !waiting.is_empty() {
-            return Some(format!("message {index} comes before the results of {waiting:?}"));
+            return Some(format!(
+                "message {index} comes before the results of {waiting:?}"
+            ));
         }
-        let Some(calls) = message.get("tool_calls") else { continue };
+        let Some(calls) = message.get("tool_calls") else {
+            continue;
+        };
         let calls = calls.as_array().cloned().unwrap_or_default();
         waiting = calls.iter().map(|call| text(call.get("id"))).collect();
         let distinct: std::collections::HashSet<_> = waiting.iter().collect();
-        if waiting.is_empty() || distinct.len() < waiting.len() || waiting.contains(&String::new()) {
+        if waiting.is_empty() || distinct.len() < waiting.len() || waiting.contains(&String::new())
+        {
             return Some(format!("message {index} has the calls {waiting:?}"));
         }
     }

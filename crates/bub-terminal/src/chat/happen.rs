@@ -16,10 +16,16 @@ impl Chat {
         match happening {
             Happening::Found { line, content } => {
                 self.open.push(line);
-                self.waiting.push(Waiting { line, text: content, steers: false, is_taken: true });
+                self.waiting.push(Waiting {
+                    line,
+                    text: content,
+                    steers: false,
+                    is_taken: true,
+                });
             }
             Happening::Taken(line) => {
-                if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.line == line) {
+                if let Some(waiting) = self.waiting.iter_mut().find(|waiting| waiting.line == line)
+                {
                     waiting.is_taken = true;
                 }
             }
@@ -34,13 +40,14 @@ impl Chat {
             }
             Happening::Ended => {
                 // It may be told of twice.
-                let is_cancelled = self
-                    .running
-                    .as_mut()
-                    .is_some_and(|turn| turn.is_cancelled && !std::mem::replace(&mut turn.is_ended, true));
+                let is_cancelled = self.running.as_mut().is_some_and(|turn| {
+                    turn.is_cancelled && !std::mem::replace(&mut turn.is_ended, true)
+                });
                 self.view.end(is_cancelled);
                 // What it did not take has a turn of its own.
-                self.waiting.iter_mut().for_each(|waiting| waiting.steers = false);
+                self.waiting
+                    .iter_mut()
+                    .for_each(|waiting| waiting.steers = false);
                 if self.running.take_if(|turn| turn.line.is_none()).is_some() {
                     self.done();
                 }
@@ -55,7 +62,8 @@ impl Chat {
             }
             Happening::Status(status) => {
                 if status.session != self.status.session && !self.status.session.is_empty() {
-                    self.view.notice(&format!("session: {}", status.session), Style::DIM);
+                    self.view
+                        .notice(&format!("session: {}", status.session), Style::DIM);
                 }
                 self.status = status;
             }
@@ -66,16 +74,31 @@ impl Chat {
 
     fn began(&mut self, line: Option<u64>, content: &str) {
         let is_command = content.trim_start().starts_with(',');
-        let at = self.waiting.iter().position(|waiting| Some(waiting.line) == line);
+        let at = self
+            .waiting
+            .iter()
+            .position(|waiting| Some(waiting.line) == line);
         if let Some(at) = at {
             let waiting = self.waiting.remove(at);
-            self.echo(&waiting.text, if waiting.line >= EARLIER { OF_EARLIER } else { "" });
+            self.echo(
+                &waiting.text,
+                if waiting.line >= EARLIER {
+                    OF_EARLIER
+                } else {
+                    ""
+                },
+            );
         } else if line.is_none() {
             self.echo(content, OF_EARLIER);
         }
         self.runs_command = is_command;
         self.view.begin(is_command.then_some(content));
-        self.running = Some(Running { line, since: Instant::now(), is_cancelled: false, is_ended: false });
+        self.running = Some(Running {
+            line,
+            since: Instant::now(),
+            is_cancelled: false,
+            is_ended: false,
+        });
     }
 
     fn settled(&mut self, line: u64, dropped: Option<String>) {
@@ -83,7 +106,8 @@ impl Chat {
         if let Some(turn) = self.running.take_if(|turn| turn.line == Some(line)) {
             self.view.end(false);
             if let Some(reason) = dropped.filter(|_| !turn.is_cancelled) {
-                self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
+                self.view
+                    .notice(&format!("not answered: {reason}"), Style::YELLOW);
             }
             if !self.leaves_at_interrupt() {
                 self.hint = None;
@@ -94,12 +118,14 @@ impl Chat {
                 Some(reason) if reason == WITHDRAWN => self.take_back(waiting.text),
                 Some(reason) => {
                     self.echo(&waiting.text, "");
-                    self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
+                    self.view
+                        .notice(&format!("not answered: {reason}"), Style::YELLOW);
                 }
                 None => self.echo(&waiting.text, " (steering)"),
             }
         } else if let Some(reason) = dropped {
-            self.view.notice(&format!("not answered: {reason}"), Style::YELLOW);
+            self.view
+                .notice(&format!("not answered: {reason}"), Style::YELLOW);
         }
         self.done();
     }
@@ -130,7 +156,9 @@ impl Chat {
     /// Writes the lines that steer the running turn where it takes them.
     fn show_steering(&mut self) {
         let waiting = std::mem::take(&mut self.waiting);
-        let (steering, others) = waiting.into_iter().partition(|line| line.steers && line.is_taken);
+        let (steering, others) = waiting
+            .into_iter()
+            .partition(|line| line.steers && line.is_taken);
         self.waiting = others;
         let steering: Vec<Waiting> = steering;
         for waiting in steering {
@@ -145,7 +173,11 @@ impl Chat {
             None => (self.name_prompt(), text),
         };
         for (index, part) in harmless(text).split('\n').enumerate() {
-            let mut line = if index == 0 { prompt.clone() } else { Line::new("  ", Style::NONE) };
+            let mut line = if index == 0 {
+                prompt.clone()
+            } else {
+                Line::new("  ", Style::NONE)
+            };
             line.push(&crate::harmless::without_tabs(part, 4), Style::NONE);
             if index == 0 {
                 line.push(mark, Style::DIM);

@@ -126,8 +126,14 @@ impl Chat {
         let line = self.last_line;
         let is_command = text.trim_start().starts_with(',');
         if self.is_busy() {
-            let steers = !is_command && !self.runs_command && self.waiting.iter().all(|line| line.steers);
-            self.waiting.push(Waiting { line, text: text.clone(), steers, is_taken: false });
+            let steers =
+                !is_command && !self.runs_command && self.waiting.iter().all(|line| line.steers);
+            self.waiting.push(Waiting {
+                line,
+                text: text.clone(),
+                steers,
+                is_taken: false,
+            });
         } else {
             self.runs_command = is_command;
             self.echo(&text, "");
@@ -163,7 +169,11 @@ impl Chat {
                 return;
             }
         };
-        let said = if answer == ApprovalAnswer::Approved { "allowed" } else { "denied" };
+        let said = if answer == ApprovalAnswer::Approved {
+            "allowed"
+        } else {
+            "denied"
+        };
         if let Some(Question::Call(_, waiting)) = self.questions.pop_front() {
             let _ = waiting.send(answer);
             self.view.notice(said, Style::YELLOW);
@@ -178,7 +188,9 @@ impl Chat {
         rows.push(crate::Line::default());
         let cursor = (rows.len() - 1, 0);
         let lines = self.view.take();
-        self.screen.draw(&lines, &Live { rows, cursor }).map_err(terminal_error)?;
+        self.screen
+            .draw(&lines, &Live { rows, cursor })
+            .map_err(terminal_error)?;
         self.screen.forget();
         self.raw = None;
         let own = rustix::process::getpid();

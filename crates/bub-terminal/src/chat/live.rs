@@ -13,14 +13,21 @@ impl Chat {
         let size = self.screen.size();
         let (width, budget) = (size.columns, size.rows.saturating_sub(1).max(1));
         let has_status = budget >= 3;
-        let asking = |text| Line::new(fit(text, width.saturating_sub(2)).0, Style::BOLD | Style::YELLOW);
+        let asking = |text| {
+            Line::new(
+                fit(text, width.saturating_sub(2)).0,
+                Style::BOLD | Style::YELLOW,
+            )
+        };
         let prompt = match self.questions.front() {
             None => self.prompt(),
             Some(Question::Call(..)) => asking("allow? [y/N] "),
             Some(Question::Line(..)) => asking("answer: "),
         };
         let most_text = (budget / 2).max(1);
-        let (layout, mut menu) = self.editor.rows(&prompt, self.history.lines(), width, most_text);
+        let (layout, mut menu) = self
+            .editor
+            .rows(&prompt, self.history.lines(), width, most_text);
         let mut left = budget.saturating_sub(layout.rows.len() + usize::from(has_status));
         menu.truncate(left);
         left -= menu.len();
@@ -44,10 +51,16 @@ impl Chat {
 
     fn bottom(&self, width: usize) -> Line {
         match &self.hint {
-            Some(hint) => Line::new(fit(&one_line(hint), width.saturating_sub(1)).0, Style::YELLOW),
-            None => {
-                view::status_line(&self.status, self.editor.is_shell(), self.view.shows_thinking(), width)
-            }
+            Some(hint) => Line::new(
+                fit(&one_line(hint), width.saturating_sub(1)).0,
+                Style::YELLOW,
+            ),
+            None => view::status_line(
+                &self.status,
+                self.editor.is_shell(),
+                self.view.shows_thinking(),
+                width,
+            ),
         }
     }
 
@@ -60,26 +73,47 @@ impl Chat {
         let elapsed = since.elapsed();
         let turns = usize::try_from(elapsed.as_millis() / super::SPIN.as_millis()).unwrap_or(0);
         let sign = SPINNER.get(turns % SPINNER.len()).unwrap_or(&"*");
-        let back = if self.can_take_back() { ", Up takes back what waits" } else { "" };
-        let keys = if self.leaves_at_interrupt() { "Ctrl-C again leaves" } else { "Ctrl-C cancels" };
-        let text = format!("{sign} {} {} s ({keys}{back})", self.view.activity(), elapsed.as_secs());
+        let back = if self.can_take_back() {
+            ", Up takes back what waits"
+        } else {
+            ""
+        };
+        let keys = if self.leaves_at_interrupt() {
+            "Ctrl-C again leaves"
+        } else {
+            "Ctrl-C cancels"
+        };
+        let text = format!(
+            "{sign} {} {} s ({keys}{back})",
+            self.view.activity(),
+            elapsed.as_secs()
+        );
         Some(Line::new(fit(&text, width.saturating_sub(1)).0, Style::DIM))
     }
 
     fn waiting_rows(&self, width: usize) -> Vec<Line> {
         let is_long = self.waiting.len() > MOST_WAITING;
-        let skipped = if is_long { self.waiting.len() + 1 - MOST_WAITING } else { 0 };
+        let skipped = if is_long {
+            self.waiting.len() + 1 - MOST_WAITING
+        } else {
+            0
+        };
         let dim = |text: &str| Line::new(fit(text, width.saturating_sub(1)).0, Style::DIM);
         let row = |waiting: &super::Waiting| {
             // L1: nothing is said of a line that a kill would lose.
             let mark = match waiting {
-                super::Waiting { is_taken: false, .. } => "…",
+                super::Waiting {
+                    is_taken: false, ..
+                } => "…",
                 super::Waiting { steers: true, .. } => "(steering)",
                 super::Waiting { .. } => "(queued)",
             };
             dim(&format!("  {mark} {}", one_line(&waiting.text)))
         };
         let before = is_long.then(|| dim(&format!("  ({skipped} more wait before these)")));
-        before.into_iter().chain(self.waiting.iter().skip(skipped).map(row)).collect()
+        before
+            .into_iter()
+            .chain(self.waiting.iter().skip(skipped).map(row))
+            .collect()
     }
 }

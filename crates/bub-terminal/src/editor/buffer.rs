@@ -55,7 +55,9 @@ impl Buffer {
     /// Removes what stands between the cursor and another place, and returns it.
     pub fn cut_to(&mut self, place: usize) -> String {
         let (from, to) = (self.cursor.min(place), self.cursor.max(place));
-        let Some(cut) = self.text.get(from..to).map(str::to_owned) else { return String::new() };
+        let Some(cut) = self.text.get(from..to).map(str::to_owned) else {
+            return String::new();
+        };
         self.text.replace_range(from..to, "");
         self.cursor = from;
         cut
@@ -68,10 +70,20 @@ impl Buffer {
 
     /// Exchanges the characters around the cursor.
     pub fn transpose(&mut self) {
-        let at = if self.cursor == self.text.len() { self.left() } else { self.cursor };
-        let Some(start) = before_place(&self.text, at) else { return };
-        let Some(end) = after_place(&self.text, at) else { return };
-        let (Some(one), Some(two)) = (self.text.get(start..at), self.text.get(at..end)) else { return };
+        let at = if self.cursor == self.text.len() {
+            self.left()
+        } else {
+            self.cursor
+        };
+        let Some(start) = before_place(&self.text, at) else {
+            return;
+        };
+        let Some(end) = after_place(&self.text, at) else {
+            return;
+        };
+        let (Some(one), Some(two)) = (self.text.get(start..at), self.text.get(at..end)) else {
+            return;
+        };
         let swapped = format!("{two}{one}");
         self.replace(start, end, &swapped);
     }
@@ -95,13 +107,18 @@ impl Buffer {
     /// The end of the word to the right.
     pub fn word_right(&self) -> usize {
         let mut words = self.after().unicode_word_indices();
-        words.next().map_or(self.text.len(), |(start, word)| self.cursor + start + word.len())
+        words.next().map_or(self.text.len(), |(start, word)| {
+            self.cursor + start + word.len()
+        })
     }
 
     /// The beginning of what is not blank to the left: what Ctrl-W removes.
     pub fn blank_left(&self) -> usize {
         let word = self.before().trim_end();
-        let start = word.char_indices().rev().find(|(_, letter)| letter.is_whitespace());
+        let start = word
+            .char_indices()
+            .rev()
+            .find(|(_, letter)| letter.is_whitespace());
         start.map_or(0, |(at, blank)| at + blank.len_utf8())
     }
 
@@ -112,7 +129,9 @@ impl Buffer {
 
     /// The end of the line.
     pub fn line_end(&self) -> usize {
-        self.after().find('\n').map_or(self.text.len(), |at| self.cursor + at)
+        self.after()
+            .find('\n')
+            .map_or(self.text.len(), |at| self.cursor + at)
     }
 
     fn boundary_at_or_after(&self, place: usize) -> usize {
@@ -125,11 +144,17 @@ impl Buffer {
 }
 
 fn before_place(text: &str, place: usize) -> Option<usize> {
-    GraphemeCursor::new(place, text.len(), true).prev_boundary(text, 0).ok().flatten()
+    GraphemeCursor::new(place, text.len(), true)
+        .prev_boundary(text, 0)
+        .ok()
+        .flatten()
 }
 
 fn after_place(text: &str, place: usize) -> Option<usize> {
-    GraphemeCursor::new(place, text.len(), true).next_boundary(text, 0).ok().flatten()
+    GraphemeCursor::new(place, text.len(), true)
+        .next_boundary(text, 0)
+        .ok()
+        .flatten()
 }
 
 #[cfg(test)]
@@ -147,10 +172,17 @@ mod tests {
             buffer.go(buffer.left());
             places.push(buffer.cursor());
         }
-        let seen: Vec<&str> = places.windows(2).map(|pair| &buffer.text()[pair[1]..pair[0]]).collect();
+        let seen: Vec<&str> = places
+            .windows(2)
+            .map(|pair| &buffer.text()[pair[1]..pair[0]])
+            .collect();
         assert_eq!(seen, ["你", "🇩🇪", "👨‍👩‍👧", "e\u{301}"]);
         buffer.go(1);
-        assert_eq!(buffer.before(), "e\u{301}", "a place within is moved behind");
+        assert_eq!(
+            buffer.before(),
+            "e\u{301}",
+            "a place within is moved behind"
+        );
     }
 
     #[test]

@@ -35,7 +35,9 @@ impl Words {
     /// What fits before the cursor. `is_shell`: the line is a command also without its comma.
     pub fn fitting(&self, before: &str, is_shell: bool) -> Option<Choices> {
         let start = before.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-        let start = (start..before.len()).find(|at| before.is_char_boundary(*at)).unwrap_or(before.len());
+        let start = (start..before.len())
+            .find(|at| before.is_char_boundary(*at))
+            .unwrap_or(before.len());
         let word = before.get(start..)?;
         let line = before.trim_start();
         if let Some(name) = word.strip_prefix('$') {
@@ -49,7 +51,10 @@ impl Words {
             return among(&self.commands, word, start);
         }
         let command = line.strip_prefix(',').or(is_shell.then_some(line))?;
-        let name = command.split_whitespace().next().filter(|name| command.len() > name.len())?;
+        let name = command
+            .split_whitespace()
+            .next()
+            .filter(|name| command.len() > name.len())?;
         match name {
             "skill" => among(&self.skills, word, start),
             "resume" => among(&self.sessions, word, start),
@@ -59,7 +64,10 @@ impl Words {
 
     /// What may follow a command that has been typed, and only that.
     pub fn arguments(&self, text: &str, is_shell: bool) -> Option<&str> {
-        let command = text.strip_prefix(',').or(is_shell.then_some(text))?.strip_suffix(' ')?;
+        let command = text
+            .strip_prefix(',')
+            .or(is_shell.then_some(text))?
+            .strip_suffix(' ')?;
         let known = self.commands.iter().find(|word| word.text == command)?;
         Some(known.arguments.as_str()).filter(|arguments| !arguments.is_empty())
     }
@@ -74,10 +82,15 @@ fn among(words: &[Word], typed: &str, from: usize) -> Option<Choices> {
 
 /// The longest beginning that all words have in common.
 pub fn common(words: &[Word]) -> &str {
-    let Some((first, rest)) = words.split_first() else { return "" };
+    let Some((first, rest)) = words.split_first() else {
+        return "";
+    };
     let mut common = first.text.as_str();
     for word in rest {
-        let same = common.chars().zip(word.text.chars()).take_while(|(one, other)| one == other);
+        let same = common
+            .chars()
+            .zip(word.text.chars())
+            .take_while(|(one, other)| one == other);
         let length = same.map(|(letter, _)| letter.len_utf8()).sum::<usize>();
         common = common.get(..length).unwrap_or_default();
     }
@@ -118,7 +131,11 @@ mod tests {
             ("你好 $t", false, Some((8, vec!["telegram"]))),
             (",skill te", false, Some((7, vec!["telegram"]))),
             (",skill ", false, Some((7, vec!["telegram", "Notes"]))),
-            (",resume ", false, Some((8, vec!["cli:local", "cli:local~1"]))),
+            (
+                ",resume ",
+                false,
+                Some((8, vec!["cli:local", "cli:local~1"])),
+            ),
             (",resume cli:local~", false, Some((8, vec!["cli:local~1"]))),
             (",resume", false, None),
             (",nothing", false, None),
@@ -126,14 +143,25 @@ mod tests {
         ];
         for (before, is_shell, expected) in rows {
             let found = words().fitting(before, is_shell);
-            let found = found
-                .map(|found| (found.from, found.words.into_iter().map(|word| word.text).collect::<Vec<_>>()));
-            let expected =
-                expected.map(|(from, words)| (from, words.into_iter().map(str::to_owned).collect()));
+            let found = found.map(|found| {
+                (
+                    found.from,
+                    found
+                        .words
+                        .into_iter()
+                        .map(|word| word.text)
+                        .collect::<Vec<_>>(),
+                )
+            });
+            let expected = expected
+                .map(|(from, words)| (from, words.into_iter().map(str::to_owned).collect()));
             assert_eq!(found, expected, "{before:?}");
         }
         assert_eq!(common(&words().commands[..2]), "tape.");
-        assert_eq!(words().arguments(",tape.handoff ", false), Some("[name] [summary]"));
+        assert_eq!(
+            words().arguments(",tape.handoff ", false),
+            Some("[name] [summary]")
+        );
         assert_eq!(words().arguments(",tape.info ", false), None);
     }
 }

@@ -28,7 +28,11 @@ pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Layout
             at_cursor = (rows.len() - 1, column);
         }
         let is_end = cluster == "\n";
-        let shown = if cluster == "\t" { "    ".into() } else { harmless(cluster) };
+        let shown = if cluster == "\t" {
+            "    ".into()
+        } else {
+            harmless(cluster)
+        };
         let wide = if is_end { 0 } else { columns(&shown) };
         // The last column stays free, so that the terminal never decides where a row ends.
         if is_end || column + wide > width - 1 {
@@ -49,7 +53,11 @@ pub fn lay_out(prompt: &Line, text: &str, cursor: usize, width: usize) -> Layout
     if cursor >= text.len() {
         at_cursor = (rows.len() - 1, column);
     }
-    Layout { rows, cursor: at_cursor, starts }
+    Layout {
+        rows,
+        cursor: at_cursor,
+        starts,
+    }
 }
 
 impl Layout {
@@ -58,7 +66,11 @@ impl Layout {
     pub fn window(mut self, most: usize) -> Self {
         let most = most.max(1);
         if self.rows.len() > most {
-            let first = self.cursor.0.saturating_sub(most - 1).min(self.rows.len() - most);
+            let first = self
+                .cursor
+                .0
+                .saturating_sub(most - 1)
+                .min(self.rows.len() - most);
             self.rows = self.rows.drain(first..first + most).collect();
             self.starts = self.starts.drain(first..first + most).collect();
             self.cursor.0 -= first;
@@ -80,11 +92,26 @@ mod tests {
     fn long_text_wraps_and_the_cursor_is_where_it_belongs() {
         assert_eq!(shown("", 0, 10), (vec!["> ".into()], (0, 2)));
         assert_eq!(shown("abcdefg", 7, 10), (vec!["> abcdefg".into()], (0, 9)));
-        assert_eq!(shown("abcdefgh", 8, 10), (vec!["> abcdefg".into(), "h".into()], (1, 1)));
-        assert_eq!(shown("abcdefgh", 7, 10), (vec!["> abcdefg".into(), "h".into()], (1, 0)));
-        assert_eq!(shown("你好你好x", 12, 10), (vec!["> 你好你".into(), "好x".into()], (1, 2)));
-        assert_eq!(shown("a\nb", 3, 20), (vec!["> a".into(), "  b".into()], (1, 3)));
-        assert_eq!(shown("a\n", 2, 10), (vec!["> a".into(), String::new()], (1, 0)));
+        assert_eq!(
+            shown("abcdefgh", 8, 10),
+            (vec!["> abcdefg".into(), "h".into()], (1, 1))
+        );
+        assert_eq!(
+            shown("abcdefgh", 7, 10),
+            (vec!["> abcdefg".into(), "h".into()], (1, 0))
+        );
+        assert_eq!(
+            shown("你好你好x", 12, 10),
+            (vec!["> 你好你".into(), "好x".into()], (1, 2))
+        );
+        assert_eq!(
+            shown("a\nb", 3, 20),
+            (vec!["> a".into(), "  b".into()], (1, 3))
+        );
+        assert_eq!(
+            shown("a\n", 2, 10),
+            (vec!["> a".into(), String::new()], (1, 0))
+        );
         assert_eq!(shown("\x1b[31m\tx", 0, 40).0, ["> ␛[31m    x"]);
     }
 
@@ -95,7 +122,10 @@ mod tests {
             let layout = lay_out(&Line::new("> ", Style::NONE), text, cursor, 20);
             let whole = layout.rows[layout.cursor.0].clone();
             let window = layout.window(2);
-            assert_eq!((window.rows.len(), &window.rows[window.cursor.0]), (2, &whole));
+            assert_eq!(
+                (window.rows.len(), &window.rows[window.cursor.0]),
+                (2, &whole)
+            );
         }
     }
 }

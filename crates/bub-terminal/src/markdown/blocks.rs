@@ -108,7 +108,11 @@ impl Blocks {
 
     /// A line of the source; `continued` when it is the rest of one, which begins nothing.
     pub(super) fn line(&mut self, line: &str, continued: bool) {
-        let start = if continued { Start::Text } else { Start::of(line) };
+        let start = if continued {
+            Start::Text
+        } else {
+            Start::of(line)
+        };
         if !self.goes_on(line, start, continued) {
             self.close();
             self.begin(line, start);
@@ -118,8 +122,7 @@ impl Blocks {
     /// A line that has no end yet.
     pub(super) fn preview_line(&mut self, line: &str, continued: bool) {
         // A fence that is not written to its end would flash up as code.
-        let closes =
-            matches!(self.open, Open::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
+        let closes = matches!(self.open, Open::Fence(fence) if line.trim().chars().all(|mark| mark == fence.mark));
         if !closes {
             self.line(line, continued);
         }
@@ -176,10 +179,17 @@ impl Blocks {
         }
     }
 
-    fn indented_goes_on(&mut self, line: &str, start: Start, blanks: usize, continued: bool) -> bool {
+    fn indented_goes_on(
+        &mut self,
+        line: &str,
+        start: Start,
+        blanks: usize,
+        continued: bool,
+    ) -> bool {
         let belongs = continued || start == Start::Indented;
         if belongs {
-            self.lines.extend(std::iter::repeat_n(Line::default(), blanks));
+            self.lines
+                .extend(std::iter::repeat_n(Line::default(), blanks));
             self.code(line, 4);
             self.open = Open::Indented { blanks: 0 };
         } else if start == Start::Blank {
@@ -235,7 +245,11 @@ impl Blocks {
         self.tight = sibling.is_some() && !self.after_blank;
         let number = item.number.map(|own| sibling.map_or(own, |(_, next)| next));
         self.list = Some((item.marker, number.unwrap_or(0).saturating_add(1)));
-        self.open = Open::Item { offset: item.offset, number, blank: false };
+        self.open = Open::Item {
+            offset: item.offset,
+            number,
+            blank: false,
+        };
         self.add(line);
     }
 
@@ -243,7 +257,9 @@ impl Blocks {
         let above = self.last;
         self.add(line);
         if head.is_none() && self.last > above && is_delimiter_row(line) {
-            self.open = Open::Text { head: Some((above, self.block.len())) };
+            self.open = Open::Text {
+                head: Some((above, self.block.len())),
+            };
         }
     }
 
@@ -267,11 +283,23 @@ impl Blocks {
         self.tight = true;
         self.block = carried;
         self.open = match open {
-            Open::Item { offset, number, blank } => {
+            Open::Item {
+                offset,
+                number,
+                blank,
+            } => {
                 let shift = number.map_or(2, |number| number.to_string().len() + 2);
-                Open::Inside { offset, shift: shift.min(self.width / 2), blank }
+                Open::Inside {
+                    offset,
+                    shift: shift.min(self.width / 2),
+                    blank,
+                }
             }
-            Open::Text { head: Some((start, end)) } => Open::Text { head: Some((0, end - start)) },
+            Open::Text {
+                head: Some((start, end)),
+            } => Open::Text {
+                head: Some((0, end - start)),
+            },
             other => other,
         };
     }
@@ -279,16 +307,22 @@ impl Blocks {
     /// What the rest of the open block needs in front of it: the head of its table, the opening of its code.
     fn carried(&self) -> String {
         let carried = match self.open {
-            Open::Text { head: Some((start, end)) } => {
-                self.block.get(start..end).unwrap_or_default().to_owned()
-            }
-            Open::Quote => open_fence(&self.block).map(|fence| format!("> {fence}\n")).unwrap_or_default(),
-            Open::Item { .. } | Open::Inside { .. } => {
-                open_fence(&self.block).map(|fence| format!("{fence}\n")).unwrap_or_default()
-            }
+            Open::Text {
+                head: Some((start, end)),
+            } => self.block.get(start..end).unwrap_or_default().to_owned(),
+            Open::Quote => open_fence(&self.block)
+                .map(|fence| format!("> {fence}\n"))
+                .unwrap_or_default(),
+            Open::Item { .. } | Open::Inside { .. } => open_fence(&self.block)
+                .map(|fence| format!("{fence}\n"))
+                .unwrap_or_default(),
             _ => String::new(),
         };
-        if carried.len() > LIMIT / 8 { String::new() } else { carried }
+        if carried.len() > LIMIT / 8 {
+            String::new()
+        } else {
+            carried
+        }
     }
 
     /// The open block is over.
@@ -315,9 +349,15 @@ impl Blocks {
             Open::Item { number, .. } => (0, number),
             _ => (0, None),
         };
-        let place = Place { width: self.width, look: self.look, indent, number };
+        let place = Place {
+            width: self.width,
+            look: self.look,
+            indent,
+            number,
+        };
         #[cfg(test)]
-        self.work.fetch_add(self.block.len(), std::sync::atomic::Ordering::Relaxed);
+        self.work
+            .fetch_add(self.block.len(), std::sync::atomic::Ordering::Relaxed);
         let (lines, after_code) = layout::lay_out(&self.block, place);
         self.block.clear();
         self.last = 0;
@@ -343,7 +383,11 @@ impl Blocks {
     }
 
     fn code(&mut self, line: &str, columns: usize) {
-        let line = if columns == 0 { code_line(line) } else { code_line(&dedent(line, columns)) };
+        let line = if columns == 0 {
+            code_line(line)
+        } else {
+            code_line(&dedent(line, columns))
+        };
         self.lines.push(line);
     }
 
@@ -375,14 +419,28 @@ impl Blocks {
     pub(super) fn tail(&self) -> Self {
         let recent = recent(&self.block);
         let shortened = recent.len() < self.block.len();
-        let mut tail = Self { block: String::new(), lines: Vec::new(), ..self.clone_small() };
+        let mut tail = Self {
+            block: String::new(),
+            lines: Vec::new(),
+            ..self.clone_small()
+        };
         tail.block = match self.open {
             _ if !shortened => recent.to_owned(),
             Open::Text { head: Some(_) } => self.carried() + recent,
-            Open::Item { offset, number, blank } => {
-                tail.open =
-                    Open::Inside { offset, shift: number.map_or(2, |n| n.to_string().len() + 2), blank };
-                recent.lines().map(|line| dedent(line, offset) + "\n").collect()
+            Open::Item {
+                offset,
+                number,
+                blank,
+            } => {
+                tail.open = Open::Inside {
+                    offset,
+                    shift: number.map_or(2, |n| n.to_string().len() + 2),
+                    blank,
+                };
+                recent
+                    .lines()
+                    .map(|line| dedent(line, offset) + "\n")
+                    .collect()
             }
             _ => recent.to_owned(),
         };
@@ -405,7 +463,11 @@ pub(super) fn recent(text: &str) -> &str {
     if begin == 0 {
         return tail;
     }
-    let after = |end: char| tail.split_once(end).map(|(_, rest)| rest).filter(|rest| rest.len() > RECENT / 2);
+    let after = |end: char| {
+        tail.split_once(end)
+            .map(|(_, rest)| rest)
+            .filter(|rest| rest.len() > RECENT / 2)
+    };
     after('\n').or_else(|| after(' ')).unwrap_or(tail)
 }
 
@@ -414,9 +476,18 @@ pub(super) fn cut(line: &str) -> usize {
     let end = line.floor_char_boundary(LIMIT);
     let begin = line.floor_char_boundary(LIMIT - 1024);
     let window = line.get(begin..end).unwrap_or_default();
-    let cluster =
-        || window.grapheme_indices(true).next_back().map(|(start, _)| start).filter(|start| *start > 0);
-    window.rfind(' ').map(|space| space + 1).or_else(cluster).map_or(end, |offset| begin + offset)
+    let cluster = || {
+        window
+            .grapheme_indices(true)
+            .next_back()
+            .map(|(start, _)| start)
+            .filter(|start| *start > 0)
+    };
+    window
+        .rfind(' ')
+        .map(|space| space + 1)
+        .or_else(cluster)
+        .map_or(end, |offset| begin + offset)
 }
 
 /// The opening of code that is not closed in this text, whatever it is nested in.

@@ -14,7 +14,11 @@ pub(super) struct Flow {
 impl Flow {
     pub(super) fn push(&mut self, text: &str, style: Style) {
         let text = harmless(text);
-        let text = if text.contains('\t') { text.replace('\t', " ") } else { text.into_owned() };
+        let text = if text.contains('\t') {
+            text.replace('\t', " ")
+        } else {
+            text.into_owned()
+        };
         self.pieces.push((text, style));
     }
 
@@ -32,7 +36,11 @@ impl Flow {
     }
 
     pub(super) fn text_from(&self, mark: usize) -> String {
-        self.pieces.iter().skip(mark).map(|(text, _)| text.as_str()).collect()
+        self.pieces
+            .iter()
+            .skip(mark)
+            .map(|(text, _)| text.as_str())
+            .collect()
     }
 
     /// All of it in one more style.
@@ -52,7 +60,10 @@ impl Flow {
     /// Lines of at most so many columns: broken at spaces and beside wide characters, inside a word only when it is
     /// longer than a line.
     pub(super) fn wrap(&self, width: usize) -> Vec<Line> {
-        let mut wrap = Wrap { width: width.max(2), ..Wrap::default() };
+        let mut wrap = Wrap {
+            width: width.max(2),
+            ..Wrap::default()
+        };
         for (text, style) in &self.pieces {
             for part in text.split_inclusive([' ', '\n']) {
                 let word = part.trim_end_matches([' ', '\n']);
@@ -141,7 +152,8 @@ impl<'a> Wrap<'a> {
                 let (mut here, mut later) = fit(rest, self.width.saturating_sub(self.used));
                 if here.is_empty() && self.used == 0 {
                     // A cluster that is wider than a whole line.
-                    (here, later) = rest.split_at(rest.graphemes(true).next().map_or(rest.len(), str::len));
+                    (here, later) =
+                        rest.split_at(rest.graphemes(true).next().map_or(rest.len(), str::len));
                 }
                 self.line.push(here, style);
                 self.used += columns(here);
@@ -162,7 +174,11 @@ fn unbreakable(word: &str) -> usize {
     }
     let (mut longest, mut part) = (0, 0);
     for cluster in word.graphemes(true) {
-        part = if cluster.width() > 1 && !closes(cluster) { 0 } else { part } + cluster.width();
+        part = if cluster.width() > 1 && !closes(cluster) {
+            0
+        } else {
+            part
+        } + cluster.width();
         longest = longest.max(part);
     }
     longest

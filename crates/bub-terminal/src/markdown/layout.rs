@@ -60,9 +60,14 @@ pub(super) fn lay_out(source: &str, place: Place) -> (Vec<Line>, bool) {
         seen: 0,
     };
     if place.indent > 0 {
-        layout.containers.push(Container::Item { marker: String::new(), indent: place.indent, loose: true });
+        layout.containers.push(Container::Item {
+            marker: String::new(),
+            indent: place.indent,
+            loose: true,
+        });
     }
-    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
+    let options =
+        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_TASKLISTS;
     for (event, range) in Parser::new_ext(source, options).into_offset_iter() {
         layout.keep_definitions(&event, &range);
         layout.event(event);
@@ -75,8 +80,15 @@ pub(super) fn lay_out(source: &str, place: Place) -> (Vec<Line>, bool) {
 #[derive(Debug)]
 enum Container {
     Quote,
-    List { next: Option<u64>, loose: bool },
-    Item { marker: String, indent: usize, loose: bool },
+    List {
+        next: Option<u64>,
+        loose: bool,
+    },
+    Item {
+        marker: String,
+        indent: usize,
+        loose: bool,
+    },
 }
 
 struct Layout<'a> {
@@ -133,11 +145,15 @@ impl Layout<'_> {
             Tag::Emphasis => self.open_style(Style::ITALIC, "*"),
             Tag::Strong => self.open_style(Style::BOLD, "**"),
             Tag::Strikethrough => self.open_style(Style::STRIKE, "~~"),
-            Tag::Link { dest_url, title, .. } => {
+            Tag::Link {
+                dest_url, title, ..
+            } => {
                 self.styles.push(LINK);
                 self.open_target(&dest_url, &title);
             }
-            Tag::Image { dest_url, title, .. } => {
+            Tag::Image {
+                dest_url, title, ..
+            } => {
                 self.styles.push(Style::ITALIC);
                 self.open_target(&dest_url, &title);
             }
@@ -170,14 +186,23 @@ impl Layout<'_> {
             }
             Tag::List(first) => {
                 self.begin_block();
-                let first =
-                    if self.containers.is_empty() { first.and(self.place.number).or(first) } else { first };
-                self.containers.push(Container::List { next: first, loose: false });
+                let first = if self.containers.is_empty() {
+                    first.and(self.place.number).or(first)
+                } else {
+                    first
+                };
+                self.containers.push(Container::List {
+                    next: first,
+                    loose: false,
+                });
             }
             Tag::Item => self.start_item(),
             Tag::Table(alignments) => {
                 self.begin_block();
-                self.table = Some(Table { alignments, ..Table::default() });
+                self.table = Some(Table {
+                    alignments,
+                    ..Table::default()
+                });
             }
             Tag::TableRow => {
                 if let Some(table) = &mut self.table {
@@ -212,7 +237,10 @@ impl Layout<'_> {
                 self.end_flow();
                 self.put_markers();
                 self.containers.pop();
-                let is_loose = matches!(self.containers.last(), Some(Container::List { loose: true, .. }));
+                let is_loose = matches!(
+                    self.containers.last(),
+                    Some(Container::List { loose: true, .. })
+                );
                 self.blank = is_loose || self.after_code;
             }
             TagEnd::TableCell => {
@@ -233,7 +261,10 @@ impl Layout<'_> {
     }
 
     fn text(&mut self, text: &str) {
-        let style = self.styles.iter().fold(Style::NONE, |all, style| all | *style);
+        let style = self
+            .styles
+            .iter()
+            .fold(Style::NONE, |all, style| all | *style);
         self.flow.push(text, style);
     }
 
@@ -262,19 +293,29 @@ impl Layout<'_> {
 
     fn open_target(&mut self, url: &str, title: &str) {
         let url = harmless::line(url);
-        let target = if title.is_empty() { url } else { format!("{url} \"{}\"", harmless::line(title)) };
+        let target = if title.is_empty() {
+            url
+        } else {
+            format!("{url} \"{}\"", harmless::line(title))
+        };
         self.targets.push((self.flow.mark(), target));
     }
 
     /// The address follows the text, unless it is the text.
     fn close_target(&mut self) {
         self.styles.pop();
-        let Some((mark, target)) = self.targets.pop() else { return };
+        let Some((mark, target)) = self.targets.pop() else {
+            return;
+        };
         let text = self.flow.text_from(mark);
         if target.is_empty() || target == text || target.strip_prefix("mailto:") == Some(&text) {
             return;
         }
-        let target = if text.is_empty() { target } else { format!(" ({target})") };
+        let target = if text.is_empty() {
+            target
+        } else {
+            format!(" ({target})")
+        };
         self.flow.push(&target, Style::DIM);
     }
 
@@ -282,7 +323,9 @@ impl Layout<'_> {
         self.begin_block();
         let look = self.place.look;
         let marker = match self.containers.last_mut() {
-            Some(Container::List { next: Some(number), .. }) => {
+            Some(Container::List {
+                next: Some(number), ..
+            }) => {
                 let marker = format!("{number}. ");
                 *number = number.saturating_add(1);
                 marker
@@ -297,12 +340,19 @@ impl Layout<'_> {
         } else {
             marker
         };
-        self.containers.push(Container::Item { marker, indent, loose: false });
+        self.containers.push(Container::Item {
+            marker,
+            indent,
+            loose: false,
+        });
     }
 
     fn note_loose(&mut self) {
-        if let [.., Container::List { loose: list, .. }, Container::Item { loose, .. }] =
-            self.containers.as_mut_slice()
+        if let [
+            ..,
+            Container::List { loose: list, .. },
+            Container::Item { loose, .. },
+        ] = self.containers.as_mut_slice()
         {
             (*list, *loose) = (true, true);
         }
@@ -333,7 +383,9 @@ impl Layout<'_> {
     }
 
     fn end_code(&mut self) {
-        let Some((info, code)) = self.code.take() else { return };
+        let Some((info, code)) = self.code.take() else {
+            return;
+        };
         self.put_markers();
         self.lines.extend(code_open(&info, self.place.look));
         self.lines.extend(code.lines().map(code_line));
@@ -345,7 +397,9 @@ impl Layout<'_> {
         self.after_code = false;
         for line in lines {
             let mut whole = self.prefix();
-            line.spans.iter().for_each(|span| whole.push(&span.text, span.style));
+            line.spans
+                .iter()
+                .for_each(|span| whole.push(&span.text, span.style));
             whole.trim_end();
             self.lines.push(whole);
         }
@@ -354,8 +408,7 @@ impl Layout<'_> {
 
     /// A line for the markers of items that nothing has followed on their line.
     fn put_markers(&mut self) {
-        let waits =
-            |container: &Container| matches!(container, Container::Item { marker, .. } if !marker.is_empty());
+        let waits = |container: &Container| matches!(container, Container::Item { marker, .. } if !marker.is_empty());
         if self.containers.iter().any(waits) {
             let mut line = self.prefix();
             line.trim_end();
@@ -369,7 +422,9 @@ impl Layout<'_> {
         let mut line = Line::default();
         for (index, container) in self.containers.iter_mut().enumerate() {
             match container {
-                Container::Quote if index >= first => line.push(self.place.look.quote(), Style::DIM),
+                Container::Quote if index >= first => {
+                    line.push(self.place.look.quote(), Style::DIM)
+                }
                 Container::Item { marker, indent, .. } => {
                     let marker = std::mem::take(marker);
                     if index >= first {
@@ -396,7 +451,12 @@ impl Layout<'_> {
     }
 
     fn room(&self) -> usize {
-        let prefix: usize = self.containers.iter().skip(self.first_shown()).map(Container::columns).sum();
+        let prefix: usize = self
+            .containers
+            .iter()
+            .skip(self.first_shown())
+            .map(Container::columns)
+            .sum();
         self.place.width - prefix
     }
 
@@ -423,21 +483,30 @@ impl Layout<'_> {
     /// Cells beyond those of the head are no events, either; they stay in the last one.
     fn keep_cells(&mut self, until: usize) {
         let rest = self.source.get(self.cell..until).unwrap_or_default();
-        let rest = rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
+        let rest =
+            rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
         let row = self.table.as_mut().and_then(|table| table.rows.last_mut());
-        if let Some(cell) = row.and_then(|row| row.last_mut()).filter(|_| !rest.is_empty()) {
+        if let Some(cell) = row
+            .and_then(|row| row.last_mut())
+            .filter(|_| !rest.is_empty())
+        {
             cell.push(&format!(" | {rest}"), Style::NONE);
         }
     }
 
     fn definitions(&mut self, until: usize) {
-        let Some(gap) = self.source.get(self.seen..until) else { return };
+        let Some(gap) = self.source.get(self.seen..until) else {
+            return;
+        };
         self.seen = until;
-        let Some((_, gap)) = gap.split_once('[') else { return };
+        let Some((_, gap)) = gap.split_once('[') else {
+            return;
+        };
         self.begin_block();
         for (index, line) in gap.trim_end().lines().enumerate() {
             let line = line.trim_start_matches([' ', '\t', '>']);
-            self.flow.push(if index == 0 { "[" } else { "\n" }, Style::DIM);
+            self.flow
+                .push(if index == 0 { "[" } else { "\n" }, Style::DIM);
             self.flow.push(line, Style::DIM);
         }
         self.end_flow();
@@ -458,7 +527,10 @@ impl Container {
 pub(super) fn code_open(info: &str, look: Look) -> Option<Line> {
     match look {
         Look::Styled => code_label(info),
-        Look::Plain => Some(Line::new(format!("```{}", harmless::line(info)), Style::NONE)),
+        Look::Plain => Some(Line::new(
+            format!("```{}", harmless::line(info)),
+            Style::NONE,
+        )),
     }
 }
 

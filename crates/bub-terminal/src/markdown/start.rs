@@ -51,13 +51,20 @@ impl Start {
             Some('-' | '*' | '_') if is_rule(text) => Some(Self::Rule),
             _ => None,
         };
-        plain.or_else(|| Item::of(indent, text).map(Self::Item)).unwrap_or(Self::Text)
+        plain
+            .or_else(|| Item::of(indent, text).map(Self::Item))
+            .unwrap_or(Self::Text)
     }
 
     /// Whether it ends a paragraph that has no blank line after it.
     pub(super) fn interrupts(self) -> bool {
         match self {
-            Self::Heading | Self::Rule | Self::Fence(_) | Self::Quote | Self::Raw(_) | Self::Blank => true,
+            Self::Heading
+            | Self::Rule
+            | Self::Fence(_)
+            | Self::Quote
+            | Self::Raw(_)
+            | Self::Blank => true,
             Self::Item(item) => !item.empty && item.number.is_none_or(|number| number == 1),
             Self::Indented | Self::Text => false,
         }
@@ -66,10 +73,17 @@ impl Start {
 
 impl Fence {
     pub(super) fn of(indent: usize, text: &str) -> Option<Self> {
-        let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+        let mark = text
+            .chars()
+            .next()
+            .filter(|mark| matches!(mark, '`' | '~'))?;
         let info = text.trim_start_matches(mark);
         let length = text.len() - info.len();
-        (length >= 3 && !(mark == '`' && info.contains('`'))).then_some(Self { mark, length, indent })
+        (length >= 3 && !(mark == '`' && info.contains('`'))).then_some(Self {
+            mark,
+            length,
+            indent,
+        })
     }
 
     pub(super) fn is_closed_by(self, line: &str) -> bool {
@@ -99,7 +113,12 @@ impl Item {
         let empty = content.is_empty();
         // Five spaces are one and indented code.
         let offset = begin + if empty || spaces > 4 { 1 } else { spaces };
-        Some(Self { marker, number, offset, empty })
+        Some(Self {
+            marker,
+            number,
+            offset,
+            empty,
+        })
     }
 }
 
@@ -112,7 +131,11 @@ fn indent_from(begin: usize, line: &str) -> (usize, &str) {
     let text = line.trim_start_matches([' ', '\t']);
     let mut column = begin;
     for space in line.bytes().take(line.len() - text.len()) {
-        column = if space == b'\t' { column / 4 * 4 + 4 } else { column + 1 };
+        column = if space == b'\t' {
+            column / 4 * 4 + 4
+        } else {
+            column + 1
+        };
     }
     (column - begin, text)
 }
@@ -129,7 +152,9 @@ pub(super) fn dedent(line: &str, columns: usize) -> String {
 pub(super) fn is_underline(line: &str) -> bool {
     let (indent, text) = indent(line);
     let text = text.trim_end();
-    indent < 4 && !text.is_empty() && (text.bytes().all(|b| b == b'=') || text.bytes().all(|b| b == b'-'))
+    indent < 4
+        && !text.is_empty()
+        && (text.bytes().all(|b| b == b'=') || text.bytes().all(|b| b == b'-'))
 }
 
 /// A line that makes the line before it the head of a table.
@@ -137,12 +162,15 @@ pub(super) fn is_delimiter_row(line: &str) -> bool {
     let text = line.trim();
     text.contains('-')
         && text.contains(['|', ':'])
-        && text.bytes().all(|byte| matches!(byte, b'|' | b'-' | b':' | b' ' | b'\t'))
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'|' | b'-' | b':' | b' ' | b'\t'))
 }
 
 fn is_heading(text: &str) -> bool {
     let rest = text.trim_start_matches('#');
-    (1..=6).contains(&(text.len() - rest.len())) && (rest.is_empty() || rest.starts_with([' ', '\t']))
+    (1..=6).contains(&(text.len() - rest.len()))
+        && (rest.is_empty() || rest.starts_with([' ', '\t']))
 }
 
 fn is_rule(text: &str) -> bool {
@@ -162,11 +190,16 @@ fn raw_end(text: &str) -> Option<&'static str> {
         ("<style", "</style>"),
         ("<textarea", "</textarea>"),
     ];
-    let begin: String = text.chars().take(10).map(|character| character.to_ascii_lowercase()).collect();
+    let begin: String = text
+        .chars()
+        .take(10)
+        .map(|character| character.to_ascii_lowercase())
+        .collect();
     let (_, end) = ENDS.iter().find(|(tag, _)| {
         begin.strip_prefix(tag).is_some_and(|rest| {
             let next = rest.chars().next();
-            !tag.ends_with(char::is_alphabetic) || next.is_none_or(|next| !next.is_ascii_alphanumeric())
+            !tag.ends_with(char::is_alphabetic)
+                || next.is_none_or(|next| !next.is_ascii_alphanumeric())
         })
     })?;
     Some(end)

@@ -54,7 +54,11 @@ impl Table {
             Look::Styled => (" │ ", "─┼─", "─"),
             Look::Plain => (" | ", "-|-", "-"),
         };
-        let head: Vec<Flow> = self.head.into_iter().map(|cell| cell.styled(Style::BOLD)).collect();
+        let head: Vec<Flow> = self
+            .head
+            .into_iter()
+            .map(|cell| cell.styled(Style::BOLD))
+            .collect();
         let mut lines = row(&head, widths, &self.alignments, bar);
         let dashes: Vec<String> = widths.iter().map(|width| dash.repeat(*width)).collect();
         lines.push(Line::new(dashes.join(cross), Style::DIM));
@@ -70,7 +74,11 @@ impl Table {
             Look::Plain => "-",
         };
         if self.rows.is_empty() {
-            return self.head.into_iter().flat_map(|cell| cell.styled(Style::BOLD).wrap(width)).collect();
+            return self
+                .head
+                .into_iter()
+                .flat_map(|cell| cell.styled(Style::BOLD).wrap(width))
+                .collect();
         }
         let names: Vec<String> = self.head.iter().map(|cell| cell.text_from(0)).collect();
         let mut lines = Vec::new();
@@ -113,7 +121,9 @@ fn row(cells: &[Flow], widths: &[usize], alignments: &[Alignment], bar: &str) ->
                 _ => 0,
             };
             line.push(&" ".repeat(before), Style::NONE);
-            part.spans.iter().for_each(|span| line.push(&span.text, span.style));
+            part.spans
+                .iter()
+                .for_each(|span| line.push(&span.text, span.style));
             line.push(&" ".repeat(space - before), Style::NONE);
         }
         line.trim_end();

@@ -15,7 +15,10 @@ fn lines(source: &str, width: usize, look: Look) -> Vec<Line> {
 }
 
 fn rendered(source: &str, width: usize) -> Vec<String> {
-    lines(source, width, Look::Styled).iter().map(Line::text).collect()
+    lines(source, width, Look::Styled)
+        .iter()
+        .map(Line::text)
+        .collect()
 }
 
 #[track_caller]
@@ -28,13 +31,19 @@ fn cut_at(source: &str, width: usize, cuts: &[usize]) -> Vec<Line> {
     let mut markdown = Markdown::new(width, Look::Styled);
     let mut lines = Vec::new();
     let mut begin = 0;
-    let mut cuts: Vec<usize> = cuts.iter().map(|cut| source.floor_char_boundary(*cut)).collect();
+    let mut cuts: Vec<usize> = cuts
+        .iter()
+        .map(|cut| source.floor_char_boundary(*cut))
+        .collect();
     cuts.sort_unstable();
     for cut in cuts.into_iter().chain([source.len()]) {
         lines.extend(markdown.push(&source[begin..cut]));
         begin = cut;
         for line in markdown.preview(5) {
-            assert!(line.columns() <= width, "preview of {source:?} has {line:?}");
+            assert!(
+                line.columns() <= width,
+                "preview of {source:?} has {line:?}"
+            );
         }
     }
     lines.extend(markdown.finish());
@@ -43,15 +52,32 @@ fn cut_at(source: &str, width: usize, cuts: &[usize]) -> Vec<Line> {
 
 #[test]
 fn paragraphs_are_filled_and_soft_breaks_are_spaces() {
-    check("one\ntwo three\n\nfour", 9, &["one two", "three", "", "four"]);
-    check("hard  \nbreak\\\nagain<br>and", 40, &["hard", "break", "again", "and"]);
-    check("a-very-long-word-indeed", 10, &["a-very-lon", "g-word-ind", "eed"]);
+    check(
+        "one\ntwo three\n\nfour",
+        9,
+        &["one two", "three", "", "four"],
+    );
+    check(
+        "hard  \nbreak\\\nagain<br>and",
+        40,
+        &["hard", "break", "again", "and"],
+    );
+    check(
+        "a-very-long-word-indeed",
+        10,
+        &["a-very-lon", "g-word-ind", "eed"],
+    );
 }
 
 #[test]
 fn headings_emphasis_code_and_links_have_styles() {
     let line = |source| lines(source, 80, Look::Styled).remove(0);
-    let spans = |line: Line| line.spans.into_iter().map(|span| (span.text, span.style)).collect::<Vec<_>>();
+    let spans = |line: Line| {
+        line.spans
+            .into_iter()
+            .map(|span| (span.text, span.style))
+            .collect::<Vec<_>>()
+    };
     let found = spans(line("a *b* **c** ~~d~~ `e` [f](http://g)"));
     let expected = [
         ("a ", Style::NONE),
@@ -66,8 +92,14 @@ fn headings_emphasis_code_and_links_have_styles() {
         ("f", Style::BLUE),
         (" (http://g)", Style::DIM),
     ];
-    assert_eq!(found, expected.map(|(text, style)| (text.to_owned(), style)));
-    assert_eq!(line("# Title").spans[0].style, Style::BOLD | Style::UNDERLINE);
+    assert_eq!(
+        found,
+        expected.map(|(text, style)| (text.to_owned(), style))
+    );
+    assert_eq!(
+        line("# Title").spans[0].style,
+        Style::BOLD | Style::UNDERLINE
+    );
     check("Title\n===\ntext", 80, &["Title", "", "text"]);
     check(
         "<http://a> [http://a](http://a) ![alt](/i.png \"t\")",
@@ -78,26 +110,59 @@ fn headings_emphasis_code_and_links_have_styles() {
 
 #[test]
 fn without_styles_the_marks_stay() {
-    let plain: Vec<String> =
-        lines("## T\n\n*a* **b** `c`\n\n- x\n\n> q\n\n```rs\nfn\n```\n\n---", 80, Look::Plain)
-            .iter()
-            .map(Line::text)
-            .collect();
+    let plain: Vec<String> = lines(
+        "## T\n\n*a* **b** `c`\n\n- x\n\n> q\n\n```rs\nfn\n```\n\n---",
+        80,
+        Look::Plain,
+    )
+    .iter()
+    .map(Line::text)
+    .collect();
     assert_eq!(
         plain,
-        ["## T", "", "*a* **b** `c`", "", "- x", "", "> q", "", "```rs", "fn", "```", "", "---"]
+        [
+            "## T",
+            "",
+            "*a* **b** `c`",
+            "",
+            "- x",
+            "",
+            "> q",
+            "",
+            "```rs",
+            "fn",
+            "```",
+            "",
+            "---"
+        ]
     );
 }
 
 #[test]
 fn lists_are_numbered_nested_and_spaced_as_they_are_written() {
-    check("- a\n- b\n  - c\n    d\n- [x] e\n- [ ] f", 40, &["• a", "• b", "  • c d", "• [x] e", "• [ ] f"]);
+    check(
+        "- a\n- b\n  - c\n    d\n- [x] e\n- [ ] f",
+        40,
+        &["• a", "• b", "  • c d", "• [x] e", "• [ ] f"],
+    );
     check("3. a\n1. b\n\n1. c", 40, &["3. a", "4. b", "", "5. c"]);
     check("1. a\n\n   b\n2. c", 40, &["1. a", "", "   b", "2. c"]);
-    check("- one two three\n* x", 9, &["• one two", "  three", "", "• x"]);
+    check(
+        "- one two three\n* x",
+        9,
+        &["• one two", "  three", "", "• x"],
+    );
     check("text\n- a\n\nafter", 40, &["text", "", "• a", "", "after"]);
-    check("1. a\n```sh\nls\n```\n2. b", 40, &["1. a", "", "sh", "ls", "", "2. b"]);
-    check("- a\n  ```sh\n  ls\n\n  pwd\n  ```\n- b", 40, &["• a", "sh", "ls", "", "pwd", "", "• b"]);
+    check(
+        "1. a\n```sh\nls\n```\n2. b",
+        40,
+        &["1. a", "", "sh", "ls", "", "2. b"],
+    );
+    check(
+        "- a\n  ```sh\n  ls\n\n  pwd\n  ```\n- b",
+        40,
+        &["• a", "sh", "ls", "", "pwd", "", "• b"],
+    );
     check("-\n- ```\n  x\n  ```", 40, &["•", "•", "x"]);
     check("> - a\n>   > b\n\nc", 40, &["│ • a", "│   │ b", "", "c"]);
 }
@@ -107,10 +172,25 @@ fn code_is_flush_left_and_never_filled() {
     check(
         "```rust\nfn main() {\n\n\tx(); // a very long line\n```\nafter",
         10,
-        &["rust", "fn main() {", "", "\tx(); // a very long line", "", "after"],
+        &[
+            "rust",
+            "fn main() {",
+            "",
+            "\tx(); // a very long line",
+            "",
+            "after",
+        ],
     );
-    check("1. a\n   ```\n   x\n   ```\n2. b\n3. c", 20, &["1. a", "x", "", "2. b", "3. c"]);
-    check("- a\n  - b\n    ```\n    x\n    ```\n  - c", 20, &["• a", "  • b", "x", "", "  • c"]);
+    check(
+        "1. a\n   ```\n   x\n   ```\n2. b\n3. c",
+        20,
+        &["1. a", "x", "", "2. b", "3. c"],
+    );
+    check(
+        "- a\n  - b\n    ```\n    x\n    ```\n  - c",
+        20,
+        &["• a", "  • b", "x", "", "  • c"],
+    );
     check("    a\n\n      b\n\nc", 10, &["a", "", "  b", "", "c"]);
     check("````\n```\n````\n~~~\nopen", 10, &["```", "", "open"]);
     check("> ```\n> x\n> ```", 10, &["x"]);
@@ -119,13 +199,26 @@ fn code_is_flush_left_and_never_filled() {
 #[test]
 fn code_comes_out_line_by_line_and_items_one_by_one() {
     let mut markdown = Markdown::new(80, Look::Styled);
-    let mut step = |delta: &str| markdown.push(delta).iter().map(Line::text).collect::<Vec<_>>();
+    let mut step = |delta: &str| {
+        markdown
+            .push(delta)
+            .iter()
+            .map(Line::text)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(step("```\na"), [""; 0]);
     assert_eq!(step("\nb"), ["a"]);
     assert_eq!(step("\n```\n"), ["b"]);
     assert_eq!(step("1. x\n"), [""; 0]);
     assert_eq!(step("2. y\n3"), ["", "1. x"]);
-    assert_eq!(markdown.preview(10).iter().map(Line::text).collect::<Vec<_>>(), ["2. y 3"]);
+    assert_eq!(
+        markdown
+            .preview(10)
+            .iter()
+            .map(Line::text)
+            .collect::<Vec<_>>(),
+        ["2. y 3"]
+    );
 }
 
 #[test]
@@ -134,13 +227,51 @@ fn tables_fit_or_become_lists() {
     check(
         table,
         40,
-        &["Name      │ Size", "──────────┼─────", "a         │    1", "long name │   10", "", "end"],
+        &[
+            "Name      │ Size",
+            "──────────┼─────",
+            "a         │    1",
+            "long name │   10",
+            "",
+            "end",
+        ],
     );
-    check(table, 10, &["Name: a", "Size: 1", "───", "Name: long", "name", "Size: 10", "", "end"]);
+    check(
+        table,
+        10,
+        &[
+            "Name: a",
+            "Size: 1",
+            "───",
+            "Name: long",
+            "name",
+            "Size: 10",
+            "",
+            "end",
+        ],
+    );
     let wide = "|a|b|\n|-|-|\n|x|one two three four five|";
-    check(wide, 16, &["a │ b", "──┼─────────────", "x │ one two", "  │ three four", "  │ five"]);
-    check("|a|b|\n|-|-|\n|1|2|3|4|\n|5|", 20, &["a │ b", "──┼────────", "1 │ 2 | 3|4", "5 │"]);
-    check("|你好|b|\n|-|-|\n|x|`y`|", 20, &["你好 │ b", "─────┼──", "x    │ y"]);
+    check(
+        wide,
+        16,
+        &[
+            "a │ b",
+            "──┼─────────────",
+            "x │ one two",
+            "  │ three four",
+            "  │ five",
+        ],
+    );
+    check(
+        "|a|b|\n|-|-|\n|1|2|3|4|\n|5|",
+        20,
+        &["a │ b", "──┼────────", "1 │ 2 | 3|4", "5 │"],
+    );
+    check(
+        "|你好|b|\n|-|-|\n|x|`y`|",
+        20,
+        &["你好 │ b", "─────┼──", "x    │ y"],
+    );
 }
 
 #[test]
@@ -150,8 +281,16 @@ fn what_is_not_markdown_is_shown_as_it_is() {
         40,
         &["<div>", "*x*", "</div>", "", "<!-- a", "", "b -->", "", "c"],
     );
-    check("a <kbd>b</kbd>[^1]\n\n[^1]: note", 40, &["a <kbd>b</kbd>[^1]", "", "[^1]: note"]);
-    check("[a][x] b\n\n[x]: /u\n[x]: /v \"t\"", 40, &["[a][x] b", "", "[x]: /u", "[x]: /v \"t\""]);
+    check(
+        "a <kbd>b</kbd>[^1]\n\n[^1]: note",
+        40,
+        &["a <kbd>b</kbd>[^1]", "", "[^1]: note"],
+    );
+    check(
+        "[a][x] b\n\n[x]: /u\n[x]: /v \"t\"",
+        40,
+        &["[a][x] b", "", "[x]: /u", "[x]: /v \"t\""],
+    );
     check("> [x]: /u\n> [x]", 40, &["│ [x]: /u", "│", "│ x (/u)"]);
 }
 
@@ -176,33 +315,60 @@ fn a_new_width_is_for_what_is_not_finished() {
     let mut all = markdown.push("one two three\n\none two three");
     markdown.set_width(20);
     all.extend(markdown.finish());
-    assert_eq!(all.iter().map(Line::text).collect::<Vec<_>>(), ["one two", "three", "", "one two three"]);
+    assert_eq!(
+        all.iter().map(Line::text).collect::<Vec<_>>(),
+        ["one two", "three", "", "one two three"]
+    );
 }
 
 #[test]
 fn a_preview_is_what_would_be_finished_now() {
     let mut markdown = Markdown::new(20, Look::Styled);
     markdown.push("done\n\n```\nsome code that is long\nab``");
-    assert_eq!(markdown.preview(9).iter().map(Line::text).collect::<Vec<_>>(), ["ab``"]);
+    assert_eq!(
+        markdown
+            .preview(9)
+            .iter()
+            .map(Line::text)
+            .collect::<Vec<_>>(),
+        ["ab``"]
+    );
     markdown.push("\n``");
     assert!(markdown.preview(9).is_empty(), "the fence is being closed");
     markdown.push("`\nlast **w");
-    assert_eq!(markdown.preview(9).iter().map(Line::text).collect::<Vec<_>>(), ["", "last **w"]);
+    assert_eq!(
+        markdown
+            .preview(9)
+            .iter()
+            .map(Line::text)
+            .collect::<Vec<_>>(),
+        ["", "last **w"]
+    );
     assert_eq!(markdown.preview(1).len(), 1);
 }
 
 fn examples() -> Vec<(u64, String, String)> {
-    #[expect(clippy::disallowed_methods, reason = "where the fixtures are is a matter of tests")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "where the fixtures are is a matter of tests"
+    )]
     let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else {
         eprintln!("BUB_FIXTURES is not set: the CommonMark examples are not tried");
         return Vec::new();
     };
     let path = std::path::Path::new(&fixtures).join("markdown/commonmark-0.31.2.json");
-    let examples: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let examples: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
     let examples = examples.as_array().unwrap().iter();
     examples
-        .map(|one| (one["example"].as_u64().unwrap(), text(&one["markdown"]), text(&one["html"])))
+        .map(|one| {
+            (
+                one["example"].as_u64().unwrap(),
+                text(&one["markdown"]),
+                text(&one["html"]),
+            )
+        })
         .collect()
 }
 
@@ -221,8 +387,15 @@ fn words_of_html(html: &str) -> Vec<String> {
             other => text.push(other),
         }
     }
-    let text = text.replace("&quot;", " ").replace("&amp;", " ").replace("&lt;", " ").replace("&gt;", " ");
-    text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+    let text = text
+        .replace("&quot;", " ")
+        .replace("&amp;", " ")
+        .replace("&lt;", " ")
+        .replace("&gt;", " ");
+    text.split(|c: char| !c.is_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn letters(lines: &[Line]) -> String {
@@ -230,13 +403,20 @@ fn letters(lines: &[Line]) -> String {
 }
 
 fn letters_of(text: &str) -> String {
-    text.chars().filter(|character| character.is_alphanumeric()).collect()
+    text.chars()
+        .filter(|character| character.is_alphanumeric())
+        .collect()
 }
 
 #[test]
 fn no_example_of_commonmark_loses_a_word() {
     for (number, source, html) in examples() {
-        for (width, look) in [(10, Look::Styled), (40, Look::Styled), (80, Look::Styled), (40, Look::Plain)] {
+        for (width, look) in [
+            (10, Look::Styled),
+            (40, Look::Styled),
+            (80, Look::Styled),
+            (40, Look::Plain),
+        ] {
             let shown = letters(&lines(&source, width, look));
             for word in words_of_html(&html) {
                 assert!(
@@ -253,9 +433,17 @@ fn no_example_of_commonmark_depends_on_where_it_is_cut() {
     for (number, source, _) in examples() {
         let whole = lines(&source, 40, Look::Styled);
         let every: Vec<usize> = (0..source.len()).collect();
-        assert_eq!(cut_at(&source, 40, &every), whole, "example {number}, every character: {source:?}");
+        assert_eq!(
+            cut_at(&source, 40, &every),
+            whole,
+            "example {number}, every character: {source:?}"
+        );
         for cut in every {
-            assert_eq!(cut_at(&source, 40, &[cut]), whole, "example {number}, cut at {cut}: {source:?}");
+            assert_eq!(
+                cut_at(&source, 40, &[cut]),
+                whole,
+                "example {number}, cut at {cut}: {source:?}"
+            );
         }
     }
 }
@@ -269,9 +457,18 @@ fn no_example_of_commonmark_loses_a_word_of_its_source() {
             continue;
         }
         let shown = letters(&lines(&source, 40, Look::Styled));
-        for word in source.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
-            let (before, after) = (letters_of(&source).matches(word).count(), shown.matches(word).count());
-            assert!(after >= before, "example {number} lost {word:?}: {source:?}\n{shown}");
+        for word in source
+            .split(|c: char| !c.is_alphanumeric())
+            .filter(|word| !word.is_empty())
+        {
+            let (before, after) = (
+                letters_of(&source).matches(word).count(),
+                shown.matches(word).count(),
+            );
+            assert!(
+                after >= before,
+                "example {number} lost {word:?}: {source:?}\n{shown}"
+            );
         }
     }
 }
@@ -365,20 +562,42 @@ proptest! {
 
 /// Answers of a megabyte (a quarter without optimisation), each of one kind.
 fn huge() -> Vec<(&'static str, String)> {
-    const SIZE: usize = if cfg!(debug_assertions) { 1 << 18 } else { 1 << 20 };
+    const SIZE: usize = if cfg!(debug_assertions) {
+        1 << 18
+    } else {
+        1 << 20
+    };
     let fill = |begin: &str, part: &str| begin.to_owned() + &part.repeat(SIZE / part.len());
     vec![
-        ("one paragraph", fill("", "some words of *text* and `code`\n")),
+        (
+            "one paragraph",
+            fill("", "some words of *text* and `code`\n"),
+        ),
         ("one line", fill("", "some words of *text* and `code` ")),
         ("one word", fill("", "word")),
-        ("one code block", fill("```rust\n", "let x = 1; // a line\n")),
+        (
+            "one code block",
+            fill("```rust\n", "let x = 1; // a line\n"),
+        ),
         ("one line of code", fill("```\n", "let x = 1;")),
         ("one list", fill("", "- an item with **words**\n")),
         ("one item", fill("- a\n", "  - nested\n")),
-        ("code in one item", fill("1. a\n   ```\n", "   let x = 1;\n")),
-        ("one table", fill("| a | b |\n|---|---|\n", "| one | two |\n")),
+        (
+            "code in one item",
+            fill("1. a\n   ```\n", "   let x = 1;\n"),
+        ),
+        (
+            "one table",
+            fill("| a | b |\n|---|---|\n", "| one | two |\n"),
+        ),
         ("one quote", fill("", "> quoted text\n")),
-        ("blocks", fill("", "# Title\n\nA paragraph.\n\n```\ncode\n```\n\n- item\n- item\n\n")),
+        (
+            "blocks",
+            fill(
+                "",
+                "# Title\n\nA paragraph.\n\n```\ncode\n```\n\n- item\n- item\n\n",
+            ),
+        ),
         ("blank lines", fill("", "\n")),
         ("brackets", fill("", "[[[[")),
         ("stars", fill("", "*a **b ")),
@@ -397,7 +616,11 @@ fn work_grows_with_the_text_only() {
             worst = worst.max(markdown.blocks.open_bytes());
         }
         let work = markdown.blocks.work.load(Ordering::Relaxed);
-        assert!(work * 2 <= source.len() * 3, "{name}: {work} bytes laid out for {}", source.len());
+        assert!(
+            work * 2 <= source.len() * 3,
+            "{name}: {work} bytes laid out for {}",
+            source.len()
+        );
         assert!(worst <= LIMIT + LIMIT / 8, "{name}: {worst} bytes open");
     }
 }
@@ -421,8 +644,17 @@ fn a_preview_costs_the_same_however_much_is_open() {
 
 #[test]
 fn code_in_a_long_item_stays_code() {
-    let (_, source) = huge().into_iter().find(|(name, _)| *name == "code in one item").unwrap();
+    let (_, source) = huge()
+        .into_iter()
+        .find(|(name, _)| *name == "code in one item")
+        .unwrap();
     let found = lines(&source, 80, Look::Styled);
-    assert_eq!(found.iter().filter(|line| line.text() == "let x = 1;").count(), found.len() - 1);
+    assert_eq!(
+        found
+            .iter()
+            .filter(|line| line.text() == "let x = 1;")
+            .count(),
+        found.len() - 1
+    );
     assert_eq!(columns(&found[0].text()), 4);
 }

@@ -26,13 +26,21 @@ pub(crate) fn call(call: &Value, width: usize, look: Look) -> Vec<Line> {
         _ => None,
     };
     let parts: Vec<(String, String)> = match (arguments, raw) {
-        (Some(map), _) => map.iter().map(|(name, value)| (one_line(name), plain(value))).collect(),
+        (Some(map), _) => map
+            .iter()
+            .map(|(name, value)| (one_line(name), plain(value)))
+            .collect(),
         (None, Some(raw)) => vec![(String::new(), plain(raw))],
         (None, None) => Vec::new(),
     };
-    let joined: Vec<String> = parts.iter().map(|(name, value)| pair(name, &one_line(value))).collect();
+    let joined: Vec<String> = parts
+        .iter()
+        .map(|(name, value)| pair(name, &one_line(value)))
+        .collect();
     let short = format!("{name}({})", joined.join(", "));
-    let is_multiline = parts.iter().any(|(_, value)| value.trim_end().contains('\n'));
+    let is_multiline = parts
+        .iter()
+        .any(|(_, value)| value.trim_end().contains('\n'));
     let mut lines = Vec::new();
     if columns(&short) <= ONE_LINE && !is_multiline {
         lines.push(headed(&short, look));
@@ -47,7 +55,11 @@ pub(crate) fn call(call: &Value, width: usize, look: Look) -> Vec<Line> {
             }
             let cut: String = row.chars().take(left).collect();
             left -= cut.chars().count();
-            let cut = if cut.len() < row.len() { format!("{cut}…") } else { cut };
+            let cut = if cut.len() < row.len() {
+                format!("{cut}…")
+            } else {
+                cut
+            };
             lines.extend(indented(&cut, 4, Style::NONE, width));
         }
     }
@@ -56,24 +68,36 @@ pub(crate) fn call(call: &Value, width: usize, look: Look) -> Vec<Line> {
 }
 
 fn headed(text: &str, look: Look) -> Line {
-    let mut line = Line::new(if look == Look::Plain { "tool " } else { "● " }, Style::GREEN);
+    let mut line = Line::new(
+        if look == Look::Plain { "tool " } else { "● " },
+        Style::GREEN,
+    );
     line.push(text, Style::NONE);
     line
 }
 
 fn pair(name: &str, value: &str) -> String {
-    if name.is_empty() { value.to_owned() } else { format!("{name}: {value}") }
+    if name.is_empty() {
+        value.to_owned()
+    } else {
+        format!("{name}: {value}")
+    }
 }
 
 fn plain(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+    value
+        .as_str()
+        .map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// `⎿ completed in N ms`, or `failed` with the reason.
 pub(crate) fn result(failure: Option<&str>, took: Duration, width: usize, look: Look) -> Vec<Line> {
     let (took, sign) = (took.as_millis(), ending(look));
     let Some(reason) = failure else {
-        return vec![Line::new(format!("{sign}completed in {took} ms"), Style::DIM)];
+        return vec![Line::new(
+            format!("{sign}completed in {took} ms"),
+            Style::DIM,
+        )];
     };
     let mut lines = vec![Line::new(format!("{sign}failed in {took} ms"), Style::RED)];
     let mut details: String = reason.chars().take(MOST_DETAILS).collect();
@@ -86,13 +110,20 @@ pub(crate) fn result(failure: Option<&str>, took: Duration, width: usize, look: 
 
 /// What stands before the word about the end of a call.
 pub(crate) fn ending(look: Look) -> &'static str {
-    if look == Look::Plain { "tool " } else { "  ⎿ " }
+    if look == Look::Plain {
+        "tool "
+    } else {
+        "  ⎿ "
+    }
 }
 
 /// The reason, when a result is an error, or says why the call was not made. `end` is what the step ended with.
 pub(crate) fn failure(result: &Value, end: Option<&Value>, index: usize) -> Option<String> {
     let not_made = end.and_then(|end| end.get("not_made")?.as_array());
-    if not_made.is_some_and(|list| list.iter().any(|at| at.as_u64() == u64::try_from(index).ok())) {
+    if not_made.is_some_and(|list| {
+        list.iter()
+            .any(|at| at.as_u64() == u64::try_from(index).ok())
+    }) {
         return Some(plain(result));
     }
     let kind = result.get("kind")?.as_str()?;
@@ -102,10 +133,21 @@ pub(crate) fn failure(result: &Value, end: Option<&Value>, index: usize) -> Opti
 
 /// The calls of a step that failed, each in one line.
 pub(crate) fn failures(end: &Value) -> Vec<String> {
-    let list = |name: &str| end.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let pairs = list("tool_calls").iter().zip(list("tool_results")).enumerate();
+    let list = |name: &str| {
+        end.get(name)
+            .and_then(Value::as_array)
+            .map(Vec::as_slice)
+            .unwrap_or_default()
+    };
+    let pairs = list("tool_calls")
+        .iter()
+        .zip(list("tool_results"))
+        .enumerate();
     let told = pairs.filter_map(|(index, (call, result))| {
-        let reason: String = one_line(&failure(result, Some(end), index)?).chars().take(MOST_CALL).collect();
+        let reason: String = one_line(&failure(result, Some(end), index)?)
+            .chars()
+            .take(MOST_CALL)
+            .collect();
         Some(format!("{} failed: {reason}", called(call)))
     });
     told.collect()
@@ -113,7 +155,12 @@ pub(crate) fn failures(end: &Value) -> Vec<String> {
 
 fn called(call: &Value) -> String {
     let function = call.get("function").unwrap_or(call);
-    one_line(function.get("name").and_then(Value::as_str).unwrap_or("unknown"))
+    one_line(
+        function
+            .get("name")
+            .and_then(Value::as_str)
+            .unwrap_or("unknown"),
+    )
 }
 
 fn indented(text: &str, indent: usize, style: Style, width: usize) -> Vec<Line> {
@@ -138,9 +185,16 @@ mod tests {
     #[test]
     fn a_call_is_one_line_or_one_for_each_argument() {
         let shown = |arguments: &str| {
-            text(&call(&json!({"function": {"name": "fs_read", "arguments": arguments}}), 80, Look::Styled))
+            text(&call(
+                &json!({"function": {"name": "fs_read", "arguments": arguments}}),
+                80,
+                Look::Styled,
+            ))
         };
-        assert_eq!(shown(r#"{"path": "a b", "limit": 3}"#), "● fs_read(path: a b, limit: 3)");
+        assert_eq!(
+            shown(r#"{"path": "a b", "limit": 3}"#),
+            "● fs_read(path: a b, limit: 3)"
+        );
         assert_eq!(shown("{}"), "● fs_read()");
         assert_eq!(shown("broken"), "● fs_read(broken)");
         assert_eq!(
@@ -148,18 +202,35 @@ mod tests {
             "● fs_read(\n    path: x\n    text: one\n    two␛[2J\n  )"
         );
         let long = shown(&json!({"text": "x".repeat(5000)}).to_string());
-        assert!(long.chars().count() < 1300 && long.contains("x…\n  )"), "{}", long.len());
+        assert!(
+            long.chars().count() < 1300 && long.contains("x…\n  )"),
+            "{}",
+            long.len()
+        );
     }
 
     // H-158: success hides its output, a failure does not
     #[test]
     fn a_result_is_its_time_or_its_reason() {
         let took = Duration::from_millis(12);
-        let shown = |value: &Value| text(&result(failure(value, None, 0).as_deref(), took, 80, Look::Styled));
+        let shown = |value: &Value| {
+            text(&result(
+                failure(value, None, 0).as_deref(),
+                took,
+                80,
+                Look::Styled,
+            ))
+        };
         assert_eq!(shown(&json!("lots of output")), "  ⎿ completed in 12 ms");
-        assert_eq!(shown(&json!({"kind": "fun", "message": "x"})), "  ⎿ completed in 12 ms");
+        assert_eq!(
+            shown(&json!({"kind": "fun", "message": "x"})),
+            "  ⎿ completed in 12 ms"
+        );
         let failed = json!({"kind": ErrorKind::Tool.name(), "message": "exit 1\n[/x] no markup"});
-        assert_eq!(shown(&failed), "  ⎿ failed in 12 ms\n    exit 1\n    [/x] no markup");
+        assert_eq!(
+            shown(&failed),
+            "  ⎿ failed in 12 ms\n    exit 1\n    [/x] no markup"
+        );
         let long = json!({"kind": ErrorKind::Tool.name(), "message": "y".repeat(9000)});
         assert_eq!(shown(&long).matches('y').count(), 4000);
     }

@@ -26,15 +26,28 @@ pub(crate) fn line(status: &Status, is_shell: bool, shows_thinking: bool, width:
         now,
         format!("mode:{}", if is_shell { "shell" } else { "agent" }),
         format!("thinking:{}", if shows_thinking { "on" } else { "off" }),
-        format!("model:{}", if status.model.is_empty() { "auto" } else { &status.model }),
+        format!(
+            "model:{}",
+            if status.model.is_empty() {
+                "auto"
+            } else {
+                &status.model
+            }
+        ),
         format!("entries:{}", status.entries),
         format!("anchors:{}", status.anchors),
-        format!("last:{}", status.last_tokens.map_or_else(|| "-".to_owned(), |tokens| tokens.to_string())),
+        format!(
+            "last:{}",
+            status
+                .last_tokens
+                .map_or_else(|| "-".to_owned(), |tokens| tokens.to_string())
+        ),
     ];
     if let Some(cost) = status.cost {
         parts.push(format!("cost:${cost:.4}"));
     }
-    let joined = |parts: &[String]| harmless(&parts.join(if width < 100 { " " } else { "  " })).into_owned();
+    let joined =
+        |parts: &[String]| harmless(&parts.join(if width < 100 { " " } else { "  " })).into_owned();
     // In a narrow window: the model, the entries and the tokens say most.
     for least in ["", "mode:", "thinking:", "anchors:"] {
         if columns(&joined(&parts)) < width {
@@ -59,8 +72,19 @@ mod tests {
             last_tokens: Some(1200),
             ..Status::default()
         };
-        assert_eq!(line(&status, false, false, 40).text(), "model:openai:small entries:19 last:1200");
-        assert!(line(&status, false, false, 75).text().starts_with("mode:agent thinking:off model:"));
-        assert!(line(&status, false, false, 90).text().contains(" mode:agent thinking:off model:"));
+        assert_eq!(
+            line(&status, false, false, 40).text(),
+            "model:openai:small entries:19 last:1200"
+        );
+        assert!(
+            line(&status, false, false, 75)
+                .text()
+                .starts_with("mode:agent thinking:off model:")
+        );
+        assert!(
+            line(&status, false, false, 90)
+                .text()
+                .contains(" mode:agent thinking:off model:")
+        );
     }
 }

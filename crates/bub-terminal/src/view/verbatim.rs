@@ -13,13 +13,18 @@ pub(super) struct Verbatim {
 
 impl Verbatim {
     pub(super) fn new(style: Style) -> Self {
-        Self { partial: String::new(), style }
+        Self {
+            partial: String::new(),
+            style,
+        }
     }
 
     /// Takes text; returns the lines that are complete.
     pub(super) fn push(&mut self, text: &str) -> Vec<Line> {
         self.partial.push_str(text);
-        let Some(end) = self.partial.rfind('\n') else { return Vec::new() };
+        let Some(end) = self.partial.rfind('\n') else {
+            return Vec::new();
+        };
         let rest = self.partial.split_off(end + 1);
         let whole = std::mem::replace(&mut self.partial, rest);
         lines(whole.strip_suffix('\n').unwrap_or(&whole), self.style)
@@ -39,7 +44,12 @@ impl Verbatim {
                 true
             })
         };
-        let length: usize = text.graphemes(true).rev().take_while(fits).map(str::len).sum();
+        let length: usize = text
+            .graphemes(true)
+            .rev()
+            .take_while(fits)
+            .map(str::len)
+            .sum();
         let shown = text.get(text.len() - length..)?;
         (!text.is_empty()).then(|| Line::new(shown, self.style))
     }
@@ -47,21 +57,31 @@ impl Verbatim {
     /// What is left.
     pub(super) fn finish(&mut self) -> Vec<Line> {
         let rest = std::mem::take(&mut self.partial);
-        if rest.is_empty() { Vec::new() } else { lines(&rest, self.style) }
+        if rest.is_empty() {
+            Vec::new()
+        } else {
+            lines(&rest, self.style)
+        }
     }
 }
 
 /// A text as lines that can do no harm.
 pub(crate) fn lines(text: &str, style: Style) -> Vec<Line> {
     let text = harmless(text);
-    text.split('\n').map(|line| Line::new(line, style)).collect()
+    text.split('\n')
+        .map(|line| Line::new(line, style))
+        .collect()
 }
 
 /// A line broken between words to fit; the rest of it is indented more than its beginning.
 pub(super) fn wrapped(line: &Line, width: usize, style: Style) -> Vec<Line> {
     let text = line.text();
     let indent = text.len() - text.trim_start().len();
-    let hanging = " ".repeat(if indent == 0 { 0 } else { (indent + 4).min(width / 2) });
+    let hanging = " ".repeat(if indent == 0 {
+        0
+    } else {
+        (indent + 4).min(width / 2)
+    });
     let (mut rows, mut row) = (Vec::new(), String::new());
     for word in text.split_inclusive(' ') {
         if columns(&row) + columns(word.trim_end()) > width && !row.trim().is_empty() {
@@ -84,7 +104,10 @@ mod tests {
         let text = "a\tb\n\n  * no list\n\x1b[31mred\nend";
         let shown = |pieces: Vec<&str>| {
             let mut verbatim = Verbatim::new(Style::NONE);
-            let mut out: Vec<Line> = pieces.into_iter().flat_map(|piece| verbatim.push(piece)).collect();
+            let mut out: Vec<Line> = pieces
+                .into_iter()
+                .flat_map(|piece| verbatim.push(piece))
+                .collect();
             out.extend(verbatim.finish());
             out.iter().map(Line::text).collect::<Vec<_>>()
         };
@@ -98,9 +121,15 @@ mod tests {
     #[test]
     fn help_is_broken_between_words() {
         let rows = |text: &str| -> Vec<String> {
-            wrapped(&Line::new(text, Style::NONE), 16, Style::NONE).iter().map(Line::text).collect()
+            wrapped(&Line::new(text, Style::NONE), 16, Style::NONE)
+                .iter()
+                .map(Line::text)
+                .collect()
         };
-        assert_eq!(rows("  ,name  Shows what there is"), ["  ,name  Shows", "      what there", "      is"]);
+        assert_eq!(
+            rows("  ,name  Shows what there is"),
+            ["  ,name  Shows", "      what there", "      is"]
+        );
         assert_eq!(rows("Commands: one or two"), ["Commands: one or", "two"]);
         assert_eq!(rows(""), [""]);
     }

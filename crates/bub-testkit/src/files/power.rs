@@ -108,11 +108,16 @@ impl Durable {
             if found.is_dir() {
                 self.keep_lengths(&path, filling)?;
             }
-            let Some(synced) = self.files.get(&found.ino()).filter(|_| found.is_file()) else { continue };
+            let Some(synced) = self.files.get(&found.ino()).filter(|_| found.is_file()) else {
+                continue;
+            };
             let synced = synced.lock().unwrap_or_else(PoisonError::into_inner).len();
             let mut bytes = fs::read(&path)?;
             let last = bytes.len().saturating_sub(1);
-            let Some(added) = bytes.get_mut(synced..).filter(|_| synced / SECTOR != last / SECTOR) else {
+            let Some(added) = bytes
+                .get_mut(synced..)
+                .filter(|_| synced / SECTOR != last / SECTOR)
+            else {
                 continue;
             };
             for (byte, other) in added.iter_mut().zip(filling.iter().cycle()) {
@@ -136,7 +141,10 @@ impl Durable {
                 fs::remove_file(&path)?;
                 continue;
             };
-            let is_same = self.files.get(&found.ino()).is_some_and(|of_file| Arc::ptr_eq(of_file, content));
+            let is_same = self
+                .files
+                .get(&found.ino())
+                .is_some_and(|of_file| Arc::ptr_eq(of_file, content));
             if found.is_file() && is_same && torn {
                 let grown = fs::read(&path)?;
                 let kept = content.lock().unwrap_or_else(PoisonError::into_inner);
@@ -148,7 +156,10 @@ impl Durable {
             }
         }
         for (name, content) in left {
-            fs::write(directory.join(name), &*content.lock().unwrap_or_else(PoisonError::into_inner))?;
+            fs::write(
+                directory.join(name),
+                &*content.lock().unwrap_or_else(PoisonError::into_inner),
+            )?;
         }
         Ok(())
     }

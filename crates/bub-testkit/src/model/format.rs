@@ -85,23 +85,38 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn data(value: &Value) -> Self {
-        Self { event: None, data: value.to_string() }
+        Self {
+            event: None,
+            data: value.to_string(),
+        }
     }
 
     /// An event that is named after the `type` of its data.
     pub(super) fn typed(value: &Value) -> Self {
         let event = value.get("type").and_then(Value::as_str).map(str::to_owned);
-        Self { event, data: value.to_string() }
+        Self {
+            event,
+            data: value.to_string(),
+        }
     }
 
     pub(super) fn plain(data: &str) -> Self {
-        Self { event: None, data: data.to_owned() }
+        Self {
+            event: None,
+            data: data.to_owned(),
+        }
     }
 
     /// The bytes of the event.
     pub(super) fn encode(&self, newline: &str) -> String {
-        let event = self.event.iter().map(|name| format!("event: {name}{newline}"));
-        let data = self.data.lines().map(|line| format!("data: {line}{newline}"));
+        let event = self
+            .event
+            .iter()
+            .map(|name| format!("event: {name}{newline}"));
+        let data = self
+            .data
+            .lines()
+            .map(|line| format!("data: {line}{newline}"));
         event.chain(data).chain([newline.to_owned()]).collect()
     }
 }
@@ -119,7 +134,11 @@ impl Said {
     pub(super) fn new(parts: &[Part], model: String) -> Self {
         let mut usage = Usage::default();
         let calls = parts.iter().any(|part| matches!(part, Part::Call { .. }));
-        let mut finish = if calls { Finish::ToolCalls } else { Finish::Stop };
+        let mut finish = if calls {
+            Finish::ToolCalls
+        } else {
+            Finish::Stop
+        };
         let mut kept = Vec::new();
         for part in parts {
             match part {
@@ -128,7 +147,12 @@ impl Said {
                 other => kept.push(other.clone()),
             }
         }
-        Self { parts: kept, usage, finish, model }
+        Self {
+            parts: kept,
+            usage,
+            finish,
+            model,
+        }
     }
 
     /// An error event ends a stream: nothing is reported after it.
@@ -139,14 +163,26 @@ impl Said {
     pub(super) fn text(&self) -> String {
         self.parts
             .iter()
-            .filter_map(|part| if let Part::Text(deltas) = part { Some(deltas.concat()) } else { None })
+            .filter_map(|part| {
+                if let Part::Text(deltas) = part {
+                    Some(deltas.concat())
+                } else {
+                    None
+                }
+            })
             .collect()
     }
 
     pub(super) fn reasoning(&self) -> String {
         self.parts
             .iter()
-            .filter_map(|part| if let Part::Reasoning(deltas) = part { Some(deltas.concat()) } else { None })
+            .filter_map(|part| {
+                if let Part::Reasoning(deltas) = part {
+                    Some(deltas.concat())
+                } else {
+                    None
+                }
+            })
             .collect()
     }
 }

@@ -18,7 +18,10 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(connection: usize) -> Self {
-        Self { buffer: Vec::new(), connection }
+        Self {
+            buffer: Vec::new(),
+            connection,
+        }
     }
 
     /// The next request; none when the client has left.
@@ -34,7 +37,10 @@ impl Reader {
         let rest = self.buffer.split_off(end + 4);
         let head = String::from_utf8_lossy(&std::mem::replace(&mut self.buffer, rest)).into_owned();
         let mut request = parse_head(&head, self.connection)?;
-        let length = request.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let length = request
+            .header("content-length")
+            .and_then(|length| length.parse().ok())
+            .unwrap_or(0);
         while self.buffer.len() < length {
             if !self.fill(socket).await? {
                 return Ok(None);
@@ -75,7 +81,9 @@ fn parse_head(head: &str, connection: usize) -> io::Result<Request> {
 }
 
 fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes.windows(needle.len()).position(|window| window == needle)
+    bytes
+        .windows(needle.len())
+        .position(|window| window == needle)
 }
 
 /// The status line and headers of an answer whose body comes in chunks.

@@ -28,7 +28,10 @@ pub struct Request {
 impl Request {
     /// The first value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let found = self
+            .headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.as_str())
     }
 
@@ -45,7 +48,11 @@ impl Request {
     /// Whether the client asked for a stream.
     pub fn wants_stream(&self) -> bool {
         self.path.ends_with(":streamGenerateContent")
-            || self.json().get("stream").and_then(Value::as_bool).unwrap_or(false)
+            || self
+                .json()
+                .get("stream")
+                .and_then(Value::as_bool)
+                .unwrap_or(false)
     }
 }
 
@@ -65,7 +72,10 @@ struct State {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { state: Mutex::default(), changes: watch::Sender::new(0) }
+        Self {
+            state: Mutex::default(),
+            changes: watch::Sender::new(0),
+        }
     }
 }
 
@@ -107,11 +117,13 @@ impl Log {
     }
 
     pub(super) async fn request(&self, index: usize) -> Request {
-        self.wait_for(|state| state.requests.get(index).cloned()).await
+        self.wait_for(|state| state.requests.get(index).cloned())
+            .await
     }
 
     pub(super) async fn closed(&self, connection: usize) {
-        self.wait_for(|state| (state.open.get(connection) == Some(&false)).then_some(())).await;
+        self.wait_for(|state| (state.open.get(connection) == Some(&false)).then_some(()))
+            .await;
     }
 
     /// Waits until `look` finds something.

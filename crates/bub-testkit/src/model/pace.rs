@@ -15,7 +15,9 @@ pub struct Pace {
 impl Pace {
     /// A pace that lets nothing through yet.
     pub fn stopped() -> Self {
-        Self { permits: Arc::new(Semaphore::new(0)) }
+        Self {
+            permits: Arc::new(Semaphore::new(0)),
+        }
     }
 
     /// Lets this many more events through.

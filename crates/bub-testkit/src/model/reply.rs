@@ -24,7 +24,10 @@ pub(super) enum Body {
     /// An error in the shape of the format, with this message.
     Refusal(String),
     /// Exactly these bytes.
-    Raw { content_type: String, bytes: Vec<u8> },
+    Raw {
+        content_type: String,
+        bytes: Vec<u8>,
+    },
 }
 
 /// One thing that the model says.
@@ -85,7 +88,12 @@ pub struct Usage {
 
 impl Default for Usage {
     fn default() -> Self {
-        Self { input: 10, output: 5, cached: 0, reasoning: 0 }
+        Self {
+            input: 10,
+            output: 5,
+            cached: 0,
+            reasoning: 0,
+        }
     }
 }
 
@@ -105,7 +113,12 @@ pub enum Finish {
 impl Reply {
     /// A model that says nothing yet; add to it.
     pub fn new() -> Self {
-        Self { status: 200, headers: Vec::new(), body: Body::Said(Vec::new()), delivery: Delivery::default() }
+        Self {
+            status: 200,
+            headers: Vec::new(),
+            body: Body::Said(Vec::new()),
+            delivery: Delivery::default(),
+        }
     }
 
     /// A complete answer in one delta.
@@ -121,13 +134,23 @@ impl Reply {
     /// An error of the provider, with a message in the shape of the format.
     pub fn status(status: u16) -> Self {
         let body = Body::Refusal(format!("scripted error {status}"));
-        Self { status, body, ..Self::new() }
+        Self {
+            status,
+            body,
+            ..Self::new()
+        }
     }
 
     /// A 200 with a body of exactly these bytes, called an event stream.
     pub fn raw(bytes: impl Into<Vec<u8>>) -> Self {
-        let body = Body::Raw { content_type: "text/event-stream".to_owned(), bytes: bytes.into() };
-        Self { body, ..Self::new() }
+        let body = Body::Raw {
+            content_type: "text/event-stream".to_owned(),
+            bytes: bytes.into(),
+        };
+        Self {
+            body,
+            ..Self::new()
+        }
     }
 
     /// A 200 without any body.
@@ -140,7 +163,10 @@ impl Reply {
         let page = format!(
             "<!DOCTYPE html>\n<html><head><title>{title}</title></head><body><h1>{title}</h1></body></html>"
         );
-        Self { status, ..Self::raw(page).content_type("text/html; charset=utf-8") }
+        Self {
+            status,
+            ..Self::raw(page).content_type("text/html; charset=utf-8")
+        }
     }
 
     /// A JSON body, whatever the client asked for.
@@ -149,7 +175,10 @@ impl Reply {
     }
 
     pub(super) fn models(names: &[String]) -> Self {
-        let data: Vec<Value> = names.iter().map(|name| json!({"id": name, "object": "model"})).collect();
+        let data: Vec<Value> = names
+            .iter()
+            .map(|name| json!({"id": name, "object": "model"}))
+            .collect();
         Self::json(&json!({"object": "list", "data": data}))
     }
 
@@ -173,9 +202,18 @@ impl Reply {
 
     /// Calls a tool, its arguments in the given pieces.
     #[must_use]
-    pub fn split_call<'a>(self, id: &str, name: &str, arguments: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn split_call<'a>(
+        self,
+        id: &str,
+        name: &str,
+        arguments: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
         let arguments = arguments.into_iter().map(str::to_owned).collect();
-        self.part(Part::Call { id: id.to_owned(), name: name.to_owned(), arguments })
+        self.part(Part::Call {
+            id: id.to_owned(),
+            name: name.to_owned(),
+            arguments,
+        })
     }
 
     /// Reports these tokens instead of the default.
@@ -219,8 +257,10 @@ impl Reply {
     /// The body of an error answer: exactly this JSON.
     #[must_use]
     pub fn with_json(mut self, body: &Value) -> Self {
-        self.body =
-            Body::Raw { content_type: "application/json".to_owned(), bytes: body.to_string().into_bytes() };
+        self.body = Body::Raw {
+            content_type: "application/json".to_owned(),
+            bytes: body.to_string().into_bytes(),
+        };
         self
     }
 

@@ -26,7 +26,9 @@ async fn talk(mut socket: TcpStream, shared: &Shared, number: usize) -> io::Resu
     let reset = {
         let (mut input, mut output) = socket.split();
         loop {
-            let Some(request) = reader.next(&mut input).await? else { return Ok(()) };
+            let Some(request) = reader.next(&mut input).await? else {
+                return Ok(());
+            };
             shared.log.add(request.clone());
             let reply = shared.next_reply(&request);
             let cut = tokio::select! {
@@ -53,10 +55,16 @@ async fn left(input: &ReadHalf<'_>) {
 }
 
 /// Writes one answer; tells how the connection is to be broken, if it is.
-async fn answer(output: &mut WriteHalf<'_>, request: &Request, reply: &Reply) -> io::Result<Option<Cut>> {
+async fn answer(
+    output: &mut WriteHalf<'_>,
+    request: &Request,
+    reply: &Reply,
+) -> io::Result<Option<Cut>> {
     let (content_type, pieces) = pieces(request, reply);
     write_head(output, reply.status, &content_type, &reply.headers).await?;
-    let Delivery { pace, cut, split, .. } = &reply.delivery;
+    let Delivery {
+        pace, cut, split, ..
+    } = &reply.delivery;
     for (index, piece) in pieces.iter().enumerate() {
         if let Some((_, how)) = cut.filter(|(after, _)| *after == index) {
             return finish(output, how).await;
@@ -87,12 +95,26 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
     let format = request.format().unwrap_or(Format::Chat);
     let json = "application/json".to_owned();
     match &reply.body {
-        Body::Raw { content_type, bytes } => (content_type.clone(), vec![bytes.clone()]),
-        Body::Refusal(message) => {
-            (json, vec![format.refusal(reply.status, message).to_string().into_bytes()])
-        }
+        Body::Raw {
+            content_type,
+            bytes,
+        } => (content_type.clone(), vec![bytes.clone()]),
+        Body::Refusal(message) => (
+            json,
+            vec![
+                format
+                    .refusal(reply.status, message)
+                    .to_string()
+                    .into_bytes(),
+            ],
+        ),
         Body::Said(parts) => {
-            let model = request.json().get("model").and_then(Value::as_str).unwrap_or("scripted").to_owned();
+            let model = request
+                .json()
+                .get("model")
+                .and_then(Value::as_str)
+                .unwrap_or("scripted")
+                .to_owned();
             let said = Said::new(parts, model);
             if !request.wants_stream() {
                 return (json, vec![format.whole(&said).to_string().into_bytes()]);
@@ -100,7 +122,10 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
             let frames = format.frames(&said);
             (
                 "text/event-stream".to_owned(),
-                frames.iter().map(|frame| encode(frame, &reply.delivery)).collect(),
+                frames
+                    .iter()
+                    .map(|frame| encode(frame, &reply.delivery))
+                    .collect(),
             )
         }
     }
@@ -108,6 +133,10 @@ fn pieces(request: &Request, reply: &Reply) -> (String, Vec<Vec<u8>>) {
 
 fn encode(frame: &Frame, delivery: &Delivery) -> Vec<u8> {
     let newline = if delivery.crlf { "\r\n" } else { "\n" };
-    let comment = if delivery.comments { format!(": keep-alive{newline}{newline}") } else { String::new() };
+    let comment = if delivery.comments {
+        format!(": keep-alive{newline}{newline}")
+    } else {
+        String::new()
+    };
     (comment + &frame.encode(newline)).into_bytes()
 }

@@ -1,6 +1,9 @@
 //! What the server knows: updates that wait, messages that stand in chats, files; and what each method does to them.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -78,10 +81,17 @@ impl Chats {
         if message["date"].is_null() {
             message["date"] = 1_760_000_000.into();
         }
-        if let Some(text) = message["text"].as_str().filter(|text| text.starts_with('/'))
+        if let Some(text) = message["text"]
+            .as_str()
+            .filter(|text| text.starts_with('/'))
             && message["entities"].is_null()
         {
-            let length = text.split_whitespace().next().unwrap_or_default().encode_utf16().count();
+            let length = text
+                .split_whitespace()
+                .next()
+                .unwrap_or_default()
+                .encode_utf16()
+                .count();
             message["entities"] = json!([{"type": "bot_command", "offset": 0, "length": length}]);
         }
         (message, id)
@@ -98,7 +108,8 @@ impl Chats {
 
     pub(super) fn texts(&self, chat: i64) -> Vec<String> {
         let own = self.messages.range((chat, 0)..=(chat, i64::MAX));
-        own.map(|(_, message)| message["text"].as_str().unwrap_or_default().to_owned()).collect()
+        own.map(|(_, message)| message["text"].as_str().unwrap_or_default().to_owned())
+            .collect()
     }
 
     /// The updates from an offset on; what is before it is confirmed.
@@ -112,15 +123,19 @@ impl Chats {
         while self.updates.front().is_some_and(|(id, _)| *id < offset) {
             self.updates.pop_front();
         }
-        self.updates.iter().take(100).map(|(_, update)| update.clone()).collect()
+        self.updates
+            .iter()
+            .take(100)
+            .map(|(_, update)| update.clone())
+            .collect()
     }
 
     /// Carries a call out.
     pub(super) fn act(&mut self, method: &str, params: &Value) -> Outcome {
         match method {
-            "getMe" => {
-                Ok(json!({"id": BOT_ID, "is_bot": true, "first_name": "Helpful", "username": USERNAME}))
-            }
+            "getMe" => Ok(
+                json!({"id": BOT_ID, "is_bot": true, "first_name": "Helpful", "username": USERNAME}),
+            ),
             "deleteWebhook" => {
                 self.webhook.clear();
                 if params["drop_pending_updates"] == true {
@@ -129,7 +144,9 @@ impl Chats {
                 Ok(true.into())
             }
             "sendMessage" => self.send(params, "text"),
-            "sendPhoto" | "sendDocument" | "sendAudio" | "sendVideo" => self.send(params, "caption"),
+            "sendPhoto" | "sendDocument" | "sendAudio" | "sendVideo" => {
+                self.send(params, "caption")
+            }
             "editMessageText" => self.edit(params),
             "sendChatAction" => self.check_chat(params).map(|_| true.into()),
             "getFile" => self.file(params),
@@ -153,8 +170,8 @@ impl Chats {
     fn send(&mut self, params: &Value, text_name: &str) -> Outcome {
         let chat = self.check_chat(params)?;
         let most = if text_name == "text" { 4096 } else { 1024 };
-        let text =
-            markup::plain(params, text_name, most).map_err(|text| (400, format!("Bad Request: {text}")))?;
+        let text = markup::plain(params, text_name, most)
+            .map_err(|text| (400, format!("Bad Request: {text}")))?;
         let id = self.next_message();
         let kind = if chat > 0 { "private" } else { "supergroup" };
         let mut message = json!({
@@ -176,7 +193,10 @@ impl Chats {
         let chat = self.check_chat(params)?;
         let text = markup::plain(params, "text", 4096).map_err(|text| bad(&text))?;
         let id = number(&params["message_id"]).unwrap_or_default();
-        let message = self.messages.get_mut(&(chat, id)).ok_or_else(|| bad("message to edit not found"))?;
+        let message = self
+            .messages
+            .get_mut(&(chat, id))
+            .ok_or_else(|| bad("message to edit not found"))?;
         if message["text"] == text.as_str() && message["reply_markup"] == params["reply_markup"] {
             return Err(bad(
                 "message is not modified: specified new message content and reply markup are exactly the same as a current content and reply markup of the message",
@@ -190,15 +210,16 @@ impl Chats {
     fn file(&self, params: &Value) -> Outcome {
         let id = params["file_id"].as_str().unwrap_or_default();
         match self.files.get(id) {
-            None => {
-                Err((400, "Bad Request: wrong file_id or the file is temporarily unavailable".to_owned()))
-            }
+            None => Err((
+                400,
+                "Bad Request: wrong file_id or the file is temporarily unavailable".to_owned(),
+            )),
             Some((_, bytes)) if bytes.len() > 20 * 1024 * 1024 => {
                 Err((400, "Bad Request: file is too big".to_owned()))
             }
-            Some((path, bytes)) => {
-                Ok(json!({"file_id": id, "file_unique_id": id, "file_size": bytes.len(), "file_path": path}))
-            }
+            Some((path, bytes)) => Ok(
+                json!({"file_id": id, "file_unique_id": id, "file_size": bytes.len(), "file_path": path}),
+            ),
         }
     }
 }

@@ -35,9 +35,12 @@ pub(super) fn plain(params: &Value, name: &str, most: usize) -> Result<String, S
         return Err("message text is empty".to_owned());
     }
     if text.encode_utf16().count() > most {
-        return Err(
-            if name == "text" { "message is too long" } else { "message caption is too long" }.to_owned()
-        );
+        return Err(if name == "text" {
+            "message is too long"
+        } else {
+            "message caption is too long"
+        }
+        .to_owned());
     }
     Ok(text)
 }
@@ -50,7 +53,10 @@ fn parse(html: &str) -> Result<String, String> {
         text.push_str(rest.get(..at).unwrap_or_default());
         let tail = rest.get(at..).unwrap_or_default();
         if tail.starts_with('&') {
-            let end = tail.find(';').filter(|end| *end < 10).ok_or("an & that is no entity")?;
+            let end = tail
+                .find(';')
+                .filter(|end| *end < 10)
+                .ok_or("an & that is no entity")?;
             text.push_str(match tail.get(..=end).unwrap_or_default() {
                 "&lt;" => "<",
                 "&gt;" => ">",
@@ -81,7 +87,9 @@ fn parse(html: &str) -> Result<String, String> {
     }
     text.push_str(rest);
     match open.last() {
-        Some(name) => Err(format!("Can't find end tag corresponding to start tag \"{name}\"")),
+        Some(name) => Err(format!(
+            "Can't find end tag corresponding to start tag \"{name}\""
+        )),
         None => Ok(text),
     }
 }

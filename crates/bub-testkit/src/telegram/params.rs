@@ -13,7 +13,9 @@ pub(super) fn read(request: &Request) -> Result<Value, String> {
     if kind.starts_with("application/json") {
         return serde_json::from_slice(&request.body).map_err(|error| format!("no JSON: {error}"));
     }
-    let boundary = kind.strip_prefix("multipart/form-data; boundary=").ok_or("neither JSON nor a form")?;
+    let boundary = kind
+        .strip_prefix("multipart/form-data; boundary=")
+        .ok_or("neither JSON nor a form")?;
     form(&request.body, boundary.trim_matches('"')).ok_or_else(|| "a broken form".to_owned())
 }
 
@@ -24,12 +26,21 @@ fn form(body: &[u8], boundary: &str) -> Option<Value> {
     let mut rest = body.strip_prefix(open.as_slice())?;
     loop {
         let head_end = find(rest, b"\r\n\r\n")?;
-        let (head, content) =
-            (String::from_utf8_lossy(rest.get(..head_end)?).into_owned(), rest.get(head_end + 4..)?);
+        let (head, content) = (
+            String::from_utf8_lossy(rest.get(..head_end)?).into_owned(),
+            rest.get(head_end + 4..)?,
+        );
         let end = find(content, &close)?;
         let bytes = content.get(..end)?;
-        let attribute =
-            |name: &str| Some(head.split_once(&format!("{name}=\""))?.1.split_once('"')?.0.to_owned());
+        let attribute = |name: &str| {
+            Some(
+                head.split_once(&format!("{name}=\""))?
+                    .1
+                    .split_once('"')?
+                    .0
+                    .to_owned(),
+            )
+        };
         let text = || {
             let text = String::from_utf8_lossy(bytes).into_owned();
             serde_json::from_str::<Value>(&text)
@@ -49,5 +60,7 @@ fn form(body: &[u8], boundary: &str) -> Option<Value> {
 }
 
 fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes.windows(needle.len()).position(|window| window == needle)
+    bytes
+        .windows(needle.len())
+        .position(|window| window == needle)
 }

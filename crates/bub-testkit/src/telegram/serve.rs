@@ -1,6 +1,9 @@
 //! Connections: calls in, answers and faults out.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use std::{
     io,
@@ -57,26 +60,45 @@ async fn left(input: &ReadHalf<'_>) {
 }
 
 /// Answers a request; `false` when the connection is to be cut.
-async fn answer(output: &mut WriteHalf<'_>, request: &Request, shared: &Shared) -> io::Result<bool> {
+async fn answer(
+    output: &mut WriteHalf<'_>,
+    request: &Request,
+    shared: &Shared,
+) -> io::Result<bool> {
     shared.requests.fetch_add(1, Ordering::Relaxed);
     // To a proxy one names the server as well.
-    let path = request.path.strip_prefix("http://").and_then(|rest| Some(rest.split_at(rest.find('/')?).1));
+    let path = request
+        .path
+        .strip_prefix("http://")
+        .and_then(|rest| Some(rest.split_at(rest.find('/')?).1));
     let path = path.unwrap_or(&request.path);
     if let Some(path) = path.strip_prefix(&format!("/file/bot{TOKEN}/")) {
         return send_file(output, path, shared).await;
     }
-    let Some((token, method)) = path.strip_prefix("/bot").and_then(|path| path.split_once('/')) else {
+    let Some((token, method)) = path
+        .strip_prefix("/bot")
+        .and_then(|path| path.split_once('/'))
+    else {
         return write(output, 404, &refusal(404, "Not Found")).await;
     };
     if token != TOKEN || shared.chats().is_revoked {
-        let (code, text) = if token.contains(':') { (401, "Unauthorized") } else { (404, "Not Found") };
+        let (code, text) = if token.contains(':') {
+            (401, "Unauthorized")
+        } else {
+            (404, "Not Found")
+        };
         return write(output, code, &refusal(code, text)).await;
     }
     let params = match params::read(request) {
         Ok(params) => params,
         Err(why) => {
             shared.chats().violations.push(format!("{method}: {why}"));
-            return write(output, 400, &refusal(400, "Bad Request: can't parse the request")).await;
+            return write(
+                output,
+                400,
+                &refusal(400, "Bad Request: can't parse the request"),
+            )
+            .await;
         }
     };
     if let Some(spec) = &shared.spec {
@@ -85,7 +107,12 @@ async fn answer(output: &mut WriteHalf<'_>, request: &Request, shared: &Shared) 
     }
     let fault = shared.next_fault(method, &params);
     let note = |is_done| {
-        let call = Call { method: method.to_owned(), params: params.clone(), is_done, at: Instant::now() };
+        let call = Call {
+            method: method.to_owned(),
+            params: params.clone(),
+            is_done,
+            at: Instant::now(),
+        };
         shared.chats().calls.push(call);
         shared.changed();
     };
@@ -102,7 +129,10 @@ async fn answer(output: &mut WriteHalf<'_>, request: &Request, shared: &Shared) 
         }
         Some(Fault::Moved(chat)) => {
             note(false);
-            let mut body = refusal(400, "Bad Request: group chat was upgraded to a supergroup chat");
+            let mut body = refusal(
+                400,
+                "Bad Request: group chat was upgraded to a supergroup chat",
+            );
             body["parameters"] = json!({"migrate_to_chat_id": chat});
             return write(output, 400, &body).await;
         }
@@ -155,7 +185,11 @@ async fn poll(params: &Value, shared: &Shared) -> Outcome {
         let (updates, newest, confirmed) = {
             let mut chats = shared.chats();
             let (newest, before) = (chats.poll, chats.updates.len());
-            let updates = if newest == own { chats.take_updates(offset) } else { Vec::new() };
+            let updates = if newest == own {
+                chats.take_updates(offset)
+            } else {
+                Vec::new()
+            };
             (updates, newest, before - chats.updates.len())
         };
         if newest != own {
@@ -168,7 +202,10 @@ async fn poll(params: &Value, shared: &Shared) -> Outcome {
         if !updates.is_empty() || timeout == 0 {
             return Ok(updates.into());
         }
-        if tokio::time::timeout_at(until, changes.changed()).await.is_err() {
+        if tokio::time::timeout_at(until, changes.changed())
+            .await
+            .is_err()
+        {
             return Ok(json!([]));
         }
     }
@@ -177,10 +214,18 @@ async fn poll(params: &Value, shared: &Shared) -> Outcome {
 async fn send_file(output: &mut WriteHalf<'_>, path: &str, shared: &Shared) -> io::Result<bool> {
     let path = &decoded(path);
     let fault = shared.next_fault("file", &json!({"path": path}));
-    let found =
-        shared.chats().files.values().find(|(known, _)| known == path).map(|(_, bytes)| bytes.clone());
-    let call =
-        Call { method: "file".to_owned(), params: json!({"path": path}), is_done: true, at: Instant::now() };
+    let found = shared
+        .chats()
+        .files
+        .values()
+        .find(|(known, _)| known == path)
+        .map(|(_, bytes)| bytes.clone());
+    let call = Call {
+        method: "file".to_owned(),
+        params: json!({"path": path}),
+        is_done: true,
+        at: Instant::now(),
+    };
     shared.chats().calls.push(call);
     shared.changed();
     match (fault, found) {
@@ -197,10 +242,17 @@ fn decoded(path: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = path.as_bytes();
     while let [first, tail @ ..] = rest {
-        let code = tail.get(..2).filter(|_| *first == b'%').and_then(|code| std::str::from_utf8(code).ok());
+        let code = tail
+            .get(..2)
+            .filter(|_| *first == b'%')
+            .and_then(|code| std::str::from_utf8(code).ok());
         let byte = code.and_then(|code| u8::from_str_radix(code, 16).ok());
         bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { tail.get(2..).unwrap_or_default() } else { tail };
+        rest = if byte.is_some() {
+            tail.get(2..).unwrap_or_default()
+        } else {
+            tail
+        };
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -217,10 +269,21 @@ fn refusal(code: u16, text: &str) -> Value {
 }
 
 async fn write(output: &mut WriteHalf<'_>, status: u16, body: &Value) -> io::Result<bool> {
-    write_bytes(output, status, "application/json", body.to_string().as_bytes()).await
+    write_bytes(
+        output,
+        status,
+        "application/json",
+        body.to_string().as_bytes(),
+    )
+    .await
 }
 
-async fn write_bytes(output: &mut WriteHalf<'_>, status: u16, kind: &str, body: &[u8]) -> io::Result<bool> {
+async fn write_bytes(
+    output: &mut WriteHalf<'_>,
+    status: u16,
+    kind: &str,
+    body: &[u8],
+) -> io::Result<bool> {
     let head = format!(
         "HTTP/1.1 {status} Scripted\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
         body.len()

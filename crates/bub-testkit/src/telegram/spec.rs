@@ -1,6 +1,9 @@
 //! The specification of the API, when it is there: every request is checked against it.
 
-#![expect(clippy::indexing_slicing, reason = "a JSON value is `null` where there is nothing")]
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
 
 use serde_json::{Map, Value};
 
@@ -8,11 +11,15 @@ pub(super) struct Spec(Value);
 
 impl Spec {
     /// Reads `telegram/bot-api-spec.json` below `BUB_FIXTURES`.
-    #[expect(clippy::disallowed_methods, reason = "a variable of the tests, no setting")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a variable of the tests, no setting"
+    )]
     pub(super) fn load() -> Option<Self> {
         let root = std::env::var_os("BUB_FIXTURES")?;
         let text =
-            std::fs::read_to_string(std::path::Path::new(&root).join("telegram/bot-api-spec.json")).ok()?;
+            std::fs::read_to_string(std::path::Path::new(&root).join("telegram/bot-api-spec.json"))
+                .ok()?;
         serde_json::from_str(&text).ok().map(Self)
     }
 
@@ -29,16 +36,28 @@ impl Spec {
         wrong
     }
 
-    fn check_fields(&self, place: &str, fields: &Value, given: &Map<String, Value>, wrong: &mut Vec<String>) {
+    fn check_fields(
+        &self,
+        place: &str,
+        fields: &Value,
+        given: &Map<String, Value>,
+        wrong: &mut Vec<String>,
+    ) {
         let fields = fields.as_array().map(Vec::as_slice).unwrap_or_default();
         for (name, value) in given {
             match fields.iter().find(|field| field["name"] == name.as_str()) {
                 None => wrong.push(format!("{place} has no field {name}")),
                 Some(field) => {
-                    let types = field["types"].as_array().map(Vec::as_slice).unwrap_or_default();
+                    let types = field["types"]
+                        .as_array()
+                        .map(Vec::as_slice)
+                        .unwrap_or_default();
                     let names: Vec<&str> = types.iter().filter_map(Value::as_str).collect();
                     if !names.iter().any(|kind| self.fits(kind, value)) {
-                        wrong.push(format!("{place}.{name} is {value}, expected {}", names.join(" or ")));
+                        wrong.push(format!(
+                            "{place}.{name} is {value}, expected {}",
+                            names.join(" or ")
+                        ));
                     }
                 }
             }
@@ -53,7 +72,9 @@ impl Spec {
 
     fn fits(&self, kind: &str, value: &Value) -> bool {
         if let Some(inner) = kind.strip_prefix("Array of ") {
-            return value.as_array().is_some_and(|items| items.iter().all(|item| self.fits(inner, item)));
+            return value
+                .as_array()
+                .is_some_and(|items| items.iter().all(|item| self.fits(inner, item)));
         }
         match kind {
             "Integer" => value.is_i64(),
@@ -69,7 +90,9 @@ impl Spec {
                         .filter_map(Value::as_str)
                         .any(|subtype| self.fits(subtype, value));
                 }
-                let Some(given) = value.as_object() else { return false };
+                let Some(given) = value.as_object() else {
+                    return false;
+                };
                 let mut wrong = Vec::new();
                 self.check_fields(kind, &known["fields"], given, &mut wrong);
                 wrong.is_empty()

@@ -9,8 +9,8 @@ use std::{
 use bub_agent::policy::Approvals;
 use bub_channels::House;
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, Framework, FrameworkRef,
-    Result, Sender, State,
+    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, Framework,
+    FrameworkRef, Result, Sender, State,
 };
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::{Mutex, mpsc};
@@ -34,15 +34,20 @@ impl Terminal {
         request: &ApprovalRequest,
         state: &State,
     ) -> Result<Option<ApprovalAnswer>> {
-        let Some(approvals) = state.slot::<Approvals>().filter(|_| request.sender == Sender::terminal())
+        let Some(approvals) = state
+            .slot::<Approvals>()
+            .filter(|_| request.sender == Sender::terminal())
         else {
             return Ok(None);
         };
         let mut lines = self.0.lock().await;
         if lines.is_none() {
-            *lines = Some(Lines::open().map_err(|_| Error::config("there is no terminal to ask at"))?);
+            *lines =
+                Some(Lines::open().map_err(|_| Error::config("there is no terminal to ask at"))?);
         }
-        let Some(lines) = lines.as_mut() else { return Ok(None) };
+        let Some(lines) = lines.as_mut() else {
+            return Ok(None);
+        };
         let answer = lines.ask(&question(request)).await?;
         approvals.answer(&request.id, &request.sender, answer.clone())?;
         Ok(Some(answer))
@@ -60,19 +65,25 @@ impl InChannel {
         request: &ApprovalRequest,
         state: &State,
     ) -> Result<Option<ApprovalAnswer>> {
-        let router = state.slot::<FrameworkRef>().and_then(|framework| framework.get()?.router());
-        let (Some(router), Some(approvals)) = (router, state.slot::<Approvals>()) else { return Ok(None) };
+        let router = state
+            .slot::<FrameworkRef>()
+            .and_then(|framework| framework.get()?.router());
+        let (Some(router), Some(approvals)) = (router, state.slot::<Approvals>()) else {
+            return Ok(None);
+        };
         let _ = self.0.set((*approvals).clone());
         let text = format!(
             "{}\nAnswer `,approve {id}` or `,deny {id}`.",
             question(request).trim_end_matches(" [y/N] "),
             id = request.id
         );
-        let message =
-            ChannelMessage::new(&request.session_id, &request.sender.channel, text).kind("approval");
+        let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
+            .kind("approval");
         let message = Envelope::from(message.chat_id(&request.sender.chat_id));
         // A channel with buttons has them stand for the two answers.
-        router.dispatch(&message.with("approval_id", request.id.as_str())).await?;
+        router
+            .dispatch(&message.with("approval_id", request.id.as_str()))
+            .await?;
         // The builtin plugin waits for the answer.
         Ok(None)
     }
@@ -89,7 +100,8 @@ impl House for InChannel {
 
     fn answer_approval(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
         let approvals = self.0.get();
-        let none = || Error::invalid_input("there is no such request; it was answered or has expired");
+        let none =
+            || Error::invalid_input("there is no such request; it was answered or has expired");
         approvals.ok_or_else(none)?.answer(id, by, answer)
     }
 }
@@ -99,15 +111,17 @@ impl Lines {
         let tty = File::options().read(true).write(true).open("/dev/tty")?;
         let (sender, typed) = mpsc::channel(16);
         let mut reader = BufReader::new(tty.try_clone()?);
-        std::thread::Builder::new().name("terminal".to_owned()).spawn(move || {
-            let mut line = String::new();
-            // Nothing at all is Ctrl-D; the terminal goes on after it.
-            while reader.read_line(&mut line).is_ok() {
-                if sender.blocking_send(std::mem::take(&mut line)).is_err() {
-                    break;
+        std::thread::Builder::new()
+            .name("terminal".to_owned())
+            .spawn(move || {
+                let mut line = String::new();
+                // Nothing at all is Ctrl-D; the terminal goes on after it.
+                while reader.read_line(&mut line).is_ok() {
+                    if sender.blocking_send(std::mem::take(&mut line)).is_err() {
+                        break;
+                    }
                 }
-            }
-        })?;
+            })?;
         Ok(Self { tty, typed })
     }
 
@@ -116,10 +130,16 @@ impl Lines {
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
         while self.typed.try_recv().is_ok() {}
         self.tty.write_all(question.as_bytes())?;
-        let mut unanswered = Unanswered { tty: &self.tty, is_so: true };
+        let mut unanswered = Unanswered {
+            tty: &self.tty,
+            is_so: true,
+        };
         let line = self.typed.recv().await.filter(|line| !line.is_empty());
         unanswered.is_so = line.is_none();
-        Ok(line.map_or_else(|| ApprovalAnswer::Denied(Some("no answer".to_owned())), |line| meaning(&line)))
+        Ok(line.map_or_else(
+            || ApprovalAnswer::Denied(Some("no answer".to_owned())),
+            |line| meaning(&line),
+        ))
     }
 }
 
@@ -146,7 +166,11 @@ fn meaning(line: &str) -> ApprovalAnswer {
 
 /// The call in full: nobody can approve what was cut away.
 fn question(request: &ApprovalRequest) -> String {
-    let arguments: Vec<_> = request.arguments.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let arguments: Vec<_> = request
+        .arguments
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
     let call = format!("{}({})", request.tool, arguments.join(", "));
     let reason = text::line(&request.reason);
     // In JSON no value spans lines, so what looks like a question of ours is one.
@@ -173,7 +197,10 @@ mod tests {
 
     #[test]
     fn the_question_shows_the_whole_call_and_cannot_be_forged() {
-        let cmd = format!("echo {}\nallow ls()? [y/N] \u{1b}[2K\u{202e}", "x".repeat(5000));
+        let cmd = format!(
+            "echo {}\nallow ls()? [y/N] \u{1b}[2K\u{202e}",
+            "x".repeat(5000)
+        );
         let request = ApprovalRequest {
             id: "1".to_owned(),
             tool: "bash".to_owned(),
@@ -186,7 +213,13 @@ mod tests {
         let shown = question(&request);
         assert!(shown.contains(&"x".repeat(5000)), "{shown}");
         assert_eq!(shown.lines().count(), 2, "{shown}");
-        assert!(shown.starts_with("rule 1 says\nallow bash(cmd=\"echo x"), "{shown}");
-        assert!(!shown.contains('\u{1b}') && !shown.contains('\u{202e}'), "{shown}");
+        assert!(
+            shown.starts_with("rule 1 says\nallow bash(cmd=\"echo x"),
+            "{shown}"
+        );
+        assert!(
+            !shown.contains('\u{1b}') && !shown.contains('\u{202e}'),
+            "{shown}"
+        );
     }
 }

@@ -15,7 +15,9 @@ use crate::signals;
 /// Whether there is somebody to ask.
 pub(crate) fn is_possible() -> bool {
     // The chat has the terminal for itself.
-    std::io::stdin().is_terminal() && std::io::stderr().is_terminal() && !bub_terminal::tty::is_taken()
+    std::io::stdin().is_terminal()
+        && std::io::stderr().is_terminal()
+        && !bub_terminal::tty::is_taken()
 }
 
 /// Says which names there are, in lines that are not broken within one.
@@ -36,7 +38,11 @@ pub(super) fn names(title: &str, names: &[&str]) {
 pub(super) async fn line(question: &str, default: Option<&str>) -> Result<String> {
     let shown = default.map_or(String::new(), |default| format!(" [{default}]"));
     let typed = interruptible(&format!("{question}{shown}: "), read_line).await?;
-    Ok(if typed.is_empty() { default.unwrap_or_default().to_owned() } else { typed })
+    Ok(if typed.is_empty() {
+        default.unwrap_or_default().to_owned()
+    } else {
+        typed
+    })
 }
 
 /// A line that is not shown.
@@ -71,7 +77,11 @@ fn for_plugin(question: &Question) -> Result<String> {
         say("\n");
     }
     let typed = typed?;
-    Ok(if typed.is_empty() { question.default.clone().unwrap_or_default() } else { typed })
+    Ok(if typed.is_empty() {
+        question.default.clone().unwrap_or_default()
+    } else {
+        typed
+    })
 }
 
 /// The chat of this process, which has the terminal for itself once it is there.
@@ -86,13 +96,26 @@ impl InChat {
 
     /// Asks where the person is.
     pub(crate) fn ask(&self, question: &Question) -> Result<String> {
-        let Some(teller) = self.0.get() else { return for_plugin(question) };
+        let Some(teller) = self.0.get() else {
+            return for_plugin(question);
+        };
         if question.is_secret {
-            return Err(Error::unknown("a chat shows what is typed, and no place for secrets"));
+            return Err(Error::unknown(
+                "a chat shows what is typed, and no place for secrets",
+            ));
         }
-        let shown = question.default.as_ref().map_or(String::new(), |default| format!(" [{default}]"));
-        let typed = teller.ask_line(&format!("{}{shown}", question.text)).ok_or_else(interrupted)?;
-        Ok(if typed.is_empty() { question.default.clone().unwrap_or_default() } else { typed })
+        let shown = question
+            .default
+            .as_ref()
+            .map_or(String::new(), |default| format!(" [{default}]"));
+        let typed = teller
+            .ask_line(&format!("{}{shown}", question.text))
+            .ok_or_else(interrupted)?;
+        Ok(if typed.is_empty() {
+            question.default.clone().unwrap_or_default()
+        } else {
+            typed
+        })
     }
 }
 
@@ -100,7 +123,11 @@ impl InChat {
 pub(super) async fn confirm(question: &str, default: bool) -> Result<bool> {
     let question = format!("{question} [{}] ", if default { "Y/n" } else { "y/N" });
     loop {
-        match interruptible(&question, read_line).await?.to_ascii_lowercase().as_str() {
+        match interruptible(&question, read_line)
+            .await?
+            .to_ascii_lowercase()
+            .as_str()
+        {
             "" => return Ok(default),
             "y" | "yes" => return Ok(true),
             "n" | "no" => return Ok(false),
@@ -113,7 +140,10 @@ pub(super) async fn confirm(question: &str, default: bool) -> Result<bool> {
 pub(super) fn whole_input() -> Result<String> {
     const LONGEST: u64 = 1 << 20;
     let mut text = Vec::new();
-    std::io::stdin().lock().take(LONGEST + 1).read_to_end(&mut text)?;
+    std::io::stdin()
+        .lock()
+        .take(LONGEST + 1)
+        .read_to_end(&mut text)?;
     if text.len() as u64 > LONGEST {
         return Err(Error::invalid_input("standard input is longer than 1 MiB"));
     }
@@ -155,7 +185,9 @@ pub(super) fn is_interruption(error: &Error) -> bool {
 /// Everything but results goes to standard error. There is no other place to complain about that one.
 pub(super) fn say(text: &str) {
     let mut stderr = std::io::stderr().lock();
-    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+    let _ = stderr
+        .write_all(text.as_bytes())
+        .and_then(|()| stderr.flush());
 }
 
 fn read_line() -> Result<String> {

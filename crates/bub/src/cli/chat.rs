@@ -39,9 +39,14 @@ use crate::{logging, signals};
 const DRAIN: Duration = Duration::from_millis(200);
 
 pub(super) fn command(chat: &Arc<Chat>, in_channel: &Arc<InChannel>) -> CliCommand {
-    let id = |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("ID").help(help);
+    let id = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("ID").help(help)
+    };
     let flag = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
     };
     let command = Command::new("chat")
         .about("Talk with the agent at the terminal, or through a pipe")
@@ -58,11 +63,17 @@ pub(super) fn command(chat: &Arc<Chat>, in_channel: &Arc<InChannel>) -> CliComma
         .arg(flag("continue", "Go on with the last session of the workspace").short('c').conflicts_with("session"))
         .arg(flag("plain", "Lines only, no colours: for screen readers and simple terminals"));
     let (chat, in_channel) = (Arc::clone(chat), Arc::clone(in_channel));
-    CliCommand::new(command, move |context| run(context, Arc::clone(&chat), Arc::clone(&in_channel)))
+    CliCommand::new(command, move |context| {
+        run(context, Arc::clone(&chat), Arc::clone(&in_channel))
+    })
 }
 
 fn not_blank(id: &str) -> Result<String, String> {
-    if id.trim().is_empty() { Err("it is empty".to_owned()) } else { Ok(id.to_owned()) }
+    if id.trim().is_empty() {
+        Err("it is empty".to_owned())
+    } else {
+        Ok(id.to_owned())
+    }
 }
 
 /// How the chat is held.
@@ -78,8 +89,13 @@ enum Mode {
 
 impl Mode {
     fn of(matches: &ArgMatches, environment: &Environment) -> Self {
-        let is_dumb = environment.get("TERM").is_none_or(|name| name == "dumb" || name.is_empty());
-        match (std::io::stdin().is_terminal(), std::io::stdout().is_terminal()) {
+        let is_dumb = environment
+            .get("TERM")
+            .is_none_or(|name| name == "dumb" || name.is_empty());
+        match (
+            std::io::stdin().is_terminal(),
+            std::io::stdout().is_terminal(),
+        ) {
             (false, _) => Self::Pipe,
             (true, true) if !is_dumb && !matches.get_flag("plain") => Self::Screen,
             (true, _) => Self::Lines,
@@ -95,16 +111,29 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
     let outcome = framework.run_scoped(async {
         let (teller, happenings) = Teller::new();
         let session = Session::choose(&framework, &matches).await?;
-        let desk = Desk::new(&framework, &settings, teller.clone(), mode != Mode::Pipe, session);
+        let desk = Desk::new(
+            &framework,
+            &settings,
+            teller.clone(),
+            mode != Mode::Pipe,
+            session,
+        );
         chat.sit_down(&desk);
-        if let Some(in_chat) = framework.service::<super::InChat>().filter(|_| mode != Mode::Pipe) {
+        if let Some(in_chat) = framework
+            .service::<super::InChat>()
+            .filter(|_| mode != Mode::Pipe)
+        {
             in_chat.begin(&teller);
         }
         let Some(gateway) = open(&framework, &settings, &desk, in_channel, mode)? else {
             return Ok((Left::Quit, desk, None));
         };
         // Not before: a signal ends the question above at once.
-        let stop = if mode == Mode::Lines { signals::listen_without_interrupt() } else { signals::listen() };
+        let stop = if mode == Mode::Lines {
+            signals::listen_without_interrupt()
+        } else {
+            signals::listen()
+        };
         let remote = gateway.remote();
         desk.hold(remote.clone());
         let ended = bub_kernel::CancellationToken::new();
@@ -164,14 +193,18 @@ async fn run(context: CliContext, chat: Arc<Chat>, in_channel: Arc<InChannel>) -
         }
         served?;
         if remote.unfinished() > 0 {
-            let _ =
-                writeln!(std::io::stderr(), "stopped; what was unfinished goes on at the next `bub chat`");
+            let _ = writeln!(
+                std::io::stderr(),
+                "stopped; what was unfinished goes on at the next `bub chat`"
+            );
         }
         Ok((left?, desk, Some(stop)))
     });
     let (left, desk, stop) = outcome.await?;
     match (stop, mode) {
-        (Some(stop), _) if left == Left::Stopped && stop.token().is_cancelled() => Ok(stop.exit_code()),
+        (Some(stop), _) if left == Left::Stopped && stop.token().is_cancelled() => {
+            Ok(stop.exit_code())
+        }
         (_, Mode::Pipe) => desk.verdict(),
         _ => Ok(ExitCode::SUCCESS),
     }
@@ -195,7 +228,10 @@ fn open(
             Err(error) if error.message().starts_with("another gateway uses") && !is_second => {
                 if mode == Mode::Pipe {
                     // A program means the session that it names.
-                    return Err(Error::config(format!("session {} is open in another chat", desk.session())));
+                    return Err(Error::config(format!(
+                        "session {} is open in another chat",
+                        desk.session()
+                    )));
                 }
                 if !wants_another(&desk.session())? {
                     return Ok(None);
@@ -216,7 +252,10 @@ fn open(
 fn wants_another(session: &str) -> Result<bool> {
     let mut out = std::io::stdout();
     loop {
-        write!(out, "Session {session} is open in another chat. Begin a new one? [Y/n] ")?;
+        write!(
+            out,
+            "Session {session} is open in another chat. Begin a new one? [Y/n] "
+        )?;
         out.flush()?;
         let mut line = String::new();
         let is_end = std::io::stdin().read_line(&mut line)? == 0;
@@ -231,7 +270,9 @@ fn wants_another(session: &str) -> Result<bool> {
 /// Removes the directory of a journal in which nothing is left, unless somebody uses it by now.
 fn remove(directory: &Path) {
     let lock = directory.join("lock");
-    let Ok(guard) = RealFs.open(&lock, OpenMode::Write) else { return };
+    let Ok(guard) = RealFs.open(&lock, OpenMode::Write) else {
+        return;
+    };
     if guard.try_lock().unwrap_or(false) {
         let _ = std::fs::remove_dir_all(directory);
     }
@@ -242,7 +283,11 @@ const KEYS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
 /// H-155: who, where, with which model, and what can be typed.
 async fn welcome(framework: &Framework, desk: &Desk, keys: &str) -> Vec<String> {
     let status = desk.status().await;
-    let model = if status.model.is_empty() { "chosen at the first message" } else { &status.model };
+    let model = if status.model.is_empty() {
+        "chosen at the first message"
+    } else {
+        &status.model
+    };
     vec![
         format!("Bub {}", env!("CARGO_PKG_VERSION")),
         format!("workspace: {}", framework.workspace_text()),
@@ -253,7 +298,11 @@ async fn welcome(framework: &Framework, desk: &Desk, keys: &str) -> Vec<String> 
 }
 
 fn prompt(framework: &Framework) -> String {
-    let name = framework.workspace_text().rsplit('/').next().unwrap_or_default();
+    let name = framework
+        .workspace_text()
+        .rsplit('/')
+        .next()
+        .unwrap_or_default();
     format!("{name} >")
 }
 
@@ -264,11 +313,25 @@ fn words(framework: &Framework, settings: &Arc<Settings>) -> Words {
         .iter()
         .map(|tool| {
             let spec = tool.spec();
-            let argument =
-                |(name, must): (&str, bool)| if must { name.to_owned() } else { format!("[{name}]") };
+            let argument = |(name, must): (&str, bool)| {
+                if must {
+                    name.to_owned()
+                } else {
+                    format!("[{name}]")
+                }
+            };
             let arguments: Vec<String> = spec.parameters().into_iter().map(argument).collect();
-            let about = spec.description.lines().next().unwrap_or_default().to_owned();
-            Word { text: spec.name.clone(), about, arguments: arguments.join(" ") }
+            let about = spec
+                .description
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            Word {
+                text: spec.name.clone(),
+                about,
+                arguments: arguments.join(" "),
+            }
         })
         .collect();
     let own = |text: &str, about: &str| Word {
@@ -276,28 +339,43 @@ fn words(framework: &Framework, settings: &Arc<Settings>) -> Words {
         about: about.to_owned(),
         arguments: String::new(),
     };
-    commands.push(own("thinking", "Shows or hides the reasoning of the model."));
+    commands.push(own(
+        "thinking",
+        "Shows or hides the reasoning of the model.",
+    ));
     commands.push(own("exit", "Leaves the chat."));
     commands.sort_by(|one, other| one.text.cmp(&other.text));
     let skills = Skills::new(settings).list(Some(framework.workspace()));
     let skill = |skill: &Arc<bub_agent::Skill>| own(skill.name(), skill.description());
-    Words { commands, skills: skills.iter().map(skill).collect(), sessions: Vec::new() }
+    Words {
+        commands,
+        skills: skills.iter().map(skill).collect(),
+        sessions: Vec::new(),
+    }
 }
 
 fn ink(environment: &Environment) -> Ink {
-    let is_refused = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let is_refused = environment
+        .get("NO_COLOR")
+        .is_some_and(|value| !value.is_empty());
     if is_refused { Ink::Marks } else { Ink::Colours }
 }
 
 /// Most terminals wrap their lines anew when they are made narrower; these are known not to.
 fn reflows(environment: &Environment) -> bool {
-    let name = environment.get("TERM").and_then(|name| name.to_str()).unwrap_or_default();
+    let name = environment
+        .get("TERM")
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
     let is_screen = name.starts_with("screen") && environment.get("TMUX").is_none();
-    let is_old = name == "linux" || name.starts_with("vt") || environment.get("XTERM_VERSION").is_some();
+    let is_old =
+        name == "linux" || name.starts_with("vt") || environment.get("XTERM_VERSION").is_some();
     !is_screen && !is_old
 }
 
 /// A program that reads the answers must see that no model has answered.
 fn no_model() -> Error {
-    Error::config("no model is configured; `bub onboard` sets one up, `bub models` shows what can be used")
+    Error::config(
+        "no model is configured; `bub onboard` sets one up, `bub models` shows what can be used",
+    )
 }

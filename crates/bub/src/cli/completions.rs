@@ -32,7 +32,11 @@ pub(super) fn command() -> CliCommand {
     CliCommand::new(command, |context: CliContext| async move {
         let mut whole = arguments::whole(&context.framework.cli_commands());
         let mut script = Vec::new();
-        match context.matches.get_one::<String>("shell").map(String::as_str) {
+        match context
+            .matches
+            .get_one::<String>("shell")
+            .map(String::as_str)
+        {
             Some("zsh") => generate(Zsh, &mut whole, NAME, &mut script),
             Some("fish") => generate(Fish, &mut whole, NAME, &mut script),
             _ => generate(Bash, &mut whole, NAME, &mut script),
@@ -47,7 +51,9 @@ pub(super) fn man() -> CliCommand {
         .required(true)
         .value_parser(value_parser!(PathBuf))
         .help("Where to write them, such as ~/.local/share/man/man1");
-    let command = Command::new("man").about("Write the manual pages into a directory").arg(directory);
+    let command = Command::new("man")
+        .about("Write the manual pages into a directory")
+        .arg(directory);
     CliCommand::new(command, |context: CliContext| async move {
         let Some(directory) = context.matches.get_one::<PathBuf>("directory") else {
             return output::print("");
@@ -59,7 +65,8 @@ pub(super) fn man() -> CliCommand {
             ))
         };
         std::fs::create_dir_all(directory).map_err(unusable)?;
-        let mut whole = arguments::whole(&context.framework.cli_commands()).disable_help_subcommand(true);
+        let mut whole =
+            arguments::whole(&context.framework.cli_commands()).disable_help_subcommand(true);
         // Names and usage lines of subcommands with their parents'.
         whole.build();
         let count = write(&whole, NAME, directory).map_err(unusable)?;
@@ -69,10 +76,13 @@ pub(super) fn man() -> CliCommand {
 
 fn write(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
     let mut page = Vec::new();
-    Man::new(command.clone()).title(name.to_uppercase()).render(&mut page)?;
+    Man::new(command.clone())
+        .title(name.to_uppercase())
+        .render(&mut page)?;
     std::fs::write(directory.join(format!("{name}.1")), page)?;
-    let visible =
-        command.get_subcommands().filter(|below| !below.is_hide_set() && below.get_name() != "help");
+    let visible = command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set() && below.get_name() != "help");
     visible.into_iter().try_fold(1, |count, below| {
         Ok(count + write(below, &format!("{name}-{}", below.get_name()), directory)?)
     })

@@ -23,7 +23,12 @@ pub(super) fn command() -> CliCommand {
             .required(true)
             .help("The setting, such as `max_steps` or `api_key.NAME`")
     };
-    let flag = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    let flag = |name: &'static str, help| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
     let command = Command::new("config")
         .about("Show and change settings: the value in force, and where it comes from")
         .subcommand_required(true)
@@ -96,12 +101,20 @@ fn key(matches: &ArgMatches) -> &str {
 
 fn list(settings: &Settings, matches: &ArgMatches) -> Result<ExitCode> {
     let changed = matches.get_flag("changed");
-    let entries = settings.entries().filter(|entry| !changed || entry.origin != Origin::Default);
+    let entries = settings
+        .entries()
+        .filter(|entry| !changed || entry.origin != Origin::Default);
     let text = if matches.get_flag("json") {
-        entries.fold(String::new(), |text, entry| text + &as_json(&entry).to_string() + "\n")
+        entries.fold(String::new(), |text, entry| {
+            text + &as_json(&entry).to_string() + "\n"
+        })
     } else {
         let row = |entry: Entry<'_>| {
-            [entry.setting.key().to_owned(), text::line(&plain(&entry.shown)), entry.origin.to_string()]
+            [
+                entry.setting.key().to_owned(),
+                text::line(&plain(&entry.shown)),
+                entry.origin.to_string(),
+            ]
         };
         text::columns(&entries.map(row).collect::<Vec<_>>())
     };
@@ -121,7 +134,10 @@ fn as_json(entry: &Entry<'_>) -> Value {
 }
 
 fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
-    let found = settings.get_value(key).map_err(|error| Error::invalid_input(error.to_string()))?.shown();
+    let found = settings
+        .get_value(key)
+        .map_err(|error| Error::invalid_input(error.to_string()))?
+        .shown();
     let text = if as_json {
         let origin = settings.origin(key).map(|origin| origin.to_string());
         json!({"key": key, "value": found, "source": origin}).to_string()
@@ -135,15 +151,20 @@ fn get(settings: &Settings, key: &str, as_json: bool) -> Result<ExitCode> {
 pub(super) fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Array(items) if items.iter().all(Value::is_string) => {
-            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
-        }
+        Value::Array(items) if items.iter().all(Value::is_string) => items
+            .iter()
+            .filter_map(Value::as_str)
+            .collect::<Vec<_>>()
+            .join(", "),
         value => value.to_string(),
     }
 }
 
 async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<ExitCode> {
-    let given = matches.get_one::<String>("value").filter(|value| *value != "-").cloned();
+    let given = matches
+        .get_one::<String>("value")
+        .filter(|value| *value != "-")
+        .cloned();
     let text = match given {
         Some(text) => text,
         None if ask::is_possible() => ask::secret(&format!("value of {key}")).await?,
@@ -153,39 +174,69 @@ async fn set(settings: &Settings, key: &str, matches: &ArgMatches) -> Result<Exi
     let revised = change(settings, |file| {
         let owner = owner(settings, file);
         put(settings, file, owner.as_deref(), key, &text)?;
-        if key == "model" { keep_apart(settings, file, before.as_deref()) } else { Ok(()) }
+        if key == "model" {
+            keep_apart(settings, file, before.as_deref())
+        } else {
+            Ok(())
+        }
     })?;
     note_stronger(&revised, key);
     if key == "model" {
         note_owner(settings, &revised, before.as_deref())?;
     }
-    output::print(&format!("set {key} in {}\n", settings.config_file().display()))
+    output::print(&format!(
+        "set {key} in {}\n",
+        settings.config_file().display()
+    ))
 }
 
 /// Says when another place decides what a setting in the file is.
 pub(super) fn note_stronger(revised: &Settings, key: &str) {
-    if let Some(origin) = revised.origin(key).filter(|origin| !matches!(origin, Origin::Config { .. })) {
-        ask::say(&format!("note: {origin} is stronger, so `{key}` stays what it says\n"));
+    if let Some(origin) = revised
+        .origin(key)
+        .filter(|origin| !matches!(origin, Origin::Config { .. }))
+    {
+        ask::say(&format!(
+            "note: {origin} is stronger, so `{key}` stays what it says\n"
+        ));
     }
 }
 
 fn unset(settings: &Settings, key: &str) -> Result<ExitCode> {
     let before = plain_owner(settings, &open(settings)?);
     let revised = change(settings, |file| {
-        if file.unset(&key.split('.').collect::<Vec<_>>()).map_err(refused)? {
-            return if key == "model" { keep_apart(settings, file, before.as_deref()) } else { Ok(()) };
+        if file
+            .unset(&key.split('.').collect::<Vec<_>>())
+            .map_err(refused)?
+        {
+            return if key == "model" {
+                keep_apart(settings, file, before.as_deref())
+            } else {
+                Ok(())
+            };
         }
-        let hint = settings.get_value(key).err().map_or(String::new(), |error| format!("; {error}"));
+        let hint = settings
+            .get_value(key)
+            .err()
+            .map_or(String::new(), |error| format!("; {error}"));
         let file = settings.config_file().display();
-        Err(Error::invalid_input(format!("{file} does not set `{key}`{hint}")))
+        Err(Error::invalid_input(format!(
+            "{file} does not set `{key}`{hint}"
+        )))
     })?;
-    if let Some(origin) = revised.origin(key).filter(|origin| *origin != Origin::Default) {
+    if let Some(origin) = revised
+        .origin(key)
+        .filter(|origin| *origin != Origin::Default)
+    {
         ask::say(&format!("note: {origin} still sets `{key}`\n"));
     }
     if key == "model" {
         note_owner(settings, &revised, before.as_deref())?;
     }
-    output::print(&format!("unset {key} in {}\n", settings.config_file().display()))
+    output::print(&format!(
+        "unset {key} in {}\n",
+        settings.config_file().display()
+    ))
 }
 
 /// How long a change is made again because others change the file, too.
@@ -207,8 +258,15 @@ fn change(settings: &Settings, edit: impl Fn(&mut ConfigFile) -> Result<()>) -> 
 
 /// The provider that a key or an address for all providers was meant for: the one of the model.
 pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
-    let in_file = file.value().ok().and_then(|map| Some(map.get("model")?.as_str()?.to_owned()));
-    let elsewhere = || settings.text_at("model").filter(|_| !is_in_file(settings.origin("model").as_ref()));
+    let in_file = file
+        .value()
+        .ok()
+        .and_then(|map| Some(map.get("model")?.as_str()?.to_owned()));
+    let elsewhere = || {
+        settings
+            .text_at("model")
+            .filter(|_| !is_in_file(settings.origin("model").as_ref()))
+    };
     let model = in_file.or_else(elsewhere)?.parse::<ModelId>().ok()?;
     Some(model.provider().to_owned())
 }
@@ -217,16 +275,24 @@ pub(super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
 /// key looks like.
 pub(super) fn plain_owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let owner = owner(settings, file).or_else(|| super::onboard::model::owner(settings, file))?;
-    let known = Catalogue::new(settings).ok().and_then(|known| Some(known.get(&owner)?.name.clone()));
+    let known = Catalogue::new(settings)
+        .ok()
+        .and_then(|known| Some(known.get(&owner)?.name.clone()));
     Some(known.unwrap_or(owner))
 }
 
 /// Another provider gets neither the key nor the address of the one before; they stay with that one.
-pub(super) fn keep_apart(settings: &Settings, file: &mut ConfigFile, before: Option<&str>) -> Result<()> {
+pub(super) fn keep_apart(
+    settings: &Settings,
+    file: &mut ConfigFile,
+    before: Option<&str>,
+) -> Result<()> {
     if before.is_none() || plain_owner(settings, file).as_deref() == before {
         return Ok(());
     }
-    PER_PROVIDER.into_iter().try_for_each(|whole| hand_over(file, before, whole))
+    PER_PROVIDER
+        .into_iter()
+        .try_for_each(|whole| hand_over(file, before, whole))
 }
 
 fn is_in_file(origin: Option<&Origin>) -> bool {
@@ -236,12 +302,17 @@ fn is_in_file(origin: Option<&Origin>) -> bool {
 /// Says what a new model means for the key and the address that stood there for all providers.
 fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> Result<()> {
     let after = plain_owner(revised, &open(revised)?);
-    let Some((before, after)) = before.zip(after.as_deref()).filter(|(before, after)| before != after) else {
+    let Some((before, after)) = before
+        .zip(after.as_deref())
+        .filter(|(before, after)| before != after)
+    else {
         return Ok(());
     };
     for whole in PER_PROVIDER {
         let plain = |settings: &Settings| {
-            settings.origin(&format!("{whole}.*")).filter(|origin| *origin != Origin::Default)
+            settings
+                .origin(&format!("{whole}.*"))
+                .filter(|origin| *origin != Origin::Default)
         };
         match (plain(settings), plain(revised)) {
             (Some(_), None) => ask::say(&format!(
@@ -250,7 +321,9 @@ fn note_owner(settings: &Settings, revised: &Settings, before: Option<&str>) -> 
             (Some(_), Some(origin))
                 if is_in_file(revised.origin("model").as_ref()) && !is_in_file(Some(&origin)) =>
             {
-                ask::say(&format!("note: {origin} was for `{before}`; now it is for `{after}`\n"));
+                ask::say(&format!(
+                    "note: {origin} was for `{before}`; now it is for `{after}`\n"
+                ));
             }
             _ => {}
         }
@@ -266,11 +339,17 @@ pub(super) fn put(
     path: &str,
     text: &str,
 ) -> Result<()> {
-    let value = settings.value_for(path, text).map_err(|error| Error::invalid_input(error.to_string()))?;
+    let value = settings
+        .value_for(path, text)
+        .map_err(|error| Error::invalid_input(error.to_string()))?;
     let keys: Vec<_> = path.split('.').collect();
     let old = Value::Object(file.value().map_err(refused)?);
     let old = keys.iter().try_fold(&old, |value, key| value.get(key));
-    if old.and_then(Value::as_object).is_some_and(|map| !map.is_empty()) && !value.is_object() {
+    if old
+        .and_then(Value::as_object)
+        .is_some_and(|map| !map.is_empty())
+        && !value.is_object()
+    {
         return Err(Error::invalid_input(format!(
             "`{path}` is a map in {}, and one value would replace all of it; set `{path}.<name>`, or unset `{path}` first",
             settings.config_file().display()
@@ -292,7 +371,9 @@ pub(super) fn hand_over(file: &mut ConfigFile, owner: Option<&str>, whole: &str)
     match file.value().map_err(refused)?.get(whole) {
         None | Some(Value::Null | Value::Object(_) | Value::Array(_)) => Ok(()),
         // Nobody's is still everybody's.
-        Some(old) => file.set(&[whole], &json!({owner.unwrap_or("*"): old})).map_err(refused),
+        Some(old) => file
+            .set(&[whole], &json!({owner.unwrap_or("*"): old}))
+            .map_err(refused),
     }
 }
 
@@ -302,7 +383,9 @@ pub(super) fn open(settings: &Settings) -> Result<ConfigFile> {
 
 fn refused(error: EditError) -> Error {
     match error {
-        EditError::Unwritable { .. } | EditError::Changed { .. } => Error::unknown(error.to_string()),
+        EditError::Unwritable { .. } | EditError::Changed { .. } => {
+            Error::unknown(error.to_string())
+        }
         error => Error::config(error.to_string()),
     }
 }
@@ -318,7 +401,8 @@ pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings
         Err(_) => (None, Vec::new()),
     };
     let known: Vec<_> = known.iter().filter_map(mistake).collect();
-    let is_new = |error: &&SettingsError| mistake(error).is_some_and(|mistake| !known.contains(&mistake));
+    let is_new =
+        |error: &&SettingsError| mistake(error).is_some_and(|mistake| !known.contains(&mistake));
     if let Some(error) = problems.iter().find(is_new) {
         return Err(Error::config(error.to_string()));
     }
@@ -331,8 +415,17 @@ pub(super) fn checked(settings: &Settings, file: &ConfigFile) -> Result<Settings
 /// What is wrong in the file, wherever it stands in it.
 fn mistake(error: &SettingsError) -> Option<(&str, &str)> {
     match error {
-        SettingsError::Invalid { origin: Origin::Config { .. }, key, found, .. } => Some((key, found)),
-        SettingsError::Unknown { origin: Origin::Config { .. }, name, .. } => Some((name, "")),
+        SettingsError::Invalid {
+            origin: Origin::Config { .. },
+            key,
+            found,
+            ..
+        } => Some((key, found)),
+        SettingsError::Unknown {
+            origin: Origin::Config { .. },
+            name,
+            ..
+        } => Some((name, "")),
         _ => None,
     }
 }
@@ -354,8 +447,14 @@ pub(super) fn save_repaired(settings: &Settings, file: &mut ConfigFile) -> Resul
 
 /// Names what is wrong in the file.
 pub(super) fn note_mistakes(settings: &Settings, revised: &Settings, file: &ConfigFile) {
-    let left = settings.revised(file.text()).map(|(_, problems)| problems).unwrap_or_default();
-    let left = left.iter().filter(|error| mistake(error).is_some()).map(ToString::to_string);
+    let left = settings
+        .revised(file.text())
+        .map(|(_, problems)| problems)
+        .unwrap_or_default();
+    let left = left
+        .iter()
+        .filter(|error| mistake(error).is_some())
+        .map(ToString::to_string);
     for problem in left.chain(app::check(revised).err()) {
         ask::say(&format!(
             "note: still wrong: {}\n",

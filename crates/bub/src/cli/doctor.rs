@@ -64,7 +64,12 @@ fn at_once<'a>(findings: Vec<Finding>) -> BoxFuture<'a, Vec<Finding>> {
 }
 
 pub(super) fn command() -> CliCommand {
-    let flag = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    let flag = |name: &'static str, help| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
     let command = Command::new("doctor")
         .about("Check that everything works, and say what to do where it does not")
         .long_about(
@@ -79,11 +84,17 @@ pub(super) fn command() -> CliCommand {
 async fn run(context: CliContext) -> Result<ExitCode> {
     let settings = super::settings(&context.framework)?;
     let is_offline = context.matches.get_flag("offline");
-    let patient = Patient { framework: &context.framework, settings, is_offline };
+    let patient = Patient {
+        framework: &context.framework,
+        settings,
+        is_offline,
+    };
     let found = join_all(CHECKS.iter().map(|(_, check)| check(&patient))).await;
     let found: Vec<_> = CHECKS.iter().map(|(name, _)| *name).zip(found).collect();
-    let broken =
-        found.iter().flat_map(|(_, findings)| findings).filter(|finding| finding.state == State::Broken);
+    let broken = found
+        .iter()
+        .flat_map(|(_, findings)| findings)
+        .filter(|finding| finding.state == State::Broken);
     let broken = broken.count();
     let text = if context.matches.get_flag("json") {
         format!("{:#}\n", as_json(&patient.settings, &found))
@@ -91,14 +102,23 @@ async fn run(context: CliContext) -> Result<ExitCode> {
         as_text(&patient.settings, &found, broken)
     };
     output::print_text(&patient.settings.redactor().redact(&text))?;
-    Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if broken == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn as_text(settings: &Settings, found: &[(&str, Vec<Finding>)], broken: usize) -> String {
     let mut out = String::new();
     for (check, findings) in found {
         for finding in findings {
-            let _ = writeln!(out, "{check:9} {:9} {}", finding.state.name(), text::line(&finding.text));
+            let _ = writeln!(
+                out,
+                "{check:9} {:9} {}",
+                finding.state.name(),
+                text::line(&finding.text)
+            );
             if let Some(fix) = &finding.fix {
                 let _ = writeln!(out, "{:19} fix: {}", "", text::line(fix));
             }
@@ -107,8 +127,9 @@ fn as_text(settings: &Settings, found: &[(&str, Vec<Finding>)], broken: usize) -
     let changed: Vec<_> = config::changed(settings).collect();
     if !changed.is_empty() {
         out.push_str("\nsettings that are not at their default:\n");
-        let rows =
-            changed.into_iter().map(|[key, value, origin]| [format!("  {key}"), text::line(&value), origin]);
+        let rows = changed
+            .into_iter()
+            .map(|[key, value, origin]| [format!("  {key}"), text::line(&value), origin]);
         out.push_str(&text::columns(&rows.collect::<Vec<_>>()));
     }
     let _ = match broken {
@@ -120,18 +141,23 @@ fn as_text(settings: &Settings, found: &[(&str, Vec<Finding>)], broken: usize) -
 }
 
 fn as_json(settings: &Settings, found: &[(&str, Vec<Finding>)]) -> Value {
-    let findings =
-        found.iter().flat_map(|(check, findings)| findings.iter().map(move |finding| (check, finding)));
+    let findings = found
+        .iter()
+        .flat_map(|(check, findings)| findings.iter().map(move |finding| (check, finding)));
     let findings: Vec<_> = findings
         .map(|(check, finding)| {
             json!({"check": check, "state": finding.state.name(), "text": finding.text, "fix": finding.fix})
         })
         .collect();
     let settings = config::changed(settings);
-    let settings: Vec<_> =
-        settings.map(|[key, value, source]| json!({"key": key, "value": value, "source": source})).collect();
-    let is_ok =
-        found.iter().all(|(_, findings)| findings.iter().all(|finding| finding.state != State::Broken));
+    let settings: Vec<_> = settings
+        .map(|[key, value, source]| json!({"key": key, "value": value, "source": source}))
+        .collect();
+    let is_ok = found.iter().all(|(_, findings)| {
+        findings
+            .iter()
+            .all(|finding| finding.state != State::Broken)
+    });
     json!({"ok": is_ok, "findings": findings, "settings": settings})
 }
 
@@ -147,14 +173,26 @@ impl State {
 
 impl Finding {
     fn fine(text: impl Into<String>) -> Self {
-        Self { state: State::Fine, text: text.into(), fix: None }
+        Self {
+            state: State::Fine,
+            text: text.into(),
+            fix: None,
+        }
     }
 
     fn doubtful(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { state: State::Doubtful, text: text.into(), fix: Some(fix.into()) }
+        Self {
+            state: State::Doubtful,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
     }
 
     fn broken(text: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { state: State::Broken, text: text.into(), fix: Some(fix.into()) }
+        Self {
+            state: State::Broken,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
     }
 }

@@ -42,7 +42,9 @@ pub(super) fn command(in_channel: &Arc<InChannel>) -> CliCommand {
                 .help("A channel to run, `all`, or `!NAME` to leave one out [default: setting enabled_channels]"),
         );
     let in_channel = Arc::clone(in_channel);
-    CliCommand::new(command, move |context| run(context, Arc::clone(&in_channel)))
+    CliCommand::new(command, move |context| {
+        run(context, Arc::clone(&in_channel))
+    })
 }
 
 /// The option that names a gateway.
@@ -56,7 +58,9 @@ pub(super) fn name_arg() -> Arg {
 }
 
 pub(super) fn name(matches: &ArgMatches) -> &str {
-    matches.get_one::<String>("name").map_or("main", String::as_str)
+    matches
+        .get_one::<String>("name")
+        .map_or("main", String::as_str)
 }
 
 fn plain_name(name: &str) -> Result<String, String> {
@@ -70,14 +74,19 @@ fn plain_name(name: &str) -> Result<String, String> {
 
 /// The settings of the program.
 pub(super) fn settings(context: &CliContext) -> Result<Arc<Settings>> {
-    context.framework.service().ok_or_else(|| Error::config("there are no settings"))
+    context
+        .framework
+        .service()
+        .ok_or_else(|| Error::config("there are no settings"))
 }
 
 async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode> {
     let settings = settings(&context)?;
     let CliContext { framework, matches } = context;
     let name = name(&matches);
-    let flags: Option<Vec<String>> = matches.get_many("enable-channel").map(|names| names.cloned().collect());
+    let flags: Option<Vec<String>> = matches
+        .get_many("enable-channel")
+        .map(|names| names.cloned().collect());
     let names = flags.unwrap_or_else(|| settings.get(&core::ENABLED_CHANNELS));
     let mut options = Options::new(&settings, name);
     options.house = in_channel;
@@ -113,7 +122,9 @@ async fn run(context: CliContext, in_channel: Arc<InChannel>) -> Result<ExitCode
         }
         if remote.unfinished() > 0 {
             let left = remote.unfinished();
-            tracing::warn!("gateway.stopped unfinished={left}: they are picked up at the next start");
+            tracing::warn!(
+                "gateway.stopped unfinished={left}: they are picked up at the next start"
+            );
         }
         outcome
     };
@@ -137,7 +148,14 @@ fn raise_file_limit() -> usize {
     let wanted = limit.maximum.unwrap_or(FILES).min(FILES);
     let mut files = limit.current.unwrap_or(FILES);
     if files < wanted {
-        let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), ..limit }).is_ok();
+        let raised = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current: Some(wanted),
+                ..limit
+            },
+        )
+        .is_ok();
         tracing::debug!("gateway.file_limit from={files} to={wanted} raised={raised}");
         files = if raised { wanted } else { files };
     }
@@ -147,13 +165,19 @@ fn raise_file_limit() -> usize {
         );
     }
     // Half of them are for everything else.
-    usize::try_from(files / 2 / FILES_OF_A_TURN).unwrap_or(usize::MAX).max(1)
+    usize::try_from(files / 2 / FILES_OF_A_TURN)
+        .unwrap_or(usize::MAX)
+        .max(1)
 }
 
 /// What a person wants to know at the start: what runs, who may do what, what was left over.
 fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let mut text = format!("gateway {name}: {}\n", gateway.channels().join(", "));
-    let _ = writeln!(text, "{}", super::status::rights(&settings.get(&core::OWNERS)));
+    let _ = writeln!(
+        text,
+        "{}",
+        super::status::rights(&settings.get(&core::OWNERS))
+    );
     for (channel, audience) in gateway.audiences() {
         let _ = writeln!(text, "{channel}: {}", output::one_line(&audience));
     }
@@ -185,10 +209,14 @@ fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
 /// A channel that failed is in the log; a gateway that takes no message at all is worth a line of its own.
 fn say_that_none_runs(failed: &[(String, String)], channels: usize) {
     if failed.len() == channels {
-        let failed: Vec<_> =
-            failed.iter().map(|(name, reason)| format!("{name}: {}", output::one_line(reason))).collect();
+        let failed: Vec<_> = failed
+            .iter()
+            .map(|(name, reason)| format!("{name}: {}", output::one_line(reason)))
+            .collect();
         let failed = failed.join("; ");
-        ask::say(&format!("no channel runs yet, each is tried again (`bub status`): {failed}\n"));
+        ask::say(&format!(
+            "no channel runs yet, each is tried again (`bub status`): {failed}\n"
+        ));
     }
 }
 
@@ -199,7 +227,8 @@ struct Systemd(Option<Arc<(UnixDatagram, SocketAddr)>>);
 impl Systemd {
     fn new(environment: &Environment) -> Self {
         let address = environment.get("NOTIFY_SOCKET").and_then(address);
-        let socket = address.and_then(|address| Some(Arc::new((UnixDatagram::unbound().ok()?, address))));
+        let socket =
+            address.and_then(|address| Some(Arc::new((UnixDatagram::unbound().ok()?, address))));
         Self(socket)
     }
 
@@ -213,9 +242,13 @@ impl Systemd {
 
     /// Says that all is well, as often as the service manager wants to hear it, for as long as tasks run.
     fn watchdog(&self, environment: &Environment) {
-        let micros = environment.get("WATCHDOG_USEC").and_then(|text| text.to_str()?.parse().ok());
+        let micros = environment
+            .get("WATCHDOG_USEC")
+            .and_then(|text| text.to_str()?.parse().ok());
         let Some(micros) = micros else { return };
-        let pause = Duration::from_micros(micros).div_f64(2.0).max(Duration::from_millis(10));
+        let pause = Duration::from_micros(micros)
+            .div_f64(2.0)
+            .max(Duration::from_millis(10));
         let systemd = self.clone();
         tokio::spawn(async move {
             loop {

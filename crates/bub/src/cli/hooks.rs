@@ -39,7 +39,11 @@ pub(super) fn command() -> CliCommand {
             return output::print(&format!("{:#}\n", bub_plugin::schema()));
         }
         let order = context.matches.get_flag("order");
-        output::print(&if all { table() } else { report(&context.framework, order) })
+        output::print(&if all {
+            table()
+        } else {
+            report(&context.framework, order)
+        })
     })
 }
 
@@ -51,7 +55,8 @@ fn report(framework: &Framework, as_run: bool) -> String {
             plugins.reverse();
         }
         let is_refused = |name: &str| refused.iter().any(|refused| refused == name);
-        let shown = |name: &Arc<str>| format!("{name}{}", if is_refused(name) { " (refused)" } else { "" });
+        let shown =
+            |name: &Arc<str>| format!("{name}{}", if is_refused(name) { " (refused)" } else { "" });
         let plugins: Vec<String> = plugins.iter().map(shown).collect();
         let _ = writeln!(text, "{}: {}", spec.name, plugins.join(", "));
     }
@@ -69,16 +74,25 @@ fn report(framework: &Framework, as_run: bool) -> String {
 
 /// The hook table in Markdown; `docs/hooks.md` holds the same.
 fn table() -> String {
-    let mut text =
-        String::from("| hook | kind | arguments | result | what it is for |\n|---|---|---|---|---|\n");
+    let mut text = String::from(
+        "| hook | kind | arguments | result | what it is for |\n|---|---|---|---|---|\n",
+    );
     for spec in HOOKS {
-        let kind = format!("{}{}", spec.kind.name(), if spec.sync_only { ", synchronous" } else { "" });
+        let kind = format!(
+            "{}{}",
+            spec.kind.name(),
+            if spec.sync_only { ", synchronous" } else { "" }
+        );
         let args: Vec<_> = spec
             .args
             .iter()
             .map(|arg| format!("`{}: {}`", arg.name, arg.type_name.replace("'a ", "")))
             .collect();
-        let result = if spec.result == "()" { "–".to_owned() } else { format!("`{}`", spec.result) };
+        let result = if spec.result == "()" {
+            "–".to_owned()
+        } else {
+            format!("`{}`", spec.result)
+        };
         let _ = writeln!(
             text,
             "| `{}` | {kind} | {} | {result} | {} |",

@@ -23,7 +23,10 @@ const FAILED: u8 = 1;
 
 pub(super) fn command() -> CliCommand {
     let flag = |name: &'static str, help: &'static str| {
-        Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
     };
     let command = Command::new("login")
         .about("Sign in with an account instead of a key")
@@ -66,19 +69,30 @@ async fn run(context: CliContext) -> Result<ExitCode> {
         .service::<Settings>()
         .ok_or_else(|| Error::config("`bub login` needs the program's settings as a service"))?;
     let codex = codex(&settings, &context.matches);
-    let patience = context.matches.get_one::<Duration>("timeout").copied().unwrap_or(Duration::from_mins(5));
+    let patience = context
+        .matches
+        .get_one::<Duration>("timeout")
+        .copied()
+        .unwrap_or(Duration::from_mins(5));
     let manual = context.matches.get_flag("manual") || context.matches.get_flag("no-browser");
-    let outcome =
-        if manual { by_hand(&codex, patience).await } else { by_browser(&codex, &settings, patience).await };
+    let outcome = if manual {
+        by_hand(&codex, patience).await
+    } else {
+        by_browser(&codex, &settings, patience).await
+    };
     match outcome {
         Ok(logged_in) => {
             if let Some(source) = outranked_by(&settings) {
-                say(&format!("note: the key from {source} is used before this login\n"));
+                say(&format!(
+                    "note: the key from {source} is used before this login\n"
+                ));
             }
             output::print(&summary(&logged_in))
         }
         Err(error) => {
-            say(&settings.redactor().redact(&format!("error: Codex login failed: {error}\n")));
+            say(&settings
+                .redactor()
+                .redact(&format!("error: Codex login failed: {error}\n")));
             Ok(ExitCode::from(FAILED))
         }
     }
@@ -87,7 +101,9 @@ async fn run(context: CliContext) -> Result<ExitCode> {
 /// The key that keeps the login from being used.
 fn outranked_by(settings: &Arc<Settings>) -> Option<KeySource> {
     let models = Models::new(Arc::clone(settings), Arc::new(super::client(settings))).ok()?;
-    models.key_source(codex::PROVIDER).filter(|source| !matches!(source, KeySource::Login(_)))
+    models
+        .key_source(codex::PROVIDER)
+        .filter(|source| !matches!(source, KeySource::Login(_)))
 }
 
 fn codex(settings: &Settings, matches: &ArgMatches) -> Codex {
@@ -95,10 +111,19 @@ fn codex(settings: &Settings, matches: &ArgMatches) -> Codex {
     let home = home.unwrap_or_else(|| settings.get(&core::CODEX_HOME));
     let issuer = matches.get_one::<String>("issuer");
     let endpoints = issuer.map_or_else(Endpoints::default, |issuer| Endpoints::of_issuer(issuer));
-    Codex::new(&home, endpoints, Arc::new(super::client(settings)), settings.redactor().clone())
+    Codex::new(
+        &home,
+        endpoints,
+        Arc::new(super::client(settings)),
+        settings.redactor().clone(),
+    )
 }
 
-async fn by_browser(codex: &Codex, settings: &Settings, patience: Duration) -> Result<LoggedIn, LoginError> {
+async fn by_browser(
+    codex: &Codex,
+    settings: &Settings,
+    patience: Duration,
+) -> Result<LoggedIn, LoginError> {
     let login = Login::with_listener(codex).await?;
     let url = login.url();
     let opened = open_browser(settings, &url);
@@ -107,7 +132,9 @@ async fn by_browser(codex: &Codex, settings: &Settings, patience: Duration) -> R
     } else {
         "Open this page:"
     };
-    say(&format!("{lead}\n\n  {url}\n\nIf your browser is on another computer, use --manual.\n"));
+    say(&format!(
+        "{lead}\n\n  {url}\n\nIf your browser is on another computer, use --manual.\n"
+    ));
     login.wait(patience).await
 }
 
@@ -119,7 +146,9 @@ async fn by_hand(codex: &Codex, patience: Duration) -> Result<LoggedIn, LoginErr
         login.url()
     ));
     let timed_out = |_| LoginError::TimedOut(patience.as_secs());
-    let line = tokio::time::timeout(patience, read_line()).await.map_err(timed_out)?;
+    let line = tokio::time::timeout(patience, read_line())
+        .await
+        .map_err(timed_out)?;
     login.pasted(&line.ok_or(LoginError::NoInput)?).await
 }
 
@@ -137,10 +166,22 @@ async fn read_line() -> Option<String> {
 }
 
 fn open_browser(settings: &Settings, url: &str) -> bool {
-    let program = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
     let mut command = std::process::Command::new(program);
-    command.arg(url).env_clear().envs(settings.child_environment());
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
+    command
+        .arg(url)
+        .env_clear()
+        .envs(settings.child_environment());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .is_ok()
 }
 
 // H-99: the lines of the original.
@@ -156,7 +197,10 @@ fn summary(logged_in: &LoggedIn) -> String {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let duration = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let duration = text
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     duration
         .filter(|duration| !duration.is_zero())
         .ok_or_else(|| "expected a number of seconds above 0".to_owned())
@@ -165,5 +209,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Prompts and errors go to standard error. There is no other place to complain about that one.
 fn say(text: &str) {
     let mut stderr = std::io::stderr().lock();
-    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+    let _ = stderr
+        .write_all(text.as_bytes())
+        .and_then(|()| stderr.flush());
 }

@@ -11,7 +11,10 @@ use serde_json::{Value, json};
 use super::output;
 
 pub(super) fn command() -> CliCommand {
-    let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print everything as JSON");
+    let json = Arg::new("json")
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print everything as JSON");
     let command = Command::new("models")
         .about("List the models that can be used now, and say why")
         .long_about(
@@ -28,9 +31,15 @@ async fn run(context: CliContext) -> Result<ExitCode> {
         .service::<Settings>()
         .ok_or_else(|| Error::config("`bub models` needs the program's settings as a service"))?;
     let models = Models::new(Arc::clone(&settings), Arc::new(super::client(&settings)));
-    let report = models.map_err(|error| Error::config(error.to_string()))?.report().await;
-    let text =
-        if context.matches.get_flag("json") { format!("{:#}\n", as_json(&report)) } else { as_text(&report) };
+    let report = models
+        .map_err(|error| Error::config(error.to_string()))?
+        .report()
+        .await;
+    let text = if context.matches.get_flag("json") {
+        format!("{:#}\n", as_json(&report))
+    } else {
+        as_text(&report)
+    };
     output::print(&settings.redactor().redact(&text))
 }
 
@@ -38,24 +47,43 @@ fn as_text(report: &Report) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "model: {}", model_line(report));
     for (model, problem) in &report.fallbacks {
-        let problem = problem.as_ref().map(|problem| format!(" cannot be used: {problem}"));
+        let problem = problem
+            .as_ref()
+            .map(|problem| format!(" cannot be used: {problem}"));
         let _ = writeln!(text, "fallback: {model}{}", problem.unwrap_or_default());
     }
     for note in &report.notes {
         let _ = writeln!(text, "note: {note}");
     }
-    let (usable, others): (Vec<_>, Vec<_>) = report.providers.iter().partition(|provider| provider.usable);
-    let width = report.providers.iter().map(|provider| provider.name.len()).max().unwrap_or_default();
+    let (usable, others): (Vec<_>, Vec<_>) = report
+        .providers
+        .iter()
+        .partition(|provider| provider.usable);
+    let width = report
+        .providers
+        .iter()
+        .map(|provider| provider.name.len())
+        .max()
+        .unwrap_or_default();
     if !usable.is_empty() {
         text.push_str("\nusable now:\n");
     }
     for provider in usable {
-        let _ = writeln!(text, "  {:width$}  {}", provider.name, how(provider, &report.local_servers));
+        let _ = writeln!(
+            text,
+            "  {:width$}  {}",
+            provider.name,
+            how(provider, &report.local_servers)
+        );
     }
     text.push_str("\nnot usable:\n");
     for provider in others {
-        let _ =
-            writeln!(text, "  {:width$}  {}", provider.name, provider.todo.as_deref().unwrap_or_default());
+        let _ = writeln!(
+            text,
+            "  {:width$}  {}",
+            provider.name,
+            provider.todo.as_deref().unwrap_or_default()
+        );
     }
     let _ = writeln!(
         text,
@@ -68,10 +96,16 @@ fn as_text(report: &Report) -> String {
 fn model_line(report: &Report) -> String {
     match &report.choice {
         Err(error) => format!("none, because `model` is wrong: {error}"),
-        Ok(Choice { model: None, why, .. }) => {
+        Ok(Choice {
+            model: None, why, ..
+        }) => {
             format!("none ({why}); set a key, start a server or set `model`")
         }
-        Ok(Choice { model: Some(model), why, .. }) => match &report.problem {
+        Ok(Choice {
+            model: Some(model),
+            why,
+            ..
+        }) => match &report.problem {
             None => format!("{model} ({why})"),
             Some(problem) => format!("{model} ({why}) cannot be used: {problem}"),
         },
@@ -80,10 +114,16 @@ fn model_line(report: &Report) -> String {
 
 fn how(provider: &ProviderReport, servers: &[LocalServer]) -> String {
     let address = provider.base_url.as_deref();
-    let server = servers.iter().find(|server| Some(server.base_url.as_str()) == address);
+    let server = servers
+        .iter()
+        .find(|server| Some(server.base_url.as_str()) == address);
     let server = server.map(|server| match &server.provider {
         own if *own == provider.name => {
-            format!("server at {}: {}", server.base_url, server.models.join(", "))
+            format!(
+                "server at {}: {}",
+                server.base_url,
+                server.models.join(", ")
+            )
         }
         other => format!("the same server as `{other}`"),
     });
@@ -96,10 +136,17 @@ fn how(provider: &ProviderReport, servers: &[LocalServer]) -> String {
 
 fn as_json(report: &Report) -> Value {
     let (model, why, problem) = match &report.choice {
-        Ok(choice) => (choice.model.as_ref(), Some(choice.why.to_string()), report.problem.clone()),
+        Ok(choice) => (
+            choice.model.as_ref(),
+            Some(choice.why.to_string()),
+            report.problem.clone(),
+        ),
         Err(error) => (None, None, Some(error.to_string())),
     };
-    let fallbacks = report.fallbacks.iter().map(|(id, problem)| json!({"id": id, "problem": problem}));
+    let fallbacks = report
+        .fallbacks
+        .iter()
+        .map(|(id, problem)| json!({"id": id, "problem": problem}));
     let servers = report.local_servers.iter().map(|server| {
         json!({"provider": server.provider, "base_url": server.base_url.as_str(), "models": server.models})
     });

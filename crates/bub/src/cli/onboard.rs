@@ -18,7 +18,12 @@ const FAILED: u8 = 1;
 pub(crate) const OFFER: &str = "offer";
 
 pub(super) fn command() -> CliCommand {
-    let flag = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
+    let flag = |name: &'static str, help| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
     let option = |name: &'static str, value: &'static str, help| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
@@ -76,13 +81,28 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
             "there is no terminal to ask at; use `--yes` with `--model` and `--api-key-stdin`",
         ));
     }
-    let key = if matches.get_flag("api-key-stdin") { Some(ask::whole_input()?) } else { None };
+    let key = if matches.get_flag("api-key-stdin") {
+        Some(ask::whole_input()?)
+    } else {
+        None
+    };
     let text = |name: &str| matches.get_one::<String>(name).cloned();
-    let given = model::Given { model: text("model"), base: text("api-base"), key };
+    let given = model::Given {
+        model: text("model"),
+        base: text("api-base"),
+        key,
+    };
     let tries = !matches.get_flag("no-test");
     let file = config::open(&settings)?;
     let owner = config::plain_owner(&settings, &file);
-    let mut onboarding = Onboarding { framework, settings, file, owner, asks, tries };
+    let mut onboarding = Onboarding {
+        framework,
+        settings,
+        file,
+        owner,
+        asks,
+        tries,
+    };
     if asks {
         ask::say(&format!(
             "bub v{}: let us set up your agent.\nEnter takes what stands in brackets; Ctrl-C leaves everything as it was.\n\n",
@@ -96,7 +116,11 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
     }
     let path = onboarding.settings.config_file().to_owned();
     if !onboarding.file.is_changed() {
-        config::note_mistakes(&onboarding.settings, &*onboarding.revised()?, &onboarding.file);
+        config::note_mistakes(
+            &onboarding.settings,
+            &*onboarding.revised()?,
+            &onboarding.file,
+        );
         return output::print(&format!("Nothing to change in {}\n", path.display()));
     }
     let revised = config::save_repaired(&onboarding.settings, &mut onboarding.file)?;
@@ -104,7 +128,10 @@ async fn run(context: &CliContext) -> Result<ExitCode> {
         ask::say("\n");
     }
     config::note_stronger(&revised, "model");
-    output::print(&format!("Saved config to {}\nNext: bub chat\n", path.display()))
+    output::print(&format!(
+        "Saved config to {}\nNext: bub chat\n",
+        path.display()
+    ))
 }
 
 /// Whether there is no model yet, and whoever sits there wants one.
@@ -121,12 +148,20 @@ async fn is_wanted(settings: &Arc<Settings>) -> Result<bool> {
 impl Onboarding<'_> {
     /// Sets one value from text, as `bub config set` does.
     fn set(&mut self, path: &str, text: &str) -> Result<()> {
-        config::put(&self.settings, &mut self.file, self.owner.as_deref(), path, text)
+        config::put(
+            &self.settings,
+            &mut self.file,
+            self.owner.as_deref(),
+            path,
+            text,
+        )
     }
 
     /// Another provider gets neither the key nor the address of the one before; they stay with that one.
     fn keep_apart(&mut self, provider: &str) -> Result<()> {
-        let Some(owner) = self.owner.clone().filter(|owner| owner != provider) else { return Ok(()) };
+        let Some(owner) = self.owner.clone().filter(|owner| owner != provider) else {
+            return Ok(());
+        };
         config::PER_PROVIDER
             .into_iter()
             .try_for_each(|whole| config::hand_over(&mut self.file, Some(&owner), whole))

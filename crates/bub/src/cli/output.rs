@@ -11,7 +11,11 @@ use super::tape::text;
 
 /// Prints text that somebody else wrote: on a terminal it cannot move the cursor or worse.
 pub(crate) fn print_text(text: &str) -> Result<ExitCode> {
-    if std::io::stdout().is_terminal() { print(&text::harmless(text)) } else { print(text) }
+    if std::io::stdout().is_terminal() {
+        print(&text::harmless(text))
+    } else {
+        print(text)
+    }
 }
 
 /// Any text as one line that is safe to show.
@@ -27,11 +31,15 @@ pub(crate) fn harmless(text: &str) -> String {
 /// Prints a result. A reader that has gone away (`bub … | head`) is no failure.
 pub(crate) fn print(text: &str) -> Result<ExitCode> {
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        Err(error) => {
-            Err(Error::new(ErrorKind::Temporary, format!("cannot write to standard output: {error}")))
-        }
+        Err(error) => Err(Error::new(
+            ErrorKind::Temporary,
+            format!("cannot write to standard output: {error}"),
+        )),
     }
 }

@@ -30,8 +30,9 @@ pub(super) fn command() -> CliCommand {
 
 async fn run(context: CliContext) -> Result<ExitCode> {
     let pairings = Pairings::new(gateway::settings(&context)?.home());
-    let text =
-        |matches: &ArgMatches, name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
+    let text = |matches: &ArgMatches, name: &str| {
+        matches.get_one::<String>(name).cloned().unwrap_or_default()
+    };
     let report = match context.matches.subcommand() {
         Some(("remove", matches)) => {
             let who = text(matches, "who");
@@ -43,7 +44,10 @@ async fn run(context: CliContext) -> Result<ExitCode> {
             let is_owner = context.matches.get_flag("owner");
             let person = pairings.accept(&text(&context.matches, "code"), is_owner)?;
             let what = if is_owner { "an owner" } else { "a member" };
-            format!("{}:{} ({}) is {what} now\n", person.channel, person.id, person.name)
+            format!(
+                "{}:{} ({}) is {what} now\n",
+                person.channel, person.id, person.name
+            )
         }
     };
     output::print_text(&report)
@@ -53,7 +57,14 @@ fn list(pairings: &Pairings) -> Result<String> {
     let (people, waiting) = pairings.all()?;
     let mut text = String::new();
     for person in people {
-        let _ = writeln!(text, "{}:{} {} {}", person.channel, person.id, person.role().name(), person.name);
+        let _ = writeln!(
+            text,
+            "{}:{} {} {}",
+            person.channel,
+            person.id,
+            person.role().name(),
+            person.name
+        );
     }
     for waiting in waiting {
         let _ = writeln!(

@@ -11,7 +11,9 @@ use std::{
 
 use bub_agent::shell::Launcher;
 use bub_kernel::{CliCommand, CliContext, Error, Framework, PluginState, Result};
-use bub_plugin::{Descriptor, External, Installed, Manifest, Pin, Record, SettingEntry, changed, pin};
+use bub_plugin::{
+    Descriptor, External, Installed, Manifest, Pin, Record, SettingEntry, changed, pin,
+};
 use bub_settings::Settings;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
 use serde_json::{Value, json};
@@ -42,20 +44,34 @@ pub(super) fn command() -> CliCommand {
 
 /// `bub install` and `bub uninstall`, which users of other versions know.
 pub(super) fn aliases() -> [CliCommand; 2] {
-    let install = add_command("install").about("The same as `bub plugin add`").hide(true);
-    let uninstall = remove_command("uninstall").about("The same as `bub plugin remove`").hide(true);
+    let install = add_command("install")
+        .about("The same as `bub plugin add`")
+        .hide(true);
+    let uninstall = remove_command("uninstall")
+        .about("The same as `bub plugin remove`")
+        .hide(true);
     [
-        CliCommand::new(install, |context: CliContext| async move { add(&context, &context.matches).await }),
-        CliCommand::new(uninstall, |context: CliContext| async move { remove(&context, &context.matches) }),
+        CliCommand::new(install, |context: CliContext| async move {
+            add(&context, &context.matches).await
+        }),
+        CliCommand::new(uninstall, |context: CliContext| async move {
+            remove(&context, &context.matches)
+        }),
     ]
 }
 
 fn flag(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
 }
 
 fn name() -> Arg {
-    Arg::new("name").value_name("NAME").required(true).help("The name of the plugin")
+    Arg::new("name")
+        .value_name("NAME")
+        .required(true)
+        .help("The name of the plugin")
 }
 
 fn add_command(name: &'static str) -> Command {
@@ -69,11 +85,16 @@ fn add_command(name: &'static str) -> Command {
                 .help("The plugin"),
         )
         .arg(flag("yes", "Do not ask"))
-        .arg(flag("unpinned", "Start it also when its files changed; for a plugin you are working on"))
+        .arg(flag(
+            "unpinned",
+            "Start it also when its files changed; for a plugin you are working on",
+        ))
 }
 
 fn remove_command(name: &'static str) -> Command {
-    Command::new(name).about("Forget a plugin; its files stay").arg(self::name())
+    Command::new(name)
+        .about("Forget a plugin; its files stay")
+        .arg(self::name())
 }
 
 async fn run(context: CliContext) -> Result<ExitCode> {
@@ -97,7 +118,10 @@ fn given<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
 
 async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     let settings = super::settings(&context.framework)?;
-    let path = matches.get_one::<PathBuf>("path").cloned().unwrap_or_default();
+    let path = matches
+        .get_one::<PathBuf>("path")
+        .cloned()
+        .unwrap_or_default();
     let (manifest, directory, pinned) = Manifest::find(&path)?;
     let is_sure = matches.get_flag("yes");
     if !is_sure && !ask::is_possible() {
@@ -113,8 +137,14 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     };
     let left_out = pin.as_ref().map(left_out).unwrap_or_default();
     let digest = pin.map(|pin| pin.digest);
-    let mut record =
-        Record { manifest, directory, pinned, digest, enabled: true, descriptor: Descriptor::default() };
+    let mut record = Record {
+        manifest,
+        directory,
+        pinned,
+        digest,
+        enabled: true,
+        descriptor: Descriptor::default(),
+    };
     if !left_out.is_empty() {
         ask::say(&left_out);
     }
@@ -134,7 +164,10 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     let stock = stock(&settings, context);
     external::check(&record).map_err(|error| not_added(&record.manifest, error.message()))?;
     if let Some(taken) = taken(&record.descriptor, &stock) {
-        return Err(not_added(&record.manifest, &format!("there is a command `{taken}` already")));
+        return Err(not_added(
+            &record.manifest,
+            &format!("there is a command `{taken}` already"),
+        ));
     }
     if !is_sure {
         ask::say(&abilities(&record.descriptor, &stock));
@@ -145,16 +178,27 @@ async fn add(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     let name = record.manifest.name.clone();
     let tools = replaced_tools(&record.descriptor, &stock);
     let before = Installed::change(settings.home(), |installed| {
-        let elsewhere = installed.find(&name).ok().filter(|before| before.pinned != record.pinned);
+        let elsewhere = installed
+            .find(&name)
+            .ok()
+            .filter(|before| before.pinned != record.pinned);
         let before = elsewhere.map(|before| shown(&before.pinned));
         installed.put(record);
         Ok(before)
     })?;
-    let mut replaced = before.map(|path| format!(", in the place of the one at {path}")).unwrap_or_default();
+    let mut replaced = before
+        .map(|path| format!(", in the place of the one at {path}"))
+        .unwrap_or_default();
     if is_sure && !tools.is_empty() {
-        let _ = write!(replaced, ", with its own {} in place of the built-in", tools.join(", "));
+        let _ = write!(
+            replaced,
+            ", with its own {} in place of the built-in",
+            tools.join(", ")
+        );
     }
-    output::print(&format!("added {name}{replaced}; `bub plugin show {name}` tells about it\n"))
+    output::print(&format!(
+        "added {name}{replaced}; `bub plugin show {name}` tells about it\n"
+    ))
 }
 
 fn describe(record: &Record, settings: Arc<Settings>, context: &CliContext) -> Result<Descriptor> {
@@ -174,27 +218,41 @@ fn not_added(manifest: &Manifest, why: &str) -> Error {
 /// What a pin says nothing about.
 fn left_out(pin: &Pin) -> String {
     const SHOWN: usize = 5;
-    let mut names: Vec<_> = pin.left_out.iter().take(SHOWN).map(|path| shown(path)).collect();
+    let mut names: Vec<_> = pin
+        .left_out
+        .iter()
+        .take(SHOWN)
+        .map(|path| shown(path))
+        .collect();
     if names.is_empty() {
         return String::new();
     }
     if pin.left_out.len() > SHOWN {
         names.push("…".to_owned());
     }
-    format!("not pinned, because tools make it anew: {}\n", names.join(", "))
+    format!(
+        "not pinned, because tools make it anew: {}\n",
+        names.join(", ")
+    )
 }
 
 /// The program without plugins: what a plugin would be beside.
 fn stock(settings: &Arc<Settings>, context: &CliContext) -> Framework {
-    let builder = Framework::builder().workspace(context.framework.workspace()).service(Arc::clone(settings));
-    builder.plugin_with("builtin", crate::builtin::Builtin::new).build()
+    let builder = Framework::builder()
+        .workspace(context.framework.workspace())
+        .service(Arc::clone(settings));
+    builder
+        .plugin_with("builtin", crate::builtin::Builtin::new)
+        .build()
 }
 
 /// A command of the plugin that is somebody else's.
 fn taken<'a>(descriptor: &'a Descriptor, stock: &Framework) -> Option<&'a str> {
     let commands = stock.cli_commands();
     let names = descriptor.commands.iter().map(|own| own.name.as_str());
-    names.into_iter().find(|own| commands.iter().any(|known| known.is_called(own)))
+    names
+        .into_iter()
+        .find(|own| commands.iter().any(|known| known.is_called(own)))
 }
 
 fn remove(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
@@ -218,7 +276,10 @@ fn switch(context: &CliContext, matches: &ArgMatches, enabled: bool) -> Result<E
         record.enabled = enabled;
         Ok(())
     })?;
-    output::print(&format!("{name} is {}\n", if enabled { "in use" } else { "not in use" }))
+    output::print(&format!(
+        "{name} is {}\n",
+        if enabled { "in use" } else { "not in use" }
+    ))
 }
 
 fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
@@ -230,17 +291,25 @@ fn list(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
                    "pinned": record.digest.is_some(), "problem": problem(&context.framework, record)})
         });
         let damaged = installed.damaged.iter();
-        let rows = rows.chain(damaged.map(|row| json!({"name": row.name(), "problem": row.problem})));
+        let rows =
+            rows.chain(damaged.map(|row| json!({"name": row.name(), "problem": row.problem})));
         return output::print(&format!("{:#}\n", Value::Array(rows.collect())));
     }
     if installed.plugins.is_empty() && installed.damaged.is_empty() {
-        return output::print("(no plugins; `bub plugin add DIR` adds one, `bub plugin new` starts one)\n");
+        return output::print(
+            "(no plugins; `bub plugin add DIR` adds one, `bub plugin new` starts one)\n",
+        );
     }
     let damaged = installed.damaged.iter().map(|row| {
         let state = format!("refused: {}; remove it and add it again", row.problem);
         [row.name(), "-", "-", &state].map(super::one_line)
     });
-    let rows: Vec<_> = installed.plugins.iter().map(|record| row(context, record)).chain(damaged).collect();
+    let rows: Vec<_> = installed
+        .plugins
+        .iter()
+        .map(|record| row(context, record))
+        .chain(damaged)
+        .collect();
     output::print(&super::tape::text::columns(&rows))
 }
 
@@ -251,24 +320,46 @@ fn row(context: &CliContext, record: &Record) -> [String; 4] {
         None => "disabled".to_owned(),
     };
     let version = record.descriptor.version.as_deref().unwrap_or("-");
-    [&record.manifest.name, version, &shown(&record.pinned), &state].map(super::one_line)
+    [
+        &record.manifest.name,
+        version,
+        &shown(&record.pinned),
+        &state,
+    ]
+    .map(super::one_line)
 }
 
 /// The plugins whose hooks are registered, but which would not be started.
 pub(super) fn refused(framework: &Framework) -> Vec<String> {
-    let installed = super::settings(framework).and_then(|settings| Installed::load(settings.home()));
-    let records = installed.unwrap_or_default().plugins.into_iter().filter(|record| record.enabled);
-    records.filter(|record| problem(framework, record).is_some()).map(|record| record.manifest.name).collect()
+    let installed =
+        super::settings(framework).and_then(|settings| Installed::load(settings.home()));
+    let records = installed
+        .unwrap_or_default()
+        .plugins
+        .into_iter()
+        .filter(|record| record.enabled);
+    records
+        .filter(|record| problem(framework, record).is_some())
+        .map(|record| record.manifest.name)
+        .collect()
 }
 
 /// Why an enabled plugin is not in use.
 pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> {
-    let status = framework.plugins().iter().find(|status| *status.name == *record.manifest.name);
+    let status = framework
+        .plugins()
+        .iter()
+        .find(|status| *status.name == *record.manifest.name);
     match &status?.state {
         PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
         _ if !is_there(record) => Some("its files are gone".to_owned()),
-        _ => changed(&record.pinned, &record.directory, &record.manifest.command, record.digest.as_deref())
-            .unwrap_or_else(|error| Some(error.message().to_owned())),
+        _ => changed(
+            &record.pinned,
+            &record.directory,
+            &record.manifest.command,
+            record.digest.as_deref(),
+        )
+        .unwrap_or_else(|error| Some(error.message().to_owned())),
     }
 }
 
@@ -281,20 +372,28 @@ fn show(context: &CliContext, matches: &ArgMatches) -> Result<ExitCode> {
     let installed = Installed::load(settings.home())?;
     let record = installed.find(given(matches, "name"))?;
     if matches.get_flag("json") {
-        let value = serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
+        let value =
+            serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
         return output::print(&format!("{value:#}\n"));
     }
     let mut text = super::one_line(&record.manifest.name);
     if let Some(version) = &record.descriptor.version {
         let _ = write!(text, " {}", super::one_line(version));
     }
-    let about = record.descriptor.description.as_deref().unwrap_or(&record.manifest.description);
+    let about = record
+        .descriptor
+        .description
+        .as_deref()
+        .unwrap_or(&record.manifest.description);
     let about = super::one_line(about);
     let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
     text.push_str(&started(record));
     text.push_str(&abilities(&record.descriptor, &stock(&settings, context)));
     let [.., state] = row(context, record);
-    let pin = record.digest.as_deref().map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
+    let pin = record
+        .digest
+        .as_deref()
+        .map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
     let _ = writeln!(text, "state: {state}\npin: {pin}");
     output::print_text(&text)
 }
@@ -308,7 +407,10 @@ fn started(record: &Record) -> String {
     } else {
         record.manifest.env.join(", ")
     };
-    let _ = writeln!(text, "environment variables it gets beyond the usual: {env}");
+    let _ = writeln!(
+        text,
+        "environment variables it gets beyond the usual: {env}"
+    );
     let setting = |own: &SettingEntry| {
         let mark = if own.secret { " (secret)" } else { "" };
         format!("{}.{}{mark}", record.manifest.name, own.name)
@@ -326,8 +428,15 @@ fn shown(path: &Path) -> String {
 
 /// The tools of a plugin that take the place of built-in ones.
 fn replaced_tools(descriptor: &Descriptor, stock: &Framework) -> Vec<String> {
-    let builtin: Vec<_> = stock.tools().iter().map(|known| known.spec().model_name()).collect();
-    let replaced = descriptor.tools.iter().filter(|own| builtin.contains(&own.model_name()));
+    let builtin: Vec<_> = stock
+        .tools()
+        .iter()
+        .map(|known| known.spec().model_name())
+        .collect();
+    let replaced = descriptor
+        .tools
+        .iter()
+        .filter(|own| builtin.contains(&own.model_name()));
     replaced.map(|own| own.name.clone()).collect()
 }
 
@@ -336,18 +445,47 @@ fn abilities(descriptor: &Descriptor, stock: &Framework) -> String {
     let mut text = String::new();
     let replaced = replaced_tools(descriptor, stock);
     let is_builtin = |name: &str| replaced.iter().any(|known| known == name);
-    let tool =
-        |name: &str| format!("{name}{}", if is_builtin(name) { " (replaces the built-in one)" } else { "" });
+    let tool = |name: &str| {
+        format!(
+            "{name}{}",
+            if is_builtin(name) {
+                " (replaces the built-in one)"
+            } else {
+                ""
+            }
+        )
+    };
     let tools: Vec<String> = descriptor.tools.iter().map(|own| tool(&own.name)).collect();
     let mut line = |what: &str, names: Vec<&str>| {
         if !names.is_empty() {
             let _ = writeln!(text, "{what}: {}", names.join(", "));
         }
     };
-    line("hooks", descriptor.hooks.iter().map(|hook| hook.name.as_str()).collect());
+    line(
+        "hooks",
+        descriptor
+            .hooks
+            .iter()
+            .map(|hook| hook.name.as_str())
+            .collect(),
+    );
     line("tools", tools.iter().map(String::as_str).collect());
-    line("channels", descriptor.channels.iter().map(|channel| channel.name.as_str()).collect());
-    line("commands", descriptor.commands.iter().map(|command| command.name.as_str()).collect());
+    line(
+        "channels",
+        descriptor
+            .channels
+            .iter()
+            .map(|channel| channel.name.as_str())
+            .collect(),
+    );
+    line(
+        "commands",
+        descriptor
+            .commands
+            .iter()
+            .map(|command| command.name.as_str())
+            .collect(),
+    );
     if text.is_empty() {
         text.push_str("it implements nothing\n");
     }

@@ -25,8 +25,15 @@ pub(super) fn command() -> CliCommand {
     };
     let explain = Command::new("explain")
         .about("Show what would happen to a tool call, and which rule says so")
-        .after_help("Exit codes: 0 it would be made, 3 somebody would be asked, 4 it would be denied.")
-        .arg(Arg::new("tool").value_name("TOOL").required(true).help("The tool"))
+        .after_help(
+            "Exit codes: 0 it would be made, 3 somebody would be asked, 4 it would be denied.",
+        )
+        .arg(
+            Arg::new("tool")
+                .value_name("TOOL")
+                .required(true)
+                .help("The tool"),
+        )
         .arg(
             Arg::new("arguments")
                 .value_name("ARG=VALUE")
@@ -34,13 +41,25 @@ pub(super) fn command() -> CliCommand {
                 .help("Its arguments, as in a comma command"),
         )
         .arg(
-            option("role", "ROLE", "The role of whoever asks [default: what `owners` says, otherwise guest]")
-                .value_parser(["owner", "member", "guest"]),
+            option(
+                "role",
+                "ROLE",
+                "The role of whoever asks [default: what `owners` says, otherwise guest]",
+            )
+            .value_parser(["owner", "member", "guest"]),
         )
-        .arg(option("channel", "NAME", "The channel of the message [default: this terminal]"))
-        .arg(option("sender", "ID", "The id of the person in that channel"));
-    let list =
-        Command::new("list").about("Show the rules in the order in which they are asked, then the defaults");
+        .arg(option(
+            "channel",
+            "NAME",
+            "The channel of the message [default: this terminal]",
+        ))
+        .arg(option(
+            "sender",
+            "ID",
+            "The id of the person in that channel",
+        ));
+    let list = Command::new("list")
+        .about("Show the rules in the order in which they are asked, then the defaults");
     let command = Command::new("policy")
         .about("Show who may use which tool, and why")
         .subcommand_required(true)
@@ -62,7 +81,11 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
     let sender = sender(policy, matches)?;
     let found = tool(framework, matches)?;
     let tool = found.spec();
-    let words = matches.get_many::<String>("arguments").into_iter().flatten().cloned();
+    let words = matches
+        .get_many::<String>("arguments")
+        .into_iter()
+        .flatten()
+        .cloned();
     let arguments = found.normalize(command::arguments(tool, words)?)?;
     let mut verdict = policy.decide(&sender, tool, &arguments);
     let is_confined = tool.name.starts_with("fs.") && policy.confines(&sender);
@@ -75,11 +98,23 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
             (verdict.origin, verdict.reason) = (Origin::Default, None);
         }
     }
-    let mut text = format!("{}: {} for {}", tool.name, verdict.action.name(), sender.role.name());
-    let who = if sender == Sender::terminal() { "this terminal".to_owned() } else { sender.to_string() };
+    let mut text = format!(
+        "{}: {} for {}",
+        tool.name,
+        verdict.action.name(),
+        sender.role.name()
+    );
+    let who = if sender == Sender::terminal() {
+        "this terminal".to_owned()
+    } else {
+        sender.to_string()
+    };
     let _ = writeln!(text, " ({who})");
-    let origin =
-        if verdict.origin == Origin::Default { "default".to_owned() } else { verdict.origin.to_string() };
+    let origin = if verdict.origin == Origin::Default {
+        "default".to_owned()
+    } else {
+        verdict.origin.to_string()
+    };
     let _ = writeln!(text, "because: {} ({origin})", verdict.rule);
     if let Some(reason) = &verdict.reason {
         let _ = writeln!(text, "reason: {reason}");
@@ -88,7 +123,11 @@ fn explain_call(framework: &Framework, policy: &Policy, matches: &ArgMatches) ->
         text.push_str("note: only files in the workspace\n");
     }
     if verdict.action == Action::Ask {
-        let _ = writeln!(text, "note: no answer within {} s is a no", policy.approval_timeout().as_secs());
+        let _ = writeln!(
+            text,
+            "note: no answer within {} s is a no",
+            policy.approval_timeout().as_secs()
+        );
     }
     output::print_text(&text)?;
     Ok(match verdict.action {
@@ -106,11 +145,21 @@ fn sender(policy: &Policy, matches: &ArgMatches) -> Result<Sender> {
         return Ok(Sender::terminal());
     }
     if channel.is_none() && id.is_some() {
-        return Err(Error::invalid_input("`--sender` needs the `--channel` in which that id is known"));
+        return Err(Error::invalid_input(
+            "`--sender` needs the `--channel` in which that id is known",
+        ));
     }
-    let (channel, id) = (channel.unwrap_or_else(|| "cli".to_owned()), id.unwrap_or_default());
+    let (channel, id) = (
+        channel.unwrap_or_else(|| "cli".to_owned()),
+        id.unwrap_or_default(),
+    );
     let role = role.unwrap_or_else(|| policy.role(&channel, &id, false));
-    Ok(Sender { role, channel, id, ..Sender::default() })
+    Ok(Sender {
+        role,
+        channel,
+        id,
+        ..Sender::default()
+    })
 }
 
 /// The tool of that name, however it is spelled.
@@ -127,14 +176,23 @@ pub(super) fn idle<'a>(
     policy: &'a Policy,
 ) -> impl Iterator<Item = (&'a Rule, String)> {
     let tools: Vec<&ToolSpec> = framework.tools().iter().map(|tool| tool.spec()).collect();
-    policy.rules().iter().filter_map(move |rule| Some((rule, rule.never_fits(&tools)?)))
+    policy
+        .rules()
+        .iter()
+        .filter_map(move |rule| Some((rule, rule.never_fits(&tools)?)))
 }
 
 fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String {
     let mut text = String::new();
     let idle: Vec<_> = idle(framework, policy).collect();
     for rule in policy.rules() {
-        let _ = writeln!(text, "{}. {} ({})", rule.number, rule.summary(), rule.origin);
+        let _ = writeln!(
+            text,
+            "{}. {} ({})",
+            rule.number,
+            rule.summary(),
+            rule.origin
+        );
         if let Some((_, reason)) = idle.iter().find(|(idle, _)| idle.number == rule.number) {
             let _ = writeln!(text, "   it never fits: {reason}");
         }
@@ -143,7 +201,11 @@ fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String 
         let _ = writeln!(text, "{}: {what} (default)", role.name());
     }
     let owners = settings.get(&core::OWNERS);
-    let owners = if owners.is_empty() { String::new() } else { format!(", {}", owners.join(", ")) };
+    let owners = if owners.is_empty() {
+        String::new()
+    } else {
+        format!(", {}", owners.join(", "))
+    };
     let _ = writeln!(text, "owners: this terminal{owners}");
     text
 }

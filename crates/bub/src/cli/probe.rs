@@ -13,9 +13,12 @@ const LIMIT: Duration = Duration::from_secs(15);
 /// Asks a model for a word; the error says what to do.
 pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), String> {
     let client = super::client(settings);
-    let models =
-        Models::new(Arc::clone(settings), Arc::new(client.clone())).map_err(|error| error.to_string())?;
-    let endpoint = models.endpoint(id).await.map_err(|error| error.to_string())?;
+    let models = Models::new(Arc::clone(settings), Arc::new(client.clone()))
+        .map_err(|error| error.to_string())?;
+    let endpoint = models
+        .endpoint(id)
+        .await
+        .map_err(|error| error.to_string())?;
     let request = ChatRequest {
         model: id.model().to_owned(),
         messages: Arc::new(vec![json!({"role": "user", "content": "Say ok."})]),
@@ -24,7 +27,11 @@ pub(super) async fn model(settings: &Arc<Settings>, id: &ModelId) -> Result<(), 
         stream: true,
         ..ChatRequest::default()
     };
-    let options = CallOptions { attempts: 1, timeout: Some(LIMIT), ..CallOptions::from_settings(settings) };
+    let options = CallOptions {
+        attempts: 1,
+        timeout: Some(LIMIT),
+        ..CallOptions::from_settings(settings)
+    };
     let answer = client.complete(endpoint, request, options).await;
     answer.map(drop).map_err(|error| error.to_string())
 }

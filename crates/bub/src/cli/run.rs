@@ -8,8 +8,8 @@ use std::{
 };
 
 use bub_kernel::{
-    ChannelMessage, CliCommand, CliContext, Envelope, Error, ErrorKind, Framework, Result, Sender, State,
-    TurnOptions, TurnResult,
+    ChannelMessage, CliCommand, CliContext, Envelope, Error, ErrorKind, Framework, Result, Sender,
+    State, TurnOptions, TurnResult,
 };
 use bub_settings::Settings;
 use clap::{Arg, ArgMatches, Command};
@@ -43,8 +43,9 @@ impl Flaw {
 }
 
 pub(super) fn command(flaw: &Flaw) -> CliCommand {
-    let option =
-        |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("ID").help(help);
+    let option = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("ID").help(help)
+    };
     let command = Command::new("run")
         .about("Send one message, run one turn, print the replies")
         .arg(
@@ -54,19 +55,30 @@ pub(super) fn command(flaw: &Flaw) -> CliCommand {
                 .value_parser(not_blank)
                 .help("The message; `-` reads it from standard input"),
         )
-        .arg(option("channel", "The channel the message comes from").value_name("NAME").default_value("cli"))
+        .arg(
+            option("channel", "The channel the message comes from")
+                .value_name("NAME")
+                .default_value("cli"),
+        )
         .arg(option("chat-id", "The chat within the channel").default_value("local"))
         .arg(option("sender-id", "Who sends it").default_value("human"))
         .arg(
-            option("session-id", "The session it belongs to [default: CHANNEL:CHAT-ID]")
-                .value_parser(not_blank),
+            option(
+                "session-id",
+                "The session it belongs to [default: CHANNEL:CHAT-ID]",
+            )
+            .value_parser(not_blank),
         );
     let flaw = flaw.clone();
     CliCommand::new(command, move |context| run(context, flaw.clone()))
 }
 
 fn not_blank(message: &str) -> Result<String, String> {
-    if message.trim().is_empty() { Err("it is empty".to_owned()) } else { Ok(message.to_owned()) }
+    if message.trim().is_empty() {
+        Err("it is empty".to_owned())
+    } else {
+        Ok(message.to_owned())
+    }
 }
 
 async fn run(context: CliContext, flaw: Flaw) -> Result<ExitCode> {
@@ -78,7 +90,8 @@ async fn run(context: CliContext, flaw: Flaw) -> Result<ExitCode> {
     match framework.run_scoped(turn(&framework, inbound, &stop)).await {
         Ok(result) => {
             let flaw = flaw.take().0.or_else(|| no_model(&result.state));
-            let is_worth_printing = |reply: &&Envelope| flaw.is_none() || !reply.content().trim().is_empty();
+            let is_worth_printing =
+                |reply: &&Envelope| flaw.is_none() || !reply.content().trim().is_empty();
             let replies = replies(result.outbounds.iter().filter(is_worth_printing));
             let printed = output::print_text(&redacted(&framework, replies))?;
             flaw.map_or(Ok(printed), Err)
@@ -110,7 +123,10 @@ fn no_model(state: &State) -> Option<Error> {
 
 /// Runs the turn, as soon as no other one of its session runs.
 async fn turn(framework: &Framework, inbound: Envelope, stop: &Stop) -> Result<TurnResult> {
-    let options = TurnOptions { cancel: Some(stop.token()), ..TurnOptions::default() };
+    let options = TurnOptions {
+        cancel: Some(stop.token()),
+        ..TurnOptions::default()
+    };
     let session_id = framework.resolve_session(&inbound).await?;
     tokio::select! {
         waited = bub_agent::wait_for_session(framework, &session_id) => waited?,
@@ -121,17 +137,25 @@ async fn turn(framework: &Framework, inbound: Envelope, stop: &Stop) -> Result<T
 
 /// The message that was typed, or else what comes in.
 fn message(matches: &ArgMatches) -> Result<String> {
-    let typed = matches.get_one::<String>("message").cloned().unwrap_or_default();
+    let typed = matches
+        .get_one::<String>("message")
+        .cloned()
+        .unwrap_or_default();
     if typed != "-" {
         return Ok(typed);
     }
     let mut bytes = Vec::new();
-    std::io::stdin().lock().take(MOST_INPUT + 1).read_to_end(&mut bytes)?;
+    std::io::stdin()
+        .lock()
+        .take(MOST_INPUT + 1)
+        .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > MOST_INPUT {
-        return Err(Error::invalid_input(format!("the message is longer than {MOST_INPUT} bytes")));
+        return Err(Error::invalid_input(format!(
+            "the message is longer than {MOST_INPUT} bytes"
+        )));
     }
-    let text =
-        String::from_utf8(bytes).map_err(|_| Error::invalid_input("the message is not valid UTF-8"))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| Error::invalid_input("the message is not valid UTF-8"))?;
     not_blank(&text).map_err(|_| Error::invalid_input("standard input has no message"))
 }
 

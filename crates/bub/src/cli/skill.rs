@@ -21,19 +21,33 @@ const PROBLEMS: u8 = 1;
 const USAGE: u8 = 2;
 
 pub(super) fn command() -> CliCommand {
-    let flag = |name: &'static str, help| Arg::new(name).long(name).action(ArgAction::SetTrue).help(help);
-    let name = || Arg::new("name").value_name("NAME").required(true).help("The name of the skill");
+    let flag = |name: &'static str, help| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    let name = || {
+        Arg::new("name")
+            .value_name("NAME")
+            .required(true)
+            .help("The name of the skill")
+    };
     let list = Command::new("list")
         .about("List the skills that can be used here, and where they come from")
         .arg(flag("json", "Print one JSON object for each skill"));
-    let show = Command::new("show").about("Print a skill as the model sees it").arg(name());
-    let check = Command::new("check").about("Check skills: those in the given directories, or all").arg(
-        Arg::new("directory")
-            .value_name("DIR")
-            .num_args(0..)
-            .value_parser(ValueParser::path_buf())
-            .help("A directory with a SKILL.md"),
-    );
+    let show = Command::new("show")
+        .about("Print a skill as the model sees it")
+        .arg(name());
+    let check = Command::new("check")
+        .about("Check skills: those in the given directories, or all")
+        .arg(
+            Arg::new("directory")
+                .value_name("DIR")
+                .num_args(0..)
+                .value_parser(ValueParser::path_buf())
+                .help("A directory with a SKILL.md"),
+        );
     let new = Command::new("new")
         .about("Start a new skill in the workspace")
         .arg(name())
@@ -43,7 +57,10 @@ pub(super) fn command() -> CliCommand {
                 .value_name("TEXT")
                 .help("What it does and when to use it"),
         )
-        .arg(flag("global", "Start it in your home directory, for every workspace"));
+        .arg(flag(
+            "global",
+            "Start it in your home directory, for every workspace",
+        ));
     let command = Command::new("skill")
         .about("List, show, check and start skills")
         .long_about(
@@ -73,7 +90,11 @@ fn run(context: &CliContext) -> Result<ExitCode> {
 
 fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
     let all = skills.list(Some(workspace));
-    let width = all.iter().map(|skill| skill.name().len()).max().unwrap_or_default();
+    let width = all
+        .iter()
+        .map(|skill| skill.name().len())
+        .max()
+        .unwrap_or_default();
     let mut text = String::new();
     for skill in all {
         let (name, source, description) = (skill.name(), skill.source(), skill.description());
@@ -83,7 +104,11 @@ fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
             writeln!(text, "{line}")
         } else {
             let source = source.to_string();
-            writeln!(text, "{name:width$}  {source:7}  {}", output::one_line(description))
+            writeln!(
+                text,
+                "{name:width$}  {source:7}  {}",
+                output::one_line(description)
+            )
         };
     }
     report(&skills.problems(Some(workspace)));
@@ -94,16 +119,27 @@ fn show(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
     let Some(skill) = skills.find(Some(workspace), name) else {
         return Ok(wrong(&format!("no skill {name:?}; see `bub skill list`")));
     };
-    output::print_text(&format!("{}\n", skills.load(&skill, &LoadedSkills::default())))
+    output::print_text(&format!(
+        "{}\n",
+        skills.load(&skill, &LoadedSkills::default())
+    ))
 }
 
 fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
-    let directories: Vec<_> = matches.get_many::<PathBuf>("directory").into_iter().flatten().collect();
+    let directories: Vec<_> = matches
+        .get_many::<PathBuf>("directory")
+        .into_iter()
+        .flatten()
+        .collect();
     let (mut text, mut problems) = (String::new(), Vec::new());
     if directories.is_empty() {
         problems = skills.problems(Some(workspace));
         let count = skills.list(Some(workspace)).len();
-        let _ = writeln!(text, "{count} skills can be used, {} cannot", problems.len());
+        let _ = writeln!(
+            text,
+            "{count} skills can be used, {} cannot",
+            problems.len()
+        );
     }
     for directory in directories {
         match Skills::check(directory) {
@@ -115,12 +151,22 @@ fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<Exit
     }
     output::print(&text)?;
     report(&problems);
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(PROBLEMS) })
+    Ok(if problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(PROBLEMS)
+    })
 }
 
 fn new(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
-    let base = if matches.get_flag("global") { None } else { Some(workspace) };
-    let Some(directory) = skills.directory(base) else { return Ok(wrong("there is no home directory")) };
+    let base = if matches.get_flag("global") {
+        None
+    } else {
+        Some(workspace)
+    };
+    let Some(directory) = skills.directory(base) else {
+        return Ok(wrong("there is no home directory"));
+    };
     let description = matches
         .get_one::<String>("description")
         .map_or("Say what it does and when to use it.", String::as_str);
@@ -136,7 +182,11 @@ fn name(matches: &ArgMatches) -> &str {
 
 fn report(problems: &[SkillProblem]) {
     for problem in problems {
-        let _ = writeln!(std::io::stderr(), "{}", output::one_line(&problem.to_string()));
+        let _ = writeln!(
+            std::io::stderr(),
+            "{}",
+            output::one_line(&problem.to_string())
+        );
     }
 }
 

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 use super::{gateway, output};
 
 pub(super) fn command() -> CliCommand {
-    let json = Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print everything as JSON");
+    let json = Arg::new("json")
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print everything as JSON");
     let command = Command::new("status")
         .about("Show how the gateway is: channels, queues, what is undelivered")
         .arg(gateway::name_arg())
@@ -31,18 +34,33 @@ pub(super) fn command() -> CliCommand {
 
 /// Who may do what, in one line.
 pub(super) fn rights(owners: &[String]) -> String {
-    let owners =
-        if owners.is_empty() { "nobody; see the setting `owners`".to_owned() } else { owners.join(", ") };
-    format!("owners: {owners}; others are what their channel says, or else guests, see `bub policy`")
+    let owners = if owners.is_empty() {
+        "nobody; see the setting `owners`".to_owned()
+    } else {
+        owners.join(", ")
+    };
+    format!(
+        "owners: {owners}; others are what their channel says, or else guests, see `bub policy`"
+    )
 }
 
 fn report(name: &str, status: &Value) -> String {
     let count = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let text_of =
-        |value: &Value, key: &str| output::one_line(value.get(key).and_then(Value::as_str).unwrap_or(""));
-    let state = if status.get("stopping") == Some(&Value::Bool(true)) { "stopping" } else { "running" };
+    let text_of = |value: &Value, key: &str| {
+        output::one_line(value.get(key).and_then(Value::as_str).unwrap_or(""))
+    };
+    let state = if status.get("stopping") == Some(&Value::Bool(true)) {
+        "stopping"
+    } else {
+        "running"
+    };
     let mut text = format!("gateway {name}: {state}, pid {}\n", count(status, "pid"));
-    for channel in status.get("channels").and_then(Value::as_array).into_iter().flatten() {
+    for channel in status
+        .get("channels")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         let _ = write!(
             text,
             "channel {}: {}, {} accepted, {} undelivered",
@@ -75,15 +93,34 @@ fn report(name: &str, status: &Value) -> String {
     );
     if let Some(process) = status.get("process") {
         let (memory, files) = (count(process, "memory_mb"), count(process, "files"));
-        let _ = writeln!(text, "process: {memory} MB, {files} open files, {} tasks", count(process, "tasks"));
+        let _ = writeln!(
+            text,
+            "process: {memory} MB, {files} open files, {} tasks",
+            count(process, "tasks")
+        );
     }
-    let owners = status.get("owners").and_then(Value::as_array).into_iter().flatten();
-    let owners: Vec<String> = owners.filter_map(Value::as_str).map(str::to_owned).collect();
+    let owners = status
+        .get("owners")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    let owners: Vec<String> = owners
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
     let _ = writeln!(text, "{}", rights(&owners));
-    for session in status.get("sessions").and_then(Value::as_array).into_iter().flatten() {
+    for session in status
+        .get("sessions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         let (unfinished, running) = (count(session, "unfinished"), count(session, "running"));
-        let _ =
-            writeln!(text, "session {}: {unfinished} unfinished, {running} running", text_of(session, "id"));
+        let _ = writeln!(
+            text,
+            "session {}: {unfinished} unfinished, {running} running",
+            text_of(session, "id")
+        );
     }
     text
 }

@@ -58,12 +58,17 @@ async fn run(context: CliContext) -> bub_kernel::Result<ExitCode> {
     let settings = framework
         .service::<Settings>()
         .ok_or_else(|| Error::config("`bub tape` needs the program's settings as a service"))?;
-    let Some((name, matches)) = context.matches.subcommand() else { return Ok(ExitCode::from(USAGE)) };
+    let Some((name, matches)) = context.matches.subcommand() else {
+        return Ok(ExitCode::from(USAGE));
+    };
     let outcome = match name {
         // These are about the files themselves, whatever store a plugin provides.
-        "check" | "reindex" | "prune" => on_files(name, &Files::new(framework, &settings), matches).await,
+        "check" | "reindex" | "prune" => {
+            on_files(name, &Files::new(framework, &settings), matches).await
+        }
         _ => {
-            let work = async { Ok(on_store(name, &Tapes::open(framework, &settings)?, matches).await) };
+            let work =
+                async { Ok(on_store(name, &Tapes::open(framework, &settings)?, matches).await) };
             framework.run_scoped(work).await?
         }
     };
@@ -96,7 +101,11 @@ fn fail(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
         return Err(Error::from_boxed(error.into()));
     }
     let line = text::line(&error.to_string());
-    let _ = writeln!(std::io::stderr(), "error: {}", settings.redactor().redact(&line));
+    let _ = writeln!(
+        std::io::stderr(),
+        "error: {}",
+        settings.redactor().redact(&line)
+    );
     Ok(ExitCode::from(USAGE))
 }
 
@@ -119,7 +128,10 @@ fn json_arg(help: &'static str) -> clap::Arg {
 }
 
 fn flag(name: &'static str, help: &'static str) -> clap::Arg {
-    clap::Arg::new(name).long(name).action(clap::ArgAction::SetTrue).help(help)
+    clap::Arg::new(name)
+        .long(name)
+        .action(clap::ArgAction::SetTrue)
+        .help(help)
 }
 
 fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {

@@ -15,7 +15,10 @@ use super::{output, tape::text};
 const WRONG: u8 = 2;
 
 pub(super) fn command() -> CliCommand {
-    let by = Arg::new("by").long("by").value_parser(["session", "model", "day"]).default_value("day");
+    let by = Arg::new("by")
+        .long("by")
+        .value_parser(["session", "model", "day"])
+        .default_value("day");
     let since = Arg::new("since").long("since").value_name("DATE");
     let json = Arg::new("json").long("json").action(ArgAction::SetTrue);
     let command = Command::new("usage")
@@ -43,21 +46,33 @@ async fn run(context: CliContext) -> Result<ExitCode> {
         _ => (By::Day, "DAY"),
     };
     let work = async {
-        let store = framework.tape_store().ok_or_else(|| Error::config("no plugin provides a tape store"))?;
+        let store = framework
+            .tape_store()
+            .ok_or_else(|| Error::config("no plugin provides a tape store"))?;
         Ok(report(&*store, &catalogue, by, argument("since")).await)
     };
     let (rows, sum, unread) = match framework.run_scoped(work).await? {
         Err(error) if error.kind() == ErrorKind::InvalidInput => {
-            let _ = writeln!(std::io::stderr(), "error: {}", output::one_line(error.message()));
+            let _ = writeln!(
+                std::io::stderr(),
+                "error: {}",
+                output::one_line(error.message())
+            );
             return Ok(ExitCode::from(WRONG));
         }
         outcome => outcome?,
     };
     for problem in unread {
-        let _ = writeln!(std::io::stderr(), "left out: {}", output::one_line(&problem));
+        let _ = writeln!(
+            std::io::stderr(),
+            "left out: {}",
+            output::one_line(&problem)
+        );
     }
     let shown = if context.matches.get_flag("json") {
-        rows.iter().map(|row| as_json(row, &head.to_lowercase()).to_string() + "\n").collect()
+        rows.iter()
+            .map(|row| as_json(row, &head.to_lowercase()).to_string() + "\n")
+            .collect()
     } else if rows.is_empty() {
         "(no calls)\n".to_owned()
     } else {
@@ -68,12 +83,27 @@ async fn run(context: CliContext) -> Result<ExitCode> {
 
 fn table(head: &str, rows: &[Row], sum: &Row) -> String {
     let mut lines = vec![[head, "CALLS", "INPUT", "CACHED", "OUTPUT", "COST"].map(str::to_owned)];
-    let total = Row { name: "total".to_owned(), ..sum.clone() };
+    let total = Row {
+        name: "total".to_owned(),
+        ..sum.clone()
+    };
     lines.extend(rows.iter().chain([&total]).map(|row| {
-        let counts = [row.calls, row.tokens.input, row.tokens.cached, row.tokens.output]
-            .map(|count| count.to_string());
+        let counts = [
+            row.calls,
+            row.tokens.input,
+            row.tokens.cached,
+            row.tokens.output,
+        ]
+        .map(|count| count.to_string());
         let [calls, input, cached, output] = counts;
-        [output::one_line(&row.name), calls, input, cached, output, cost(row)]
+        [
+            output::one_line(&row.name),
+            calls,
+            input,
+            cached,
+            output,
+            cost(row),
+        ]
     }));
     text::columns(&lines)
 }

@@ -4,7 +4,9 @@ use std::{
     ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
     path::{Path, PathBuf},
 };
 
@@ -24,7 +26,12 @@ pub(super) struct LogFile {
 impl LogFile {
     /// Opened when there is something to write.
     pub(super) fn new(path: PathBuf, largest: u64) -> Self {
-        Self { path, largest, file: None, has_failed: false }
+        Self {
+            path,
+            largest,
+            file: None,
+            has_failed: false,
+        }
     }
 
     /// Writes a line. One that cannot be written is lost: the log must not stop what it tells of. Only the first failure
@@ -56,10 +63,14 @@ impl LogFile {
             // Another process may have done it already, and is done when the lock is there.
             file.lock()?;
             let current = fs::metadata(&self.path);
-            if current.is_ok_and(|current| (current.dev(), current.ino()) == (own.dev(), own.ino())) {
+            if current.is_ok_and(|current| (current.dev(), current.ino()) == (own.dev(), own.ino()))
+            {
                 for number in (0..KEPT).rev() {
                     // Those in between may not exist yet.
-                    let _ = fs::rename(numbered(&self.path, number), numbered(&self.path, number + 1));
+                    let _ = fs::rename(
+                        numbered(&self.path, number),
+                        numbered(&self.path, number + 1),
+                    );
                 }
             }
             file = open(&self.path)?;
@@ -88,7 +99,9 @@ pub(super) fn problem(path: &Path, config: &Path) -> Option<String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let place = path.ancestors().skip(1).find(|place| place.exists())?;
             let writable = access(place, Access::WRITE_OK | Access::EXEC_OK);
-            writable.err().map(|error| format!("{}: {}", place.display(), io::Error::from(error)))
+            writable
+                .err()
+                .map(|error| format!("{}: {}", place.display(), io::Error::from(error)))
         }
         Err(error) => Some(error.to_string()),
     }
@@ -99,10 +112,20 @@ fn open(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(io::Error::other("it is no regular file"));
     }
-    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    if let Some(directory) = path
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
+    {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
     }
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)?;
     if file.metadata()?.mode() & 0o077 != 0 {
         // That of somebody else cannot be changed.
         let _ = file.set_permissions(fs::Permissions::from_mode(0o600));
@@ -118,17 +141,39 @@ mod tests {
     fn a_full_file_is_put_aside_and_old_ones_go() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("logs/bub.log");
-        let (mut one, mut other) = (LogFile::new(path.clone(), 20), LogFile::new(path.clone(), 20));
+        let (mut one, mut other) = (
+            LogFile::new(path.clone(), 20),
+            LogFile::new(path.clone(), 20),
+        );
         for number in 0..40 {
             // Two processes take turns.
-            let file = if number % 3 == 0 { &mut other } else { &mut one };
+            let file = if number % 3 == 0 {
+                &mut other
+            } else {
+                &mut one
+            };
             file.write(&format!("line {number:02}\n")).unwrap();
         }
-        let names = [path.clone(), numbered(&path, 1), numbered(&path, 2), numbered(&path, 3)];
-        let lines: String = names.iter().rev().map(|name| fs::read_to_string(name).unwrap()).collect();
+        let names = [
+            path.clone(),
+            numbered(&path, 1),
+            numbered(&path, 2),
+            numbered(&path, 3),
+        ];
+        let lines: String = names
+            .iter()
+            .rev()
+            .map(|name| fs::read_to_string(name).unwrap())
+            .collect();
         let count = lines.lines().count();
-        let last: Vec<_> = (40 - count..40).map(|number| format!("line {number:02}")).collect();
-        assert_eq!(lines.lines().collect::<Vec<_>>(), last, "in order, none missing");
+        let last: Vec<_> = (40 - count..40)
+            .map(|number| format!("line {number:02}"))
+            .collect();
+        assert_eq!(
+            lines.lines().collect::<Vec<_>>(),
+            last,
+            "in order, none missing"
+        );
         assert!(count >= 6, "{lines}");
         assert!(!numbered(&path, 4).exists());
         for name in names {

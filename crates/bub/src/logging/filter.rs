@@ -17,15 +17,23 @@ impl Filter {
             2 => LevelFilter::DEBUG,
             _ => LevelFilter::TRACE,
         };
-        Self { all, targets: Vec::new() }
+        Self {
+            all,
+            targets: Vec::new(),
+        }
     }
 
     /// Reads words of the form that the setting asks for.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut filter = Self::at(0);
-        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let (target, level) =
-                part.split_once('=').map_or((None, part), |(target, level)| (Some(target), level));
+        for part in text
+            .split(',')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+        {
+            let (target, level) = part
+                .split_once('=')
+                .map_or((None, part), |(target, level)| (Some(target), level));
             let level = level.trim().parse().ok()?;
             match target {
                 Some(target) => filter.targets.push((target.trim().to_owned(), level)),
@@ -33,17 +41,25 @@ impl Filter {
             }
         }
         // The longest name that fits decides.
-        filter.targets.sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));
+        filter
+            .targets
+            .sort_by_key(|(target, _)| std::cmp::Reverse(target.len()));
         Some(filter)
     }
 
     pub(super) fn allows(&self, target: &str, level: Level) -> bool {
-        let named = self.targets.iter().find(|(name, _)| target.starts_with(name.as_str()));
+        let named = self
+            .targets
+            .iter()
+            .find(|(name, _)| target.starts_with(name.as_str()));
         level <= named.map_or(self.all, |(_, level)| *level)
     }
 
     pub(super) fn most(&self) -> LevelFilter {
-        self.targets.iter().map(|(_, level)| *level).fold(self.all, Ord::max)
+        self.targets
+            .iter()
+            .map(|(_, level)| *level)
+            .fold(self.all, Ord::max)
     }
 }
 
@@ -54,8 +70,13 @@ mod tests {
     #[test]
     fn the_longest_target_decides() {
         let filter = Filter::parse("error, bub_model=debug,bub_model::client=off").unwrap();
-        assert!(filter.allows("bub_agent", Level::ERROR) && !filter.allows("bub_agent", Level::WARN));
-        assert!(filter.allows("bub_model::keys", Level::DEBUG) && !filter.allows("bub_model", Level::TRACE));
+        assert!(
+            filter.allows("bub_agent", Level::ERROR) && !filter.allows("bub_agent", Level::WARN)
+        );
+        assert!(
+            filter.allows("bub_model::keys", Level::DEBUG)
+                && !filter.allows("bub_model", Level::TRACE)
+        );
         assert!(!filter.allows("bub_model::client::call", Level::ERROR));
         assert_eq!(filter.most(), LevelFilter::DEBUG);
     }

@@ -40,7 +40,9 @@ impl Line {
         let level = format!("{:>5}", self.level.as_str());
         let mut text = harmless::line(&self.message);
         for (name, value) in &self.fields {
-            let value = value.as_str().map_or_else(|| value.to_string(), harmless::line);
+            let value = value
+                .as_str()
+                .map_or_else(|| value.to_string(), harmless::line);
             text.push_str(&[" ", name, "=", &value].concat());
         }
         format!("{on}{level}{off} {text}\n")
@@ -48,8 +50,14 @@ impl Line {
 
     pub(super) fn json(&self) -> String {
         let mut object = Map::new();
-        object.insert("time".to_owned(), Value::from(jiff::Timestamp::now().to_string()));
-        object.insert("level".to_owned(), Value::from(self.level.as_str().to_ascii_lowercase()));
+        object.insert(
+            "time".to_owned(),
+            Value::from(jiff::Timestamp::now().to_string()),
+        );
+        object.insert(
+            "level".to_owned(),
+            Value::from(self.level.as_str().to_ascii_lowercase()),
+        );
         object.insert("target".to_owned(), Value::from(self.target));
         object.insert("message".to_owned(), Value::from(self.message.as_str()));
         for (name, value) in &self.fields {
@@ -66,11 +74,19 @@ impl Line {
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
-        if field.name() == "message" { self.message = text } else { self.put(field, text) }
+        if field.name() == "message" {
+            self.message = text
+        } else {
+            self.put(field, text)
+        }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" { value.clone_into(&mut self.message) } else { self.put(field, value) }
+        if field.name() == "message" {
+            value.clone_into(&mut self.message)
+        } else {
+            self.put(field, value)
+        }
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {

@@ -83,7 +83,8 @@ impl Fault {
     fn seconds(self, durability: Durability) -> Vec<Self> {
         let seconds = [Self::Killed, Self::FailsToSync, Self::PowerCut];
         // A failing fsync hits next to nothing where there are hardly any, but is no end.
-        let is_tried = |second: &Self| second.is_survived(durability) || *second == Self::FailsToSync;
+        let is_tried =
+            |second: &Self| second.is_survived(durability) || *second == Self::FailsToSync;
         if self.ends_the_process() {
             seconds.into_iter().filter(is_tried).collect()
         } else {
@@ -160,7 +161,17 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { runs, accepted, answered, told, refused, twice, sent_again, lost, damaged } = self;
+        let Self {
+            runs,
+            accepted,
+            answered,
+            told,
+            refused,
+            twice,
+            sent_again,
+            lost,
+            damaged,
+        } = self;
         write!(
             f,
             "{runs:>4} runs, {twice:>3} with a fault in the recovery, {accepted:>5} accepted, {answered:>5} answered, {told:>3} told of an error, {refused:>4} \
@@ -197,7 +208,10 @@ impl Clients {
                         self.refused += 1;
                         // L1: the sender is told what is wrong, and that trying again makes sense.
                         let text = error.to_string();
-                        assert!(text.contains("the journal cannot be written"), "unclear: {text}");
+                        assert!(
+                            text.contains("the journal cannot be written"),
+                            "unclear: {text}"
+                        );
                         assert!(error.retry_after().is_some(), "{text}");
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }
@@ -209,7 +223,8 @@ impl Clients {
     /// Waits for a reply to everything that was accepted; not for ever.
     async fn wait(&self, seen: &Seen) {
         let mut replies = seen.replies.subscribe();
-        let all = replies.wait_for(|replies| self.accepted.values().all(|id| replies.contains_key(id)));
+        let all =
+            replies.wait_for(|replies| self.accepted.values().all(|id| replies.contains_key(id)));
         let _ = tokio::time::timeout(Duration::from_mins(10), all).await;
     }
 }
@@ -241,7 +256,9 @@ async fn under_fault(
 /// Another life, without faults.
 async fn after(root: &Path, durability: Durability, seen: &Seen, clients: &mut Clients) {
     let faults = Faults::new();
-    let world = World::open(root, durability, faults.fs(), seen).await.unwrap();
+    let world = World::open(root, durability, faults.fs(), seen)
+        .await
+        .unwrap();
     clients.post(&world, &faults, 1, true).await;
     clients.wait(seen).await;
     world.stop().await;
@@ -272,28 +289,50 @@ fn suffer(
         let left = usize::try_from(step).unwrap() % Left::ALL.len();
         faults.cut_power(root, Left::ALL[left]).unwrap();
     }
-    (faults.crashed() || !fault.ends_the_process() && faults.steps() >= step, faults.steps())
+    (
+        faults.crashed() || !fault.ends_the_process() && faults.steps() >= step,
+        faults.steps(),
+    )
 }
 
 /// One run; also how many steps it had.
 fn run(plan: Plan) -> (Report, u64) {
     let dir = tempfile::tempdir().unwrap();
     let (root, seen, mut clients) = (dir.path(), Seen::default(), Clients::default());
-    let (happened, steps) = suffer((plan.fault, plan.step), plan.durability, root, &seen, &mut clients);
+    let (happened, steps) = suffer(
+        (plan.fault, plan.step),
+        plan.durability,
+        root,
+        &seen,
+        &mut clients,
+    );
     let mut twice = false;
     if happened && plan.second != Fault::None {
-        twice = suffer((plan.second, plan.second_step), plan.durability, root, &seen, &mut clients).0;
+        twice = suffer(
+            (plan.second, plan.second_step),
+            plan.durability,
+            root,
+            &seen,
+            &mut clients,
+        )
+        .0;
     }
     life(after(root, plan.durability, &seen, &mut clients));
     // The last life finds nothing to do.
     let recovered = life(async {
-        let world = World::open(root, plan.durability, Faults::new().fs(), &seen).await.unwrap();
+        let world = World::open(root, plan.durability, Faults::new().fs(), &seen)
+            .await
+            .unwrap();
         let recovered = world.recovered;
         world.stop().await;
         (recovered.messages, recovered.replies)
     });
     assert_eq!(recovered, (0, 0), "{plan:?}: something is never finished");
-    assert_eq!(clients.accepted.len(), MESSAGES.len(), "{plan:?}: not everything was accepted in the end");
+    assert_eq!(
+        clients.accepted.len(),
+        MESSAGES.len(),
+        "{plan:?}: not everything was accepted in the end"
+    );
     let mut report = judge(plan, &seen, &clients, &life(Tapes::read(root)));
     report.twice = u64::from(twice);
     (report, steps)
@@ -302,9 +341,16 @@ fn run(plan: Plan) -> (Report, u64) {
 fn judge(plan: Plan, seen: &Seen, clients: &Clients, tapes: &Tapes) -> Report {
     let replies = seen.replies.borrow().clone();
     let ran = seen.ran.lock().unwrap();
-    let ends = [plan.fault, plan.second].into_iter().filter(|fault| fault.ends_the_process()).count();
-    let mut report =
-        Report { runs: 1, damaged: tapes.damaged, refused: clients.refused, ..Report::default() };
+    let ends = [plan.fault, plan.second]
+        .into_iter()
+        .filter(|fault| fault.ends_the_process())
+        .count();
+    let mut report = Report {
+        runs: 1,
+        damaged: tapes.damaged,
+        refused: clients.refused,
+        ..Report::default()
+    };
     for (number, id) in &clients.accepted {
         report.accepted += 1;
         let Some(replies) = replies.get(id) else {
@@ -315,26 +361,46 @@ fn judge(plan: Plan, seen: &Seen, clients: &Clients, tapes: &Tapes) -> Report {
         let ids: HashSet<_> = replies.iter().map(|reply| reply.id.as_str()).collect();
         // An error may follow the answer when the disk fails while a turn is looked at again that had been answered.
         let afterwards = usize::from(plan.second == Fault::FailsToSync);
-        assert!(ids.len() <= 1 + afterwards, "{plan:?}: several replies to {number}: {replies:?}");
+        assert!(
+            ids.len() <= 1 + afterwards,
+            "{plan:?}: several replies to {number}: {replies:?}"
+        );
         let is_answer = texts.contains(format!("noted {number}").as_str());
-        let is_error = texts.iter().any(|text| text.contains("An error occurred") && text.contains("tapes"));
-        assert!(is_answer || is_error && !clients.late.contains(number), "{plan:?}: {replies:?}");
+        let is_error = texts
+            .iter()
+            .any(|text| text.contains("An error occurred") && text.contains("tapes"));
+        assert!(
+            is_answer || is_error && !clients.late.contains(number),
+            "{plan:?}: {replies:?}"
+        );
         report.answered += u64::from(is_answer);
         report.told += u64::from(!is_answer);
         report.sent_again += u64::from(replies.len() > 1);
         // The named case, and no other.
-        assert!(replies.len() <= 1 + ends + afterwards, "{plan:?}: sent too often: {replies:?}");
+        assert!(
+            replies.len() <= 1 + ends + afterwards,
+            "{plan:?}: sent too often: {replies:?}"
+        );
         let ran = ran.get(number).copied().unwrap_or(0);
         assert!(ran <= 1, "{plan:?}: the tool of {number} ran {ran} times");
         if let Err(problem) = tapes.check(*number, is_answer, ran) {
             panic!("{plan:?}: message {number} on its tape: {problem}");
         }
     }
-    let unasked: Vec<_> =
-        replies.keys().filter(|id| !clients.accepted.values().any(|known| known == *id)).collect();
-    assert!(unasked.is_empty(), "{plan:?}: replies to nobody: {unasked:?}");
+    let unasked: Vec<_> = replies
+        .keys()
+        .filter(|id| !clients.accepted.values().any(|known| known == *id))
+        .collect();
+    assert!(
+        unasked.is_empty(),
+        "{plan:?}: replies to nobody: {unasked:?}"
+    );
     let most = plan.fault.most_told() + plan.second.most_told();
-    assert!(report.told <= most, "{plan:?}: {} told of an error, not {most}", report.told);
+    assert!(
+        report.told <= most,
+        "{plan:?}: {} told of an error, not {most}",
+        report.told
+    );
     assert_eq!(report.lost, 0, "{plan:?}: acknowledged and never answered");
     assert_eq!(report.damaged, 0, "{plan:?}: damaged tapes");
     report
@@ -346,11 +412,20 @@ fn the_whole_path_under_every_fault_of_the_disk_loses_nothing() {
     let every = std::env::var_os("BUB_FAULT_STEPS").is_some();
     let mut total = Report::default();
     for durability in [Durability::Os, Durability::Always] {
-        let mut plan = Plan { durability, fault: Fault::None, step: 0, second: Fault::None, second_step: 0 };
+        let mut plan = Plan {
+            durability,
+            fault: Fault::None,
+            step: 0,
+            second: Fault::None,
+            second_step: 0,
+        };
         let (_, steps) = run(plan);
         assert!(steps > 50, "{steps}");
         println!("durability {durability:?}: {steps} steps");
-        for fault in Fault::ALL.into_iter().filter(|fault| fault.is_survived(durability)) {
+        for fault in Fault::ALL
+            .into_iter()
+            .filter(|fault| fault.is_survived(durability))
+        {
             let mut report = Report::default();
             let stride = if every { 1 } else { STRIDE };
             // Each fault begins elsewhere, so that together they are at all places.
@@ -359,11 +434,21 @@ fn the_whole_path_under_every_fault_of_the_disk_loses_nothing() {
             for step in (first..=last).step_by(usize::try_from(stride).unwrap()) {
                 let seconds = fault.seconds(durability);
                 let one = usize::try_from(step / stride).unwrap() % seconds.len();
-                let chosen = if every { &seconds[..] } else { &seconds[one..=one] };
+                let chosen = if every {
+                    &seconds[..]
+                } else {
+                    &seconds[one..=one]
+                };
                 for second in chosen {
                     // The recovery has about as much to do as was left.
                     let second_step = 1 + step * 13 % (steps - step + 10);
-                    plan = Plan { fault, step, second: *second, second_step, ..plan };
+                    plan = Plan {
+                        fault,
+                        step,
+                        second: *second,
+                        second_step,
+                        ..plan
+                    };
                     report.add(&run(plan).0);
                 }
             }

@@ -30,7 +30,10 @@ impl Tapes {
         let mut tapes = Self::default();
         for name in store.list(Listing::Sessions).await.unwrap() {
             // Whoever writes next puts the tape in order: where the disk failed last, nobody has yet.
-            store.append(&name, vec![Entry::event("looked at", None)]).await.unwrap();
+            store
+                .append(&name, vec![Entry::event("looked at", None)])
+                .await
+                .unwrap();
             let verdict = store.verify(&name).await.unwrap();
             tapes.damaged += u64::from(!verdict.damage.is_empty());
             let entries: Vec<Entry> = store.read(&name, Span::ALL).try_collect().await.unwrap();
@@ -42,13 +45,30 @@ impl Tapes {
     fn add(&mut self, entries: &[Entry], interrupted: &[EntryId]) {
         let mut runs: HashMap<String, u64> = HashMap::new();
         for entry in entries {
-            let run = entry.meta.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
-            let content = entry.payload.get("content").and_then(Value::as_str).unwrap_or_default();
+            let run = entry
+                .meta
+                .get("run_id")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned();
+            let content = entry
+                .payload
+                .get("content")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             let role = entry.payload.get("role").and_then(Value::as_str);
-            let number = content.rsplit_once("message ").and_then(|(_, number)| number.trim().parse().ok());
+            let number = content
+                .rsplit_once("message ")
+                .and_then(|(_, number)| number.trim().parse().ok());
             let is_question = role == Some("user") && number.is_some();
-            runs.extend(number.filter(|_| is_question).map(|number| (run.clone(), number)));
-            let Some(number) = runs.get(&run) else { continue };
+            runs.extend(
+                number
+                    .filter(|_| is_question)
+                    .map(|number| (run.clone(), number)),
+            );
+            let Some(number) = runs.get(&run) else {
+                continue;
+            };
             let recorded = self.messages.entry(*number).or_default();
             match (entry.kind.clone(), role) {
                 (Kind::Message, _) if is_question => recorded.questions += 1,
@@ -67,11 +87,25 @@ impl Tapes {
     pub(crate) fn check(&self, number: u64, is_answered: bool, ran: usize) -> Result<(), String> {
         let nothing = Recorded::default();
         let found = self.messages.get(&number).unwrap_or(&nothing);
-        let Recorded { questions, calls, results, interrupted, answers } = found;
+        let Recorded {
+            questions,
+            calls,
+            results,
+            interrupted,
+            answers,
+        } = found;
         let counts = [*questions, *calls, results + interrupted, *answers];
-        let is_right = if is_answered { counts == [1; 4] } else { counts.iter().all(|count| *count <= 1) };
+        let is_right = if is_answered {
+            counts == [1; 4]
+        } else {
+            counts.iter().all(|count| *count <= 1)
+        };
         // A call whose result is known was made; one that was made is on the tape.
         let fits = *results <= ran && ran <= *calls;
-        if is_right && fits { Ok(()) } else { Err(format!("{found:?}, the tool ran {ran} times")) }
+        if is_right && fits {
+            Ok(())
+        } else {
+            Err(format!("{found:?}, the tool ran {ran} times"))
+        }
     }
 }

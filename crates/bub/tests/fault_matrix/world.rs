@@ -11,8 +11,8 @@ use std::{
 use bub_agent::Answering;
 use bub_channels::{Channels, Gateway, House, Options, Recovered, ReplyTo, Ticket};
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Framework, MessageHandler, Provided,
-    Result, Role, Sender, Tool, ToolContext, ToolSpec, hooks,
+    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Framework, MessageHandler,
+    Provided, Result, Role, Sender, Tool, ToolContext, ToolSpec, hooks,
 };
 use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
 use bub_settings::{Environment, Loader};
@@ -62,9 +62,15 @@ impl Channel for LabChannel {
 
     fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
         let to = message.slot::<ReplyTo>().unwrap();
-        let reply = Reply { id: to.reply_id.clone(), text: message.content().into_owned() };
+        let reply = Reply {
+            id: to.reply_id.clone(),
+            text: message.content().into_owned(),
+        };
         let inbound = to.inbound_id.clone().unwrap_or_default();
-        self.0.seen.replies.send_modify(|replies| replies.entry(inbound).or_default().push(reply));
+        self.0
+            .seen
+            .replies
+            .send_modify(|replies| replies.entry(inbound).or_default().push(reply));
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -77,7 +83,11 @@ impl Lab {
     }
 
     fn provide_tape_store(&self) -> Provided<dyn TapeStore> {
-        Provided::new(Arc::new(FileStore::with_fs(&self.tapes, self.durability, Arc::clone(&self.fs))))
+        Provided::new(Arc::new(FileStore::with_fs(
+            &self.tapes,
+            self.durability,
+            Arc::clone(&self.fs),
+        )))
     }
 }
 
@@ -92,8 +102,18 @@ impl Tool for Note {
         &self.spec
     }
 
-    fn call(&self, arguments: Map<String, Value>, _context: ToolContext) -> BoxFuture<'_, Result<Value>> {
-        *self.seen.ran.lock().unwrap().entry(arguments["number"].as_u64().unwrap()).or_default() += 1;
+    fn call(
+        &self,
+        arguments: Map<String, Value>,
+        _context: ToolContext,
+    ) -> BoxFuture<'_, Result<Value>> {
+        *self
+            .seen
+            .ran
+            .lock()
+            .unwrap()
+            .entry(arguments["number"].as_u64().unwrap())
+            .or_default() += 1;
         Box::pin(std::future::ready(Ok(json!("noted"))))
     }
 }
@@ -101,13 +121,25 @@ impl Tool for Note {
 /// Asks for the tool with the number of the message, and says so when it has the result.
 fn answer(messages: &[Value]) -> Vec<ModelEvent> {
     let number = |message: &Value| -> Option<u64> {
-        message["content"].as_str()?.rsplit_once("message ")?.1.trim().parse().ok()
+        message["content"]
+            .as_str()?
+            .rsplit_once("message ")?
+            .1
+            .trim()
+            .parse()
+            .ok()
     };
     // Since the question: another before it may have been cut off.
-    let asked = messages.iter().rposition(|message| number(message).is_some()).unwrap();
+    let asked = messages
+        .iter()
+        .rposition(|message| number(message).is_some())
+        .unwrap();
     let (number, since) = (number(&messages[asked]).unwrap(), &messages[asked..]);
     if since.iter().any(|message| message["role"] == "tool") {
-        return vec![ModelEvent::Text(format!("noted {number}")), ModelEvent::Finish(FinishReason::Stop)];
+        return vec![
+            ModelEvent::Text(format!("noted {number}")),
+            ModelEvent::Finish(FinishReason::Stop),
+        ];
     }
     let call = ToolCallDelta {
         index: 0,
@@ -115,7 +147,10 @@ fn answer(messages: &[Value]) -> Vec<ModelEvent> {
         name: Some("note".to_owned()),
         arguments: json!({ "number": number }).to_string(),
     };
-    vec![ModelEvent::ToolCall(call), ModelEvent::Finish(FinishReason::ToolCalls)]
+    vec![
+        ModelEvent::ToolCall(call),
+        ModelEvent::Finish(FinishReason::ToolCalls),
+    ]
 }
 
 struct Leases;
@@ -151,9 +186,12 @@ impl World {
             ("BUB_MODEL", "llamacpp:test".into()),
             ("BUB_LOCAL_MODELS", "false".into()),
         ];
-        let settings = Loader::new(Environment::from_pairs(variables)).load().unwrap();
+        let settings = Loader::new(Environment::from_pairs(variables))
+            .load()
+            .unwrap();
         let mut options = Options::new(&settings, "main");
-        (options.fs, options.durability, options.house) = (Arc::clone(&fs), durability, Arc::new(Leases));
+        (options.fs, options.durability, options.house) =
+            (Arc::clone(&fs), durability, Arc::new(Leases));
         let handler = Arc::new(OnceLock::new());
         let lab = Lab {
             seen: seen.clone(),
@@ -173,11 +211,16 @@ impl World {
         let framework = Framework::builder()
             .workspace(root)
             .service(Arc::new(settings))
-            .service(Arc::new(Answering(Box::new(|_, request| answer(&request.messages)))))
+            .service(Arc::new(Answering(Box::new(|_, request| {
+                answer(&request.messages)
+            }))))
             .plugin_with("builtin", bub_agent::Builtin::new)
             .plugin("channels", Channels::default())
             .plugin("lab", lab)
-            .tool(Note { spec, seen: seen.clone() })
+            .tool(Note {
+                spec,
+                seen: seen.clone(),
+            })
             .build();
         let running = framework.running().await?;
         let gateway = Gateway::open(&framework, options, &["lab".to_owned()])?;
@@ -187,13 +230,20 @@ impl World {
         let task = tokio::spawn({
             let stop = stop.clone();
             async move {
-                let outcome = gateway.run(stop, || ready.send(()).unwrap_or_default()).await;
+                let outcome = gateway
+                    .run(stop, || ready.send(()).unwrap_or_default())
+                    .await;
                 running.close().await?;
                 outcome
             }
         });
         is_ready.await.unwrap();
-        Ok(Self { handler, recovered, stop, task })
+        Ok(Self {
+            handler,
+            recovered,
+            stop,
+            task,
+        })
     }
 
     /// Hands a message in as an adapter would: its id, or why it is refused.
@@ -206,7 +256,8 @@ impl World {
             name: String::new(),
         };
         let message =
-            ChannelMessage::new(format!("lab:{chat}"), "lab", format!("message {number}")).chat_id(chat);
+            ChannelMessage::new(format!("lab:{chat}"), "lab", format!("message {number}"))
+                .chat_id(chat);
         let ticket = Arc::new(Ticket::new(Some(number.to_string())));
         let mut message = Envelope::from(message).with_sender(sender);
         message.put_slot(Arc::clone(&ticket));
@@ -223,8 +274,11 @@ impl World {
 /// One life of the process: when it is over, everything that ran in it is gone. Its clock goes on by itself when there is
 /// nothing to do.
 pub(crate) fn life<T>(work: impl Future<Output = T>) -> T {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
     let outcome = runtime.block_on(work);
     runtime.shutdown_timeout(Duration::from_secs(5));
     outcome

@@ -14,8 +14,17 @@ const KEY: &str = "correct-horse-battery";
 
 fn run(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
-    let run = Run::of(command.envs(variables.iter().copied()).args(args).output().unwrap());
-    assert!(!run.stdout.contains(KEY) && !run.stderr.contains(KEY), "{run:?}");
+    let run = Run::of(
+        command
+            .envs(variables.iter().copied())
+            .args(args)
+            .output()
+            .unwrap(),
+    );
+    assert!(
+        !run.stdout.contains(KEY) && !run.stderr.contains(KEY),
+        "{run:?}"
+    );
     run
 }
 
@@ -24,8 +33,16 @@ fn ask(reply: Reply, more: &[(&str, &str)]) -> Run {
     let server = ModelServer::start();
     server.otherwise(reply);
     let base = format!("{}/v1", server.url());
-    let variables = [("BUB_MODEL", "openai:small"), ("BUB_API_BASE", &base), ("BUB_API_KEY", KEY)];
-    run(&Sandbox::new(), &[&variables, more].concat(), &["run", "hi"])
+    let variables = [
+        ("BUB_MODEL", "openai:small"),
+        ("BUB_API_BASE", &base),
+        ("BUB_API_KEY", KEY),
+    ];
+    run(
+        &Sandbox::new(),
+        &[&variables, more].concat(),
+        &["run", "hi"],
+    )
 }
 
 // H-3
@@ -39,10 +56,15 @@ fn a_whole_answer_is_printed_and_nothing_else() {
 // What a failed command printed keeps its lines; what could play tricks with the terminal is shown as it is written.
 #[test]
 fn the_output_of_a_failed_command_keeps_its_lines() {
-    let run = run(&Sandbox::new(), &[], &["run", r",seq 3; printf '\\033[2J\\n'; exit 3"]);
+    let run = run(
+        &Sandbox::new(),
+        &[],
+        &["run", r",seq 3; printf '\\033[2J\\n'; exit 3"],
+    );
     assert_eq!(run.code, Some(1));
     assert!(
-        run.stderr.starts_with("error: command exited with code 3\noutput:\n1\n2\n3\n"),
+        run.stderr
+            .starts_with("error: command exited with code 3\noutput:\n1\n2\n3\n"),
         "{}",
         run.stderr
     );
@@ -56,18 +78,42 @@ fn calls_are_logged_without_what_they_printed() {
     let long = "x".repeat(300);
     let line = format!(",printf 'out%s' put # {long}");
     let bare = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", &line]);
-    assert!(bare.stderr.contains("tool.call.start name=bash") && !bare.stderr.contains("printf"), "{bare:?}");
+    assert!(
+        bare.stderr.contains("tool.call.start name=bash") && !bare.stderr.contains("printf"),
+        "{bare:?}"
+    );
     let told = [("BUB_VERBOSE", "1"), ("BUB_LOG_CONTENTS", "true")];
     let good = run(&Sandbox::new(), &told, &["run", &line]);
-    let start =
-        good.stderr.lines().find(|line| line.contains("tool.call.arguments name=bash { cmd=")).unwrap();
+    let start = good
+        .stderr
+        .lines()
+        .find(|line| line.contains("tool.call.arguments name=bash { cmd="))
+        .unwrap();
     assert!(start.len() < 250 && !start.contains(&long), "{start}");
-    assert!(good.stderr.contains("tool.call.success name=bash elapsed_time="), "{}", good.stderr);
-    assert!(!bare.stderr.contains("output") && bare.stdout.contains("output"), "{bare:?}");
-    let bad = run(&Sandbox::new(), &[("BUB_VERBOSE", "1")], &["run", ",echo so-it-said; exit 4"]);
-    let end =
-        bad.stderr.lines().find(|line| line.contains("tool.call.error name=bash elapsed_time=")).unwrap();
-    assert!(end.contains("error=tool") && !end.contains("so-it-said"), "{end}");
+    assert!(
+        good.stderr
+            .contains("tool.call.success name=bash elapsed_time="),
+        "{}",
+        good.stderr
+    );
+    assert!(
+        !bare.stderr.contains("output") && bare.stdout.contains("output"),
+        "{bare:?}"
+    );
+    let bad = run(
+        &Sandbox::new(),
+        &[("BUB_VERBOSE", "1")],
+        &["run", ",echo so-it-said; exit 4"],
+    );
+    let end = bad
+        .stderr
+        .lines()
+        .find(|line| line.contains("tool.call.error name=bash elapsed_time="))
+        .unwrap();
+    assert!(
+        end.contains("error=tool") && !end.contains("so-it-said"),
+        "{end}"
+    );
 }
 
 // Finish reasons are surfaced: an answer that broke off is no success, and what there is of it is not lost.
@@ -79,12 +125,27 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
             "[cli:local]\nHel\n",
             "it reached the limit of `max_tokens`",
         ),
-        (Reply::new().finish(Finish::Length), "", "it reached the limit of `max_tokens`"),
-        (Reply::new().finish(Finish::Filter), "", "the provider's content filter stopped it"),
+        (
+            Reply::new().finish(Finish::Length),
+            "",
+            "it reached the limit of `max_tokens`",
+        ),
+        (
+            Reply::new().finish(Finish::Filter),
+            "",
+            "the provider's content filter stopped it",
+        ),
     ] {
         let run = ask(reply, &[]);
-        assert_eq!((run.code, run.stdout.as_str()), (Some(1), stdout), "{run:?}");
-        assert_eq!(run.stderr, format!("error: the answer is not complete: {why}\n"));
+        assert_eq!(
+            (run.code, run.stdout.as_str()),
+            (Some(1), stdout),
+            "{run:?}"
+        );
+        assert_eq!(
+            run.stderr,
+            format!("error: the answer is not complete: {why}\n")
+        );
     }
 }
 
@@ -92,8 +153,16 @@ fn an_answer_that_is_not_complete_fails_in_one_line() {
 #[test]
 fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
     let run = ask(Reply::status(400).message("no such thing"), &[]);
-    assert_eq!((run.code, run.stderr.lines().count()), (Some(1), 1), "{run:?}");
-    assert!(run.stderr.starts_with("error: openai:small: no such thing (HTTP 400"), "{run:?}");
+    assert_eq!(
+        (run.code, run.stderr.lines().count()),
+        (Some(1), 1),
+        "{run:?}"
+    );
+    assert!(
+        run.stderr
+            .starts_with("error: openai:small: no such thing (HTTP 400"),
+        "{run:?}"
+    );
 
     for (variables, expected) in [
         (
@@ -104,31 +173,59 @@ fn a_failed_turn_is_one_line_and_its_exit_code_says_whose_fault_it_is() {
             &[("BUB_MODEL", "small")],
             "error: environment variable BUB_MODEL: `model` is `small`, expected a model, as `provider:model`, or null",
         ),
-        (&[("BUB_MODEL", "openai:x")], "error: openai:x: no API key for `openai`: set OPENAI_API_KEY"),
-        (&[("BUB_MODEL", "azure:x")], "error: azure:x: no address for `azure`: set AZURE_OPENAI_ENDPOINT"),
         (
-            &[("BUB_MODEL", "groq:x"), ("BUB_API_KEY_COMMAND", "pass 'show")],
+            &[("BUB_MODEL", "openai:x")],
+            "error: openai:x: no API key for `openai`: set OPENAI_API_KEY",
+        ),
+        (
+            &[("BUB_MODEL", "azure:x")],
+            "error: azure:x: no address for `azure`: set AZURE_OPENAI_ENDPOINT",
+        ),
+        (
+            &[
+                ("BUB_MODEL", "groq:x"),
+                ("BUB_API_KEY_COMMAND", "pass 'show"),
+            ],
             "error: groq:x: `api_key_command` of `groq` has a quote that is not closed",
         ),
         (
-            &[("BUB_MODEL", "groq:x"), ("GROQ_API_KEY", "correct-horse-battery\nstaple")],
+            &[
+                ("BUB_MODEL", "groq:x"),
+                ("GROQ_API_KEY", "correct-horse-battery\nstaple"),
+            ],
             "error: groq:x: the key of `groq` from environment variable GROQ_API_KEY has spaces",
         ),
     ] {
         let run = self::run(&Sandbox::new(), variables, &["run", "hi"]);
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
-        assert!(run.stderr.starts_with(expected) && run.stderr.lines().count() == 1, "{run:?}");
+        assert!(
+            run.stderr.starts_with(expected) && run.stderr.lines().count() == 1,
+            "{run:?}"
+        );
         assert!(!run.stderr.contains("(hook "), "{run:?}");
     }
 }
 
 #[test]
 fn the_log_has_the_failure_too_when_more_was_asked_for() {
-    let run = ask(Reply::status(400).message("no such thing"), &[("BUB_VERBOSE", "1")]);
-    let failed =
-        run.stderr.lines().filter(|line| line.contains(r#""message":"turn.failed session="#)).count();
+    let run = ask(
+        Reply::status(400).message("no such thing"),
+        &[("BUB_VERBOSE", "1")],
+    );
+    let failed = run
+        .stderr
+        .lines()
+        .filter(|line| line.contains(r#""message":"turn.failed session="#))
+        .count();
     assert_eq!(failed, 1, "{run:?}");
-    assert!(run.stderr.lines().last().unwrap().starts_with("error: openai:small: no such thing"), "{run:?}");
+    assert!(
+        run.stderr
+            .lines()
+            .last()
+            .unwrap()
+            .starts_with("error: openai:small: no such thing"),
+        "{run:?}"
+    );
 }
 
 // H-80: a mistake in `model` is named, and does not hide a fallback that works; fallbacks alone are models, too.
@@ -137,14 +234,26 @@ fn fallbacks_answer_when_the_model_is_wrong_or_missing() {
     let server = ModelServer::start();
     server.otherwise(Reply::text("fallback"));
     let base = format!("{}/v1", server.url());
-    let fallbacks = [("BUB_FALLBACK_MODELS", "nobody:x,vllm:small"), ("BUB_VLLM_API_BASE", &base)];
+    let fallbacks = [
+        ("BUB_FALLBACK_MODELS", "nobody:x,vllm:small"),
+        ("BUB_VLLM_API_BASE", &base),
+    ];
 
-    let wrong = run(&Sandbox::new(), &[&fallbacks[..], &[("BUB_MODEL", "opnai:x")]].concat(), &["run", "hi"]);
+    let wrong = run(
+        &Sandbox::new(),
+        &[&fallbacks[..], &[("BUB_MODEL", "opnai:x")]].concat(),
+        &["run", "hi"],
+    );
     assert!(
         wrong.stderr.contains("`model` is wrong: environment variable BUB_MODEL: there is no provider `opnai`, did you mean `openai`?"),
         "{wrong:?}"
     );
-    assert!(wrong.stderr.contains("; going on with the fallback vllm:small"), "{wrong:?}");
+    assert!(
+        wrong
+            .stderr
+            .contains("; going on with the fallback vllm:small"),
+        "{wrong:?}"
+    );
     assert_eq!(wrong.ok(), "[cli:local]\nfallback\n");
 
     let alone = run(&Sandbox::new(), &fallbacks, &["run", "hi"]);
@@ -188,15 +297,28 @@ fn proxy() -> (String, Receiver<String>) {
             if line == "\r\n" {
                 break;
             }
-            first = if first.is_empty() { line.trim().to_owned() } else { first };
+            first = if first.is_empty() {
+                line.trim().to_owned()
+            } else {
+                first
+            };
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
-        let answer = r#"{"choices": [{"message": {"content": "from the proxy"}, "finish_reason": "stop"}]}"#;
+        let answer =
+            r#"{"choices": [{"message": {"content": "from the proxy"}, "finish_reason": "stop"}]}"#;
         let head = "content-type: application/json\r\nconnection: close";
-        let status = if first.starts_with("CONNECT") { "403 Forbidden" } else { "200 OK" };
-        write!(stream, "HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len())
-            .unwrap();
+        let status = if first.starts_with("CONNECT") {
+            "403 Forbidden"
+        } else {
+            "200 OK"
+        };
+        write!(
+            stream,
+            "HTTP/1.1 {status}\r\n{head}\r\ncontent-length: {}\r\n\r\n{answer}",
+            answer.len()
+        )
+        .unwrap();
         sender.send(first).unwrap();
     });
     (url, receiver)
@@ -208,19 +330,35 @@ fn requests_go_through_the_proxy_of_the_environment() {
     let plain = "http://model.invalid/v1";
     let secure = "https://model.invalid/v1";
     for (variable, base, expected) in [
-        ("HTTP_PROXY", plain, "POST http://model.invalid/v1/chat/completions HTTP/1.1"),
-        ("all_proxy", plain, "POST http://model.invalid/v1/chat/completions HTTP/1.1"),
+        (
+            "HTTP_PROXY",
+            plain,
+            "POST http://model.invalid/v1/chat/completions HTTP/1.1",
+        ),
+        (
+            "all_proxy",
+            plain,
+            "POST http://model.invalid/v1/chat/completions HTTP/1.1",
+        ),
         ("HTTPS_PROXY", secure, "CONNECT model.invalid:443 HTTP/1.1"),
         ("ALL_PROXY", secure, "CONNECT model.invalid:443 HTTP/1.1"),
     ] {
         let (url, asked) = proxy();
-        let variables = [("BUB_MODEL", "vllm:small"), ("BUB_API_BASE", base), (variable, &url)];
+        let variables = [
+            ("BUB_MODEL", "vllm:small"),
+            ("BUB_API_BASE", base),
+            (variable, &url),
+        ];
         let run = self::run(&Sandbox::new(), &variables, &["run", "hi"]);
         assert_eq!(asked.recv().unwrap(), expected, "{variable} {run:?}");
         if base == plain {
             assert_eq!(run.ok(), "[cli:local]\nfrom the proxy\n");
         } else {
-            assert_eq!((run.code, run.stderr.lines().count() > 0), (Some(1), true), "{run:?}");
+            assert_eq!(
+                (run.code, run.stderr.lines().count() > 0),
+                (Some(1), true),
+                "{run:?}"
+            );
         }
     }
 }
@@ -229,7 +367,10 @@ fn requests_go_through_the_proxy_of_the_environment() {
 #[test]
 fn some_hosts_are_reached_without_the_proxy() {
     let nobody = "http://127.0.0.1:1";
-    let run = ask(Reply::text("direct"), &[("HTTP_PROXY", nobody), ("ALL_PROXY", nobody)]);
+    let run = ask(
+        Reply::text("direct"),
+        &[("HTTP_PROXY", nobody), ("ALL_PROXY", nobody)],
+    );
     assert_eq!(run.ok(), "[cli:local]\ndirect\n");
 
     let (url, asked) = proxy();

@@ -8,8 +8,10 @@ use crate::{
     sandbox::Sandbox,
 };
 
-const RULES: (&str, &str) =
-    ("BUB_POLICY_RULES", r#"[{"tools": ["bash"], "action": "ask", "reason": "ask first"}]"#);
+const RULES: (&str, &str) = (
+    "BUB_POLICY_RULES",
+    r#"[{"tools": ["bash"], "action": "ask", "reason": "ask first"}]"#,
+);
 
 struct Chat {
     sandbox: Sandbox,
@@ -26,25 +28,46 @@ impl Chat {
         let gateway = Gateway::with(&sandbox, &model, &[], &settings);
         let callbacks = Callbacks::default();
         let callback = callbacks.listen(|| 200);
-        Self { sandbox, model, gateway, callbacks, callback }
+        Self {
+            sandbox,
+            model,
+            gateway,
+            callbacks,
+            callback,
+        }
     }
 
     /// Has the model call the shell for alice; the id of her message, and that of the question she is asked.
     fn begin(&self) -> (String, String) {
-        self.model.script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#));
+        self.model
+            .script(Reply::new().call("call", "bash", r#"{"cmd": "echo done >> log"}"#));
         let posted = self.gateway.ask(&json!({
             "content": "do it", "chat_id": "lab", "sender_id": "alice", "reply": "callback", "callback_url": self.callback,
         }));
         let id = posted["id"].as_str().unwrap().to_owned();
         let question = self.callbacks.reply(&id, 0);
-        assert!(question.starts_with("ask first\nallow bash(cmd=\"echo done >> log\")?"), "{question}");
-        let asked = question.split("`,approve ").nth(1).unwrap().split('`').next().unwrap();
+        assert!(
+            question.starts_with("ask first\nallow bash(cmd=\"echo done >> log\")?"),
+            "{question}"
+        );
+        let asked = question
+            .split("`,approve ")
+            .nth(1)
+            .unwrap()
+            .split('`')
+            .next()
+            .unwrap();
         (id, asked.to_owned())
     }
 
     fn say(&self, who: &str, chat: &str, text: &str) -> String {
-        let answer = self.gateway.ask(&json!({"content": text, "chat_id": chat, "sender_id": who}));
-        answer["reply"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+        let answer = self
+            .gateway
+            .ask(&json!({"content": text, "chat_id": chat, "sender_id": who}));
+        answer["reply"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{answer}"))
+            .to_owned()
     }
 
     fn has_run(&self) -> bool {
@@ -55,7 +78,11 @@ impl Chat {
     fn result(&self) -> Value {
         let request = self.model.requests().last().unwrap().json();
         let messages = request["messages"].as_array().unwrap();
-        messages.iter().rfind(|message| message["role"] == "tool").unwrap()["content"].clone()
+        messages
+            .iter()
+            .rfind(|message| message["role"] == "tool")
+            .unwrap()["content"]
+            .clone()
     }
 }
 
@@ -66,9 +93,24 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
     let (id, asked) = chat.begin();
     chat.model.script(Reply::text("it is done"));
     let refusals = [
-        ("bob", "lab", &asked, "only the person the request is for, or an owner, can answer it"),
-        ("", "lab", &asked, "only the person the request is for, or an owner, can answer it"),
-        ("alice", "elsewhere", &asked, "the request belongs to another chat"),
+        (
+            "bob",
+            "lab",
+            &asked,
+            "only the person the request is for, or an owner, can answer it",
+        ),
+        (
+            "",
+            "lab",
+            &asked,
+            "only the person the request is for, or an owner, can answer it",
+        ),
+        (
+            "alice",
+            "elsewhere",
+            &asked,
+            "the request belongs to another chat",
+        ),
         (
             "alice",
             "lab",
@@ -77,15 +119,25 @@ fn only_the_person_who_was_asked_in_the_chat_can_approve() {
         ),
     ];
     for (who, place, asked, refusal) in refusals {
-        assert_eq!(chat.say(who, place, &format!(",approve {asked}")), refusal, "{who} in {place}");
+        assert_eq!(
+            chat.say(who, place, &format!(",approve {asked}")),
+            refusal,
+            "{who} in {place}"
+        );
     }
     assert!(!chat.has_run());
-    assert_eq!(chat.say("alice", "lab", &format!(",approve {asked}")), "Approved.");
+    assert_eq!(
+        chat.say("alice", "lab", &format!(",approve {asked}")),
+        "Approved."
+    );
     assert_eq!(chat.callbacks.reply(&id, 1), "it is done");
     assert!(chat.has_run());
     // Once is enough.
     let again = chat.say("alice", "lab", &format!(",deny {asked}"));
-    assert_eq!(again, "there is no such request; it was answered or has expired");
+    assert_eq!(
+        again,
+        "there is no such request; it was answered or has expired"
+    );
     chat.gateway.stop();
 }
 
@@ -94,20 +146,33 @@ fn a_denial_reaches_the_model_with_its_reason() {
     let chat = Chat::open(&[]);
     let (id, asked) = chat.begin();
     chat.model.script(Reply::text("then not"));
-    assert_eq!(chat.say("alice", "lab", &format!(",deny {asked} not on a Friday")), "Denied.");
+    assert_eq!(
+        chat.say("alice", "lab", &format!(",deny {asked} not on a Friday")),
+        "Denied."
+    );
     assert_eq!(chat.callbacks.reply(&id, 1), "then not");
-    assert!(chat.result().as_str().unwrap().contains("not on a Friday"), "{}", chat.result());
+    assert!(
+        chat.result().as_str().unwrap().contains("not on a Friday"),
+        "{}",
+        chat.result()
+    );
     assert!(!chat.has_run());
     chat.gateway.stop();
 }
 
 #[test]
 fn a_guest_approves_nothing_and_silence_is_a_no() {
-    let chat = Chat::open(&[("BUB_WEBHOOK_ROLE", "guest"), ("BUB_POLICY_APPROVAL_TIMEOUT_SECONDS", "3")]);
+    let chat = Chat::open(&[
+        ("BUB_WEBHOOK_ROLE", "guest"),
+        ("BUB_POLICY_APPROVAL_TIMEOUT_SECONDS", "3"),
+    ]);
     let (id, asked) = chat.begin();
     chat.model.script(Reply::text("nobody said yes"));
     let refusal = chat.say("alice", "lab", &format!(",approve {asked}"));
-    assert_eq!(refusal, "only the person the request is for, or an owner, can answer it");
+    assert_eq!(
+        refusal,
+        "only the person the request is for, or an owner, can answer it"
+    );
     assert_eq!(chat.callbacks.reply(&id, 1), "nobody said yes");
     assert!(!chat.has_run());
     chat.gateway.stop();
@@ -117,7 +182,9 @@ fn a_guest_approves_nothing_and_silence_is_a_no() {
 fn a_stream_shows_the_question_in_time() {
     use std::io::Read as _;
     let chat = Chat::open(&[]);
-    chat.model.script(Reply::new().call("call", "bash", r#"{"cmd": "true"}"#)).script(Reply::text("fine"));
+    chat.model
+        .script(Reply::new().call("call", "bash", r#"{"cmd": "true"}"#))
+        .script(Reply::text("fine"));
     let body = json!({"content": "do it", "sender_id": "alice", "reply": "stream"}).to_string();
     let mut stream = chat.gateway.begin(&body);
     let mut seen = String::new();
@@ -126,13 +193,23 @@ fn a_stream_shows_the_question_in_time() {
         let count = stream.read(&mut piece).unwrap();
         assert!(count > 0, "{seen}");
         seen.push_str(std::str::from_utf8(&piece[..count]).unwrap());
-        if let Some(rest) = seen.split("`,approve ").nth(1).filter(|rest| rest.contains('`')) {
+        if let Some(rest) = seen
+            .split("`,approve ")
+            .nth(1)
+            .filter(|rest| rest.contains('`'))
+        {
             break rest.split('`').next().unwrap().to_owned();
         }
     };
     assert!(seen.contains("event: approval\n"), "{seen}");
-    assert_eq!(chat.say("alice", "default", &format!(",approve {asked}")), "Approved.");
+    assert_eq!(
+        chat.say("alice", "default", &format!(",approve {asked}")),
+        "Approved."
+    );
     stream.read_to_string(&mut seen).unwrap();
-    assert!(seen.contains("event: final") && seen.contains(r#""reply":"fine""#), "{seen}");
+    assert!(
+        seen.contains("event: final") && seen.contains(r#""reply":"fine""#),
+        "{seen}"
+    );
     chat.gateway.stop();
 }

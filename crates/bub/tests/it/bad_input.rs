@@ -5,7 +5,10 @@ use std::{ffi::OsString, os::unix::ffi::OsStringExt};
 use crate::sandbox::Sandbox;
 
 fn check(args: &[&str], expected: &str) {
-    check_raw(&args.iter().map(OsString::from).collect::<Vec<_>>(), expected);
+    check_raw(
+        &args.iter().map(OsString::from).collect::<Vec<_>>(),
+        expected,
+    );
 }
 
 fn check_raw(args: &[OsString], expected: &str) {
@@ -15,13 +18,20 @@ fn check_raw(args: &[OsString], expected: &str) {
     assert_eq!(run.stdout, "", "{args:?}");
     assert_eq!(run.stderr, format!("error: {expected}\n"), "{args:?}");
     assert!(!sandbox.home().exists(), "{args:?} wrote to the home");
-    assert_eq!(std::fs::read_dir(sandbox.workspace()).unwrap().count(), 0, "{args:?} wrote to the workspace");
+    assert_eq!(
+        std::fs::read_dir(sandbox.workspace()).unwrap().count(),
+        0,
+        "{args:?} wrote to the workspace"
+    );
 }
 
 // H-1
 #[test]
 fn an_unknown_command_is_refused() {
-    check(&["frobnicate"], "unrecognized subcommand 'frobnicate'; see `bub --help`");
+    check(
+        &["frobnicate"],
+        "unrecognized subcommand 'frobnicate'; see `bub --help`",
+    );
 }
 
 #[test]
@@ -35,7 +45,10 @@ fn a_misspelled_command_is_recognised() {
 // H-1
 #[test]
 fn a_missing_argument_is_named() {
-    check(&["run"], "the following required arguments were not provided: <MESSAGE>; see `bub run --help`");
+    check(
+        &["run"],
+        "the following required arguments were not provided: <MESSAGE>; see `bub run --help`",
+    );
 }
 
 #[test]
@@ -60,7 +73,10 @@ fn a_workspace_that_does_not_exist_is_refused() {
         &["--workspace", "no/such/place", "run", "hi"],
         "workspace `no/such/place` does not exist; create it or name another",
     );
-    check(&["-wnope", "run", "hi"], "workspace `nope` does not exist; create it or name another");
+    check(
+        &["-wnope", "run", "hi"],
+        "workspace `nope` does not exist; create it or name another",
+    );
 }
 
 // Options of the program may stand where people put them: also after the command.
@@ -71,18 +87,33 @@ fn a_workspace_may_stand_after_the_command() {
         &["run", "hi", "--workspace=nope"],
         &["tape", "list", "-wnope"],
     ] {
-        check(args, "workspace `nope` does not exist; create it or name another");
+        check(
+            args,
+            "workspace `nope` does not exist; create it or name another",
+        );
     }
     let sandbox = Sandbox::new();
     sandbox.write("elsewhere/.env", "BUB_GREETER_WORD=Ahoy\n");
-    assert_eq!(sandbox.example("custom_binary", ["greet", "-w", "../elsewhere"]).ok(), "Ahoy, world!\n");
+    assert_eq!(
+        sandbox
+            .example("custom_binary", ["greet", "-w", "../elsewhere"])
+            .ok(),
+        "Ahoy, world!\n"
+    );
     let run = sandbox.example("echo_model", ["run", "--", "-w"]);
-    assert_eq!(run.ok(), "[cli:local]\ncli:local said: -w\n", "what follows `--` is the message");
+    assert_eq!(
+        run.ok(),
+        "[cli:local]\ncli:local said: -w\n",
+        "what follows `--` is the message"
+    );
 }
 
 #[test]
 fn a_workspace_that_is_a_file_is_refused() {
-    check(&["--workspace=/dev/null", "run", "hi"], "workspace `/dev/null` is not a directory; name another");
+    check(
+        &["--workspace=/dev/null", "run", "hi"],
+        "workspace `/dev/null` is not a directory; name another",
+    );
 }
 
 #[test]
@@ -98,13 +129,19 @@ fn a_workspace_that_is_not_utf8_is_not_mistaken_for_the_current_directory() {
 
 #[test]
 fn an_empty_message_is_refused() {
-    check(&["run", " "], "invalid value ' ' for '<MESSAGE>': it is empty; see `bub run --help`");
+    check(
+        &["run", " "],
+        "invalid value ' ' for '<MESSAGE>': it is empty; see `bub run --help`",
+    );
 }
 
 #[test]
 fn a_message_that_is_not_utf8_is_refused() {
     let message = OsString::from_vec(vec![b'h', 0xff]);
-    check_raw(&["run".into(), message], "an argument is not valid UTF-8; give it as UTF-8 text");
+    check_raw(
+        &["run".into(), message],
+        "an argument is not valid UTF-8; give it as UTF-8 text",
+    );
 }
 
 // A mistake on standard input is a mistake like any other.

@@ -44,14 +44,27 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
 /// A day is how long idempotency keys and failing replies live; 1970 is where a clock without a battery begins.
-const JUMPS: [i64; 8] = [0, HOUR, -HOUR, 23 * HOUR, 0, -25 * HOUR, 10 * YEAR, -56 * YEAR];
+const JUMPS: [i64; 8] = [
+    0,
+    HOUR,
+    -HOUR,
+    23 * HOUR,
+    0,
+    -25 * HOUR,
+    10 * YEAR,
+    -56 * YEAR,
+];
 
 fn build_clock(directory: &Path) -> PathBuf {
     let (source, library) = (directory.join("clock.c"), directory.join("clock.so"));
     std::fs::write(&source, CLOCK).unwrap();
     // Whoever can link Rust has it.
-    let built =
-        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status().unwrap();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .status()
+        .unwrap();
     assert!(built.success());
     library
 }
@@ -60,7 +73,11 @@ fn build_clock(directory: &Path) -> PathBuf {
 #[test]
 fn a_clock_that_jumps_loses_and_doubles_nothing() {
     for durability in ["os", "always"] {
-        let (tools, sandbox, model) = (tempfile::tempdir().unwrap(), Sandbox::new(), ModelServer::start());
+        let (tools, sandbox, model) = (
+            tempfile::tempdir().unwrap(),
+            Sandbox::new(),
+            ModelServer::start(),
+        );
         let (library, offset) = (build_clock(tools.path()), tools.path().join("offset"));
         let jump = {
             let (offset, next) = (offset.clone(), Arc::new(AtomicUsize::new(0)));
@@ -73,7 +90,9 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
         };
         jump();
         let for_model = jump.clone();
-        model.forget_requests().answer_with(move |request| writing(request, |_| for_model()));
+        model
+            .forget_requests()
+            .answer_with(move |request| writing(request, |_| for_model()));
         let delivered = Callbacks::default();
         let callback = delivered.listen(|| 200);
         let settings = [
@@ -96,7 +115,11 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
                 delivered.reply(ids.last().unwrap(), 0);
             }
         }
-        assert_eq!(delivered.missing(&ids.iter()), 0, "lost with durability {durability}");
+        assert_eq!(
+            delivered.missing(&ids.iter()),
+            0,
+            "lost with durability {durability}"
+        );
         gateway.stop();
         for (id, replies) in delivered.all() {
             let distinct: HashSet<_> = replies.iter().map(|(delivery, _)| delivery).collect();
@@ -106,8 +129,12 @@ fn a_clock_that_jumps_loses_and_doubles_nothing() {
         let lines: HashSet<_> = log.lines().collect();
         assert_eq!(lines.len(), log.lines().count(), "a tool ran twice: {log}");
         // Years did pass, as far as the program could tell.
-        let tapes = std::fs::read_dir(sandbox.home().join("tapes")).unwrap().map(|file| file.unwrap().path());
-        let text: String = tapes.filter_map(|path| std::fs::read_to_string(path).ok()).collect();
+        let tapes = std::fs::read_dir(sandbox.home().join("tapes"))
+            .unwrap()
+            .map(|file| file.unwrap().path());
+        let text: String = tapes
+            .filter_map(|path| std::fs::read_to_string(path).ok())
+            .collect();
         assert!(
             text.contains("\"date\": \"197") && text.contains("\"date\": \"203"),
             "the clock did not jump"

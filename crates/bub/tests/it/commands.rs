@@ -9,28 +9,51 @@ use crate::sandbox::{Run, Sandbox, bub};
 fn run_prints_each_reply_under_its_address() {
     let sandbox = Sandbox::new();
     let run = sandbox.bub(["run", "hello"]);
-    assert!(run.stdout.starts_with("[cli:local]\nNo model is configured"), "{run:?}");
-    assert_eq!(run.code, Some(2), "a script sees that no model has answered: {run:?}");
+    assert!(
+        run.stdout
+            .starts_with("[cli:local]\nNo model is configured"),
+        "{run:?}"
+    );
+    assert_eq!(
+        run.code,
+        Some(2),
+        "a script sees that no model has answered: {run:?}"
+    );
     assert!(run.stdout.contains("  - `bub onboard` asks"), "{run:?}");
     let advice = "`bub onboard` sets one up, `bub models` shows what can be used";
-    assert_eq!(run.stderr, format!("error: no model is configured; {advice}\n"));
+    assert_eq!(
+        run.stderr,
+        format!("error: no model is configured; {advice}\n")
+    );
 
-    let echo = sandbox.example("echo_model", ["run", "hi", "--channel", "lab", "--chat-id", "7"]).ok();
+    let echo = sandbox
+        .example(
+            "echo_model",
+            ["run", "hi", "--channel", "lab", "--chat-id", "7"],
+        )
+        .ok();
     assert_eq!(echo, "[lab:7]\nlab:7 said: hi\n");
 }
 
 // H-3
 #[test]
 fn run_takes_the_session_it_is_given() {
-    let echo = Sandbox::new().example("echo_model", ["run", "hi", "--session-id", "mine"]).ok();
+    let echo = Sandbox::new()
+        .example("echo_model", ["run", "hi", "--session-id", "mine"])
+        .ok();
     assert_eq!(echo, "[cli:local]\nmine said: hi\n");
 }
 
 // H-3, H-100: the sender is part of the context the model sees.
 #[test]
 fn run_tells_the_model_who_writes() {
-    let shown = Sandbox::new().example("prompt_plugin", ["run", "hi", "--sender-id", "ada"]).ok();
-    assert!(shown.contains("sender_id=ada|channel=$cli|chat_id=local\n---Date: "), "{shown}");
+    let shown = Sandbox::new()
+        .example("prompt_plugin", ["run", "hi", "--sender-id", "ada"])
+        .ok();
+    assert!(
+        shown.contains("sender_id=ada|channel=$cli|chat_id=local\n---Date: "),
+        "{shown}"
+    );
 }
 
 // S-49, H-7
@@ -39,26 +62,40 @@ fn hooks_lists_implementations_in_registration_order() {
     let report = Sandbox::new().example("echo_model", ["hooks"]).ok();
     assert!(report.contains("build_prompt: builtin\n"), "{report}");
     assert!(report.contains("run_model: echo\n"), "{report}");
-    let names: Vec<_> = report.lines().map(|line| line.split(':').next().unwrap()).collect();
+    let names: Vec<_> = report
+        .lines()
+        .map(|line| line.split(':').next().unwrap())
+        .collect();
     assert!(names.is_sorted(), "{names:?}");
 
     let wrapped = Sandbox::new().example("stream_wrapper", ["hooks"]).ok();
-    assert!(wrapped.contains("run_model_stream: builtin, words, loud\n"), "{wrapped}");
+    assert!(
+        wrapped.contains("run_model_stream: builtin, words, loud\n"),
+        "{wrapped}"
+    );
 }
 
 // H-31: a plugin that cannot be made is reported, the others work.
 #[test]
 fn hooks_names_a_plugin_that_is_not_in_use() {
     let report = Sandbox::new().example("faulty", ["hooks"]).ok();
-    assert!(report.contains("plugin unloadable is not in use: its licence has run out\n"), "{report}");
+    assert!(
+        report.contains("plugin unloadable is not in use: its licence has run out\n"),
+        "{report}"
+    );
     assert!(report.contains("run_model: faulty\n"), "{report}");
 }
 
 #[test]
 fn help_lists_commands_and_exit_codes() {
     let help = Sandbox::new().bub(["--help"]).ok();
-    for part in ["Usage: bub", "run ", "hooks ", "--workspace <DIR>", "Exit codes: 0 done, 1 failed, 2 wrong"]
-    {
+    for part in [
+        "Usage: bub",
+        "run ",
+        "hooks ",
+        "--workspace <DIR>",
+        "Exit codes: 0 done, 1 failed, 2 wrong",
+    ] {
         assert!(help.contains(part), "{part} is missing in\n{help}");
     }
 }
@@ -71,13 +108,21 @@ fn without_a_command_it_says_what_to_do_next() {
 
 #[test]
 fn version_is_that_of_the_package() {
-    assert_eq!(Sandbox::new().bub(["--version"]).ok(), format!("bub {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        Sandbox::new().bub(["--version"]).ok(),
+        format!("bub {}\n", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let sandbox = Sandbox::new();
-    let mut child = sandbox.command(&bub()).arg("hooks").stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = sandbox
+        .command(&bub())
+        .arg("hooks")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
@@ -87,13 +132,19 @@ fn a_reader_that_goes_away_is_no_failure() {
 fn what_is_recorded_belongs_to_the_owner_alone() {
     let sandbox = Sandbox::new();
     sandbox.example("echo_model", ["run", "hello"]).ok();
-    let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&sandbox.home()), 0o700);
     let tapes = sandbox.home().join("tapes");
     assert_eq!(mode(&tapes), 0o700);
     for file in std::fs::read_dir(&tapes).unwrap() {
         let path = file.unwrap().path();
-        assert_eq!(mode(&path), if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+        assert_eq!(
+            mode(&path),
+            if path.is_dir() { 0o700 } else { 0o600 },
+            "{}",
+            path.display()
+        );
     }
 }
 
@@ -101,7 +152,12 @@ fn what_is_recorded_belongs_to_the_owner_alone() {
 fn run_reads_a_long_message_from_standard_input() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&crate::sandbox::example("echo_model"));
-    let mut child = command.args(["run", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = command
+        .args(["run", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let message = "word ".repeat(100_000);
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), message.as_bytes()).unwrap();
     let reply = crate::sandbox::Run::of(child.wait_with_output().unwrap()).ok();
@@ -122,7 +178,10 @@ fn completions_and_manual_pages_know_every_command() {
         .filter_map(|line| line.split_whitespace().next())
         .filter(|name| *name != "help")
         .collect();
-    assert!(commands.contains(&"run") && commands.contains(&"doctor"), "{help}");
+    assert!(
+        commands.contains(&"run") && commands.contains(&"doctor"),
+        "{help}"
+    );
     for shell in ["bash", "zsh", "fish"] {
         let script = sandbox.bub(["completions", shell]).ok();
         for part in commands.iter().chain(&["workspace", "offline"]) {
@@ -131,11 +190,16 @@ fn completions_and_manual_pages_know_every_command() {
         sandbox.write(&format!("workspace/{shell}"), &script);
     }
     let mut bash = sandbox.command(std::path::Path::new("bash"));
-    let typed = "source ./bash; COMP_WORDS=(bub doc) COMP_CWORD=1; _bub bub doc bub; echo ${COMPREPLY[@]}";
-    assert_eq!(Run::of(bash.args(["-c", typed]).output().unwrap()).ok(), "doctor\n");
+    let typed =
+        "source ./bash; COMP_WORDS=(bub doc) COMP_CWORD=1; _bub bub doc bub; echo ${COMPREPLY[@]}";
+    assert_eq!(
+        Run::of(bash.args(["-c", typed]).output().unwrap()).ok(),
+        "doctor\n"
+    );
     sandbox.bub(["man", "pages"]).ok();
     for name in commands {
-        let page = std::fs::read_to_string(sandbox.workspace().join(format!("pages/bub-{name}.1"))).unwrap();
+        let page = std::fs::read_to_string(sandbox.workspace().join(format!("pages/bub-{name}.1")))
+            .unwrap();
         assert!(
             page.contains(".TH") && page.contains(&format!("bub {name}").replace('-', "\\-")),
             "{name}: {page}"
@@ -143,6 +207,9 @@ fn completions_and_manual_pages_know_every_command() {
     }
     assert!(sandbox.workspace().join("pages/bub-config-set.1").exists());
     let run = sandbox.bub(["man", "bash/pages"]);
-    assert!(run.code == Some(1) && run.stderr.contains("`bash/pages`: Not a directory"), "{run:?}");
+    assert!(
+        run.code == Some(1) && run.stderr.contains("`bash/pages`: Not a directory"),
+        "{run:?}"
+    );
     assert!(run.stderr.contains("name a directory of yours"), "{run:?}");
 }

@@ -14,34 +14,66 @@ fn config(sandbox: &Sandbox) -> String {
 }
 
 fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
-    Run::of(sandbox.command(&bub()).envs(variables.iter().copied()).args(args).output().unwrap())
+    Run::of(
+        sandbox
+            .command(&bub())
+            .envs(variables.iter().copied())
+            .args(args)
+            .output()
+            .unwrap(),
+    )
 }
 
 #[test]
 fn a_value_is_set_shown_with_its_source_and_taken_out() {
     let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "# mine\nmodel: a:b # why\nplugin: {x: 1}\n");
+    sandbox.write(
+        "home/config.yml",
+        "# mine\nmodel: a:b # why\nplugin: {x: 1}\n",
+    );
     let path = sandbox.home().join("config.yml");
-    assert_eq!(sandbox.bub(["config", "path"]).ok(), format!("{}\n", path.display()));
+    assert_eq!(
+        sandbox.bub(["config", "path"]).ok(),
+        format!("{}\n", path.display())
+    );
     assert_eq!(
         sandbox.bub(["config", "set", "max_steps", "7"]).ok(),
         format!("set max_steps in {}\n", path.display())
     );
-    assert_eq!(config(&sandbox), "# mine\nmodel: a:b # why\nplugin: {x: 1}\nmax_steps: 7\n");
+    assert_eq!(
+        config(&sandbox),
+        "# mine\nmodel: a:b # why\nplugin: {x: 1}\nmax_steps: 7\n"
+    );
     assert_eq!(sandbox.bub(["config", "get", "max_steps"]).ok(), "7\n");
     let found: Value =
         serde_json::from_str(&sandbox.bub(["config", "get", "max_steps", "--json"]).ok()).unwrap();
-    assert_eq!(found, json!({"key": "max_steps", "value": 7, "source": format!("{}:4", path.display())}));
-    let list = with(&sandbox, &[("BUB_MODEL", "c:d")], &["config", "list", "--changed"]).ok();
+    assert_eq!(
+        found,
+        json!({"key": "max_steps", "value": 7, "source": format!("{}:4", path.display())})
+    );
+    let list = with(
+        &sandbox,
+        &[("BUB_MODEL", "c:d")],
+        &["config", "list", "--changed"],
+    )
+    .ok();
     assert!(
-        list.contains("model") && list.contains("c:d") && list.contains("environment variable BUB_MODEL"),
+        list.contains("model")
+            && list.contains("c:d")
+            && list.contains("environment variable BUB_MODEL"),
         "{list}"
     );
     assert!(!list.contains("max_tokens"), "{list}");
     let json = sandbox.bub(["config", "list", "--json"]).ok();
-    assert!(json.lines().all(|line| serde_json::from_str::<Value>(line).unwrap()["source"].is_string()));
+    assert!(
+        json.lines()
+            .all(|line| serde_json::from_str::<Value>(line).unwrap()["source"].is_string())
+    );
     sandbox.bub(["config", "unset", "max_steps"]).ok();
-    assert_eq!(config(&sandbox), "# mine\nmodel: a:b # why\nplugin: {x: 1}\n");
+    assert_eq!(
+        config(&sandbox),
+        "# mine\nmodel: a:b # why\nplugin: {x: 1}\n"
+    );
 }
 
 #[test]
@@ -54,32 +86,69 @@ fn a_mistake_is_refused_in_one_line_and_changes_nothing() {
             &["set", "max_steps", "many"][..],
             "`max_steps` is `many`, expected a whole number of at least 1, or null",
         ),
-        (&["set", "modle", "a:b"], "no setting `modle`, did you mean `model`?"),
-        (&["get", "max_step"], "no setting `max_step`, did you mean `max_steps`?"),
-        (&["set", "home", "/x"], "`home` cannot stand in the config file; set the variable BUB_HOME"),
-        (&["set", "providers.lab.wire", "nonsense"], "config.yml:4: `providers.lab.wire` is `nonsense`"),
-        (&["set", "policy.rules", "[{\"action\": \"maybe\"}]"], "`action` must be one of allow, ask, deny"),
+        (
+            &["set", "modle", "a:b"],
+            "no setting `modle`, did you mean `model`?",
+        ),
+        (
+            &["get", "max_step"],
+            "no setting `max_step`, did you mean `max_steps`?",
+        ),
+        (
+            &["set", "home", "/x"],
+            "`home` cannot stand in the config file; set the variable BUB_HOME",
+        ),
+        (
+            &["set", "providers.lab.wire", "nonsense"],
+            "config.yml:4: `providers.lab.wire` is `nonsense`",
+        ),
+        (
+            &["set", "policy.rules", "[{\"action\": \"maybe\"}]"],
+            "`action` must be one of allow, ask, deny",
+        ),
         // What makes no sense to anybody is refused before somebody needs it.
-        (&["set", "model", "foo"], "`model` is `foo`, expected a model, as `provider:model`"),
+        (
+            &["set", "model", "foo"],
+            "`model` is `foo`, expected a model, as `provider:model`",
+        ),
         (
             &["set", "api_base", "ftp://lab.example"],
             "`api_base` is `ftp://lab.example`, expected a URL such as",
         ),
-        (&["set", "api_base.lab", "ftp://x"], "`api_base.lab` is `ftp://x`, expected a URL such as"),
+        (
+            &["set", "api_base.lab", "ftp://x"],
+            "`api_base.lab` is `ftp://x`, expected a URL such as",
+        ),
         (
             &["set", "telegram.proxy", "junk"],
             "`telegram.proxy` is `junk`, expected the URL of an HTTP or SOCKS",
         ),
-        (&["set", "webhook.listen", "foo"], "`webhook.listen` is `foo`, expected an address and a port"),
-        (&["set", "gateway.turns", "0"], "`gateway.turns` is `0`, expected a whole number of at least 1"),
-        (&["set", "log.filter", "loud"], "`log.filter` is `loud`, expected error, warn"),
+        (
+            &["set", "webhook.listen", "foo"],
+            "`webhook.listen` is `foo`, expected an address and a port",
+        ),
+        (
+            &["set", "gateway.turns", "0"],
+            "`gateway.turns` is `0`, expected a whole number of at least 1",
+        ),
+        (
+            &["set", "log.filter", "loud"],
+            "`log.filter` is `loud`, expected error, warn",
+        ),
         (&["unset", "max_steps"], "does not set `max_steps`"),
         (&["unset", "modle"], "did you mean `model`?"),
     ] {
         let run = sandbox.bub(["config"].iter().chain(args));
         assert_eq!(run.code, Some(2), "{run:?}");
-        assert!(run.stderr.starts_with("error: ") && run.stderr.contains(error), "{run:?}");
-        assert_eq!((config(&sandbox).as_str(), run.stderr.lines().count()), (before, 1), "{run:?}");
+        assert!(
+            run.stderr.starts_with("error: ") && run.stderr.contains(error),
+            "{run:?}"
+        );
+        assert_eq!(
+            (config(&sandbox).as_str(), run.stderr.lines().count()),
+            (before, 1),
+            "{run:?}"
+        );
     }
 }
 
@@ -92,12 +161,27 @@ fn a_secret_comes_by_pipe_is_masked_and_makes_the_file_private() {
     let mode = || std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(), 0o644);
     let mut command = sandbox.command(std::path::Path::new("sh"));
-    command.args(["-c", &format!("echo {KEY} | {} config set api_key.lab", bub().display())]);
+    command.args([
+        "-c",
+        &format!("echo {KEY} | {} config set api_key.lab", bub().display()),
+    ]);
     Run::of(command.output().unwrap()).ok();
-    assert_eq!(config(&sandbox), format!("model: a:b\napi_key:\n  lab: {KEY}\n"));
+    assert_eq!(
+        config(&sandbox),
+        format!("model: a:b\napi_key:\n  lab: {KEY}\n")
+    );
     assert_eq!(mode(), 0o600);
-    for args in [&["list"][..], &["list", "--json"], &["get", "api_key.lab"], &["get", "api_key", "--json"]] {
-        let run = with(&sandbox, &[("BUB_VERBOSE", "2")], &[&["config"], args].concat());
+    for args in [
+        &["list"][..],
+        &["list", "--json"],
+        &["get", "api_key.lab"],
+        &["get", "api_key", "--json"],
+    ] {
+        let run = with(
+            &sandbox,
+            &[("BUB_VERBOSE", "2")],
+            &[&["config"], args].concat(),
+        );
         assert!(
             !run.stdout.contains(KEY) && !run.stderr.contains(KEY) && run.stdout.contains("***"),
             "{run:?}"
@@ -109,7 +193,11 @@ fn a_secret_comes_by_pipe_is_masked_and_makes_the_file_private() {
 fn the_file_that_was_read_is_written_and_a_stronger_source_is_named() {
     let sandbox = Sandbox::new();
     sandbox.write(".bub/config.yml", "model: a:b\n");
-    let run = with(&sandbox, &[("BUB_MODEL", "x:y")], &["config", "set", "model", "c:d"]);
+    let run = with(
+        &sandbox,
+        &[("BUB_MODEL", "x:y")],
+        &["config", "set", "model", "c:d"],
+    );
     assert_eq!(
         run.stderr,
         "note: environment variable BUB_MODEL is stronger, so `model` stays what it says\n"
@@ -128,13 +216,19 @@ fn a_broken_file_can_be_explained_and_repaired() {
     sandbox.write("home/config.yml", "max_steps: many\n");
     for args in [&["config", "list"][..], &["config", "get", "max_steps"]] {
         let run = sandbox.bub(args);
-        assert!(run.stderr.contains("config.yml:1: `max_steps` is `many`"), "{run:?}");
+        assert!(
+            run.stderr.contains("config.yml:1: `max_steps` is `many`"),
+            "{run:?}"
+        );
         assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""));
     }
     sandbox.bub(["config", "set", "max_steps", "5"]).ok();
     assert_eq!(config(&sandbox), "max_steps: 5\n");
     sandbox.write("home/config.yml", "model: [unclosed\n");
-    assert_eq!(sandbox.bub(["config", "set", "max_steps", "5"]).code, Some(2));
+    assert_eq!(
+        sandbox.bub(["config", "set", "max_steps", "5"]).code,
+        Some(2)
+    );
     assert_eq!(config(&sandbox), "model: [unclosed\n");
 }
 
@@ -157,19 +251,30 @@ fn two_mistakes_are_corrected_one_after_the_other() {
         sandbox.bub(["config", "unset", key]).ok();
     }
     assert_eq!(config(&sandbox), "max_steps: 5\n");
-    assert_eq!(sandbox.bub(["config", "set", "providers.a.wire", "x"]).code, Some(2));
+    assert_eq!(
+        sandbox.bub(["config", "set", "providers.a.wire", "x"]).code,
+        Some(2)
+    );
 }
 
 // W-35: an address may hold a key
 #[test]
 fn an_address_with_a_key_in_it_is_not_quoted() {
     for address in ["https://lab.example/v1?key=KEY", "ftp://me:KEY@lab.example"] {
-        let providers = json!({"lab": {"base_url": address.replace("KEY", "hush-hush")}}).to_string();
-        for (key, value) in
-            [("providers", &*providers), ("providers.lab.base_url", &address.replace("KEY", "hush-hush"))]
-        {
+        let providers =
+            json!({"lab": {"base_url": address.replace("KEY", "hush-hush")}}).to_string();
+        for (key, value) in [
+            ("providers", &*providers),
+            (
+                "providers.lab.base_url",
+                &address.replace("KEY", "hush-hush"),
+            ),
+        ] {
             let run = Sandbox::new().bub(["config", "set", key, value]);
-            assert!(run.code == Some(2) && run.stderr.contains("providers.lab.base_url"), "{run:?}");
+            assert!(
+                run.code == Some(2) && run.stderr.contains("providers.lab.base_url"),
+                "{run:?}"
+            );
             assert!(!run.stderr.contains("hush-hush"), "{run:?}");
         }
     }
@@ -179,18 +284,30 @@ fn an_address_with_a_key_in_it_is_not_quoted() {
 #[test]
 fn no_key_is_lost_by_setting_another_or_nothing() {
     let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "model: groq:m\napi_key: the-key-of-groq\n");
-    for args in [&["config", "set", "api_key"][..], &["config", "set", "api_key.groq"]] {
+    sandbox.write(
+        "home/config.yml",
+        "model: groq:m\napi_key: the-key-of-groq\n",
+    );
+    for args in [
+        &["config", "set", "api_key"][..],
+        &["config", "set", "api_key.groq"],
+    ] {
         // Nothing is on standard input.
         let run = sandbox.bub(args);
-        assert!(run.code == Some(2) && run.stderr.contains("is empty, expected a secret"), "{run:?}");
+        assert!(
+            run.code == Some(2) && run.stderr.contains("is empty, expected a secret"),
+            "{run:?}"
+        );
     }
     sandbox.bub(["config", "set", "api_key.openai", KEY]).ok();
     let both = format!("model: groq:m\napi_key: {{groq: the-key-of-groq, openai: {KEY}}}\n");
     assert_eq!(config(&sandbox), both);
     sandbox.write("home/config.yml", "api_key: everybodys-key\n");
     sandbox.bub(["config", "set", "api_key.openai", KEY]).ok();
-    assert_eq!(config(&sandbox), format!("api_key: {{'*': everybodys-key, openai: {KEY}}}\n"));
+    assert_eq!(
+        config(&sandbox),
+        format!("api_key: {{'*': everybodys-key, openai: {KEY}}}\n")
+    );
 }
 
 // W-35: whose key a plain one is does not change by naming another model
@@ -199,7 +316,11 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
     let openai = "api_key: the-key-of-openai # mine\napi_base: https://openai.example/v1\n";
     let kept = "api_key: {openai: the-key-of-openai} # mine\napi_base: {openai: https://openai.example/v1}\n";
     for (before, args, after) in [
-        ("model: openai:x\n", &["set", "model", "groq:y"][..], "model: groq:y\n"),
+        (
+            "model: openai:x\n",
+            &["set", "model", "groq:y"][..],
+            "model: groq:y\n",
+        ),
         ("model: openai:x\n", &["unset", "model"], ""),
     ] {
         let sandbox = Sandbox::new();
@@ -213,8 +334,14 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
     // Another model of the same provider, also by another name, changes nothing; nor does what is no plain value.
     for (before, model) in [
         ("model: openai:x\napi_key: the-key-of-openai\n", "openai:y"),
-        ("model: anthropic:x\napi_key: the-key-of-anthropic\n", "claude:y"),
-        ("model: openai:x\napi_key: {openai: the-key-of-openai}\n", "groq:y"),
+        (
+            "model: anthropic:x\napi_key: the-key-of-anthropic\n",
+            "claude:y",
+        ),
+        (
+            "model: openai:x\napi_key: {openai: the-key-of-openai}\n",
+            "groq:y",
+        ),
         ("model: x:y\n", "groq:y"),
     ] {
         let sandbox = Sandbox::new();
@@ -227,7 +354,11 @@ fn a_plain_key_stays_with_the_provider_of_the_model_before() {
     // The one in a variable cannot be pinned.
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "model: openai:x\n");
-    let run = with(&sandbox, &[("BUB_API_KEY", KEY)], &["config", "set", "model", "groq:y"]);
+    let run = with(
+        &sandbox,
+        &[("BUB_API_KEY", KEY)],
+        &["config", "set", "model", "groq:y"],
+    );
     let note = "note: environment variable BUB_API_KEY was for `openai`; now it is for `groq`\n";
     assert_eq!((run.code, run.stderr.as_str()), (Some(0), note));
 }
@@ -240,7 +371,11 @@ fn what_would_cost_the_rest_of_the_file_is_refused() {
     sandbox.write("home/config.yml", before);
     for (key, value, error) in [
         ("api_key", KEY, "set `api_key.<name>`"),
-        ("api_base", "https://other.example/v1", "set `api_base.<name>`"),
+        (
+            "api_base",
+            "https://other.example/v1",
+            "set `api_base.<name>`",
+        ),
         ("api_key.lab", "two\nlines", "expected a secret in one line"),
         ("api_key.lab", "a\u{7}bell", "expected a secret in one line"),
     ] {
@@ -248,13 +383,22 @@ fn what_would_cost_the_rest_of_the_file_is_refused() {
         assert!(run.code == Some(2) && run.stderr.contains(error), "{run:?}");
         assert_eq!(config(&sandbox), before);
     }
-    for (length, error) in [(1 << 20, "would be larger than 1 MiB"), ((1 << 20) + 1, "input is longer than")]
-    {
+    for (length, error) in [
+        (1 << 20, "would be larger than 1 MiB"),
+        ((1 << 20) + 1, "input is longer than"),
+    ] {
         let mut command = sandbox.command(std::path::Path::new("sh"));
         let script = "head -c $1 /dev/zero | tr '\\0' x | $2 config set env.drop -";
-        command.args(["-c", script, "sh", &length.to_string()]).arg(bub());
+        command
+            .args(["-c", script, "sh", &length.to_string()])
+            .arg(bub());
         let run = Run::of(command.output().unwrap());
-        assert!(run.code == Some(2) && run.stderr.contains(error), "{:?} {}", run.code, run.stderr.len());
+        assert!(
+            run.code == Some(2) && run.stderr.contains(error),
+            "{:?} {}",
+            run.code,
+            run.stderr.len()
+        );
         assert_eq!(config(&sandbox), before);
     }
 }
@@ -264,13 +408,21 @@ fn changes_at_the_same_time_are_all_made() {
     let sandbox = Sandbox::new();
     let start = |at: usize| {
         let mut command = sandbox.command(&bub());
-        command.args(["config", "set", &format!("api_base.lab{at}"), "https://lab.example/v1"]);
+        command.args([
+            "config",
+            "set",
+            &format!("api_base.lab{at}"),
+            "https://lab.example/v1",
+        ]);
         command.stdout(std::process::Stdio::null()).spawn().unwrap()
     };
     for mut child in (0..12).map(start).collect::<Vec<_>>() {
         assert!(child.wait().unwrap().success());
     }
-    assert_eq!(config(&sandbox).matches("https://lab.example/v1").count(), 12);
+    assert_eq!(
+        config(&sandbox).matches("https://lab.example/v1").count(),
+        12
+    );
 }
 
 // W-35
@@ -278,7 +430,10 @@ fn changes_at_the_same_time_are_all_made() {
 fn at_a_terminal_a_value_is_asked_for_without_showing_it() {
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(std::path::Path::new(LEADER[0]));
-    command.args(&LEADER[1..]).arg(bub()).args(["config", "set", "api_key.lab"]);
+    command
+        .args(&LEADER[1..])
+        .arg(bub())
+        .args(["config", "set", "api_key.lab"]);
     let mut terminal = Pty::spawn(command);
     terminal.expect("value of api_key.lab: ");
     terminal.send(&format!("{KEY}\r"));

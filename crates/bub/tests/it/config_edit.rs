@@ -16,7 +16,9 @@ fn config(sandbox: &Sandbox) -> String {
 /// What is in the home.
 fn left(sandbox: &Sandbox) -> Vec<String> {
     let files = std::fs::read_dir(sandbox.home()).unwrap();
-    let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = files
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -25,7 +27,10 @@ fn editing(sandbox: &Sandbox, script: &str) -> Command {
     sandbox.write("editor.sh", script);
     let editor = format!("sh {}", sandbox.workspace().join("../editor.sh").display());
     let mut command = sandbox.command(&bub());
-    command.env("EDITOR", editor).env("BUB_API_KEY", KEY).args(["config", "edit"]);
+    command
+        .env("EDITOR", editor)
+        .env("BUB_API_KEY", KEY)
+        .args(["config", "edit"]);
     command
 }
 
@@ -37,11 +42,21 @@ fn edit(sandbox: &Sandbox, script: &str) -> Run {
 fn an_editor_works_on_a_copy_that_is_checked() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "model: a:b\n");
-    assert_eq!(edit(&sandbox, "test -z \"$BUB_API_KEY\" && echo 'max_steps: 4' >> \"$1\"").code, Some(0));
+    assert_eq!(
+        edit(
+            &sandbox,
+            "test -z \"$BUB_API_KEY\" && echo 'max_steps: 4' >> \"$1\""
+        )
+        .code,
+        Some(0)
+    );
     assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
     let run = edit(&sandbox, "echo 'max_steps: many' > \"$1\"");
     assert_eq!(run.code, Some(2), "{run:?}");
-    assert!(run.stderr.contains("not saved: ") && run.stderr.contains("`max_steps` is `many`"), "{run:?}");
+    assert!(
+        run.stderr.contains("not saved: ") && run.stderr.contains("`max_steps` is `many`"),
+        "{run:?}"
+    );
     assert_eq!(edit(&sandbox, "exit 3").code, Some(1));
     assert_eq!(edit(&sandbox, "true").ok(), "nothing was changed\n");
     assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 4\n");
@@ -61,11 +76,20 @@ fn what_an_editor_leaves_that_is_no_file_is_said_and_removed() {
             "rm \"$1\" && mkdir -p \"$1/x\"",
             "error: the editor left something else than a file; nothing was saved",
         ),
-        ("rm \"$1\"", "error: the editor left no file; nothing was saved"),
-        ("printf '\\377' > \"$1\"", "error: the editor left what cannot be read"),
+        (
+            "rm \"$1\"",
+            "error: the editor left no file; nothing was saved",
+        ),
+        (
+            "printf '\\377' > \"$1\"",
+            "error: the editor left what cannot be read",
+        ),
     ] {
         let run = edit(&sandbox, script);
-        assert!(run.code == Some(1) && run.stderr.starts_with(error), "{run:?}");
+        assert!(
+            run.code == Some(1) && run.stderr.starts_with(error),
+            "{run:?}"
+        );
         assert_eq!(
             (config(&sandbox).as_str(), left(&sandbox)),
             ("model: a:b\n", vec!["config.yml".to_owned()])
@@ -80,9 +104,15 @@ fn a_signal_while_the_editor_runs_leaves_no_copy() {
         let sandbox = Sandbox::new();
         sandbox.write("home/config.yml", "api_key: {lab: the-key-of-lab}\n");
         let mut command = editing(&sandbox, "echo editing; exec cat");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!((line.as_str(), left(&sandbox).len()), ("editing\n", 2));
         signal(&child, name);
         let editor = child.stdin.take();
@@ -94,20 +124,32 @@ fn a_signal_while_the_editor_runs_leaves_no_copy() {
 
 #[test]
 fn copies_of_processes_that_were_killed_go_with_the_next_change() {
-    for args in [&["config", "set", "max_steps", "5"][..], &["config", "edit"]] {
+    for args in [
+        &["config", "set", "max_steps", "5"][..],
+        &["config", "edit"],
+    ] {
         let sandbox = Sandbox::new();
         sandbox.write("home/config.yml", "model: a:b\n");
         let alive = format!(".config-{}.yml", std::process::id());
-        for name in
-            [".config-999999999.yml", ".config.yml.999999999", &alive, ".config-mine.yml", ".config.yml.bak"]
-        {
+        for name in [
+            ".config-999999999.yml",
+            ".config.yml.999999999",
+            &alive,
+            ".config-mine.yml",
+            ".config.yml.bak",
+        ] {
             sandbox.write(&format!("home/{name}"), "api_key: the-key\n");
         }
         let mut command = sandbox.command(&bub());
         command.env("EDITOR", "echo max_steps: 5 >>").args(args);
         Run::of(command.output().unwrap()).ok();
         assert_eq!(config(&sandbox), "model: a:b\nmax_steps: 5\n");
-        let mut kept = vec![alive, ".config-mine.yml".into(), ".config.yml.bak".into(), "config.yml".into()];
+        let mut kept = vec![
+            alive,
+            ".config-mine.yml".into(),
+            ".config.yml.bak".into(),
+            "config.yml".into(),
+        ];
         kept.sort();
         assert_eq!(left(&sandbox), kept);
     }
@@ -117,15 +159,29 @@ fn copies_of_processes_that_were_killed_go_with_the_next_change() {
 fn an_editor_is_named_as_for_git() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "model: a:b\n");
-    sandbox.write("my bin/vi", "#!/bin/sh\necho \"# $# ${2:+$1}\" >> \"${2:-$1}\"\n");
+    sandbox.write(
+        "my bin/vi",
+        "#!/bin/sh\necho \"# $# ${2:+$1}\" >> \"${2:-$1}\"\n",
+    );
     let bin = sandbox.workspace().join("../my bin");
-    Run::of(Command::new("chmod").arg("+x").arg(bin.join("vi")).output().unwrap()).ok();
+    Run::of(
+        Command::new("chmod")
+            .arg("+x")
+            .arg(bin.join("vi"))
+            .output()
+            .unwrap(),
+    )
+    .ok();
     let quoted = format!("'{}' \"two words\"", bin.join("vi").display());
     let path = format!("{}:/usr/bin:/bin", bin.display());
     for (editor, line) in [(quoted.as_str(), "# 2 two words\n"), ("  ", "# 1 \n")] {
         sandbox.write("home/config.yml", "model: a:b\n");
         let mut command = sandbox.command(&bub());
-        command.env("PATH", &path).env("VISUAL", " ").env("EDITOR", editor).args(["config", "edit"]);
+        command
+            .env("PATH", &path)
+            .env("VISUAL", " ")
+            .env("EDITOR", editor)
+            .args(["config", "edit"]);
         Run::of(command.output().unwrap()).ok();
         assert_eq!(config(&sandbox), format!("model: a:b\n{line}"));
     }
@@ -135,16 +191,35 @@ fn an_editor_is_named_as_for_git() {
 #[test]
 fn a_plain_key_stays_with_its_provider_when_the_model_is_edited() {
     let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "model: openai:x\napi_key: the-key-of-openai\n");
-    let run = |script| Run::of(editing(&sandbox, script).env_remove("BUB_API_KEY").output().unwrap());
+    sandbox.write(
+        "home/config.yml",
+        "model: openai:x\napi_key: the-key-of-openai\n",
+    );
+    let run = |script| {
+        Run::of(
+            editing(&sandbox, script)
+                .env_remove("BUB_API_KEY")
+                .output()
+                .unwrap(),
+        )
+    };
     let changed = run("sed -i s/openai:x/groq:y/ \"$1\"");
     let note = "note: `api_key` was for `openai` and stays there, as `api_key.openai`; ";
     assert!(changed.stderr.contains(note), "{changed:?}");
     changed.ok();
-    assert_eq!(config(&sandbox), "model: groq:y\napi_key: {openai: the-key-of-openai}\n");
+    assert_eq!(
+        config(&sandbox),
+        "model: groq:y\napi_key: {openai: the-key-of-openai}\n"
+    );
     // A key that came with the new model is that one's.
-    sandbox.write("home/config.yml", "model: openai:x\napi_key: the-key-of-openai\n");
+    sandbox.write(
+        "home/config.yml",
+        "model: openai:x\napi_key: the-key-of-openai\n",
+    );
     let changed = run("printf 'model: groq:y\\napi_key: the-key-of-groq\\n' > \"$1\"");
     assert_eq!((changed.code, changed.stderr.as_str()), (Some(0), ""));
-    assert_eq!(config(&sandbox), "model: groq:y\napi_key: the-key-of-groq\n");
+    assert_eq!(
+        config(&sandbox),
+        "model: groq:y\napi_key: the-key-of-groq\n"
+    );
 }

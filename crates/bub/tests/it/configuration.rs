@@ -10,7 +10,11 @@ fn a_wrong_type_names_file_line_key_and_expectation() {
     assert_eq!(run.code, Some(2));
     assert_eq!(run.stdout, "");
     for part in ["config.yml", "2", "max_tokens", "many"] {
-        assert!(run.stderr.contains(part), "{part} is missing in {}", run.stderr);
+        assert!(
+            run.stderr.contains(part),
+            "{part} is missing in {}",
+            run.stderr
+        );
     }
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
 }
@@ -59,15 +63,31 @@ fn a_foreign_env_file_is_a_warning_and_doctor_says_what_helps() {
     let file = sandbox.workspace().join(".env");
     std::fs::create_dir(&file).unwrap();
     let run = sandbox.example("echo_model", ["run", "hi"]);
-    assert_eq!(run.stderr.matches("not a regular file; the file is ignored").count(), 1, "{run:?}");
+    assert_eq!(
+        run.stderr
+            .matches("not a regular file; the file is ignored")
+            .count(),
+        1,
+        "{run:?}"
+    );
     run.ok();
     let doctor = sandbox.bub(["doctor", "--offline"]);
-    assert!(doctor.stdout.contains("doubtful  ./.env: cannot be read"), "{doctor:?}");
-    assert!(doctor.stdout.contains("another directory with `-w DIR`"), "{doctor:?}");
+    assert!(
+        doctor.stdout.contains("doubtful  ./.env: cannot be read"),
+        "{doctor:?}"
+    );
+    assert!(
+        doctor.stdout.contains("another directory with `-w DIR`"),
+        "{doctor:?}"
+    );
     std::fs::remove_dir(file).unwrap();
     sandbox.write("workspace/.env", "BUB_OTHERAPP_API_KEY=two words\n");
     let run = sandbox.example("echo_model", ["run", "hi"]);
-    assert_eq!(run.stderr.matches("(BUB_OTHERAPP_API_KEY)").count(), 1, "{run:?}");
+    assert_eq!(
+        run.stderr.matches("(BUB_OTHERAPP_API_KEY)").count(),
+        1,
+        "{run:?}"
+    );
     run.ok();
 }
 
@@ -75,8 +95,13 @@ fn a_foreign_env_file_is_a_warning_and_doctor_says_what_helps() {
 #[test]
 fn values_made_of_values_do_not_grow_without_end() {
     let sandbox = Sandbox::new();
-    let lines: Vec<_> = (1..60).map(|n| format!("V{n}=${{V{}}}${{V{}}}", n - 1, n - 1)).collect();
-    sandbox.write("workspace/.env", &format!("V0=aaaaaaaaaaaaaaaa\n{}\n", lines.join("\n")));
+    let lines: Vec<_> = (1..60)
+        .map(|n| format!("V{n}=${{V{}}}${{V{}}}", n - 1, n - 1))
+        .collect();
+    sandbox.write(
+        "workspace/.env",
+        &format!("V0=aaaaaaaaaaaaaaaa\n{}\n", lines.join("\n")),
+    );
     sandbox.bub(["--help"]).ok();
     sandbox.example("echo_model", ["run", "hi"]).ok();
 }
@@ -89,8 +114,14 @@ fn a_wrong_provider_names_its_place() {
     for command in [&["run", "hi"][..], &["models"]] {
         let run = sandbox.bub(command);
         assert_eq!(run.code, Some(2), "{run:?}");
-        assert!(run.stderr.starts_with("error: ") && run.stderr.lines().count() == 1, "{run:?}");
-        assert!(run.stderr.contains("config.yml:2") && run.stderr.contains("providers.lab"), "{run:?}");
+        assert!(
+            run.stderr.starts_with("error: ") && run.stderr.lines().count() == 1,
+            "{run:?}"
+        );
+        assert!(
+            run.stderr.contains("config.yml:2") && run.stderr.contains("providers.lab"),
+            "{run:?}"
+        );
     }
     sandbox.bub(["--help"]).ok();
 }
@@ -100,10 +131,15 @@ fn onboarding_says_what_is_still_wrong_in_the_file() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "max_steps: many\n");
     for said in ["Saved config to", "Nothing to change in"] {
-        let model = if said.starts_with("Saved") { &["--model", "llamacpp:x"][..] } else { &[] };
+        let model = if said.starts_with("Saved") {
+            &["--model", "llamacpp:x"][..]
+        } else {
+            &[]
+        };
         let run = sandbox.bub(["onboard", "--yes", "--no-test"].iter().chain(model));
         assert!(
-            run.stderr.contains("note: still wrong: ") && run.stderr.contains("`max_steps` is `many`"),
+            run.stderr.contains("note: still wrong: ")
+                && run.stderr.contains("`max_steps` is `many`"),
             "{run:?}"
         );
         assert!(run.ok().contains(said));

@@ -19,41 +19,67 @@ struct Step {
 #[test]
 fn every_command_in_the_docs_works_as_shown() {
     let mut pages = vec![root().join("README.md"), root().join("README.zh-CN.md")];
-    pages.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|file| file.unwrap().path()));
+    pages.extend(
+        std::fs::read_dir(root().join("docs"))
+            .unwrap()
+            .map(|file| file.unwrap().path()),
+    );
     let mut count = 0;
-    for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
+    for page in pages
+        .iter()
+        .filter(|page| page.extension().is_some_and(|extension| extension == "md"))
+    {
         let steps = steps(&std::fs::read_to_string(page).unwrap());
         count += steps.len();
-        if page.ends_with("first-plugin-python.md") && std::process::Command::new("python3").output().is_err()
+        if page.ends_with("first-plugin-python.md")
+            && std::process::Command::new("python3").output().is_err()
         {
             println!("skipped: there is no python3 for {}", page.display());
             continue;
         }
         check_page(page, &steps);
     }
-    assert!(count > 5, "only {count} commands found: are the blocks still marked `console`?");
+    assert!(
+        count > 5,
+        "only {count} commands found: are the blocks still marked `console`?"
+    );
 }
 
 #[test]
 fn the_book_has_every_page_and_no_link_leads_nowhere() {
     let docs = root().join("docs");
     let summary = std::fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
-    let files = std::fs::read_dir(&docs).unwrap().map(|file| file.unwrap().path());
+    let files = std::fs::read_dir(&docs)
+        .unwrap()
+        .map(|file| file.unwrap().path());
     let pages = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
     let readmes = ["README.md", "README.zh-CN.md"].map(|name| root().join(name));
     let mut count = 0;
     for page in pages.chain(readmes) {
         let name = page.file_name().unwrap().to_str().unwrap();
         let is_listed = name == "SUMMARY.md" || summary.matches(&format!("({name})")).count() == 1;
-        assert!(is_listed || page.parent() != Some(&docs), "{name} is not once in the book");
+        assert!(
+            is_listed || page.parent() != Some(&docs),
+            "{name} is not once in the book"
+        );
         let text = prose(&std::fs::read_to_string(&page).unwrap());
-        let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+        let links = text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
         for link in links.filter(|link| !link.contains("://")) {
-            let (target, anchor) = link.split_once('#').map_or((link, None), |(to, part)| (to, Some(part)));
-            let to = if target.is_empty() { page.clone() } else { page.with_file_name(target) };
+            let (target, anchor) = link
+                .split_once('#')
+                .map_or((link, None), |(to, part)| (to, Some(part)));
+            let to = if target.is_empty() {
+                page.clone()
+            } else {
+                page.with_file_name(target)
+            };
             assert!(to.exists(), "{name} links to {link}");
-            let is_there =
-                |part: &str| anchors(&std::fs::read_to_string(&to).unwrap()).contains(&part.to_owned());
+            let is_there = |part: &str| {
+                anchors(&std::fs::read_to_string(&to).unwrap()).contains(&part.to_owned())
+            };
             assert!(anchor.is_none_or(is_there), "{name} links to {link}");
             count += 1;
         }
@@ -72,9 +98,11 @@ fn anchors(page: &str) -> Vec<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let named = headings.map(|heading| {
         let title = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept =
-            title.chars().filter(|c| c.is_alphanumeric() || matches!(c, '_' | '-') || c.is_whitespace());
-        kept.map(|c| if c.is_whitespace() { '-' } else { c }).collect()
+        let kept = title
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, '_' | '-') || c.is_whitespace());
+        kept.map(|c| if c.is_whitespace() { '-' } else { c })
+            .collect()
     });
     named.collect()
 }
@@ -99,7 +127,11 @@ fn check_page(page: &Path, steps: &[Step]) {
         assert_eq!(output.status.code(), Some(step.code), "{place}\n{text}");
         let lines: Vec<_> = text.lines().collect();
         let expected: Vec<_> = step.expected.iter().map(String::as_str).collect();
-        assert!(matches(&expected, &lines), "{place}\nexpected:\n{}\ngot:\n{text}", step.expected.join("\n"));
+        assert!(
+            matches(&expected, &lines),
+            "{place}\nexpected:\n{}\ngot:\n{text}",
+            step.expected.join("\n")
+        );
     }
 }
 
@@ -116,7 +148,12 @@ fn steps(page: &str) -> Vec<Step> {
             in_file = info.contains(" file=");
             if let Some((_, file)) = info.split_once(" file=") {
                 let command = format!("cat > {file} <<'END_OF_FILE'");
-                steps.push(Step { line: index + 1, command, expected: Vec::new(), code: 0 });
+                steps.push(Step {
+                    line: index + 1,
+                    command,
+                    expected: Vec::new(),
+                    code: 0,
+                });
             }
         } else if in_file {
             let command = &mut steps.last_mut().unwrap().command;
@@ -124,11 +161,20 @@ fn steps(page: &str) -> Vec<Step> {
             command.push_str(line);
         } else if in_console {
             if let Some(command) = line.strip_prefix("$ ") {
-                steps.push(Step { line: index + 1, command: command.into(), expected: Vec::new(), code: 0 });
+                steps.push(Step {
+                    line: index + 1,
+                    command: command.into(),
+                    expected: Vec::new(),
+                    code: 0,
+                });
             } else if let Some(code) = line.strip_prefix("? ") {
                 steps.last_mut().unwrap().code = code.parse().unwrap();
             } else {
-                steps.last_mut().expect("output before a command").expected.push(line.to_owned());
+                steps
+                    .last_mut()
+                    .expect("output before a command")
+                    .expected
+                    .push(line.to_owned());
             }
         }
     }
@@ -139,18 +185,24 @@ fn matches(expected: &[&str], lines: &[&str]) -> bool {
     match expected.split_first() {
         None => lines.is_empty(),
         Some((&"...", rest)) => (0..=lines.len()).any(|skip| matches(rest, &lines[skip..])),
-        Some((first, rest)) => {
-            lines.split_first().is_some_and(|(line, after)| line_matches(first, line) && matches(rest, after))
-        }
+        Some((first, rest)) => lines
+            .split_first()
+            .is_some_and(|(line, after)| line_matches(first, line) && matches(rest, after)),
     }
 }
 
 fn line_matches(expected: &str, line: &str) -> bool {
-    let Some((head, tail)) = expected.split_once('…') else { return expected == line };
-    let Some(mut rest) = line.strip_prefix(head) else { return false };
+    let Some((head, tail)) = expected.split_once('…') else {
+        return expected == line;
+    };
+    let Some(mut rest) = line.strip_prefix(head) else {
+        return false;
+    };
     let parts: Vec<_> = tail.split('…').collect();
     for part in &parts[..parts.len() - 1] {
-        let Some(at) = rest.find(part) else { return false };
+        let Some(at) = rest.find(part) else {
+            return false;
+        };
         rest = &rest[at + part.len()..];
     }
     rest.ends_with(parts[parts.len() - 1])

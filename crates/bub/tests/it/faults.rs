@@ -28,7 +28,10 @@ fn a_failing_plugin_is_named_with_its_hook() {
     assert_eq!(run.code, Some(1));
     assert_eq!(run.stdout, "");
     let last = run.stderr.lines().last().unwrap();
-    assert_eq!(last, "error: [invalid_input] refused for *** (hook run_model of plugin faulty)");
+    assert_eq!(
+        last,
+        "error: [invalid_input] refused for *** (hook run_model of plugin faulty)"
+    );
 }
 
 #[test]
@@ -36,7 +39,10 @@ fn a_panicking_plugin_does_not_take_the_program_down() {
     let run = faulty("panic");
     assert_eq!(run.code, Some(1));
     let last = run.stderr.lines().last().unwrap();
-    assert!(last.starts_with("error: [unknown] plugin code panicked: on purpose"), "{last}");
+    assert!(
+        last.starts_with("error: [unknown] plugin code panicked: on purpose"),
+        "{last}"
+    );
 }
 
 // L7: secrets cannot be printed or logged, however they got into the text.
@@ -44,13 +50,23 @@ fn a_panicking_plugin_does_not_take_the_program_down() {
 fn secrets_never_reach_the_terminal() {
     for message in ["fail", "panic", "log"] {
         let run = faulty(message);
-        assert!(!run.stderr.contains(SECRET) && !run.stdout.contains(SECRET), "{message}: {run:?}");
-        assert!(run.stderr.contains("***"), "{message} said nothing: {run:?}");
+        assert!(
+            !run.stderr.contains(SECRET) && !run.stdout.contains(SECRET),
+            "{message}: {run:?}"
+        );
+        assert!(
+            run.stderr.contains("***"),
+            "{message} said nothing: {run:?}"
+        );
     }
 }
 
 /// Starts a turn and waits until it says `line` on stderr.
-fn start_until(sandbox: &Sandbox, message: &str, expected: &str) -> (Child, BufReader<ChildStderr>) {
+fn start_until(
+    sandbox: &Sandbox,
+    message: &str,
+    expected: &str,
+) -> (Child, BufReader<ChildStderr>) {
     let mut child = sandbox
         .command(&example("faulty"))
         .args(["run", message])
@@ -62,7 +78,11 @@ fn start_until(sandbox: &Sandbox, message: &str, expected: &str) -> (Child, BufR
     let mut line = String::new();
     while !line.contains(expected) {
         line.clear();
-        assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "it ended without saying {expected}");
+        assert_ne!(
+            stderr.read_line(&mut line).unwrap(),
+            0,
+            "it ended without saying {expected}"
+        );
     }
     (child, stderr)
 }
@@ -76,7 +96,10 @@ fn a_signal_ends_the_turn_and_is_the_exit_code() {
         signal(&child, name);
         assert_eq!(child.wait().unwrap().code(), Some(code), "{name}");
         let tape = sandbox.only_tape();
-        assert!(tape.contains("hang") && tape.contains("the turn was cancelled"), "{tape}");
+        assert!(
+            tape.contains("hang") && tape.contains("the turn was cancelled"),
+            "{tape}"
+        );
     }
 }
 
@@ -99,7 +122,10 @@ fn a_killed_turn_leaves_the_message() {
     child.kill().unwrap();
     child.wait().unwrap();
     let tape = sandbox.only_tape();
-    assert!(tape.contains("\"role\": \"user\"") && tape.contains("hang"), "{tape}");
+    assert!(
+        tape.contains("\"role\": \"user\"") && tape.contains("hang"),
+        "{tape}"
+    );
 }
 
 // L4: one turn of a session at a time, across processes; a dead process holds nothing.

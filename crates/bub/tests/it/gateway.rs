@@ -13,14 +13,20 @@ use crate::sandbox::{Sandbox, bub, signal};
 fn without_a_channel_there_is_one_clear_line() {
     let run = Sandbox::new().bub(["gateway"]);
     assert_eq!(run.code, Some(1), "{run:?}");
-    assert!(run.stderr.starts_with("error: no channel is enabled"), "{run:?}");
+    assert!(
+        run.stderr.starts_with("error: no channel is enabled"),
+        "{run:?}"
+    );
     assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
 }
 
 #[test]
 fn wrong_names_are_refused() {
     let sandbox = Sandbox::new();
-    for args in [["gateway", "--enable-channel", "carrier-pigeon"], ["gateway", "--name", "../x"]] {
+    for args in [
+        ["gateway", "--enable-channel", "carrier-pigeon"],
+        ["gateway", "--name", "../x"],
+    ] {
         let run = sandbox.bub(args);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert_eq!(run.stderr.lines().count(), 1, "{run:?}");
@@ -31,21 +37,46 @@ fn wrong_names_are_refused() {
 fn status_and_outbox_work_without_a_gateway() {
     let sandbox = Sandbox::new();
     let status = sandbox.bub(["status"]).ok();
-    assert_eq!(status, "gateway main: not running; start it with `bub gateway`\n");
-    assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
+    assert_eq!(
+        status,
+        "gateway main: not running; start it with `bub gateway`\n"
+    );
+    assert_eq!(
+        sandbox.bub(["outbox", "list"]).ok(),
+        "(every reply is delivered)\n"
+    );
     let run = sandbox.bub(["outbox", "drop", "nothing"]);
-    assert!(run.code == Some(1) && run.stderr.contains("no undelivered reply `nothing`"), "{run:?}");
-    assert!(!sandbox.home().join("gateway").exists(), "looking leaves nothing behind");
+    assert!(
+        run.code == Some(1) && run.stderr.contains("no undelivered reply `nothing`"),
+        "{run:?}"
+    );
+    assert!(
+        !sandbox.home().join("gateway").exists(),
+        "looking leaves nothing behind"
+    );
 }
 
 // A gateway that takes no message says so beside what it says about itself.
 #[test]
 fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
-    let (sandbox, taken) = (Sandbox::new(), std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let (sandbox, taken) = (
+        Sandbox::new(),
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap(),
+    );
     let mut command = sandbox.command(&bub());
-    command.arg("gateway").env("BUB_WEBHOOK_TOKEN", "a-token-of-some-length").env("BUB_LOG", "off");
-    command.env("BUB_WEBHOOK_LISTEN", taken.local_addr().unwrap().to_string());
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command
+        .arg("gateway")
+        .env("BUB_WEBHOOK_TOKEN", "a-token-of-some-length")
+        .env("BUB_LOG", "off");
+    command.env(
+        "BUB_WEBHOOK_LISTEN",
+        taken.local_addr().unwrap().to_string(),
+    );
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
     let told = "no channel runs yet, each is tried again (`bub status`): webhook: ";
@@ -59,11 +90,17 @@ fn a_gateway_without_a_channel_that_runs_says_so_at_once() {
 fn a_gateway_says_how_it_is_from_start_to_end() {
     let sandbox = Sandbox::new();
     let notes = UnixDatagram::bind(sandbox.workspace().join("notify")).unwrap();
-    notes.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    notes
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
     let command = || {
         let mut command = sandbox.command(&bub());
-        command.arg("gateway").env("BUB_WEBHOOK_TOKEN", "a-token-of-some-length");
-        command.env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0").env("BUB_OWNERS", "webhook:ada");
+        command
+            .arg("gateway")
+            .env("BUB_WEBHOOK_TOKEN", "a-token-of-some-length");
+        command
+            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
+            .env("BUB_OWNERS", "webhook:ada");
         command
     };
     let mut child = command()
@@ -82,15 +119,35 @@ fn a_gateway_says_how_it_is_from_start_to_end() {
     let second = command().output().unwrap();
     assert_eq!(second.status.code(), Some(2));
     let line = String::from_utf8(second.stderr).unwrap();
-    assert!(line.contains("another gateway uses") && line.contains("--name"), "{line}");
+    assert!(
+        line.contains("another gateway uses") && line.contains("--name"),
+        "{line}"
+    );
     let status = sandbox.bub(["status"]).ok();
-    assert!(status.starts_with("gateway main: running, pid "), "{status}");
+    assert!(
+        status.starts_with("gateway main: running, pid "),
+        "{status}"
+    );
     assert!(status.contains("\nchannel webhook: running"), "{status}");
     assert!(status.contains("owners: webhook:ada"), "{status}");
-    assert!(status.contains("\nprocess: ") && status.contains(" open files, "), "{status}");
-    assert!(status.contains("lets in: whoever has the token of http://127.0.0.1:"), "{status}");
-    assert!(sandbox.bub(["status", "--json"]).ok().contains(r#""running_turns":0"#));
-    assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
+    assert!(
+        status.contains("\nprocess: ") && status.contains(" open files, "),
+        "{status}"
+    );
+    assert!(
+        status.contains("lets in: whoever has the token of http://127.0.0.1:"),
+        "{status}"
+    );
+    assert!(
+        sandbox
+            .bub(["status", "--json"])
+            .ok()
+            .contains(r#""running_turns":0"#)
+    );
+    assert_eq!(
+        sandbox.bub(["outbox", "list"]).ok(),
+        "(every reply is delivered)\n"
+    );
     signal(&child, "TERM");
     assert_eq!(heard(), "STOPPING=1");
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -20,7 +20,14 @@ const CHATS: u64 = 5;
 
 /// Both policies take turns: what one life wrote, the next reads.
 fn durability(round: u64) -> (&'static str, &'static str) {
-    ("BUB_TAPE_DURABILITY", if round.is_multiple_of(2) { "os" } else { "always" })
+    (
+        "BUB_TAPE_DURABILITY",
+        if round.is_multiple_of(2) {
+            "os"
+        } else {
+            "always"
+        },
+    )
 }
 
 fn rounds() -> u64 {
@@ -51,12 +58,23 @@ impl Clients {
     }
 
     /// Nobody kills any more: everything is accepted and answered, and the house is in order.
-    fn finish(mut self, gateway: Gateway, callback: &str, delivered: &Callbacks, sandbox: &Sandbox) {
+    fn finish(
+        mut self,
+        gateway: Gateway,
+        callback: &str,
+        delivered: &Callbacks,
+        sandbox: &Sandbox,
+    ) {
         while !self.open.is_empty() {
             self.post(&gateway.address, callback);
         }
         let Self { accepted, .. } = self;
-        assert_eq!(delivered.missing(&accepted.values()), 0, "of {} messages", accepted.len());
+        assert_eq!(
+            delivered.missing(&accepted.values()),
+            0,
+            "of {} messages",
+            accepted.len()
+        );
         gateway.stop();
         let delivered = delivered.all();
         for (id, deliveries) in &delivered {
@@ -65,10 +83,22 @@ impl Clients {
         }
         let ids: HashSet<_> = accepted.values().collect();
         assert_eq!(ids.len(), accepted.len(), "a key stands for one message");
-        let twice = delivered.values().filter(|deliveries| deliveries.len() > 1).count();
-        println!("{} accepted and answered, {twice} replies posted again", accepted.len());
-        assert!(twice as u64 <= rounds() * CHATS, "{twice} replies were posted again");
-        assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
+        let twice = delivered
+            .values()
+            .filter(|deliveries| deliveries.len() > 1)
+            .count();
+        println!(
+            "{} accepted and answered, {twice} replies posted again",
+            accepted.len()
+        );
+        assert!(
+            twice as u64 <= rounds() * CHATS,
+            "{twice} replies were posted again"
+        );
+        assert_eq!(
+            sandbox.bub(["outbox", "list"]).ok(),
+            "(every reply is delivered)\n"
+        );
         sandbox.bub(["tape", "check"]).ok();
     }
 }
@@ -95,8 +125,17 @@ fn a_gateway_killed_at_any_moment_loses_and_doubles_nothing() {
         }
         killer.join().unwrap();
     }
-    assert!(clients.accepted.len() as u64 > rounds() / 4, "only {} messages got in", clients.accepted.len());
-    clients.finish(Gateway::start(&sandbox, &model), &callback, &delivered, &sandbox);
+    assert!(
+        clients.accepted.len() as u64 > rounds() / 4,
+        "only {} messages got in",
+        clients.accepted.len()
+    );
+    clients.finish(
+        Gateway::start(&sandbox, &model),
+        &callback,
+        &delivered,
+        &sandbox,
+    );
 }
 
 /// A step of a turn that somebody outside can see.
@@ -114,17 +153,41 @@ pub(crate) enum Step {
 
 /// A model that has a line with the message's key written, and then says so.
 pub(crate) fn writing(request: &Request, told: impl Fn(Step)) -> Reply {
-    let messages = request.json()["messages"].as_array().cloned().unwrap_or_default();
-    let last = messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default();
+    let messages = request.json()["messages"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let last = messages
+        .last()
+        .and_then(|last| last["content"].as_str())
+        .unwrap_or_default();
     // After a step with tools the last message asks to go on.
-    let key: Option<u64> = last.rsplit("message ").next().and_then(|key| key.trim().parse().ok());
-    told(if key.is_some() { Step::Asked } else { Step::AskedAgain });
-    let Some(key) = key else { return Reply::text("written down") };
-    Reply::new().call("call", "bash", &format!(r#"{{"cmd": "echo {key} >> log"}}"#))
+    let key: Option<u64> = last
+        .rsplit("message ")
+        .next()
+        .and_then(|key| key.trim().parse().ok());
+    told(if key.is_some() {
+        Step::Asked
+    } else {
+        Step::AskedAgain
+    });
+    let Some(key) = key else {
+        return Reply::text("written down");
+    };
+    Reply::new().call(
+        "call",
+        "bash",
+        &format!(r#"{{"cmd": "echo {key} >> log"}}"#),
+    )
 }
 
 /// Waits for a step, and a little longer; not for ever, because an earlier life may have done it already.
-fn await_step(steps: &Receiver<Step>, wanted: Step, log: &std::path::Path, later: Duration) -> bool {
+fn await_step(
+    steps: &Receiver<Step>,
+    wanted: Step,
+    log: &std::path::Path,
+    later: Duration,
+) -> bool {
     let size = || std::fs::metadata(log).map_or(0, |data| data.len());
     let (before, deadline) = (size(), Instant::now() + Duration::from_millis(1500));
     while Instant::now() < deadline {
@@ -155,15 +218,22 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
     });
     let log = sandbox.workspace().join("log");
     // Six rounds cut at every step: each under both policies.
-    let start =
-        |round| Gateway::with(&sandbox, &model, &[], &[("BUB_WEBHOOK_ROLE", "owner"), durability(round / 6)]);
+    let start = |round| {
+        Gateway::with(
+            &sandbox,
+            &model,
+            &[],
+            &[("BUB_WEBHOOK_ROLE", "owner"), durability(round / 6)],
+        )
+    };
     let mut clients = Clients::default();
     let mut hits: HashMap<Step, u64> = HashMap::new();
     for round in 0..rounds() {
         let mut gateway = start(round);
         steps.try_iter().for_each(drop);
         // Every second one may come to its end: what is killed three times over is answered with an apology.
-        let cut = [Step::Asked, Step::Tool, Step::AskedAgain][usize::try_from(round / 2 % 3).unwrap()];
+        let cut =
+            [Step::Asked, Step::Tool, Step::AskedAgain][usize::try_from(round / 2 % 3).unwrap()];
         let wanted = if round % 2 == 0 { cut } else { Step::Delivered };
         let later = Duration::from_micros(round * 7919 % 9_000);
         while clients.open.len() + clients.accepted.len() < delivered.count() + 2 {
@@ -175,18 +245,36 @@ fn a_gateway_killed_between_any_two_steps_of_a_turn_with_a_tool_runs_no_tool_twi
         gateway.kill();
     }
     let accepted = clients.accepted.len();
-    assert!(accepted as u64 > rounds() / 8, "only {accepted} messages got in");
+    assert!(
+        accepted as u64 > rounds() / 8,
+        "only {accepted} messages got in"
+    );
     clients.finish(start(0), &callback, &delivered, &sandbox);
     let text = std::fs::read_to_string(log).unwrap();
     let lines: HashSet<_> = text.lines().collect();
-    assert_eq!(lines.len(), text.lines().count(), "a tool ran twice: {text}");
-    assert!(lines.len() > accepted / 2, "only {} of {accepted} calls were made", lines.len());
+    assert_eq!(
+        lines.len(),
+        text.lines().count(),
+        "a tool ran twice: {text}"
+    );
+    assert!(
+        lines.len() > accepted / 2,
+        "only {} of {accepted} calls were made",
+        lines.len()
+    );
     let replies = delivered.all();
-    let written = replies.values().flatten().filter(|(_, reply)| reply == "written down").count();
+    let written = replies
+        .values()
+        .flatten()
+        .filter(|(_, reply)| reply == "written down")
+        .count();
     println!("{} calls made, {written} replies after them", lines.len());
     // Last: how well the kills were aimed depends on how busy the computer is, the rest must not.
     println!("killed right after: {hits:?}");
     for step in [Step::Asked, Step::Tool, Step::AskedAgain, Step::Delivered] {
-        assert!(hits.get(&step).is_some_and(|count| *count > rounds() / 20), "{step:?}: {hits:?}");
+        assert!(
+            hits.get(&step).is_some_and(|count| *count > rounds() / 20),
+            "{step:?}: {hits:?}"
+        );
     }
 }

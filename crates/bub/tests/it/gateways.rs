@@ -17,16 +17,25 @@ const SESSIONS: u64 = 3;
 #[test]
 fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
-    model.forget_requests().answer_with(|request| writing(request, |_| ()));
+    model
+        .forget_requests()
+        .answer_with(|request| writing(request, |_| ()));
     let settings = [("BUB_WEBHOOK_ROLE", "owner")];
-    let gateways = ["one", "two"].map(|name| Gateway::with(&sandbox, &model, &["--name", name], &settings));
+    let gateways =
+        ["one", "two"].map(|name| Gateway::with(&sandbox, &model, &["--name", name], &settings));
     let delivered = Callbacks::default();
     let callback = delivered.listen(|| 200);
     let run = |key: u64| {
         let mut command = sandbox.command(&bub());
-        command.env("BUB_MODEL", "openai:small").env("BUB_API_KEY", "sk-none-at-all");
-        command.env("BUB_API_BASE", format!("{}/v1", model.url())).args(["run", "--session-id"]);
-        command.arg(format!("webhook:chat{}", key % SESSIONS)).arg(format!("message {key}"));
+        command
+            .env("BUB_MODEL", "openai:small")
+            .env("BUB_API_KEY", "sk-none-at-all");
+        command
+            .env("BUB_API_BASE", format!("{}/v1", model.url()))
+            .args(["run", "--session-id"]);
+        command
+            .arg(format!("webhook:chat{}", key % SESSIONS))
+            .arg(format!("message {key}"));
         command
     };
     let mut accepted = HashMap::new();
@@ -38,7 +47,10 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
             continue;
         }
         let gateway = &gateways[usize::from(key % 2 == 0)];
-        accepted.insert(key, post(&gateway.address, key, key % SESSIONS, &callback).unwrap());
+        accepted.insert(
+            key,
+            post(&gateway.address, key, key % SESSIONS, &callback).unwrap(),
+        );
     }
     for run in runs {
         let run = Run::of(run.wait_with_output().unwrap());
@@ -58,7 +70,10 @@ fn two_gateways_and_a_run_share_the_sessions_of_a_home() {
     written.sort_unstable();
     assert_eq!(written, (0..40).collect::<Vec<_>>(), "each tool ran once");
     for name in ["one", "two"] {
-        assert_eq!(sandbox.bub(["outbox", "list", "--name", name]).ok(), "(every reply is delivered)\n");
+        assert_eq!(
+            sandbox.bub(["outbox", "list", "--name", name]).ok(),
+            "(every reply is delivered)\n"
+        );
     }
     sandbox.bub(["tape", "check"]).ok();
     assert_eq!(turns_one_after_the_other(&sandbox), 40);
@@ -69,7 +84,10 @@ fn turns_one_after_the_other(sandbox: &Sandbox) -> usize {
     let mut runs = HashSet::new();
     for file in std::fs::read_dir(sandbox.home().join("tapes")).unwrap() {
         let path = file.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "jsonl") {
+        if path
+            .extension()
+            .is_none_or(|extension| extension != "jsonl")
+        {
             continue;
         }
         let mut last = Value::Null;
@@ -78,7 +96,11 @@ fn turns_one_after_the_other(sandbox: &Sandbox) -> usize {
             let run = entry["meta"]["run_id"].clone();
             if !run.is_null() && run != last {
                 let is_new = runs.insert((path.clone(), run.to_string()));
-                assert!(is_new, "{run} goes on after another turn in {}", path.display());
+                assert!(
+                    is_new,
+                    "{run} goes on after another turn in {}",
+                    path.display()
+                );
                 last = run;
             }
         }
@@ -91,10 +113,20 @@ fn a_second_gateway_of_the_same_name_is_refused_with_one_line() {
     let (sandbox, model) = (Sandbox::new(), ModelServer::start());
     let gateway = Gateway::with(&sandbox, &model, &["--name", "lab"], &[]);
     let mut second = sandbox.command(&bub());
-    second.args(["gateway", "--name", "lab"]).env("BUB_WEBHOOK_TOKEN", "another-token-for-it");
-    let second = Run::of(second.env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0").output().unwrap());
+    second
+        .args(["gateway", "--name", "lab"])
+        .env("BUB_WEBHOOK_TOKEN", "another-token-for-it");
+    let second = Run::of(
+        second
+            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
+            .output()
+            .unwrap(),
+    );
     assert_eq!(second.code, Some(2), "{second:?}");
     assert_eq!(second.stderr.lines().count(), 1, "{second:?}");
-    assert!(second.stderr.contains("another gateway uses") && second.stderr.contains("--name"), "{second:?}");
+    assert!(
+        second.stderr.contains("another gateway uses") && second.stderr.contains("--name"),
+        "{second:?}"
+    );
     gateway.stop();
 }

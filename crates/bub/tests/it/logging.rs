@@ -13,7 +13,14 @@ use crate::sandbox::{Run, Sandbox, bub};
 const SAID: &str = "the-word-that-was-said";
 
 fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
-    Run::of(sandbox.command(&bub()).envs(variables.iter().copied()).args(args).output().unwrap())
+    Run::of(
+        sandbox
+            .command(&bub())
+            .envs(variables.iter().copied())
+            .args(args)
+            .output()
+            .unwrap(),
+    )
 }
 
 /// A turn with a model that answers the same word.
@@ -21,12 +28,22 @@ fn ask(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let server = ModelServer::start();
     server.otherwise(Reply::text(SAID));
     let base = format!("{}/v1", server.url());
-    let model = [("BUB_MODEL", "openai:small"), ("BUB_API_BASE", &base), ("BUB_API_KEY", "sk-correct-horse")];
-    with(sandbox, &[&model, variables].concat(), &[&["run", SAID], args].concat())
+    let model = [
+        ("BUB_MODEL", "openai:small"),
+        ("BUB_API_BASE", &base),
+        ("BUB_API_KEY", "sk-correct-horse"),
+    ];
+    with(
+        sandbox,
+        &[&model, variables].concat(),
+        &[&["run", SAID], args].concat(),
+    )
 }
 
 fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}")))
+        .collect()
 }
 
 // H-11
@@ -35,10 +52,21 @@ fn without_a_terminal_every_line_is_json() {
     let sandbox = Sandbox::new();
     let run = ask(&sandbox, &[], &["-vv"]);
     let log = lines(&run.stderr);
-    let call = log.iter().find(|line| line["message"] == "model.call").unwrap();
-    assert_eq!((call["level"].as_str(), call["attempt"].as_u64()), (Some("debug"), Some(1)), "{call}");
+    let call = log
+        .iter()
+        .find(|line| line["message"] == "model.call")
+        .unwrap();
+    assert_eq!(
+        (call["level"].as_str(), call["attempt"].as_u64()),
+        (Some("debug"), Some(1)),
+        "{call}"
+    );
     assert!(call["time"].as_str().unwrap().ends_with('Z') && call["target"].is_string());
-    assert_eq!(ask(&sandbox, &[], &[]).stderr, "", "and nothing without being asked");
+    assert_eq!(
+        ask(&sandbox, &[], &[]).stderr,
+        "",
+        "and nothing without being asked"
+    );
 }
 
 // H-11: the original colours its log even in a file
@@ -46,14 +74,23 @@ fn without_a_terminal_every_line_is_json() {
 fn on_a_terminal_lines_are_for_people() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "modle: x\n");
-    for (variable, value, colour) in
-        [("TERM", "xterm", true), ("NO_COLOR", "1", false), ("TERM", "dumb", false)]
-    {
+    for (variable, value, colour) in [
+        ("TERM", "xterm", true),
+        ("NO_COLOR", "1", false),
+        ("TERM", "dumb", false),
+    ] {
         let mut command = sandbox.command(Path::new(LEADER[0]));
-        command.args(&LEADER[1..]).arg(bub()).arg("--version").env(variable, value);
+        command
+            .args(&LEADER[1..])
+            .arg(bub())
+            .arg("--version")
+            .env(variable, value);
         let (code, shown) = Pty::spawn(command).finish();
         assert_eq!(code, Some(0));
-        assert!(shown.contains("WARN") && shown.contains("did you mean `model`?"), "{shown}");
+        assert!(
+            shown.contains("WARN") && shown.contains("did you mean `model`?"),
+            "{shown}"
+        );
         assert_eq!(shown.contains('\u{1b}'), colour, "{shown:?}");
     }
 }
@@ -63,18 +100,30 @@ fn a_filter_by_words_names_levels_and_targets() {
     let sandbox = Sandbox::new();
     let messages = |filter: &str| {
         let log = lines(&ask(&sandbox, &[("BUB_LOG", filter)], &[]).stderr);
-        log.iter().map(|line| line["target"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        log.iter()
+            .map(|line| line["target"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
-    assert!(messages("warn,bub_model=debug").iter().all(|target| target.starts_with("bub_model")));
+    assert!(
+        messages("warn,bub_model=debug")
+            .iter()
+            .all(|target| target.starts_with("bub_model"))
+    );
     assert!(!messages("bub_model=debug").is_empty());
     assert_eq!(messages("off"), [""; 0]);
     let run = ask(&sandbox, &[("BUB_LOG", "loud")], &[]);
     assert!(
-        run.code == Some(2) && run.stderr.contains("`log.filter` is `loud`, expected error, warn"),
+        run.code == Some(2)
+            && run
+                .stderr
+                .contains("`log.filter` is `loud`, expected error, warn"),
         "{run:?}"
     );
     assert_eq!(
-        ask(&sandbox, &[("BUB_LOG", "trace")], &["-v"]).stderr.matches("\"debug\"").count(),
+        ask(&sandbox, &[("BUB_LOG", "trace")], &["-v"])
+            .stderr
+            .matches("\"debug\"")
+            .count(),
         0,
         "-v wins"
     );
@@ -86,23 +135,44 @@ fn what_people_say_is_logged_only_when_asked_for() {
     let sandbox = Sandbox::new();
     let quiet = ask(&sandbox, &[("BUB_LOG", "trace")], &[]);
     assert!(!quiet.stderr.contains(SAID), "{}", quiet.stderr);
-    let told = ask(&sandbox, &[("BUB_LOG", "info"), ("BUB_LOG_CONTENTS", "true")], &[]);
-    assert_eq!(told.stderr.matches(SAID).count(), 2, "question and answer: {}", told.stderr);
-    sandbox.write("workspace/.env", "BUB_LOG_CONTENTS=true\nBUB_LOG_FILE=stolen.log\n");
+    let told = ask(
+        &sandbox,
+        &[("BUB_LOG", "info"), ("BUB_LOG_CONTENTS", "true")],
+        &[],
+    );
+    assert_eq!(
+        told.stderr.matches(SAID).count(),
+        2,
+        "question and answer: {}",
+        told.stderr
+    );
+    sandbox.write(
+        "workspace/.env",
+        "BUB_LOG_CONTENTS=true\nBUB_LOG_FILE=stolen.log\n",
+    );
     let stolen = ask(&sandbox, &[("BUB_LOG", "info")], &[]);
-    assert!(!stolen.stderr.contains(SAID) && !sandbox.workspace().join("stolen.log").exists(), "{stolen:?}");
+    assert!(
+        !stolen.stderr.contains(SAID) && !sandbox.workspace().join("stolen.log").exists(),
+        "{stolen:?}"
+    );
 }
 
 #[test]
 fn a_file_gets_every_line_also_those_that_are_printed() {
     let sandbox = Sandbox::new();
     let file = sandbox.home().join("logs/bub.log");
-    let run = with(&sandbox, &[("BUB_LOG_FILE", file.to_str().unwrap())], &["run", ",quack"]);
+    let run = with(
+        &sandbox,
+        &[("BUB_LOG_FILE", file.to_str().unwrap())],
+        &["run", ",quack"],
+    );
     assert_ne!(run.code, Some(0));
     let logged = lines(&std::fs::read_to_string(file).unwrap());
     assert!(!run.stderr.contains("turn.failed"), "{run:?}");
     assert!(
-        logged.iter().any(|line| line["message"].as_str().unwrap().starts_with("turn.failed")),
+        logged
+            .iter()
+            .any(|line| line["message"].as_str().unwrap().starts_with("turn.failed")),
         "{logged:?}"
     );
 }
@@ -112,7 +182,13 @@ fn a_file_that_cannot_be_the_log_is_named_once_and_stops_nothing() {
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "max_steps: 9\n");
     let pipe = sandbox.workspace().join("pipe");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
     let config = sandbox.home().join("config.yml");
     let below = config.join("bub.log");
     for (file, why) in [
@@ -123,11 +199,25 @@ fn a_file_that_cannot_be_the_log_is_named_once_and_stops_nothing() {
     ] {
         let variables = [("BUB_LOG_FILE", file.to_str().unwrap())];
         let run = with(&sandbox, &variables, &["config", "get", "max_steps"]);
-        assert_eq!((run.stdout.as_str(), run.stderr.lines().count()), ("9\n", 1), "{run:?}");
-        assert!(run.stderr.contains("cannot be used: ") && run.stderr.contains(why), "{run:?}");
+        assert_eq!(
+            (run.stdout.as_str(), run.stderr.lines().count()),
+            ("9\n", 1),
+            "{run:?}"
+        );
+        assert!(
+            run.stderr.contains("cannot be used: ") && run.stderr.contains(why),
+            "{run:?}"
+        );
         let doctor = with(&sandbox, &variables, &["doctor", "--offline"]);
-        let line = doctor.stdout.lines().find(|line| line.contains("the log file")).unwrap();
-        assert!(doctor.code == Some(1) && line.starts_with("config    broken "), "{doctor:?}");
+        let line = doctor
+            .stdout
+            .lines()
+            .find(|line| line.contains("the log file"))
+            .unwrap();
+        assert!(
+            doctor.code == Some(1) && line.starts_with("config    broken "),
+            "{doctor:?}"
+        );
     }
 }
 
@@ -138,7 +228,18 @@ fn a_file_that_others_could_read_is_made_private() {
     sandbox.write("home/bub.log", "before\n");
     let file = sandbox.home().join("bub.log");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
-    with(&sandbox, &[("BUB_LOG_FILE", file.to_str().unwrap())], &["run", ",quack"]);
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    assert!(std::fs::read_to_string(&file).unwrap().starts_with("before\n{"));
+    with(
+        &sandbox,
+        &[("BUB_LOG_FILE", file.to_str().unwrap())],
+        &["run", ",quack"],
+    );
+    assert_eq!(
+        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert!(
+        std::fs::read_to_string(&file)
+            .unwrap()
+            .starts_with("before\n{")
+    );
 }

@@ -9,8 +9,7 @@ use std::{
 
 use crate::sandbox::{Run, Sandbox, bub};
 
-const TOKENS: &str =
-    r#"{"access_token": "top-secret-access", "refresh_token": "top-secret-refresh", "expires_in": 3600}"#;
+const TOKENS: &str = r#"{"access_token": "top-secret-access", "refresh_token": "top-secret-refresh", "expires_in": 3600}"#;
 
 /// A server that answers one request, and passes on the body it got.
 fn issuer(status: &'static str, answer: &'static str) -> (String, Receiver<String>) {
@@ -33,7 +32,12 @@ fn issuer(status: &'static str, answer: &'static str) -> (String, Receiver<Strin
         }
         let mut body = vec![0; length];
         reader.read_exact(&mut body).unwrap();
-        write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len()).unwrap();
+        write!(
+            stream,
+            "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{answer}",
+            answer.len()
+        )
+        .unwrap();
         sender.send(String::from_utf8(body).unwrap()).unwrap();
     });
     (url, receiver)
@@ -53,7 +57,11 @@ fn login(sandbox: &Sandbox, issuer: &str, pasted: impl FnOnce(&str) -> String) -
     let mut page = String::new();
     while !page.starts_with("  http") {
         page.clear();
-        assert_ne!(stderr.read_line(&mut page).unwrap(), 0, "it ended without showing an address");
+        assert_ne!(
+            stderr.read_line(&mut page).unwrap(),
+            0,
+            "it ended without showing an address"
+        );
     }
     let mut stdin = child.stdin.take().unwrap();
     writeln!(stdin, "{}", pasted(page.trim())).unwrap();
@@ -65,7 +73,12 @@ fn login(sandbox: &Sandbox, issuer: &str, pasted: impl FnOnce(&str) -> String) -
 }
 
 fn state(page: &str) -> &str {
-    page.split("state=").nth(1).unwrap().split('&').next().unwrap()
+    page.split("state=")
+        .nth(1)
+        .unwrap()
+        .split('&')
+        .next()
+        .unwrap()
 }
 
 // H-99: the lines of the original; tokens are in the file and nowhere else
@@ -73,19 +86,40 @@ fn state(page: &str) -> &str {
 fn a_login_by_hand_is_kept_and_used() {
     let sandbox = Sandbox::new();
     let (url, asked) = issuer("200 OK", TOKENS);
-    let callback =
-        |page: &str| format!("http://localhost:1455/auth/callback?code=the-code&state={}", state(page));
+    let callback = |page: &str| {
+        format!(
+            "http://localhost:1455/auth/callback?code=the-code&state={}",
+            state(page)
+        )
+    };
     let run = login(&sandbox, &url, callback);
-    assert!(!run.stdout.contains("top-secret") && !run.stderr.contains("top-secret"), "{run:?}");
+    assert!(
+        !run.stdout.contains("top-secret") && !run.stderr.contains("top-secret"),
+        "{run:?}"
+    );
     let text = run.ok();
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines[..2], ["login: ok", "account_id: -"]);
-    assert!(lines[2].starts_with("auth_file: ") && lines[2].ends_with("/.codex/auth.json"), "{text}");
-    assert_eq!(lines[3], "usage: BUB_MODEL=openai:gpt-6-sol bub run \"hello\"");
-    assert!(asked.recv().unwrap().contains("grant_type=authorization_code&code=the-code&"));
+    assert!(
+        lines[2].starts_with("auth_file: ") && lines[2].ends_with("/.codex/auth.json"),
+        "{text}"
+    );
+    assert_eq!(
+        lines[3],
+        "usage: BUB_MODEL=openai:gpt-6-sol bub run \"hello\""
+    );
+    assert!(
+        asked
+            .recv()
+            .unwrap()
+            .contains("grant_type=authorization_code&code=the-code&")
+    );
 
     let models = sandbox.bub(["models"]).ok();
-    assert!(models.starts_with("model: openai:gpt-6-sol (no model is configured; login in "), "{models}");
+    assert!(
+        models.starts_with("model: openai:gpt-6-sol (no model is configured; login in "),
+        "{models}"
+    );
     assert!(!models.contains("top-secret"), "{models}");
 }
 
@@ -93,22 +127,33 @@ fn a_login_by_hand_is_kept_and_used() {
 #[test]
 fn an_answer_of_another_attempt_is_refused() {
     let sandbox = Sandbox::new();
-    let run = login(&sandbox, "http://127.0.0.1:1", |_| "?code=the-code&state=other".to_owned());
+    let run = login(&sandbox, "http://127.0.0.1:1", |_| {
+        "?code=the-code&state=other".to_owned()
+    });
     assert_eq!(run.code, Some(1));
-    assert!(run.stderr.ends_with("start again, and use the page shown then\n"), "{}", run.stderr);
+    assert!(
+        run.stderr
+            .ends_with("start again, and use the page shown then\n"),
+        "{}",
+        run.stderr
+    );
     assert!(!sandbox.home().parent().unwrap().join(".codex").exists());
 }
 
 // H-99: exit code 1, one line; W-40: the error of the server is not a traceback
 #[test]
 fn a_refusal_of_the_server_is_one_line() {
-    let (url, _asked) =
-        issuer("403 Forbidden", r#"{"error": "invalid_grant", "error_description": "code was used"}"#);
+    let (url, _asked) = issuer(
+        "403 Forbidden",
+        r#"{"error": "invalid_grant", "error_description": "code was used"}"#,
+    );
     let run = login(&Sandbox::new(), &url, |_| "bare-code".to_owned());
     assert_eq!(run.code, Some(1));
     let last = run.stderr.lines().last().unwrap();
     assert!(
-        last.ends_with("error: Codex login failed: the token endpoint refused (HTTP 403): code was used"),
+        last.ends_with(
+            "error: Codex login failed: the token endpoint refused (HTTP 403): code was used"
+        ),
         "{last}"
     );
 }
@@ -116,8 +161,16 @@ fn a_refusal_of_the_server_is_one_line() {
 // H-10
 #[test]
 fn a_login_needs_a_provider_that_has_one() {
-    for args in [["login"].as_slice(), &["login", "nobody"], &["login", "openai", "--timeout", "0"]] {
+    for args in [
+        ["login"].as_slice(),
+        &["login", "nobody"],
+        &["login", "openai", "--timeout", "0"],
+    ] {
         let run = Sandbox::new().bub(args);
-        assert_eq!((run.code, run.stderr.lines().count()), (Some(2), 1), "{run:?}");
+        assert_eq!(
+            (run.code, run.stderr.lines().count()),
+            (Some(2), 1),
+            "{run:?}"
+        );
     }
 }

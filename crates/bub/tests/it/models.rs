@@ -11,7 +11,13 @@ use crate::sandbox::{Run, Sandbox, bub};
 
 fn with(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
-    Run::of(command.envs(variables.iter().copied()).args(args).output().unwrap())
+    Run::of(
+        command
+            .envs(variables.iter().copied())
+            .args(args)
+            .output()
+            .unwrap(),
+    )
 }
 
 /// A server for one request on loopback; gives its address.
@@ -21,9 +27,17 @@ fn answering(body: &'static str) -> String {
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        let head: Vec<_> = lines.map(Result::unwrap).take_while(|line| !line.is_empty()).collect();
+        let head: Vec<_> = lines
+            .map(Result::unwrap)
+            .take_while(|line| !line.is_empty())
+            .collect();
         assert_eq!(head[0], "GET /v1/models HTTP/1.1");
-        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
     });
     address
 }
@@ -31,10 +45,19 @@ fn answering(body: &'static str) -> String {
 #[test]
 fn without_anything_it_says_what_to_do() {
     let text = Sandbox::new().bub(["models"]).ok();
-    assert!(text.starts_with("model: none (no model is configured, no key is set"), "{text}");
+    assert!(
+        text.starts_with("model: none (no model is configured, no key is set"),
+        "{text}"
+    );
     assert!(!text.contains("usable now:"), "{text}");
-    assert!(text.contains("\n  openai       set OPENAI_API_KEY, or run `bub login openai`\n"), "{text}");
-    assert!(text.contains("\n  ollama       not asked, because `local_models` is off\n"), "{text}");
+    assert!(
+        text.contains("\n  openai       set OPENAI_API_KEY, or run `bub login openai`\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\n  ollama       not asked, because `local_models` is off\n"),
+        "{text}"
+    );
 }
 
 // H-23, design §6
@@ -42,23 +65,42 @@ fn without_anything_it_says_what_to_do() {
 fn a_key_is_enough_and_is_never_shown() {
     let key = "sk-or-correct-horse";
     for args in [["models"].as_slice(), &["models", "--json"]] {
-        let run = with(&Sandbox::new(), &[("OPENROUTER_API_KEY", key), ("BUB_VERBOSE", "2")], args);
-        assert!(!run.stderr.contains(key) && !run.stdout.contains(key), "{run:?}");
+        let run = with(
+            &Sandbox::new(),
+            &[("OPENROUTER_API_KEY", key), ("BUB_VERBOSE", "2")],
+            args,
+        );
+        assert!(
+            !run.stderr.contains(key) && !run.stdout.contains(key),
+            "{run:?}"
+        );
         let text = run.ok();
         assert!(text.contains("openrouter:openrouter/free"), "{text}");
-        assert!(text.contains("environment variable OPENROUTER_API_KEY"), "{text}");
+        assert!(
+            text.contains("environment variable OPENROUTER_API_KEY"),
+            "{text}"
+        );
     }
     let text = with(&Sandbox::new(), &[("OPENROUTER_API_KEY", key)], &["models"]).ok();
-    assert!(text.contains("  openrouter   key *** from environment variable OPENROUTER_API_KEY\n"), "{text}");
+    assert!(
+        text.contains("  openrouter   key *** from environment variable OPENROUTER_API_KEY\n"),
+        "{text}"
+    );
 }
 
 // W-46
 #[test]
 fn what_is_configured_and_broken_is_told_with_the_remedy() {
     let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "model: opnai:gpt-5\nfallback_models: [groq:x]\n");
+    sandbox.write(
+        "home/config.yml",
+        "model: opnai:gpt-5\nfallback_models: [groq:x]\n",
+    );
     let text = sandbox.bub(["models"]).ok();
-    assert!(text.contains("there is no provider `opnai`, did you mean `openai`?"), "{text}");
+    assert!(
+        text.contains("there is no provider `opnai`, did you mean `openai`?"),
+        "{text}"
+    );
     assert!(
         text.contains("fallback: groq:x cannot be used: no API key for `groq`: set GROQ_API_KEY"),
         "{text}"
@@ -84,8 +126,12 @@ fn a_server_on_this_computer_is_found() {
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(report["model"]["id"], "ollama:qwen3:8b");
     assert_eq!(report["local_servers"][0]["models"][0], "qwen3:8b");
-    let usable: Vec<_> =
-        report["providers"].as_array().unwrap().iter().filter(|row| row["usable"] == true).collect();
+    let usable: Vec<_> = report["providers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["usable"] == true)
+        .collect();
     assert_eq!(usable.len(), 1, "{usable:?}");
 }
 
@@ -93,12 +139,16 @@ fn a_server_on_this_computer_is_found() {
 #[test]
 fn a_wrong_provider_stops_commands_with_file_and_line() {
     let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "providers:\n  lab:\n    base_url: lab.example\n");
+    sandbox.write(
+        "home/config.yml",
+        "providers:\n  lab:\n    base_url: lab.example\n",
+    );
     for args in [["models"].as_slice(), &["run", "hi"]] {
         let run = sandbox.bub(args);
         assert_eq!(run.code, Some(2), "{run:?}");
         assert!(
-            run.stderr.contains("config.yml:3: `providers.lab.base_url` is `lab.example`"),
+            run.stderr
+                .contains("config.yml:3: `providers.lab.base_url` is `lab.example`"),
             "{}",
             run.stderr
         );
@@ -114,7 +164,16 @@ fn the_env_file_of_a_workspace_moves_no_address() {
         "workspace/.env",
         "BUB_OPENAI_API_BASE=https://evil.example/v1\nOPENAI_BASE_URL=https://evil.example\n",
     );
-    let run = with(&sandbox, &[("OPENAI_API_KEY", "correct-horse")], &["models", "--json"]);
-    assert!(run.stderr.contains("`api_base` ignored, this workspace is not trusted"), "{}", run.stderr);
+    let run = with(
+        &sandbox,
+        &[("OPENAI_API_KEY", "correct-horse")],
+        &["models", "--json"],
+    );
+    assert!(
+        run.stderr
+            .contains("`api_base` ignored, this workspace is not trusted"),
+        "{}",
+        run.stderr
+    );
     assert!(!run.ok().contains("evil.example"));
 }

@@ -12,32 +12,51 @@ fn read(path: &str) -> String {
 fn the_page_about_reliability_has_the_mistakes_that_are_tried() {
     let list = read("scripts/mutations.txt");
     let list: String =
-        list.lines().filter(|line| !line.starts_with('#')).fold(String::new(), |mut text, line| {
-            let _ = writeln!(text, "{line}");
-            text
-        });
+        list.lines()
+            .filter(|line| !line.starts_with('#'))
+            .fold(String::new(), |mut text, line| {
+                let _ = writeln!(text, "{line}");
+                text
+            });
     let mut table = String::from("| mistake | caught by |\n|---|---|\n");
     let mut count = 0;
     for block in list.split("\n\n").filter(|block| !block.trim().is_empty()) {
         let lines: Vec<&str> = block.trim().lines().map(str::trim).collect();
-        let [name, path, old, new, target, test] = lines[..] else { panic!("not six lines: {block}") };
-        let (old, new) = (old.strip_prefix("- ").unwrap(), new.strip_prefix("+ ").unwrap());
-        assert_eq!(read(path).matches(old).count(), 1, "{name}: `{old}` must be in {path} once");
+        let [name, path, old, new, target, test] = lines[..] else {
+            panic!("not six lines: {block}")
+        };
+        let (old, new) = (
+            old.strip_prefix("- ").unwrap(),
+            new.strip_prefix("+ ").unwrap(),
+        );
+        assert_eq!(
+            read(path).matches(old).count(),
+            1,
+            "{name}: `{old}` must be in {path} once"
+        );
         assert_ne!(old, new, "{name}");
         let [package, "--test", program] = target.split(' ').collect::<Vec<_>>()[..] else {
             panic!("{target}")
         };
         let function = test.rsplit("::").next().unwrap();
-        let module = test.rsplit_once("::").map_or_else(String::new, |(module, _)| format!("/{module}"));
+        let module = test
+            .rsplit_once("::")
+            .map_or_else(String::new, |(module, _)| format!("/{module}"));
         let mut file = format!("crates/{package}/tests/{program}{module}.rs");
         if !root().join(&file).exists() {
             file = format!("crates/{package}/tests/{program}/main.rs");
         }
-        assert!(read(&file).contains(&format!("fn {function}(")), "{name}: no {function} in {file}");
+        assert!(
+            read(&file).contains(&format!("fn {function}(")),
+            "{name}: no {function} in {file}"
+        );
         let _ = writeln!(table, "| {name} | `{package}`: `{function}` |");
         count += 1;
     }
     assert!(count >= 12, "{count}");
     let page = read("docs/reliability.md");
-    assert!(page.contains(&table), "docs/reliability.md must have:\n\n{table}");
+    assert!(
+        page.contains(&table),
+        "docs/reliability.md must have:\n\n{table}"
+    );
 }

@@ -20,7 +20,11 @@ const BEFORE: &str = "# my settings\nmodel: lab:small # cheap\nmax_steps: 9\npro
 
 fn terminal(sandbox: &Sandbox, program: PathBuf, args: &[&str]) -> Pty {
     let mut command = sandbox.command(Path::new(LEADER[0]));
-    command.args(&LEADER[1..]).arg(program).args(args).env("TERM", "dumb");
+    command
+        .args(&LEADER[1..])
+        .arg(program)
+        .args(args)
+        .env("TERM", "dumb");
     Pty::spawn(command)
 }
 
@@ -31,16 +35,22 @@ fn config(sandbox: &Sandbox) -> String {
 /// What a person saw, without what differs from run to run and from release to release.
 fn transcript(sandbox: &Sandbox, shown: &str, base: &str) -> String {
     let root = sandbox.workspace().parent().unwrap().display().to_string();
-    let shown = shown.replace("\r\n", "\n").replace(&root, "~").replace(base, "BASE");
+    let shown = shown
+        .replace("\r\n", "\n")
+        .replace(&root, "~")
+        .replace(base, "BASE");
     let shown = shown.replace(&format!("bub v{}", env!("CARGO_PKG_VERSION")), "bub vX");
     let starts = ["providers: ", "channels to set up ("];
     // Long lists go on in indented lines.
-    shown.lines().filter(|line| !line.starts_with("  ")).fold(String::new(), |text, line| {
-        match starts.iter().find(|start| line.starts_with(**start)) {
-            Some(start) => text + start + "…\n",
-            None => text + line + "\n",
-        }
-    })
+    shown
+        .lines()
+        .filter(|line| !line.starts_with("  "))
+        .fold(String::new(), |text, line| {
+            match starts.iter().find(|start| line.starts_with(**start)) {
+                Some(start) => text + start + "…\n",
+                None => text + line + "\n",
+            }
+        })
 }
 
 fn server() -> (ModelServer, String) {
@@ -101,16 +111,29 @@ fn from_an_empty_home_to_the_first_answer() {
          Saved config to ~/home/config.yml\n\
          Next: bub chat\n"
     );
-    let saved =
-        format!("providers:\n  lab:\n    base_url: {base}\nmodel: lab:small\napi_key:\n  lab: {KEY}\n");
+    let saved = format!(
+        "providers:\n  lab:\n    base_url: {base}\nmodel: lab:small\napi_key:\n  lab: {KEY}\n"
+    );
     assert_eq!(config(&sandbox), saved);
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(sandbox.home()), mode(sandbox.home().join("config.yml"))), (0o700, 0o600));
-    assert_eq!(sandbox.bub(["run", "hello"]).ok(), "[cli:local]\nthe first answer\n");
+    assert_eq!(
+        (
+            mode(sandbox.home()),
+            mode(sandbox.home().join("config.yml"))
+        ),
+        (0o700, 0o600)
+    );
+    assert_eq!(
+        sandbox.bub(["run", "hello"]).ok(),
+        "[cli:local]\nthe first answer\n"
+    );
     assert_eq!(server.requests().len(), 2);
     // Now there is nothing to offer.
     let (code, shown) = terminal(&sandbox, bub(), &[]).finish();
-    assert!(code == Some(0) && shown.contains("What to do next") && !shown.contains("[Y/n]"), "{shown}");
+    assert!(
+        code == Some(0) && shown.contains("What to do next") && !shown.contains("[Y/n]"),
+        "{shown}"
+    );
 }
 
 // W-13
@@ -144,8 +167,12 @@ fn what_is_there_is_offered_and_nothing_is_lost() {
     person.expect("Saved config to ");
     let (code, shown) = person.finish();
     assert_eq!(code, Some(0));
-    assert!(!shown.contains("a-token-of-some-length") && !shown.contains(KEY), "{shown}");
-    let after = before.replace("lab:small", "lab:large") + "webhook:\n  token: a-token-of-some-length\n";
+    assert!(
+        !shown.contains("a-token-of-some-length") && !shown.contains(KEY),
+        "{shown}"
+    );
+    let after =
+        before.replace("lab:small", "lab:large") + "webhook:\n  token: a-token-of-some-length\n";
     assert_eq!(config(&sandbox), after);
 }
 
@@ -157,7 +184,10 @@ const QUESTIONS: &[(&str, &str)] = &[
     ("base URL of other: ", "BASE\r"),
     ("API key of other (is not shown; Enter for none): ", "\r"),
     ("channels to set up (", "webhook\r"),
-    ("webhook.token (is not shown; Enter to leave webhook off): ", "a-token-of-some-length\r"),
+    (
+        "webhook.token (is not shown; Enter to leave webhook off): ",
+        "a-token-of-some-length\r",
+    ),
     ("word to greet with [Hello]: ", "Ahoy\r"),
 ];
 
@@ -189,7 +219,11 @@ fn leaving_at_any_question_leaves_the_file_as_it_was() {
             // Ctrl-C makes the terminal drop output that is on its way.
             let is_told = shown.contains("Stopped; nothing was written.");
             assert!(is_told || leave == "\u{3}", "{shown}");
-            assert_eq!(std::fs::read_dir(sandbox.home()).unwrap().count(), 1, "nothing is left behind");
+            assert_eq!(
+                std::fs::read_dir(sandbox.home()).unwrap().count(),
+                1,
+                "nothing is left behind"
+            );
         }
     }
 }
@@ -219,7 +253,11 @@ fn a_signal_at_a_hidden_question_gives_the_terminal_back() {
         person.expect(QUESTIONS[4].0);
         assert!(!person.echoes());
         send_signal(&person, signal);
-        assert_eq!((person.end(), person.echoes(), config(&sandbox)), (Some(code), true, before), "{signal}");
+        assert_eq!(
+            (person.end(), person.echoes(), config(&sandbox)),
+            (Some(code), true, before),
+            "{signal}"
+        );
     }
 }
 
@@ -238,9 +276,16 @@ fn a_signal_during_the_trial_ends_it_at_once() {
         person.expect("asking lab:small … ");
         let sent = std::time::Instant::now();
         send_signal(&person, signal);
-        assert_eq!((person.end(), config(&sandbox)), (Some(code), before), "{signal}");
+        assert_eq!(
+            (person.end(), config(&sandbox)),
+            (Some(code), before),
+            "{signal}"
+        );
         // A trial gives up after 15 seconds.
-        assert!(sent.elapsed() < std::time::Duration::from_secs(10), "{signal}");
+        assert!(
+            sent.elapsed() < std::time::Duration::from_secs(10),
+            "{signal}"
+        );
     }
 }
 
@@ -263,7 +308,10 @@ fn a_plugin_asks_for_its_own_part() {
         config(&sandbox),
         changed + "webhook:\n  token: a-token-of-some-length\ngreeter:\n  word: Ahoy\n"
     );
-    assert_eq!(sandbox.example("custom_binary", ["greet"]).ok(), "Ahoy, world!\n");
+    assert_eq!(
+        sandbox.example("custom_binary", ["greet"]).ok(),
+        "Ahoy, world!\n"
+    );
 }
 
 // L7: a plugin in another process has its own part of the configuration, and no other.
@@ -278,7 +326,11 @@ fn a_plugin_that_was_added_sets_only_its_own_part() {
         return;
     }
     let mut person = terminal(&sandbox, bub(), &["onboard"]);
-    for question in ["provider [lab]: ", "model [small]: ", "channels to set up ("] {
+    for question in [
+        "provider [lab]: ",
+        "model [small]: ",
+        "channels to set up (",
+    ] {
         person.expect(question);
         person.send("\r");
     }
@@ -304,7 +356,10 @@ fn what_does_not_work_is_asked_again() {
     person.expect("API key of lab");
     person.send("sk-not-the-right-one\r");
     let shown = person.expect("Try again with other answers? [Y/n] ");
-    assert!(shown.contains("That does not work: ") && shown.contains("no such key"), "{shown}");
+    assert!(
+        shown.contains("That does not work: ") && shown.contains("no such key"),
+        "{shown}"
+    );
     person.send("\r");
     person.expect("provider [lab]: ");
     person.send("\r");
@@ -329,12 +384,29 @@ fn without_a_terminal_flags_are_enough() {
     let sandbox = Sandbox::new();
     let run = sandbox.bub(["onboard"]);
     assert_eq!(run.code, Some(1));
-    assert!(run.stderr.contains("Onboarding failed: there is no terminal to ask at"), "{run:?}");
+    assert!(
+        run.stderr
+            .contains("Onboarding failed: there is no terminal to ask at"),
+        "{run:?}"
+    );
     let onboard = |key: &str, args: &[&str]| {
         let mut command = sandbox.command(&bub());
-        command.args(["onboard", "--yes", "--api-key-stdin", "--api-base", &base, "--model"]).args(args);
-        let mut child =
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        command
+            .args([
+                "onboard",
+                "--yes",
+                "--api-key-stdin",
+                "--api-base",
+                &base,
+                "--model",
+            ])
+            .args(args);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         std::io::Write::write_all(&mut child.stdin.take().unwrap(), key.as_bytes()).unwrap();
         Run::of(child.wait_with_output().unwrap())
     };
@@ -345,23 +417,48 @@ fn without_a_terminal_flags_are_enough() {
         refused.stderr.starts_with("Onboarding failed: ") && !refused.stderr.contains(KEY),
         "{refused:?}"
     );
-    let named = refused.stderr.contains("refused the key from standard input: ");
-    assert!(named && !refused.stderr.contains("config.yml"), "{refused:?}");
+    let named = refused
+        .stderr
+        .contains("refused the key from standard input: ");
+    assert!(
+        named && !refused.stderr.contains("config.yml"),
+        "{refused:?}"
+    );
     assert!(!sandbox.home().join("config.yml").exists());
 
     let run = onboard(&format!("{KEY}\n"), &["openai:small"]);
     let path = sandbox.home().join("config.yml");
-    assert!(run.ok().starts_with(&format!("Saved config to {}\n", path.display())));
+    assert!(
+        run.ok()
+            .starts_with(&format!("Saved config to {}\n", path.display()))
+    );
     assert_eq!(
         config(&sandbox),
         format!("api_base:\n  openai: {base}\nmodel: openai:small\napi_key:\n  openai: {KEY}\n")
     );
-    let authorization = server.requests().last().unwrap().header("authorization").map(str::to_owned);
-    assert_eq!(authorization, Some(format!("Bearer {KEY}")), "the key was tried");
-    assert_eq!(std::fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+    let authorization = server
+        .requests()
+        .last()
+        .unwrap()
+        .header("authorization")
+        .map(str::to_owned);
+    assert_eq!(
+        authorization,
+        Some(format!("Bearer {KEY}")),
+        "the key was tried"
+    );
+    assert_eq!(
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     // Once more with nothing new.
     let mut command = sandbox.command(&bub());
-    let again = Run::of(command.args(["onboard", "--yes", "--no-test"]).output().unwrap());
+    let again = Run::of(
+        command
+            .args(["onboard", "--yes", "--no-test"])
+            .output()
+            .unwrap(),
+    );
     assert!(again.ok().starts_with("Nothing to change in "));
 }
 
@@ -369,22 +466,40 @@ fn without_a_terminal_flags_are_enough() {
 #[test]
 fn a_second_provider_does_not_cost_the_key_of_the_first() {
     let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "model: groq:small\napi_key: the-key-of-groq # mine\n");
+    sandbox.write(
+        "home/config.yml",
+        "model: groq:small\napi_key: the-key-of-groq # mine\n",
+    );
     let mut command = sandbox.command(&bub());
-    command.args(["onboard", "--yes", "--no-test", "--api-key-stdin", "--model", "mistral:large"]);
+    command.args([
+        "onboard",
+        "--yes",
+        "--no-test",
+        "--api-key-stdin",
+        "--model",
+        "mistral:large",
+    ]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), KEY.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
-    let after = format!("model: mistral:large\napi_key: {{groq: the-key-of-groq, mistral: {KEY}}} # mine\n");
+    let after = format!(
+        "model: mistral:large\napi_key: {{groq: the-key-of-groq, mistral: {KEY}}} # mine\n"
+    );
     assert_eq!(config(&sandbox), after);
 }
 
 /// `bub onboard --yes` with a key from a pipe.
 fn onboard_piped(sandbox: &Sandbox, key: &str, args: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
-    command.args(["onboard", "--yes", "--api-key-stdin"]).args(args);
-    let mut child =
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command
+        .args(["onboard", "--yes", "--api-key-stdin"])
+        .args(args);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), key.as_bytes()).unwrap();
     Run::of(child.wait_with_output().unwrap())
 }
@@ -393,22 +508,40 @@ fn onboard_piped(sandbox: &Sandbox, key: &str, args: &[&str]) -> Run {
 #[test]
 fn a_provider_of_ones_own_does_not_cost_the_key_of_the_first() {
     let sandbox = Sandbox::new();
-    sandbox.write("home/config.yml", "model: openai:x\napi_key: the-key-of-openai\n");
-    let args = ["--no-test", "--model", "lab:m", "--api-base", "http://127.0.0.1:1/v1"];
+    sandbox.write(
+        "home/config.yml",
+        "model: openai:x\napi_key: the-key-of-openai\n",
+    );
+    let args = [
+        "--no-test",
+        "--model",
+        "lab:m",
+        "--api-base",
+        "http://127.0.0.1:1/v1",
+    ];
     onboard_piped(&sandbox, KEY, &args).ok();
     let after = config(&sandbox);
     let keys = format!("api_key: {{openai: the-key-of-openai, lab: {KEY}}}\n");
-    assert!(after.contains("model: lab:m\n") && after.contains(&keys), "{after}");
+    assert!(
+        after.contains("model: lab:m\n") && after.contains(&keys),
+        "{after}"
+    );
     // What can be no key is one of standard input, not of a file that does not have it.
     for key in ["not the key", "schlüssel"] {
         let run = onboard_piped(&sandbox, key, &args);
         let error = "`api_key.lab` is a text that is not shown, expected a key of letters, digits and signs";
         assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
-        assert!(!run.stderr.contains(key) && config(&sandbox) == after, "{run:?}");
+        assert!(
+            !run.stderr.contains(key) && config(&sandbox) == after,
+            "{run:?}"
+        );
     }
     // A pipe that had nothing to say.
     let run = onboard_piped(&sandbox, "", &args);
-    assert!(run.code != Some(0) && run.stderr.contains("`api_key.lab` is empty"), "{run:?}");
+    assert!(
+        run.code != Some(0) && run.stderr.contains("`api_key.lab` is empty"),
+        "{run:?}"
+    );
     assert_eq!(config(&sandbox), after);
 }
 
@@ -420,7 +553,12 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     let before = format!("model: openai:x\napi_key: the-key-of-openai\napi_base: {old_base}\n");
     sandbox.write("home/config.yml", &before);
     let mut command = sandbox.command(&bub());
-    let run = Run::of(command.args(["onboard", "--yes", "--model", "azure-lab:m"]).output().unwrap());
+    let run = Run::of(
+        command
+            .args(["onboard", "--yes", "--model", "azure-lab:m"])
+            .output()
+            .unwrap(),
+    );
     assert_ne!(run.code, Some(0), "it has no address: {run:?}");
     assert_eq!(config(&sandbox), before);
 
@@ -440,8 +578,14 @@ fn a_new_provider_gets_nothing_of_the_one_before() {
     assert_eq!((old.requests().len(), new.requests().len()), (0, 1));
     assert_eq!(new.requests()[0].header("authorization"), None);
     let after = config(&sandbox);
-    for line in ["api_key: {openai: the-key-of-openai}\n", &format!("api_base: {{openai: '{old_base}'}}\n")] {
-        assert!(after.replace('\'', "").contains(&line.replace('\'', "")), "{after}");
+    for line in [
+        "api_key: {openai: the-key-of-openai}\n",
+        &format!("api_base: {{openai: '{old_base}'}}\n"),
+    ] {
+        assert!(
+            after.replace('\'', "").contains(&line.replace('\'', "")),
+            "{after}"
+        );
     }
 }
 
@@ -457,7 +601,12 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
         ("", "sk-ant-held-back-key", openai, "anthropic"),
         ("", "held-back-key-of-nobody", lab, "openrouter"),
         (map, "held-back-key-in-variable", lab, "openai"),
-        ("api_key: {'*': sk-ant-held-back-key}\n", "", lab, "anthropic"),
+        (
+            "api_key: {'*': sk-ant-held-back-key}\n",
+            "",
+            lab,
+            "anthropic",
+        ),
     ] {
         for no_test in [&[][..], &["--no-test"]] {
             let sandbox = Sandbox::new();
@@ -467,8 +616,15 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
             // An empty one would say that there is none.
             command.envs((!key.is_empty()).then_some(("BUB_API_KEY", key)));
             let run = Run::of(command.output().unwrap());
-            assert_eq!((run.code, config(&sandbox).as_str()), (Some(1), file), "{run:?}");
-            assert!(run.stderr.contains(&format!("belongs to `{owner}`")), "{run:?}");
+            assert_eq!(
+                (run.code, config(&sandbox).as_str()),
+                (Some(1), file),
+                "{run:?}"
+            );
+            assert!(
+                run.stderr.contains(&format!("belongs to `{owner}`")),
+                "{run:?}"
+            );
             assert!(!run.stderr.contains("held-back"), "{run:?}");
         }
     }
@@ -477,7 +633,14 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     // The one in the file stays with its owner, and the call is made without.
     let sandbox = Sandbox::new();
     sandbox.write("home/config.yml", "api_key: sk-ant-held-back-key\n");
-    let run = Run::of(sandbox.command(&bub()).args(["onboard", "--yes"]).args(lab).output().unwrap());
+    let run = Run::of(
+        sandbox
+            .command(&bub())
+            .args(["onboard", "--yes"])
+            .args(lab)
+            .output()
+            .unwrap(),
+    );
     run.ok();
     assert!(config(&sandbox).starts_with("api_key: {anthropic: sk-ant-held-back-key}\n"));
     assert_eq!(server.requests()[0].header("authorization"), None);
@@ -485,7 +648,11 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
     // No key that could be asked for is stronger than a variable.
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(Path::new(LEADER[0]));
-    command.args(&LEADER[1..]).arg(bub()).arg("onboard").env("BUB_API_KEY", "sk-ant-held-back-key");
+    command
+        .args(&LEADER[1..])
+        .arg(bub())
+        .arg("onboard")
+        .env("BUB_API_KEY", "sk-ant-held-back-key");
     let mut person = Pty::spawn(command);
     for (question, answer) in [
         ("provider [anthropic]: ", "lab"),
@@ -508,17 +675,40 @@ fn a_plain_key_is_held_back_from_a_provider_it_does_not_belong_to() {
 #[test]
 fn a_plain_key_is_tried_with_the_provider_it_belongs_to() {
     for (variables, args) in [
-        ([("BUB_MODEL", "lab:x"), ("BUB_API_KEY", KEY)], &["--model", "lab:x"]),
-        ([("BUB_MODEL", ""), ("BUB_API_KEY", "sk-ant-key-of-anthropic")], &["--model", "anthropic:x"]),
-        ([("BUB_MODEL", ""), ("BUB_API_KEY", "sk-or-key-of-openrouter")], &["--model", "openrouter:x"]),
+        (
+            [("BUB_MODEL", "lab:x"), ("BUB_API_KEY", KEY)],
+            &["--model", "lab:x"],
+        ),
+        (
+            [
+                ("BUB_MODEL", ""),
+                ("BUB_API_KEY", "sk-ant-key-of-anthropic"),
+            ],
+            &["--model", "anthropic:x"],
+        ),
+        (
+            [
+                ("BUB_MODEL", ""),
+                ("BUB_API_KEY", "sk-or-key-of-openrouter"),
+            ],
+            &["--model", "openrouter:x"],
+        ),
     ] {
         let (server, base) = server();
         let sandbox = Sandbox::new();
         let mut command = sandbox.command(&bub());
-        command.args(["onboard", "--yes", "--api-base", &base]).args(args).envs(variables);
+        command
+            .args(["onboard", "--yes", "--api-base", &base])
+            .args(args)
+            .envs(variables);
         let run = Run::of(command.output().unwrap());
         let requests = server.requests();
-        let header = |name| requests.first().and_then(|one| one.header(name)).unwrap_or_default();
+        let header = |name| {
+            requests
+                .first()
+                .and_then(|one| one.header(name))
+                .unwrap_or_default()
+        };
         let sent = [header("authorization"), header("x-api-key")].concat();
         assert!(sent.ends_with(variables[1].1), "{run:?}");
     }
@@ -529,29 +719,54 @@ fn a_plain_key_is_tried_with_the_provider_it_belongs_to() {
 fn what_is_saved_without_a_trial_is_looked_at() {
     for (args, error) in [
         (&["--model", "opnai:x"][..], "did you mean `openai`?"),
-        (&["--model", "lab:x", "--api-base", "nonsense"], "providers.lab.base_url"),
-        (&["--model", "openai:x", "--api-base", "https://me:hush-hush@openai.example"], "openai"),
+        (
+            &["--model", "lab:x", "--api-base", "nonsense"],
+            "providers.lab.base_url",
+        ),
+        (
+            &[
+                "--model",
+                "openai:x",
+                "--api-base",
+                "https://me:hush-hush@openai.example",
+            ],
+            "openai",
+        ),
     ] {
         let sandbox = Sandbox::new();
         let run = sandbox.bub(["onboard", "--yes", "--no-test"].iter().chain(args));
         assert!(run.code == Some(1) && run.stderr.contains(error), "{run:?}");
-        assert!(!run.stderr.contains("hush-hush") && !sandbox.home().join("config.yml").exists(), "{run:?}");
+        assert!(
+            !run.stderr.contains("hush-hush") && !sandbox.home().join("config.yml").exists(),
+            "{run:?}"
+        );
     }
     // Wherever the model is named.
     for model in ["opnai:x", "nobody:x"] {
         let sandbox = Sandbox::new();
         let mut command = sandbox.command(&bub());
-        command.args(["onboard", "--yes", "--no-test"]).env("BUB_MODEL", model);
+        command
+            .args(["onboard", "--yes", "--no-test"])
+            .env("BUB_MODEL", model);
         let run = Run::of(command.output().unwrap());
         let error = format!("there is no provider `{}`", model.replace(":x", ""));
-        assert!(run.code == Some(1) && run.stderr.contains(&error), "{run:?}");
+        assert!(
+            run.code == Some(1) && run.stderr.contains(&error),
+            "{run:?}"
+        );
         assert!(!sandbox.home().join("config.yml").exists());
     }
     let sandbox = Sandbox::new();
     let mut command = sandbox.command(&bub());
-    command.args(["onboard", "--yes", "--no-test", "--model", "openai:x"]).env("BUB_MODEL", "groq:y");
+    command
+        .args(["onboard", "--yes", "--no-test", "--model", "openai:x"])
+        .env("BUB_MODEL", "groq:y");
     let run = Run::of(command.output().unwrap());
-    assert!(run.stderr.contains("note: environment variable BUB_MODEL is stronger"), "{run:?}");
+    assert!(
+        run.stderr
+            .contains("note: environment variable BUB_MODEL is stronger"),
+        "{run:?}"
+    );
     run.ok();
 }
 
@@ -569,25 +784,39 @@ fn a_wrong_key_can_be_corrected() {
         ("Try again with other answers? [Y/n] ", ""),
         ("provider [lab]: ", ""),
         ("model [large]: ", ""),
-        ("API key of lab (is not shown; Enter for the same again): ", "the-other-key"),
+        (
+            "API key of lab (is not shown; Enter for the same again): ",
+            "the-other-key",
+        ),
         ("Try again with other answers? [Y/n] ", ""),
         ("provider [lab]: ", ""),
         ("model [large]: ", ""),
-        ("API key of lab (is not shown; Enter for the same again): ", ""),
+        (
+            "API key of lab (is not shown; Enter for the same again): ",
+            "",
+        ),
         ("channels to set up (", ""),
     ] {
         person.expect(question);
         person.send(&format!("{answer}\r"));
     }
     assert_eq!(person.finish().0, Some(0));
-    assert_eq!(config(&sandbox), before.replace("lab:small", "lab:large").replace(KEY, "the-other-key"));
+    assert_eq!(
+        config(&sandbox),
+        before
+            .replace("lab:small", "lab:large")
+            .replace(KEY, "the-other-key")
+    );
 }
 
 // H-1: without a terminal `bub` alone asks nothing
 #[test]
 fn alone_and_without_a_terminal_it_says_what_to_do_next() {
     let text = Sandbox::new().bub([""; 0]).ok();
-    assert!(text.contains("bub onboard") && text.contains("bub doctor"), "{text}");
+    assert!(
+        text.contains("bub onboard") && text.contains("bub doctor"),
+        "{text}"
+    );
 }
 
 // H-24: the token of the bot is tried before it is saved, and who may talk to it is asked
@@ -605,11 +834,23 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     person.expect("channels to set up (");
     person.send("telegram\r");
     for (question, answer) in [
-        ("telegram.token (is not shown; Enter to leave telegram off): ", "1:not-the-token-of-a-bot"),
-        ("telegram.allow_users, with commas between them (Enter for nobody yet): ", "42, ada"),
+        (
+            "telegram.token (is not shown; Enter to leave telegram off): ",
+            "1:not-the-token-of-a-bot",
+        ),
+        (
+            "telegram.allow_users, with commas between them (Enter for nobody yet): ",
+            "42, ada",
+        ),
         ("Try again? [Y/n] ", ""),
-        ("telegram.token (is not shown; Enter for the same again): ", TOKEN),
-        ("telegram.allow_users, with commas between them (Enter for nobody yet) [42, ada]: ", ""),
+        (
+            "telegram.token (is not shown; Enter for the same again): ",
+            TOKEN,
+        ),
+        (
+            "telegram.allow_users, with commas between them (Enter for nobody yet) [42, ada]: ",
+            "",
+        ),
     ] {
         person.expect(question);
         person.send(&format!("{answer}\r"));
@@ -618,11 +859,23 @@ fn a_bot_is_asked_who_it_is_before_its_token_is_saved() {
     person.expect("Saved config to ");
     let (code, shown) = person.finish();
     assert_eq!(code, Some(0));
-    assert!(!shown.contains("not-the-token-of-a-bot") && !shown.contains(TOKEN), "{shown}");
-    assert_eq!(config(&sandbox), format!("{before}  token: '{TOKEN}'\n  allow_users: '42, ada'\n"));
+    assert!(
+        !shown.contains("not-the-token-of-a-bot") && !shown.contains(TOKEN),
+        "{shown}"
+    );
+    assert_eq!(
+        config(&sandbox),
+        format!("{before}  token: '{TOKEN}'\n  allow_users: '42, ada'\n")
+    );
     let text = sandbox.bub(["doctor"]).ok();
-    assert!(text.contains("channels  ok        telegram: @helpful_bot"), "{text}");
+    assert!(
+        text.contains("channels  ok        telegram: @helpful_bot"),
+        "{text}"
+    );
     bots.revoke();
     let run = sandbox.bub(["doctor", "--json"]);
-    assert!(run.code == Some(1) && run.stdout.contains("does not know the bot's token"), "{run:?}");
+    assert!(
+        run.code == Some(1) && run.stdout.contains("does not know the bot's token"),
+        "{run:?}"
+    );
 }

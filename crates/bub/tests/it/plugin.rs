@@ -43,7 +43,10 @@ pub(crate) fn loud(sandbox: &Sandbox, extra: &str) {
 }
 
 fn starts(sandbox: &Sandbox) -> usize {
-    std::fs::read_to_string(sandbox.workspace().join("loud/starts")).unwrap_or_default().lines().count()
+    std::fs::read_to_string(sandbox.workspace().join("loud/starts"))
+        .unwrap_or_default()
+        .lines()
+        .count()
 }
 
 // H-8, H-31, S-41, design §8: registered after builtin, asked before it.
@@ -52,16 +55,28 @@ fn an_added_plugin_answers_and_can_be_switched_off() {
     let sandbox = Sandbox::new();
     loud(&sandbox, "");
     // What it writes is its own affair.
-    let added = sandbox.bub(["plugin", "add", "loud", "--yes", "--unpinned"]).ok();
+    let added = sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
     assert!(added.contains("added loud"), "{added}");
     assert!(sandbox.bub(["run", "hi"]).ok().contains("LOUD none none"));
-    assert!(sandbox.bub(["hooks", "--order"]).ok().contains("run_model: loud\n"));
+    assert!(
+        sandbox
+            .bub(["hooks", "--order"])
+            .ok()
+            .contains("run_model: loud\n")
+    );
     sandbox.bub(["plugin", "disable", "loud"]).ok();
     assert!(!sandbox.bub(["hooks"]).ok().contains("loud"));
     sandbox.bub(["plugin", "enable", "loud"]).ok();
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
     sandbox.bub(["uninstall", "loud"]).ok();
-    assert!(sandbox.bub(["plugin", "list"]).ok().starts_with("(no plugins"));
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .starts_with("(no plugins")
+    );
     assert!(sandbox.workspace().join("loud/plugin.sh").exists());
 }
 
@@ -71,25 +86,41 @@ fn a_plugin_gets_only_the_variables_it_was_granted() {
     let sandbox = Sandbox::new();
     let run = || {
         let mut command = sandbox.command(&bub());
-        command.env("WEATHER_KEY", "w-123456789").env("BUB_API_KEY", "sk-secret-value-1");
+        command
+            .env("WEATHER_KEY", "w-123456789")
+            .env("BUB_API_KEY", "sk-secret-value-1");
         Run::of(command.args(["run", "hi"]).output().unwrap()).ok()
     };
     loud(&sandbox, "");
-    sandbox.bub(["plugin", "add", "loud", "--yes", "--unpinned"]).ok();
+    sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
     assert!(run().contains("LOUD none none"));
     loud(&sandbox, "env: [WEATHER_KEY]\n");
-    sandbox.bub(["plugin", "add", "loud", "--yes", "--unpinned"]).ok();
+    sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
     // It has the value; what it says with it is masked on the way out.
     let said = run();
-    assert!(!said.contains("LOUD none") && !said.contains("w-123456789"), "{said}");
-    assert!(sandbox.bub(["plugin", "show", "loud"]).ok().contains("beyond the usual: WEATHER_KEY"));
+    assert!(
+        !said.contains("LOUD none") && !said.contains("w-123456789"),
+        "{said}"
+    );
+    assert!(
+        sandbox
+            .bub(["plugin", "show", "loud"])
+            .ok()
+            .contains("beyond the usual: WEATHER_KEY")
+    );
 }
 
 #[test]
 fn help_and_config_start_no_plugin_and_a_command_of_one_runs_in_it() {
     let sandbox = Sandbox::new();
     loud(&sandbox, "");
-    sandbox.bub(["plugin", "add", "loud", "--yes", "--unpinned"]).ok();
+    sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
     let before = starts(&sandbox);
     assert!(sandbox.bub(["--help"]).ok().contains("greet"));
     sandbox.bub(["config", "list"]).ok();
@@ -110,7 +141,11 @@ fn a_plugin_whose_files_changed_is_left_out_until_it_is_added_again() {
     let sandbox = Sandbox::new();
     let directory = sandbox.workspace().join("fixed");
     std::fs::create_dir_all(&directory).unwrap();
-    std::fs::write(directory.join("bub-plugin.yml"), "name: fixed\ncommand: [sh, plugin.sh]\n").unwrap();
+    std::fs::write(
+        directory.join("bub-plugin.yml"),
+        "name: fixed\ncommand: [sh, plugin.sh]\n",
+    )
+    .unwrap();
     let script = LOUD.replace("echo \"started\" >> \"$PWD/starts\"", ":");
     std::fs::write(directory.join("plugin.sh"), &script).unwrap();
     sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
@@ -118,8 +153,17 @@ fn a_plugin_whose_files_changed_is_left_out_until_it_is_added_again() {
     std::fs::write(directory.join("plugin.sh"), script.replace("LOUD", "EVIL")).unwrap();
     let refused = sandbox.bub(["run", "hi"]);
     assert!(!refused.stdout.contains("EVIL"), "{}", refused.stdout);
-    assert!(refused.stderr.contains("files changed"), "{}", refused.stderr);
-    assert!(sandbox.bub(["plugin", "list"]).ok().contains("files changed"));
+    assert!(
+        refused.stderr.contains("files changed"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .contains("files changed")
+    );
     sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
     assert!(sandbox.bub(["run", "hi"]).ok().contains("EVIL"));
 }
@@ -138,10 +182,22 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
             "read -r line\nprintf '{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":%s}}\\n' '{result}'\nsleep 5\n"
         )
     };
-    plugin("nothing", "name: nothing\ncommand: [sh, plugin.sh]\n", "exit 1\n");
-    plugin("missing", "name: missing\ncommand: [./no-such-program]\n", "");
+    plugin(
+        "nothing",
+        "name: nothing\ncommand: [sh, plugin.sh]\n",
+        "exit 1\n",
+    );
+    plugin(
+        "missing",
+        "name: missing\ncommand: [./no-such-program]\n",
+        "",
+    );
     plugin("typo", "nane: typo\ncommand: [sh]\n", "");
-    plugin("future", "name: future\ncommand: [sh, plugin.sh]\n", &saying(r#"{"protocol":9}"#));
+    plugin(
+        "future",
+        "name: future\ncommand: [sh, plugin.sh]\n",
+        &saying(r#"{"protocol":9}"#),
+    );
     plugin(
         "hook",
         "name: hook\ncommand: [sh, plugin.sh]\n",
@@ -165,8 +221,18 @@ fn what_cannot_be_added_is_refused_with_the_reason() {
         assert_ne!(refused.code, Some(0), "{name}");
         assert!(refused.stderr.contains(why), "{name}: {}", refused.stderr);
     }
-    assert!(sandbox.bub(["plugin", "add", "hook"]).stderr.contains("add --yes"));
-    assert!(sandbox.bub(["plugin", "list"]).ok().starts_with("(no plugins"));
+    assert!(
+        sandbox
+            .bub(["plugin", "add", "hook"])
+            .stderr
+            .contains("add --yes")
+    );
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .starts_with("(no plugins")
+    );
 }
 
 /// A plugin that says that about itself, and nothing else.
@@ -196,23 +262,48 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     let sandbox = Sandbox::new();
     let command = |entry: &str| format!(r#"{{"protocol":1,"commands":[{entry}]}}"#);
     let commands = [
-        (r#"{"name":"plugin"}"#, "there is a command `plugin` already"),
-        (r#"{"name":"install"}"#, "there is a command `install` already"),
+        (
+            r#"{"name":"plugin"}"#,
+            "there is a command `plugin` already",
+        ),
+        (
+            r#"{"name":"install"}"#,
+            "there is a command `install` already",
+        ),
         (r#"{"name":"help"}"#, "the name is taken"),
         (r#"{"name":"-x"}"#, "is no name for a command"),
-        (r#"{"name":"a"},{"name":"a"}"#, "it has two of the command `a`"),
-        (r#"{"name":"a","args":[{"name":"help"}]}"#, "there is an argument `help` already"),
-        (r#"{"name":"a","args":[{"name":"b"},{"name":"b"}]}"#, "there is an argument `b` already"),
-        (r#"{"name":"a","args":[{"name":"b c"}]}"#, "is no name for an argument"),
+        (
+            r#"{"name":"a"},{"name":"a"}"#,
+            "it has two of the command `a`",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"help"}]}"#,
+            "there is an argument `help` already",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b"},{"name":"b"}]}"#,
+            "there is an argument `b` already",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b c"}]}"#,
+            "is no name for an argument",
+        ),
         (
             r#"{"name":"a","args":[{"name":"b","positional":true,"many":true},{"name":"c","positional":true}]}"#,
             "may follow `b`",
         ),
-        (r#"{"name":"a","args":[{"name":"b","flag":true,"default":"x"}]}"#, "`b` is a flag"),
-        (r#"{"name":"a","args":[{"name":"b","required":true,"default":"x"}]}"#, "required and has a default"),
+        (
+            r#"{"name":"a","args":[{"name":"b","flag":true,"default":"x"}]}"#,
+            "`b` is a flag",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b","required":true,"default":"x"}]}"#,
+            "required and has a default",
+        ),
     ];
-    let tools =
-        |schema: &str| format!(r#"{{"protocol":1,"tools":[{{"name":"a.b","inputSchema":{schema}}}]}}"#);
+    let tools = |schema: &str| {
+        format!(r#"{{"protocol":1,"tools":[{{"name":"a.b","inputSchema":{schema}}}]}}"#)
+    };
     let checks = commands.map(|(entry, why)| ("p", "", command(entry), why));
     let nothing = || r#"{"protocol":1}"#.to_owned();
     for (name, manifest, descriptor, why) in checks.into_iter().chain([
@@ -222,19 +313,54 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
             "there is a channel `webhook` already",
         ),
-        ("p", "", tools("{}"), "the tool `a.b` has an `inputSchema` whose `type` is not \"object\""),
-        ("p", "", tools(r#"{"type":"array"}"#), "the tool `a.b` has an `inputSchema` whose `type` is not"),
-        ("p", "", tools(r#"{"type":"object","properties":[]}"#), "`properties` are no map of schemas"),
-        ("p", "", tools(r#"{"type":"object","properties":{"x":5}}"#), "`properties` are no map of schemas"),
+        (
+            "p",
+            "",
+            tools("{}"),
+            "the tool `a.b` has an `inputSchema` whose `type` is not \"object\"",
+        ),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"array"}"#),
+            "the tool `a.b` has an `inputSchema` whose `type` is not",
+        ),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"object","properties":[]}"#),
+            "`properties` are no map of schemas",
+        ),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"object","properties":{"x":5}}"#),
+            "`properties` are no map of schemas",
+        ),
         (
             "p",
             "",
             tools(r#"{"type":"object"}},{"name":"a_b","inputSchema":{"type":"object"}"#),
             "the tools `a.b` and `a_b` are one to the model",
         ),
-        ("webhook", "settings: [{name: token}]\n", nothing(), "a section of this name exists already"),
-        ("model", "", nothing(), "a setting of this name exists already"),
-        ("api", "settings: [{name: key}]\n", nothing(), "BUB_API_KEY is a setting of a provider"),
+        (
+            "webhook",
+            "settings: [{name: token}]\n",
+            nothing(),
+            "a section of this name exists already",
+        ),
+        (
+            "model",
+            "",
+            nothing(),
+            "a setting of this name exists already",
+        ),
+        (
+            "api",
+            "settings: [{name: key}]\n",
+            nothing(),
+            "BUB_API_KEY is a setting of a provider",
+        ),
         (
             "openai",
             "settings: [{name: api_key}]\n",
@@ -247,12 +373,26 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
             nothing(),
             "BUB_OPENAI_API_KEY is a setting of a provider",
         ),
-        ("lab", "settings: [{name: Api_Base}]\n", nothing(), "BUB_LAB_API_BASE is a setting of a provider"),
-        ("a_api_key", "settings: [{name: command}]\n", nothing(), "BUB_A_API_KEY_COMMAND is a setting"),
+        (
+            "lab",
+            "settings: [{name: Api_Base}]\n",
+            nothing(),
+            "BUB_LAB_API_BASE is a setting of a provider",
+        ),
+        (
+            "a_api_key",
+            "settings: [{name: command}]\n",
+            nothing(),
+            "BUB_A_API_KEY_COMMAND is a setting",
+        ),
     ]) {
         let refused = saying(&sandbox, name, manifest, &descriptor);
         assert_eq!(refused.code, Some(2), "{descriptor}: {}", refused.stderr);
-        assert!(refused.stderr.contains(why), "{descriptor}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(why),
+            "{descriptor}: {}",
+            refused.stderr
+        );
     }
     assert_eq!(sandbox.bub(["plugin", "list", "--json"]).ok(), "[]\n");
 }
@@ -261,21 +401,47 @@ fn what_a_plugin_wants_to_be_must_not_be_there_already() {
 #[test]
 fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
     let sandbox = Sandbox::new();
-    saying(&sandbox, "p", "", r#"{"protocol":1,"commands":[{"name":"mine"}]}"#).ok();
+    saying(
+        &sandbox,
+        "p",
+        "",
+        r#"{"protocol":1,"commands":[{"name":"mine"}]}"#,
+    )
+    .ok();
     let entry = |sandbox: &Sandbox, path: &str, value: serde_json::Value| {
         edit(sandbox, |list| *list.pointer_mut(path).unwrap() = value);
     };
     for (path, value) in [
-        ("/plugins/0/descriptor/commands/0/name", serde_json::json!("plugin")),
-        ("/plugins/0/descriptor/commands/0/name", serde_json::json!("help")),
-        ("/plugins/0/descriptor/commands/0/args", serde_json::json!([{"name": "help"}, {"name": "help"}])),
-        ("/plugins/0/manifest/settings", serde_json::json!([{"name": "x"}, {"name": "x"}])),
-        ("/plugins/0/manifest/settings", serde_json::json!([{"name": "api_key"}])),
+        (
+            "/plugins/0/descriptor/commands/0/name",
+            serde_json::json!("plugin"),
+        ),
+        (
+            "/plugins/0/descriptor/commands/0/name",
+            serde_json::json!("help"),
+        ),
+        (
+            "/plugins/0/descriptor/commands/0/args",
+            serde_json::json!([{"name": "help"}, {"name": "help"}]),
+        ),
+        (
+            "/plugins/0/manifest/settings",
+            serde_json::json!([{"name": "x"}, {"name": "x"}]),
+        ),
+        (
+            "/plugins/0/manifest/settings",
+            serde_json::json!([{"name": "api_key"}]),
+        ),
         ("/plugins/0/manifest/name", serde_json::json!("webhook")),
         ("/plugins/0/descriptor/protocol", serde_json::json!("one")),
     ] {
         entry(&sandbox, path, value);
-        for arguments in [&["--help"][..], &["config", "list"], &["plugin", "list"], &["run", ",help"]] {
+        for arguments in [
+            &["--help"][..],
+            &["config", "list"],
+            &["plugin", "list"],
+            &["run", ",help"],
+        ] {
             let run = sandbox.bub(arguments);
             assert_eq!(run.code, Some(0), "{path} {arguments:?}: {}", run.stderr);
             assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
@@ -287,7 +453,12 @@ fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
         );
     }
     sandbox.bub(["plugin", "remove", "webhook"]).ok();
-    assert!(sandbox.bub(["plugin", "list"]).ok().starts_with("(no plugins"));
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .starts_with("(no plugins")
+    );
 }
 
 // L7: what a plugin reads of the configuration is known before it does.
@@ -298,11 +469,20 @@ fn settings_and_replaced_tools_of_a_plugin_are_shown() {
     let tool = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"other","inputSchema":{"type":"object"}}]}"#;
     saying(&sandbox, "weather", settings, tool).ok();
     let shown = sandbox.bub(["plugin", "show", "weather"]).ok();
-    assert!(shown.contains("settings it reads: weather.units, weather.key (secret)\n"), "{shown}");
-    assert!(shown.contains("tools: bash (replaces the built-in one), other\n"), "{shown}");
+    assert!(
+        shown.contains("settings it reads: weather.units, weather.key (secret)\n"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("tools: bash (replaces the built-in one), other\n"),
+        "{shown}"
+    );
     // Its own section is no reason to refuse it the second time.
     let again = saying(&sandbox, "weather", settings, tool).ok();
-    assert!(again.starts_with("added weather, with its own bash"), "{again}");
+    assert!(
+        again.starts_with("added weather, with its own bash"),
+        "{again}"
+    );
 }
 
 // Design §3: a guard that fails denies.
@@ -313,8 +493,20 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
         let run = sandbox.bub(["run", ",bash cmd='echo ran'"]);
         (!run.stdout.contains("\nran")).then(|| format!("{}{}", run.stdout, run.stderr))
     };
-    saying(&sandbox, "p", "", r#"{"protocol":1,"hooks":["before_tool_call"]}"#).ok();
-    saying(&sandbox, "q", "", r#"{"protocol":1,"hooks":["system_prompt"]}"#).ok();
+    saying(
+        &sandbox,
+        "p",
+        "",
+        r#"{"protocol":1,"hooks":["before_tool_call"]}"#,
+    )
+    .ok();
+    saying(
+        &sandbox,
+        "q",
+        "",
+        r#"{"protocol":1,"hooks":["system_prompt"]}"#,
+    )
+    .ok();
     assert_eq!(denied(&sandbox), None);
     // A row that is no plugin any more takes no other with it.
     edit(&sandbox, |list| list["plugins"][1]["directory"] = 5.into());
@@ -322,16 +514,27 @@ fn without_a_readable_list_of_plugins_no_tool_is_called() {
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("q  "));
     edit(&sandbox, |list| list["plugins"][0]["directory"] = 5.into());
     let why = denied(&sandbox).unwrap();
-    assert!(why.contains("the plugin p") && why.contains("bub plugin remove p"), "{why}");
-    edit(&sandbox, |list| list["plugins"][0]["enabled"] = false.into());
+    assert!(
+        why.contains("the plugin p") && why.contains("bub plugin remove p"),
+        "{why}"
+    );
+    edit(&sandbox, |list| {
+        list["plugins"][0]["enabled"] = false.into()
+    });
     assert_eq!(denied(&sandbox), None);
     std::fs::write(sandbox.home().join("plugins.json"), "{ half").unwrap();
     let why = denied(&sandbox).unwrap();
-    assert!(why.contains("plugins.json") && why.contains("move it away"), "{why}");
+    assert!(
+        why.contains("plugins.json") && why.contains("move it away"),
+        "{why}"
+    );
     let list = sandbox.home().join("plugins.json");
     for wrong in ["{}", "[]", ""] {
         std::fs::write(&list, wrong).unwrap();
-        assert!(denied(&sandbox).unwrap().contains("plugins.json"), "{wrong}");
+        assert!(
+            denied(&sandbox).unwrap().contains("plugins.json"),
+            "{wrong}"
+        );
     }
     std::fs::remove_file(&list).unwrap();
     assert_eq!(denied(&sandbox), None);
@@ -347,7 +550,12 @@ fn a_damaged_list_of_plugins_stops_nothing_but_is_told() {
     let helped = sandbox.bub(["hooks"]);
     assert_eq!(helped.code, Some(0));
     assert!(helped.stderr.contains("plugins.json"), "{}", helped.stderr);
-    assert!(sandbox.bub(["plugin", "list"]).stderr.contains("plugins.json"));
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .stderr
+            .contains("plugins.json")
+    );
 }
 
 #[test]
@@ -355,8 +563,14 @@ fn a_new_plugin_runs_as_it_is_and_the_sdk_it_brings_is_whole() {
     let sandbox = Sandbox::new();
     sandbox.bub(["plugin", "new", "hello-py"]).ok();
     let shipped = std::fs::read_dir(crate::sandbox::root().join("sdk/python/bub_sdk")).unwrap();
-    for file in shipped.map(|file| file.unwrap()).filter(|file| file.file_type().unwrap().is_file()) {
-        let copy = sandbox.workspace().join("hello-py/bub_sdk").join(file.file_name());
+    for file in shipped
+        .map(|file| file.unwrap())
+        .filter(|file| file.file_type().unwrap().is_file())
+    {
+        let copy = sandbox
+            .workspace()
+            .join("hello-py/bub_sdk")
+            .join(file.file_name());
         assert_eq!(
             std::fs::read(copy).unwrap(),
             std::fs::read(file.path()).unwrap(),
@@ -364,29 +578,58 @@ fn a_new_plugin_runs_as_it_is_and_the_sdk_it_brings_is_whole() {
             file.file_name()
         );
     }
-    sandbox.bub(["plugin", "new", "hello-sh", "--lang", "shell"]).ok();
-    sandbox.bub(["plugin", "new", "hello-rs", "--lang", "rust"]).ok();
+    sandbox
+        .bub(["plugin", "new", "hello-sh", "--lang", "shell"])
+        .ok();
+    sandbox
+        .bub(["plugin", "new", "hello-rs", "--lang", "rust"])
+        .ok();
     assert!(sandbox.workspace().join("hello-rs/src/main.rs").exists());
-    assert!(sandbox.bub(["plugin", "new", "hello-sh"]).stderr.contains("is not empty"));
+    assert!(
+        sandbox
+            .bub(["plugin", "new", "hello-sh"])
+            .stderr
+            .contains("is not empty")
+    );
     sandbox.bub(["plugin", "add", "hello-sh", "--yes"]).ok();
-    if std::process::Command::new("python3").arg("--version").output().is_err() {
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
         println!("python3 is not here: the Python plugin is not tried");
         return;
     }
     sandbox.bub(["plugin", "add", "hello-py", "--yes"]).ok();
-    assert!(sandbox.bub(["run", "hello"]).ok().contains("hello-py says hello"));
-    assert!(sandbox.bub(["run", ",hello-py.count text='one two three'"]).ok().contains('3'));
+    assert!(
+        sandbox
+            .bub(["run", "hello"])
+            .ok()
+            .contains("hello-py says hello")
+    );
+    assert!(
+        sandbox
+            .bub(["run", ",hello-py.count text='one two three'"])
+            .ok()
+            .contains('3')
+    );
 }
 
 /// A plugin in Python with the SDK; `false` when there is no Python here.
 pub(crate) fn python(sandbox: &Sandbox, name: &str, code: &str) -> bool {
-    if std::process::Command::new("python3").arg("--version").output().is_err() {
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
         println!("python3 is not here: the Python plugin is not tried");
         return false;
     }
     sandbox.bub(["plugin", "new", name]).ok();
     sandbox.write(&format!("workspace/{name}/plugin.py"), code);
-    sandbox.bub(["plugin", "add", name, "--yes", "--unpinned"]).ok();
+    sandbox
+        .bub(["plugin", "add", name, "--yes", "--unpinned"])
+        .ok();
     true
 }
 
@@ -494,16 +737,24 @@ fn a_prompt_that_a_plugin_replaces_reaches_the_model() {
         let run = asking(&sandbox, &model, &["run", "my secret: 2+2?"]).ok();
         assert!(run.contains("four"), "{run}");
         let messages = model.requests()[0].json()["messages"].to_string();
-        assert!(messages.contains("two and two?") && !messages.contains("my secret"), "{messages}");
+        assert!(
+            messages.contains("two and two?") && !messages.contains("my secret"),
+            "{messages}"
+        );
         let tape = sandbox.only_tape();
-        assert!(tape.contains("my secret: 2+2?") && tape.contains("\"replaces\""), "{tape}");
+        assert!(
+            tape.contains("my secret: 2+2?") && tape.contains("\"replaces\""),
+            "{tape}"
+        );
     }
 }
 
 /// The program with that model.
 pub(crate) fn asking(sandbox: &Sandbox, model: &ModelServer, arguments: &[&str]) -> Run {
     let mut command = sandbox.command(&bub());
-    command.env("BUB_MODEL", "llamacpp:test").env("BUB_LLAMACPP_API_BASE", format!("{}/v1", model.url()));
+    command
+        .env("BUB_MODEL", "llamacpp:test")
+        .env("BUB_LLAMACPP_API_BASE", format!("{}/v1", model.url()));
     Run::of(command.args(arguments).output().unwrap())
 }
 
@@ -529,14 +780,26 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
         assert_eq!(run.code, Some(2), "{name}: {run:?}");
         assert!(run.stderr.contains(why), "{name}: {}", run.stderr);
     };
-    sandbox.write("workspace/echo/bub-plugin.yml", "name: echo\ncommand: [cat]\n");
+    sandbox.write(
+        "workspace/echo/bub-plugin.yml",
+        "name: echo\ncommand: [cat]\n",
+    );
     refused("echo", "it does not speak the protocol");
     std::fs::create_dir(sandbox.workspace().join("pipe")).unwrap();
     let pipe = sandbox.workspace().join("pipe/bub-plugin.yml");
-    assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
     refused("pipe", "it is no file");
     for name in ["'*'", "A=B", "''"] {
-        sandbox.write("workspace/env/bub-plugin.yml", &format!("name: env\ncommand: [cat]\nenv: [{name}]\n"));
+        sandbox.write(
+            "workspace/env/bub-plugin.yml",
+            &format!("name: env\ncommand: [cat]\nenv: [{name}]\n"),
+        );
         refused("env", "is no name of an environment variable");
     }
     // What `add` would refuse is not begun.
@@ -558,12 +821,23 @@ fn plugins_that_cannot_be_meant_are_told_apart() {
     let script = sandbox.workspace().join("p/plugin.sh");
     std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let order = sandbox.bub(["hooks", "--order"]).ok();
-    assert!(order.contains("system_prompt: p (refused), builtin\n"), "{order}");
+    assert!(
+        order.contains("system_prompt: p (refused), builtin\n"),
+        "{order}"
+    );
     // Another one of the same name takes its place, and that is said.
     std::fs::rename(sandbox.workspace().join("p"), sandbox.workspace().join("q")).unwrap();
     let added = sandbox.bub(["plugin", "add", "q", "--yes"]).ok();
-    assert!(added.contains("added p, in the place of the one at "), "{added}");
+    assert!(
+        added.contains("added p, in the place of the one at "),
+        "{added}"
+    );
     sandbox.bub(["plugin", "disable", "p"]).ok();
     std::fs::remove_dir_all(sandbox.workspace().join("q")).unwrap();
-    assert!(sandbox.bub(["plugin", "enable", "p"]).stderr.contains("its files are gone"));
+    assert!(
+        sandbox
+            .bub(["plugin", "enable", "p"])
+            .stderr
+            .contains("its files are gone")
+    );
 }

@@ -20,11 +20,20 @@ fn a_pin_of_an_older_version_says_so() {
     saying(&sandbox, "p", "", NOTHING).ok();
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
     edit(&sandbox, |list| {
-        let pin = list["plugins"][0]["digest"].as_str().unwrap().split_once(':').unwrap().1.to_owned();
+        let pin = list["plugins"][0]["digest"]
+            .as_str()
+            .unwrap()
+            .split_once(':')
+            .unwrap()
+            .1
+            .to_owned();
         list["plugins"][0]["digest"] = pin.into();
     });
     let listed = sandbox.bub(["plugin", "list"]).ok();
-    assert!(listed.contains("pinned by an older version of bub") && !listed.contains("changed"), "{listed}");
+    assert!(
+        listed.contains("pinned by an older version of bub") && !listed.contains("changed"),
+        "{listed}"
+    );
     saying(&sandbox, "p", "", NOTHING).ok();
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
 }
@@ -56,16 +65,19 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
         }
         let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
         added.ok();
-        assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"), "{command}");
+        assert!(
+            sandbox.bub(["plugin", "list"]).ok().contains("in use"),
+            "{command}"
+        );
         sandbox.write(&file, &format!("{script}# other\n"));
         let listed = sandbox.bub(["plugin", "list"]).ok();
         assert!(listed.contains("files changed"), "{command}: {listed}");
     }
     let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
     assert!(
-        added
-            .stderr
-            .contains("not pinned, because tools make it anew: .venv, __pycache__, node_modules, target\n"),
+        added.stderr.contains(
+            "not pinned, because tools make it anew: .venv, __pycache__, node_modules, target\n"
+        ),
         "{}",
         added.stderr
     );
@@ -91,10 +103,20 @@ fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
     for target in ["../elsewhere", ".venv/bin"] {
         let refused = link(target);
         assert_ne!(refused.code, Some(0), "{target}");
-        assert!(refused.stderr.contains("p was not added: `"), "{target}: {}", refused.stderr);
-        assert!(refused.stderr.contains("/p/lib` is a link to "), "{target}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains("p was not added: `"),
+            "{target}: {}",
+            refused.stderr
+        );
+        assert!(
+            refused.stderr.contains("/p/lib` is a link to "),
+            "{target}: {}",
+            refused.stderr
+        );
     }
-    sandbox.bub(["plugin", "add", "p", "--yes", "--unpinned"]).ok();
+    sandbox
+        .bub(["plugin", "add", "p", "--yes", "--unpinned"])
+        .ok();
 }
 
 #[test]
@@ -103,22 +125,55 @@ fn limits_that_are_none_are_told() {
     saying(&sandbox, "p", "", NOTHING).ok();
     for (given, expected) in [
         ("5", "plugins.p has to be a map"),
-        ("{limit: {hook: 5}}", "plugins.p.limit is not known; there are `limits` and `role`"),
-        ("{limits: 5}", "plugins.p.limits has to be a map with start, hook"),
-        ("{limits: {hook: -1}}", "plugins.p.limits.hook has to be a number of seconds, more than 0"),
-        ("{limits: {tool: 0}}", "plugins.p.limits.tool has to be a number of seconds, more than 0"),
-        ("{limits: {start: soon}}", "plugins.p.limits.start has to be a number of seconds, more than 0"),
-        ("{limits: {hooks: 3}}", "plugins.p.limits.hooks has to be a map"),
-        ("{limits: {hooks: {build_promt: 3}}}", "plugins.p.limits.hooks.build_promt is no hook"),
-        ("{limits: {hoook: 3}}", "plugins.p.limits.hoook is not known; there are start"),
-        ("{role: 7}", "plugins.p.role has to be guest, member or owner"),
+        (
+            "{limit: {hook: 5}}",
+            "plugins.p.limit is not known; there are `limits` and `role`",
+        ),
+        (
+            "{limits: 5}",
+            "plugins.p.limits has to be a map with start, hook",
+        ),
+        (
+            "{limits: {hook: -1}}",
+            "plugins.p.limits.hook has to be a number of seconds, more than 0",
+        ),
+        (
+            "{limits: {tool: 0}}",
+            "plugins.p.limits.tool has to be a number of seconds, more than 0",
+        ),
+        (
+            "{limits: {start: soon}}",
+            "plugins.p.limits.start has to be a number of seconds, more than 0",
+        ),
+        (
+            "{limits: {hooks: 3}}",
+            "plugins.p.limits.hooks has to be a map",
+        ),
+        (
+            "{limits: {hooks: {build_promt: 3}}}",
+            "plugins.p.limits.hooks.build_promt is no hook",
+        ),
+        (
+            "{limits: {hoook: 3}}",
+            "plugins.p.limits.hoook is not known; there are start",
+        ),
+        (
+            "{role: 7}",
+            "plugins.p.role has to be guest, member or owner",
+        ),
     ] {
         sandbox.write("home/config.yml", &format!("plugins:\n  p: {given}\n"));
         let run = sandbox.bub(["run", ",help"]);
         assert!(run.stderr.contains(expected), "{given}: {}", run.stderr);
-        assert!(sandbox.bub(["plugin", "list"]).ok().contains(expected), "{given}");
+        assert!(
+            sandbox.bub(["plugin", "list"]).ok().contains(expected),
+            "{given}"
+        );
     }
-    sandbox.write("home/config.yml", "plugins:\n  p: {limits: {hook: 0.5, hooks: {build_prompt: 3}}}\n");
+    sandbox.write(
+        "home/config.yml",
+        "plugins:\n  p: {limits: {hook: 0.5, hooks: {build_prompt: 3}}}\n",
+    );
     assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
 }
 
@@ -133,7 +188,12 @@ fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
             "it is no file",
             "move it away",
         ),
-        ("directory", |file| std::fs::create_dir(file).unwrap(), "it is no file", "move it away"),
+        (
+            "directory",
+            |file| std::fs::create_dir(file).unwrap(),
+            "it is no file",
+            "move it away",
+        ),
         (
             "device",
             |file| std::os::unix::fs::symlink("/dev/zero", file).unwrap(),
@@ -173,7 +233,10 @@ fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
         ] {
             let run = sandbox.bub(arguments);
             let said = format!("{}{}", run.stdout, run.stderr);
-            assert!(said.contains(why) && said.contains(remedy), "{name} {arguments:?}: {said}");
+            assert!(
+                said.contains(why) && said.contains(remedy),
+                "{name} {arguments:?}: {said}"
+            );
             assert!(!said.contains("expected"), "{name}: {said}");
         }
         assert!(begun.elapsed().as_secs() < 60, "{name}");
@@ -188,12 +251,18 @@ fn what_a_terminal_would_obey_never_gets_there() {
         ("p", r#"description: "\e[2Jgone""#),
         ("p", r#"settings: [{name: a, help: "\e]0;title\a"}]"#),
     ] {
-        sandbox.write("workspace/p/bub-plugin.yml", &format!("name: {name}\ncommand: [cat]\n{manifest}\n"));
+        sandbox.write(
+            "workspace/p/bub-plugin.yml",
+            &format!("name: {name}\ncommand: [cat]\n{manifest}\n"),
+        );
         let refused = sandbox.bub(["plugin", "add", "p", "--yes"]);
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(!refused.stderr.contains('\u{1b}'), "{refused:?}");
     }
-    for said in [r#""description":"a\u001b[2Jb""#, r#""commands":[{"name":"c","about":"a\u001b[2Jb"}]"#] {
+    for said in [
+        r#""description":"a\u001b[2Jb""#,
+        r#""commands":[{"name":"c","about":"a\u001b[2Jb"}]"#,
+    ] {
         let refused = saying(&sandbox, "p", "", &format!("{{\"protocol\":1,{said}}}"));
         assert_eq!(refused.code, Some(2), "{refused:?}");
         assert!(
@@ -209,11 +278,17 @@ fn what_a_terminal_would_obey_never_gets_there() {
         ("/plugins/0/descriptor/version", "\u{1b}[2J"),
     ] {
         saying(&sandbox, "p", "", r#"{"protocol":1,"version":"1"}"#).ok();
-        edit(&sandbox, |list| *list.pointer_mut(path).unwrap() = value.into());
+        edit(&sandbox, |list| {
+            *list.pointer_mut(path).unwrap() = value.into()
+        });
         let name = if path.ends_with("name") { value } else { "p" };
-        for arguments in
-            [&["plugin", "list"][..], &["plugin", "show", name], &["hooks"], &["doctor"], &["--help"]]
-        {
+        for arguments in [
+            &["plugin", "list"][..],
+            &["plugin", "show", name],
+            &["hooks"],
+            &["doctor"],
+            &["--help"],
+        ] {
             let run = sandbox.bub(arguments);
             assert!(
                 !run.stdout.contains('\u{1b}') && !run.stderr.contains('\u{1b}'),
@@ -229,10 +304,19 @@ fn what_a_terminal_would_obey_never_gets_there() {
 fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
     let sandbox = Sandbox::new();
     for (manifest, expected) in [
-        ("name: p\ncommand: sh\n", "`command`: there has to be a list, not the text \"sh\""),
-        ("name: p\ncommand: [sh]\nenv: 5\n", "`env`: there has to be a list, not the number `5`"),
+        (
+            "name: p\ncommand: sh\n",
+            "`command`: there has to be a list, not the text \"sh\"",
+        ),
+        (
+            "name: p\ncommand: [sh]\nenv: 5\n",
+            "`env`: there has to be a list, not the number `5`",
+        ),
         ("name: p\n", "`command` is missing"),
-        ("name: p\ncommand: [sh]\nenvs: []\n", "`envs` is not known; there are `name`, "),
+        (
+            "name: p\ncommand: [sh]\nenvs: []\n",
+            "`envs` is not known; there are `name`, ",
+        ),
         (
             "name: p\ncommand: [sh]\nsettings: [{name: a, type: int}]\n",
             "`settings`: `int` is not known; there are `string`, ",
@@ -241,12 +325,18 @@ fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
     ] {
         sandbox.write("workspace/p/bub-plugin.yml", manifest);
         let refused = sandbox.bub(["plugin", "add", "p", "--yes"]);
-        assert!(refused.stderr.contains(expected), "{manifest}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(expected),
+            "{manifest}: {}",
+            refused.stderr
+        );
         assert!(!refused.stderr.contains("expected"), "{}", refused.stderr);
     }
     let refused = saying(&sandbox, "p", "", r#"{"protocol":1,"tools":5}"#);
     assert!(
-        refused.stderr.contains("its answer to `initialize` cannot be used: `tools`: there has to be a list"),
+        refused
+            .stderr
+            .contains("its answer to `initialize` cannot be used: `tools`: there has to be a list"),
         "{refused:?}"
     );
 
@@ -254,10 +344,18 @@ fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
     let spaced = sandbox.workspace().join("it's here");
     std::fs::rename(sandbox.workspace().join("q"), &spaced).unwrap();
     sandbox.bub(["plugin", "add", "it's here", "--yes"]).ok();
-    std::fs::set_permissions(spaced.join("plugin.sh"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(
+        spaced.join("plugin.sh"),
+        std::fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
     let listed = sandbox.bub(["plugin", "list"]).ok();
     let hint = listed.split_once("bub plugin add ").unwrap().1.trim();
-    let unquoted = Command::new("sh").arg("-c").arg(format!("printf %s {hint}")).output().unwrap();
+    let unquoted = Command::new("sh")
+        .arg("-c")
+        .arg(format!("printf %s {hint}"))
+        .output()
+        .unwrap();
     assert_eq!(
         String::from_utf8(unquoted.stdout).unwrap(),
         spaced.canonicalize().unwrap().display().to_string()
@@ -269,7 +367,10 @@ fn adding_without_a_question_says_which_tools_are_replaced() {
     let sandbox = Sandbox::new();
     let tools = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"fs_read","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}}]}"#;
     let added = saying(&sandbox, "p", "", tools).ok();
-    assert!(added.contains("with its own bash, fs_read in place of the built-in;"), "{added}");
+    assert!(
+        added.contains("with its own bash, fs_read in place of the built-in;"),
+        "{added}"
+    );
 }
 
 // Design §3: a guard that is left out denies, also one whose name is taken.
@@ -283,7 +384,10 @@ fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
     let run = sandbox.example("faulty", call);
     assert!(!run.stdout.contains("\nran"), "{run:?}");
     let said = format!("{}{}", run.stdout, run.stderr);
-    assert!(said.contains("another plugin of this program has its name"), "{said}");
+    assert!(
+        said.contains("another plugin of this program has its name"),
+        "{said}"
+    );
     // Nor can one that is added take the place of who denies for it.
     saying(&sandbox, "absent-guards", "", NOTHING).ok();
     assert!(!sandbox.example("faulty", call).stdout.contains("\nran"));
@@ -301,12 +405,22 @@ fn models_that_a_plugin_offers_are_shown_and_used() {
         return;
     }
     let shown = asking(&sandbox, &model, &["run", ",model"]).ok();
-    assert!(shown.contains("- llamacpp:big  Big\n- own:odd\n"), "{shown}");
+    assert!(
+        shown.contains("- llamacpp:big  Big\n- own:odd\n"),
+        "{shown}"
+    );
     asking(&sandbox, &model, &["run", ",model llamacpp:big"]).ok();
     model.script(Reply::text("hello"));
     asking(&sandbox, &model, &["run", "hi"]).ok();
     assert_eq!(model.requests()[0].json()["model"], json!("big"));
-    assert_eq!(asking(&sandbox, &model, &["run", ",model nobody:x"]).code, Some(2));
+    assert_eq!(
+        asking(&sandbox, &model, &["run", ",model nobody:x"]).code,
+        Some(2)
+    );
     asking(&sandbox, &model, &["run", ",model own:odd"]).ok();
-    assert!(asking(&sandbox, &model, &["run", "hi"]).ok().contains("odd one"));
+    assert!(
+        asking(&sandbox, &model, &["run", "hi"])
+            .ok()
+            .contains("odd one")
+    );
 }

@@ -59,7 +59,10 @@ impl Gateway {
         });
         // The rest of the log is read by nobody, but must not stop the program.
         std::thread::spawn(move || lines.for_each(drop));
-        Self { child, address: address.unwrap_or_else(|| panic!("it does not listen: {log:?}")) }
+        Self {
+            child,
+            address: address.unwrap_or_else(|| panic!("it does not listen: {log:?}")),
+        }
     }
 
     /// Posts a message; the status and the body of the answer.
@@ -109,7 +112,9 @@ fn head(body: &str) -> String {
 /// Posts `message KEY` to an address behind which the gateway may be gone any moment; its id when it was accepted.
 pub(crate) fn post(address: &str, key: u64, chat: u64, callback: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
     let body = json!({
         "content": format!("message {key}"), "chat_id": format!("chat{chat}"), "idempotency_key": key.to_string(),
         "reply": "callback", "callback_url": callback,
@@ -119,7 +124,10 @@ pub(crate) fn post(address: &str, key: u64, chat: u64, callback: &str) -> Option
     let body = read_body(&mut BufReader::new(stream))?;
     let answer: Value = serde_json::from_str(&body).ok()?;
     let id = answer["id"].as_str().map(str::to_owned);
-    assert!(id.is_some() || answer["error"]["code"] != "invalid_request", "{body}");
+    assert!(
+        id.is_some() || answer["error"]["code"] != "invalid_request",
+        "{body}"
+    );
     id
 }
 
@@ -153,9 +161,13 @@ impl Callbacks {
             let status = seen();
             if status == 200 {
                 let mut all = self.0.lock().unwrap();
-                all.entry(text("id")?).or_default().push((text("delivery")?, text("reply")?));
+                all.entry(text("id")?)
+                    .or_default()
+                    .push((text("delivery")?, text("reply")?));
             }
-            stream.write_all(format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n").as_bytes()).ok()?;
+            stream
+                .write_all(format!("HTTP/1.1 {status} X\r\ncontent-length: 0\r\n\r\n").as_bytes())
+                .ok()?;
         }
     }
 
@@ -170,7 +182,13 @@ impl Callbacks {
     /// Waits for the reply of this number to a message, counted from 0.
     pub(crate) fn reply(&self, id: &str, number: usize) -> String {
         for _ in 0..3000 {
-            if let Some((_, text)) = self.0.lock().unwrap().get(id).and_then(|replies| replies.get(number)) {
+            if let Some((_, text)) = self
+                .0
+                .lock()
+                .unwrap()
+                .get(id)
+                .and_then(|replies| replies.get(number))
+            {
                 return text.clone();
             }
             std::thread::sleep(Duration::from_millis(10));

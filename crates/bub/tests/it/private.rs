@@ -24,11 +24,19 @@ use crate::{
 /// All that is below a directory, and itself, that others could look into.
 fn open_to_others(path: &Path) -> Vec<(PathBuf, u32)> {
     let metadata = path.symlink_metadata().unwrap();
-    let (mode, wanted) =
-        (metadata.permissions().mode() & 0o7777, if metadata.is_dir() { 0o700 } else { 0o600 });
-    let mut found = if mode == wanted { Vec::new() } else { vec![(path.to_owned(), mode)] };
+    let (mode, wanted) = (
+        metadata.permissions().mode() & 0o7777,
+        if metadata.is_dir() { 0o700 } else { 0o600 },
+    );
+    let mut found = if mode == wanted {
+        Vec::new()
+    } else {
+        vec![(path.to_owned(), mode)]
+    };
     if metadata.is_dir() {
-        let below = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        let below = std::fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
         found.extend(below.flat_map(|path| open_to_others(&path)));
     }
     found
@@ -46,9 +54,16 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
         let words = [leader, &["sh", "-c", "umask 000; exec \"$@\"", "sh"]].concat();
         let mut command = sandbox.command(Path::new(words[0]));
         command.args(&words[1..]).arg(bub()).args(args);
-        command.env("BUB_MODEL", "openai:small").env("BUB_API_KEY", "sk-none-at-all").env("TERM", "xterm");
-        command.env("BUB_API_BASE", format!("{}/v1", model.url())).env("BUB_USAGE_DAILY_TOKENS", "1000000");
-        command.env("BUB_WEBHOOK_TOKEN", TOKEN).env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0");
+        command
+            .env("BUB_MODEL", "openai:small")
+            .env("BUB_API_KEY", "sk-none-at-all")
+            .env("TERM", "xterm");
+        command
+            .env("BUB_API_BASE", format!("{}/v1", model.url()))
+            .env("BUB_USAGE_DAILY_TOKENS", "1000000");
+        command
+            .env("BUB_WEBHOOK_TOKEN", TOKEN)
+            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0");
         command
     };
     let check = |after: &str| {
@@ -63,10 +78,19 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
         &["doctor", "--offline"],
     ] {
         let run = Run::of(loosely(&[], args).output().unwrap());
-        assert!(run.code == Some(0) || args[0] == "pair", "{args:?}: {run:?}");
+        assert!(
+            run.code == Some(0) || args[0] == "pair",
+            "{args:?}: {run:?}"
+        );
         check(&args.join(" "));
     }
-    for made in ["plugins.json", ".plugins.lock", "config.yml", "tapes", "usage"] {
+    for made in [
+        "plugins.json",
+        ".plugins.lock",
+        "config.yml",
+        "tapes",
+        "usage",
+    ] {
         assert!(sandbox.home().join(made).exists(), "{made} was not made");
     }
 
@@ -78,7 +102,10 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
     chat.send("\x04");
     assert_eq!(chat.end(), Some(0));
 
-    let mut gateway = loosely(&[], &["gateway"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut gateway = loosely(&[], &["gateway"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "gateway main: webhook");
     assert!(sandbox.bub(["status"]).ok().contains("running, pid"));
@@ -92,7 +119,12 @@ fn everything_in_the_home_belongs_to_the_owner_alone() {
 fn can_read(child: &Child, user: Option<u32>) -> bool {
     let mut command = Command::new("cat");
     user.map(|user| command.uid(user));
-    command.arg(format!("/proc/{}/environ", child.id())).output().unwrap().status.success()
+    command
+        .arg(format!("/proc/{}/environ", child.id()))
+        .output()
+        .unwrap()
+        .status
+        .success()
 }
 
 // L7: commands of the agent are such processes. Root may read everything, so root tries it as somebody else.
@@ -106,7 +138,14 @@ fn other_processes_of_the_user_cannot_read_the_running_program() {
     let user = is_root.then_some(65534);
     if let Some(user) = user {
         // The build directory may be one that only root gets into.
-        assert!(Command::new("cp").arg(bub()).arg(&program).status().unwrap().success());
+        assert!(
+            Command::new("cp")
+                .arg(bub())
+                .arg(&program)
+                .status()
+                .unwrap()
+                .success()
+        );
         for path in [directory.clone(), sandbox.workspace()] {
             chown(path, Some(user), None).unwrap();
         }
@@ -118,8 +157,15 @@ fn other_processes_of_the_user_cannot_read_the_running_program() {
     let Ok(mut open) = started(Command::new("sleep").arg("600").stdout(Stdio::null())) else {
         return println!("nobody else can be had here: it is not tried");
     };
-    let mut gateway = sandbox.command(if is_root { &program } else { Path::new(env!("CARGO_BIN_EXE_bub")) });
-    gateway.arg("gateway").env("BUB_WEBHOOK_TOKEN", TOKEN).env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0");
+    let mut gateway = sandbox.command(if is_root {
+        &program
+    } else {
+        Path::new(env!("CARGO_BIN_EXE_bub"))
+    });
+    gateway
+        .arg("gateway")
+        .env("BUB_WEBHOOK_TOKEN", TOKEN)
+        .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0");
     let mut gateway = started(gateway.stdout(Stdio::piped())).unwrap();
     let mut lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "gateway main: webhook");

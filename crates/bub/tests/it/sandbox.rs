@@ -17,8 +17,12 @@ pub(crate) struct Sandbox {
 /// that the tests start.
 pub(crate) fn is_ignored(signal: u32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap_or("0");
-    let is_so = u64::from_str_radix(ignored.trim(), 16).is_ok_and(|mask| mask & (1 << (signal - 1)) != 0);
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .unwrap_or("0");
+    let is_so =
+        u64::from_str_radix(ignored.trim(), 16).is_ok_and(|mask| mask & (1 << (signal - 1)) != 0);
     if is_so {
         println!("signal {signal} is ignored here: it is not tried");
     }
@@ -28,7 +32,10 @@ pub(crate) fn is_ignored(signal: u32) -> bool {
 /// The signals that end a program in order, by name, with their exit codes.
 pub(crate) fn ending_signals() -> Vec<(&'static str, i32)> {
     let hangup = (!is_ignored(1)).then_some(("HUP", 129));
-    [("TERM", 143), ("QUIT", 131)].into_iter().chain(hangup).collect()
+    [("TERM", 143), ("QUIT", 131)]
+        .into_iter()
+        .chain(hangup)
+        .collect()
 }
 
 /// What a program came to.
@@ -63,10 +70,18 @@ impl Sandbox {
 
     /// The text of the one tape there is.
     pub(crate) fn only_tape(&self) -> String {
-        let files = std::fs::read_dir(self.home().join("tapes")).unwrap().map(|file| file.unwrap().path());
-        let tapes: Vec<_> =
-            files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
-        let [tape] = tapes.as_slice() else { panic!("{tapes:?}") };
+        let files = std::fs::read_dir(self.home().join("tapes"))
+            .unwrap()
+            .map(|file| file.unwrap().path());
+        let tapes: Vec<_> = files
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "jsonl")
+            })
+            .collect();
+        let [tape] = tapes.as_slice() else {
+            panic!("{tapes:?}")
+        };
         std::fs::read_to_string(tape).unwrap()
     }
 
@@ -89,7 +104,11 @@ impl Sandbox {
         Run::of(self.command(&bub()).args(args).output().unwrap())
     }
 
-    pub(crate) fn example<S: AsRef<OsStr>>(&self, name: &str, args: impl IntoIterator<Item = S>) -> Run {
+    pub(crate) fn example<S: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        args: impl IntoIterator<Item = S>,
+    ) -> Run {
         Run::of(self.command(&example(name)).args(args).output().unwrap())
     }
 }
@@ -117,17 +136,27 @@ pub(crate) fn bub() -> PathBuf {
 /// An example of this package; cargo builds them all before it runs integration tests.
 pub(crate) fn example(name: &str) -> PathBuf {
     let path = bub().parent().unwrap().join("examples").join(name);
-    assert!(path.exists(), "{} is not built; run the tests with `cargo test`", path.display());
+    assert!(
+        path.exists(),
+        "{} is not built; run the tests with `cargo test`",
+        path.display()
+    );
     path
 }
 
 /// The repository.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .unwrap()
 }
 
 /// Sends a signal to a child that was started here.
 pub(crate) fn signal(child: &Child, name: &str) {
-    let sent = Command::new("kill").args(["-s", name, &child.id().to_string()]).status().unwrap();
+    let sent = Command::new("kill")
+        .args(["-s", name, &child.id().to_string()])
+        .status()
+        .unwrap();
     assert!(sent.success());
 }

@@ -10,13 +10,22 @@ use crate::sandbox::{Run, Sandbox, bub, example};
 const SECRETS: &[(&str, &str)] = &[
     ("config", "config-correct-horse-1"),
     ("config, telegram", "110201543:config-correct-horse-2"),
-    ("config, a plugin that is not loaded", "config-correct-horse-3"),
+    (
+        "config, a plugin that is not loaded",
+        "config-correct-horse-3",
+    ),
     ("config, a header", "config-correct-horse-4"),
     ("config, an address", "config-correct-horse-5"),
     ("environment", "environment-correct-horse-1"),
     ("environment, a provider", "environment-correct-horse-2"),
-    ("environment, the variable of a provider", "environment-correct-horse-3"),
-    ("environment, another program", "environment-correct-horse-4"),
+    (
+        "environment, the variable of a provider",
+        "environment-correct-horse-3",
+    ),
+    (
+        "environment, another program",
+        "environment-correct-horse-4",
+    ),
     ("environment, a proxy", "environment-correct-horse-5"),
     (".env", "dotenv-correct-horse-1"),
     (".env, a provider", "dotenv-correct-horse-2"),
@@ -25,7 +34,11 @@ const SECRETS: &[(&str, &str)] = &[
 ];
 
 fn secret(source: &str) -> &'static str {
-    SECRETS.iter().find(|(known, _)| *known == source).unwrap().1
+    SECRETS
+        .iter()
+        .find(|(known, _)| *known == source)
+        .unwrap()
+        .1
 }
 
 /// A home, a workspace and an environment that are full of them.
@@ -39,7 +52,10 @@ impl Planted {
         let (sandbox, server) = (Sandbox::new(), ModelServer::start());
         // A server that repeats what it was sent, key and all.
         server.answer_with(|request| {
-            let sent = request.header("authorization").unwrap_or_default().to_owned();
+            let sent = request
+                .header("authorization")
+                .unwrap_or_default()
+                .to_owned();
             Reply::status(400).message(&format!("refused: {sent}"))
         });
         let config = format!(
@@ -68,9 +84,15 @@ impl Planted {
         command
             .env("BUB_WEBHOOK_TOKEN", secret("environment"))
             .env("BUB_GROQ_API_KEY", secret("environment, a provider"))
-            .env("OPENROUTER_API_KEY", secret("environment, the variable of a provider"))
+            .env(
+                "OPENROUTER_API_KEY",
+                secret("environment, the variable of a provider"),
+            )
             .env("GH_TOKEN", secret("environment, another program"))
-            .env("ALL_PROXY", format!("http://me:{}@127.0.0.1:1", secret("environment, a proxy")))
+            .env(
+                "ALL_PROXY",
+                format!("http://me:{}@127.0.0.1:1", secret("environment, a proxy")),
+            )
             .env("NO_PROXY", "127.0.0.1")
             .env("BUB_LOG", "trace")
             .env("BUB_LOG_CONTENTS", "true")
@@ -78,8 +100,16 @@ impl Planted {
             .envs(more.iter().copied());
         let run = Run::of(command.args(args).output().unwrap());
         for (source, secret) in SECRETS {
-            assert!(!run.stdout.contains(secret), "{args:?} prints the secret of {source}: {}", run.stdout);
-            assert!(!run.stderr.contains(secret), "{args:?} tells the secret of {source}: {}", run.stderr);
+            assert!(
+                !run.stdout.contains(secret),
+                "{args:?} prints the secret of {source}: {}",
+                run.stdout
+            );
+            assert!(
+                !run.stderr.contains(secret),
+                "{args:?} tells the secret of {source}: {}",
+                run.stderr
+            );
         }
         run
     }
@@ -97,7 +127,11 @@ impl Planted {
                     let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
                     count += 1;
                     for (source, secret) in SECRETS {
-                        assert!(!text.contains(secret), "{} has the secret of {source}", path.display());
+                        assert!(
+                            !text.contains(secret),
+                            "{} has the secret of {source}",
+                            path.display()
+                        );
                     }
                 }
             }
@@ -117,7 +151,12 @@ fn no_command_shows_a_secret_of_any_source() {
         &["config", "get", "api_key.openai", "--json"],
         &["config", "get", "telegram"],
         &["config", "get", "client_args", "--json"],
-        &["config", "set", "telegram.token", "110201543:config-correct-horse-2"],
+        &[
+            "config",
+            "set",
+            "telegram.token",
+            "110201543:config-correct-horse-2",
+        ],
         &["doctor"],
         &["doctor", "--json"],
         &["models"],
@@ -138,7 +177,10 @@ fn no_command_shows_a_secret_of_any_source() {
     ] {
         planted.run(&bub(), args, &[]);
     }
-    assert!(!planted.server.requests().is_empty(), "the model was called");
+    assert!(
+        !planted.server.requests().is_empty(),
+        "the model was called"
+    );
     planted.check_files();
 }
 
@@ -152,7 +194,10 @@ fn panics_errors_and_logs_of_a_plugin_show_no_secret() {
             &["run", message, "-vvv"],
             &[("BUB_API_KEY", secret("environment"))],
         );
-        assert!(run.stderr.contains("***"), "the secret was told, and masked: {run:?}");
+        assert!(
+            run.stderr.contains("***"),
+            "the secret was told, and masked: {run:?}"
+        );
     }
     planted.check_files();
 }

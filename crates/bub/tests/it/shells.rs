@@ -15,25 +15,41 @@ const FAMILY: &str = "echo $$ > shell; sleep 99 & echo $! > child; \
 const MEMBERS: [&str; 4] = ["shell", "child", "away", "deaf"];
 
 fn pid(sandbox: &Sandbox, file: &str) -> Option<u32> {
-    std::fs::read_to_string(sandbox.workspace().join(file)).ok()?.trim().parse().ok()
+    std::fs::read_to_string(sandbox.workspace().join(file))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }
 
 fn is_alive(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, fields)| !fields.starts_with('Z'))
+    stat.rsplit_once(") ")
+        .is_some_and(|(_, fields)| !fields.starts_with('Z'))
 }
 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let started = Instant::now();
     while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(20), "not so: {what}");
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "not so: {what}"
+        );
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 fn start_family(sandbox: &Sandbox) -> Child {
-    let child = sandbox.command(&example("commanding")).args(["run", FAMILY]).spawn().unwrap();
-    eventually("all run", || MEMBERS.iter().all(|member| pid(sandbox, member).is_some_and(is_alive)));
+    let child = sandbox
+        .command(&example("commanding"))
+        .args(["run", FAMILY])
+        .spawn()
+        .unwrap();
+    eventually("all run", || {
+        MEMBERS
+            .iter()
+            .all(|member| pid(sandbox, member).is_some_and(is_alive))
+    });
     child
 }
 
@@ -67,7 +83,10 @@ fn a_command_gets_no_file_that_bub_was_started_with() {
         .output()
         .unwrap();
     let said = crate::sandbox::Run::of(run).ok();
-    assert!(said.contains("over") && !said.contains("not for commands"), "{said}");
+    assert!(
+        said.contains("over") && !said.contains("not for commands"),
+        "{said}"
+    );
 }
 
 // L7
@@ -75,7 +94,10 @@ fn a_command_gets_no_file_that_bub_was_started_with() {
 #[test]
 fn what_a_finished_program_left_running_ends_with_it() {
     let sandbox = Sandbox::new();
-    let run = sandbox.example("commanding", ["run", "sleep 99 & echo $! > child; echo started"]);
+    let run = sandbox.example(
+        "commanding",
+        ["run", "sleep 99 & echo $! > child; echo started"],
+    );
     assert_eq!(run.ok(), "[cli:local]\nstarted\n");
     let pid = pid(&sandbox, "child").unwrap();
     eventually("the child is gone", || !is_alive(pid));
@@ -92,7 +114,10 @@ fn commands_see_no_secrets() {
         .env("PLAIN", "seen")
         .output()
         .unwrap();
-    assert_eq!(String::from_utf8(output.stdout).unwrap(), "[cli:local]\n0 seen\n");
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "[cli:local]\n0 seen\n"
+    );
 }
 
 #[test]
@@ -103,7 +128,10 @@ fn the_helper_is_hidden_and_reads_no_settings() {
     // Without the program at the other end of its input it does nothing, and says nothing.
     for args in [&["__exec"][..], &["__exec", "/bin/sh", "echo no"]] {
         let run = sandbox.bub(args);
-        assert_eq!((run.code, run.stdout.as_str(), run.stderr.as_str()), (Some(2), "", ""));
+        assert_eq!(
+            (run.code, run.stdout.as_str(), run.stderr.as_str()),
+            (Some(2), "", "")
+        );
     }
 }
 
@@ -117,11 +145,18 @@ fn the_program_is_a_helper_of_few_resources() {
     };
     let sandbox = Sandbox::new();
     // Before the command runs: it would not wait for a pipe that is not there yet.
-    std::process::Command::new("mkfifo").arg(sandbox.workspace().join("go")).status().unwrap();
+    std::process::Command::new("mkfifo")
+        .arg(sandbox.workspace().join("go"))
+        .status()
+        .unwrap();
     let (own, theirs) = UnixStream::pair().unwrap();
     let mut helper = sandbox
         .command(Path::new(&bub()))
-        .args(["__exec", "/bin/sh", "echo $PPID > helper; read line < go; exit 7"])
+        .args([
+            "__exec",
+            "/bin/sh",
+            "echo $PPID > helper; read line < go; exit 7",
+        ])
         .stdin(OwnedFd::from(theirs))
         .spawn()
         .unwrap();
@@ -129,7 +164,10 @@ fn the_program_is_a_helper_of_few_resources() {
     assert!(reports.next().unwrap().starts_with("started "));
     eventually("it runs", || pid(&sandbox, "helper").is_some());
     let status = std::fs::read_to_string(format!("/proc/{}/status", helper.id())).unwrap();
-    let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    let memory = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .unwrap();
     let memory: u32 = memory.trim().trim_end_matches(" kB").parse().unwrap();
     assert!(memory < 3000, "{memory} kB");
     std::fs::write(sandbox.workspace().join("go"), "\n").unwrap();

@@ -29,7 +29,10 @@ struct Dice(Arc<AtomicU64>);
 
 impl Dice {
     fn roll(&self, sides: u64) -> u64 {
-        let mut mixed = self.0.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self
+            .0
+            .fetch_add(1, Ordering::Relaxed)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         (mixed ^ (mixed >> 27)) % sides
     }
@@ -46,7 +49,9 @@ fn moody(request: &Request, dice: &Dice) -> Reply {
         3 => Reply::text("").garbage("no JSON at all"),
         4 => Reply::deltas(["and then ", "silence"]).hang_after(1),
         5 if is_first => Reply::new().call("c", "bash", r#"{"cmd": "kill -9 $$"}"#),
-        6 if is_first => Reply::new().call("c", "bash", r#"{"cmd": "sleep 60", "timeout_seconds": 1}"#),
+        6 if is_first => {
+            Reply::new().call("c", "bash", r#"{"cmd": "sleep 60", "timeout_seconds": 1}"#)
+        }
         7 if is_first => Reply::new().call("c", "bash", r#"{"cmd": "sleep 2 & echo left"}"#),
         8 if is_first => Reply::new().call("c", "bash", r#"{"cmd": "yes | head -c 300000"}"#),
         9 if is_first => Reply::new().call("c", "no_such_tool", "{}"),
@@ -95,12 +100,18 @@ fn when_idle(sandbox: &Sandbox, gateway: &Gateway) -> Value {
     let deadline = Instant::now() + Duration::from_mins(2);
     loop {
         let status: Value = serde_json::from_str(&sandbox.bub(["status", "--json"]).ok()).unwrap();
-        if status["unfinished"] == 0 && status["undelivered"] == 0 && status["process"]["files"].is_u64() {
+        if status["unfinished"] == 0
+            && status["undelivered"] == 0
+            && status["process"]["files"].is_u64()
+        {
             return status["process"].clone();
         }
         assert!(Instant::now() < deadline, "{status}");
         for session in status["sessions"].as_array().unwrap() {
-            let chat = session["id"].as_str().unwrap().trim_start_matches("webhook:");
+            let chat = session["id"]
+                .as_str()
+                .unwrap()
+                .trim_start_matches("webhook:");
             gateway.ask(&json!({"content": ",quit", "chat_id": chat, "reply": "none"}));
         }
         std::thread::sleep(Duration::from_millis(100));
@@ -110,10 +121,17 @@ fn when_idle(sandbox: &Sandbox, gateway: &Gateway) -> Value {
 fn children(of: u32) -> usize {
     let stat = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("stat")).ok();
     let is_child = |stat: &String| {
-        let parent = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
+        let parent = stat
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.split_whitespace().nth(1)?.parse().ok());
         parent == Some(of)
     };
-    std::fs::read_dir("/proc").unwrap().filter_map(|entry| stat(entry.ok()?)).filter(is_child).count()
+    std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| stat(entry.ok()?))
+        .filter(is_child)
+        .count()
 }
 
 fn load(gateway: &Gateway, dice: &Dice, next: &Arc<AtomicU64>, callback: &str, time: Duration) {
@@ -139,20 +157,44 @@ fn load(gateway: &Gateway, dice: &Dice, next: &Arc<AtomicU64>, callback: &str, t
 #[cfg(target_os = "linux")]
 #[test]
 fn a_gateway_under_random_faults_keeps_nothing() {
-    let seconds: u64 = std::env::var("BUB_SOAK_SECONDS").map_or(8, |seconds| seconds.parse().unwrap());
+    let seconds: u64 =
+        std::env::var("BUB_SOAK_SECONDS").map_or(8, |seconds| seconds.parse().unwrap());
     let (sandbox, model, dice) = (Sandbox::new(), ModelServer::start(), Dice::default());
     let for_model = dice.clone();
-    model.forget_requests().answer_with(move |request| moody(request, &for_model));
-    let settings =
-        [("BUB_WEBHOOK_ROLE", "owner"), ("BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS", "2"), ("BUB_VERBOSE", "1")];
+    model
+        .forget_requests()
+        .answer_with(move |request| moody(request, &for_model));
+    let settings = [
+        ("BUB_WEBHOOK_ROLE", "owner"),
+        ("BUB_WEBHOOK_REPLY_TIMEOUT_SECONDS", "2"),
+        ("BUB_VERBOSE", "1"),
+    ];
     let gateway = Gateway::with(&sandbox, &model, &[], &settings);
     let delivered = Callbacks::default();
     let for_callbacks = dice.clone();
-    let callback = delivered.listen(move || if for_callbacks.roll(10) == 0 { 503 } else { 200 });
+    let callback = delivered.listen(move || {
+        if for_callbacks.roll(10) == 0 {
+            503
+        } else {
+            200
+        }
+    });
     let next = Arc::new(AtomicU64::new(0));
-    load(&gateway, &dice, &next, &callback, Duration::from_secs(seconds) / 3);
+    load(
+        &gateway,
+        &dice,
+        &next,
+        &callback,
+        Duration::from_secs(seconds) / 3,
+    );
     let warm = when_idle(&sandbox, &gateway);
-    load(&gateway, &dice, &next, &callback, Duration::from_secs(seconds) * 2 / 3);
+    load(
+        &gateway,
+        &dice,
+        &next,
+        &callback,
+        Duration::from_secs(seconds) * 2 / 3,
+    );
     let end = when_idle(&sandbox, &gateway);
     let number = |process: &Value, key: &str| process[key].as_u64().unwrap();
     println!(
@@ -160,9 +202,15 @@ fn a_gateway_under_random_faults_keeps_nothing() {
         next.load(Ordering::Relaxed),
         delivered.count()
     );
-    assert!(number(&end, "tasks") <= number(&warm, "tasks") + 20, "tasks: {warm} {end}");
+    assert!(
+        number(&end, "tasks") <= number(&warm, "tasks") + 20,
+        "tasks: {warm} {end}"
+    );
     // Tapes that were used lately stay open, up to a limit.
-    assert!(number(&end, "files") <= number(&warm, "files").max(200) + 20, "files: {warm} {end}");
+    assert!(
+        number(&end, "files") <= number(&warm, "files").max(200) + 20,
+        "files: {warm} {end}"
+    );
     let (before, after) = (number(&warm, "memory_mb"), number(&end, "memory_mb"));
     assert!(after <= before + before / 5 + 10, "memory: {warm} {end}");
     assert!(delivered.count() > 10, "{}", delivered.count());

@@ -15,7 +15,19 @@ fn scene() -> Sandbox {
     sandbox.example("echo_model", ["run", "hello there"]).ok();
     sandbox.example("echo_model", ["run", "你好 世界"]).ok();
     for session in ["lab:7", "lab:8"] {
-        sandbox.example("echo_model", ["run", "measure", "--channel", "lab", "--session-id", session]).ok();
+        sandbox
+            .example(
+                "echo_model",
+                [
+                    "run",
+                    "measure",
+                    "--channel",
+                    "lab",
+                    "--session-id",
+                    session,
+                ],
+            )
+            .ok();
     }
     sandbox
 }
@@ -29,7 +41,10 @@ fn tape(sandbox: &Sandbox, args: &[&str]) -> Run {
 }
 
 fn json(run: Run) -> Vec<Value> {
-    run.ok().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    run.ok()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 fn file_of(sandbox: &Sandbox, session: &str) -> PathBuf {
@@ -38,7 +53,12 @@ fn file_of(sandbox: &Sandbox, session: &str) -> PathBuf {
 }
 
 fn add(path: &PathBuf, bytes: &[u8]) {
-    fs::OpenOptions::new().append(true).open(path).unwrap().write_all(bytes).unwrap();
+    fs::OpenOptions::new()
+        .append(true)
+        .open(path)
+        .unwrap()
+        .write_all(bytes)
+        .unwrap();
 }
 
 /// Refused: one line that says what and what to do, code 2.
@@ -47,7 +67,11 @@ fn refused(run: &Run, parts: &[&str]) {
     assert_eq!(run.stdout, "");
     assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
     for part in parts {
-        assert!(run.stderr.contains(part), "{part} is missing in {}", run.stderr);
+        assert!(
+            run.stderr.contains(part),
+            "{part} is missing in {}",
+            run.stderr
+        );
     }
 }
 
@@ -56,10 +80,16 @@ fn refused(run: &Run, parts: &[&str]) {
 fn list_shows_the_sessions_of_this_workspace_latest_first() {
     let sandbox = scene();
     let list = tape(&sandbox, &["list"]).ok();
-    let rows: Vec<Vec<&str>> = list.lines().map(|line| line.split_whitespace().collect()).collect();
+    let rows: Vec<Vec<&str>> = list
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
     let sessions: Vec<_> = rows.iter().map(|row| row[0]).collect();
     assert_eq!(sessions, ["SESSION", "lab:8", "lab:7", "cli:local"]);
-    assert_eq!([rows[1][1], rows[1][2], rows[1].last().unwrap()], ["lab", "5", "measure"]);
+    assert_eq!(
+        [rows[1][1], rows[1][2], rows[1].last().unwrap()],
+        ["lab", "5", "measure"]
+    );
     assert!(list.contains("hello there"), "{list}");
 
     let listed = json(tape(&sandbox, &["list", "--json"]));
@@ -71,11 +101,24 @@ fn list_shows_the_sessions_of_this_workspace_latest_first() {
 fn list_of_another_workspace_is_another_list() {
     let sandbox = scene();
     sandbox.write("elsewhere/x", "");
-    assert_eq!(sandbox.bub(["-w", "../elsewhere", "tape", "list"]).ok(), "(no sessions in this workspace)\n");
-    let all = sandbox.bub(["-w", "../elsewhere", "tape", "list", "--all-workspaces"]).ok();
-    assert!(all.contains("WORKSPACE") && all.contains("cli:local"), "{all}");
+    assert_eq!(
+        sandbox.bub(["-w", "../elsewhere", "tape", "list"]).ok(),
+        "(no sessions in this workspace)\n"
+    );
+    let all = sandbox
+        .bub(["-w", "../elsewhere", "tape", "list", "--all-workspaces"])
+        .ok();
+    assert!(
+        all.contains("WORKSPACE") && all.contains("cli:local"),
+        "{all}"
+    );
     // What is not here is found elsewhere.
-    assert!(sandbox.bub(["-w", "../elsewhere", "tape", "info", "cli:local"]).ok().contains("entries: 8"));
+    assert!(
+        sandbox
+            .bub(["-w", "../elsewhere", "tape", "info", "cli:local"])
+            .ok()
+            .contains("entries: 8")
+    );
 }
 
 #[test]
@@ -94,7 +137,10 @@ fn show_prints_every_entry_with_its_id() {
     assert!(!shown.contains('\x1b'), "nobody asked for colours");
     let entries = json(tape(&sandbox, &["show", "cli:local", "--json"]));
     assert_eq!(entries.len(), 8);
-    assert_eq!(entries[3]["payload"]["content"], "cli:local said: hello there");
+    assert_eq!(
+        entries[3]["payload"]["content"],
+        "cli:local said: hello there"
+    );
 }
 
 #[test]
@@ -102,12 +148,18 @@ fn show_takes_parts_of_a_tape() {
     let sandbox = scene();
     let ids = |args: &[&str]| -> Vec<i64> {
         let run = tape(&sandbox, &[&["show", "cli:local", "--json"], args].concat());
-        json(run).iter().map(|entry| entry["id"].as_i64().unwrap()).collect()
+        json(run)
+            .iter()
+            .map(|entry| entry["id"].as_i64().unwrap())
+            .collect()
     };
     assert_eq!(ids(&["--last", "3"]), [6, 7, 8]);
     assert_eq!(ids(&["--kinds", "message"]), [3, 4, 6, 7]);
     assert_eq!(ids(&["--kinds", "anchor,message", "--last", "2"]), [6, 7]);
-    assert_eq!(ids(&["--after-anchor", "session/start"]), [2, 3, 4, 5, 6, 7, 8]);
+    assert_eq!(
+        ids(&["--after-anchor", "session/start"]),
+        [2, 3, 4, 5, 6, 7, 8]
+    );
     assert!(ids(&["--kinds", "telepathy"]).is_empty());
 }
 
@@ -127,9 +179,15 @@ fn info_has_the_seven_figures_first() {
     ];
     assert_eq!(lines, expected);
     let usage = r#"{"id": 9, "kind": "event", "payload": {"name": "run", "data": {"usage": {"total_tokens": 15, "prompt_tokens": 8, "prompt_tokens_details": {"cached_tokens": 3}}}}, "meta": {}, "date": "2026-11-15T18:09:55+00:00"}"#;
-    add(&file_of(&sandbox, "cli:local"), format!("{usage}\n").as_bytes());
+    add(
+        &file_of(&sandbox, "cli:local"),
+        format!("{usage}\n").as_bytes(),
+    );
     let info = tape(&sandbox, &["info", "cli:local"]).ok();
-    assert!(info.contains("last_token_usage: 15\nlast_token_cache_hit_rate: 37.50%\n"), "{info}");
+    assert!(
+        info.contains("last_token_usage: 15\nlast_token_cache_hit_rate: 37.50%\n"),
+        "{info}"
+    );
 }
 
 #[test]
@@ -137,7 +195,10 @@ fn anchors_are_listed_with_their_ids() {
     let sandbox = scene();
     let anchors = tape(&sandbox, &["anchors", "cli:local"]).ok();
     let last = anchors.lines().last().unwrap();
-    assert!(last.starts_with("1 ") && last.ends_with(r#"session/start  {"owner": "human"}"#), "{anchors}");
+    assert!(
+        last.starts_with("1 ") && last.ends_with(r#"session/start  {"owner": "human"}"#),
+        "{anchors}"
+    );
 }
 
 // W-20: every script, one open end, latest first.
@@ -146,34 +207,62 @@ fn search_finds_in_one_session_and_in_all() {
     let sandbox = scene();
     let ids = |args: &[&str]| -> Vec<(String, i64)> {
         let found = json(tape(&sandbox, &[&["search", "--json"], args].concat()));
-        let pair =
-            |hit: &Value| (hit["session_id"].as_str().unwrap().to_owned(), hit["id"].as_i64().unwrap());
+        let pair = |hit: &Value| {
+            (
+                hit["session_id"].as_str().unwrap().to_owned(),
+                hit["id"].as_i64().unwrap(),
+            )
+        };
         found.iter().map(pair).collect()
     };
     let local = |id| ("cli:local".to_owned(), id);
     assert_eq!(ids(&["世界"]), [local(7), local(6)]);
-    let everywhere: Vec<_> = ids(&["measure"]).into_iter().map(|(session, _)| session).collect();
+    let everywhere: Vec<_> = ids(&["measure"])
+        .into_iter()
+        .map(|(session, _)| session)
+        .collect();
     assert_eq!(everywhere, ["lab:8", "lab:8", "lab:7", "lab:7"]);
     assert_eq!(ids(&["measure", "cli:local"]), []);
     assert_eq!(ids(&["measure", "--limit", "1"]).len(), 1);
-    assert_eq!(ids(&["hello", "--since", "2020-01-01"]), [local(4), local(3)]);
+    assert_eq!(
+        ids(&["hello", "--since", "2020-01-01"]),
+        [local(4), local(3)]
+    );
     assert_eq!(ids(&["hello", "--until", "2020-01-01"]), []);
     assert_eq!(ids(&["session/start", "--kinds", "anchor"]).len(), 3);
     let shown = tape(&sandbox, &["search", "hello there"]).ok();
     assert!(
-        shown.contains("cli:local #4 message assistant") && shown.contains("  cli:local said: hello there\n"),
+        shown.contains("cli:local #4 message assistant")
+            && shown.contains("  cli:local said: hello there\n"),
         "{shown}"
     );
     let none = tape(&sandbox, &["search", "xyzzy"]);
-    assert_eq!((none.code, none.stdout.as_str(), none.stderr.as_str()), (Some(0), "", "nothing found\n"));
+    assert_eq!(
+        (none.code, none.stdout.as_str(), none.stderr.as_str()),
+        (Some(0), "", "nothing found\n")
+    );
 }
 
 #[test]
 fn a_fork_begins_with_what_the_other_session_has_seen() {
     let sandbox = scene();
     let before = fs::read(file_of(&sandbox, "cli:local")).unwrap();
-    let said = tape(&sandbox, &["fork", "cli:local", "--session-id", "second try", "--at", "4"]).ok();
-    assert_eq!(said, "forked 4 entries of cli:local into session second try\n");
+    let said = tape(
+        &sandbox,
+        &[
+            "fork",
+            "cli:local",
+            "--session-id",
+            "second try",
+            "--at",
+            "4",
+        ],
+    )
+    .ok();
+    assert_eq!(
+        said,
+        "forked 4 entries of cli:local into session second try\n"
+    );
     let (old, new) = (
         json(tape(&sandbox, &["show", "cli:local", "--json"])),
         json(tape(&sandbox, &["show", "second try", "--json"])),
@@ -181,27 +270,59 @@ fn a_fork_begins_with_what_the_other_session_has_seen() {
     assert_eq!(new[..4], old[..4]);
     assert_eq!(new.len(), 5);
     assert_eq!(new[4]["payload"]["data"]["forked_from"]["id"], 4);
-    assert_eq!(fs::read(file_of(&sandbox, "cli:local")).unwrap(), before, "the source was touched");
+    assert_eq!(
+        fs::read(file_of(&sandbox, "cli:local")).unwrap(),
+        before,
+        "the source was touched"
+    );
     // It is a session like any other.
-    sandbox.example("echo_model", ["run", "go on", "--session-id", "second try"]).ok();
+    sandbox
+        .example("echo_model", ["run", "go on", "--session-id", "second try"])
+        .ok();
     let listed = json(tape(&sandbox, &["list", "--json"]));
-    assert_eq!((&listed[0]["session_id"], &listed[0]["entries"]), (&"second try".into(), &8.into()));
+    assert_eq!(
+        (&listed[0]["session_id"], &listed[0]["entries"]),
+        (&"second try".into(), &8.into())
+    );
 
-    tape(&sandbox, &["fork", "cli:local", "--session-id", "third", "--at-anchor", "session/start"]).ok();
+    tape(
+        &sandbox,
+        &[
+            "fork",
+            "cli:local",
+            "--session-id",
+            "third",
+            "--at-anchor",
+            "session/start",
+        ],
+    )
+    .ok();
     assert_eq!(json(tape(&sandbox, &["show", "third", "--json"])).len(), 2);
 }
 
 #[test]
 fn a_fork_replaces_nothing() {
     let sandbox = scene();
-    refused(&tape(&sandbox, &["fork", "cli", "--session-id", "lab:7"]), &["`lab:7` exists already"]);
-    refused(&tape(&sandbox, &["fork", "cli", "--session-id", " "]), &["needs an id"]);
     refused(
-        &tape(&sandbox, &["fork", "cli", "--session-id", "new", "--at", "99"]),
+        &tape(&sandbox, &["fork", "cli", "--session-id", "lab:7"]),
+        &["`lab:7` exists already"],
+    );
+    refused(
+        &tape(&sandbox, &["fork", "cli", "--session-id", " "]),
+        &["needs an id"],
+    );
+    refused(
+        &tape(
+            &sandbox,
+            &["fork", "cli", "--session-id", "new", "--at", "99"],
+        ),
         &["Entry 99 was not found.", "bub tape show"],
     );
     refused(
-        &tape(&sandbox, &["fork", "cli", "--session-id", "new", "--at-anchor", "x"]),
+        &tape(
+            &sandbox,
+            &["fork", "cli", "--session-id", "new", "--at-anchor", "x"],
+        ),
         &["Anchor 'x' was not found. See `bub tape anchors cli:local`."],
     );
     assert_eq!(json(tape(&sandbox, &["list", "--json"])).len(), 3);
@@ -211,45 +332,83 @@ fn a_fork_replaces_nothing() {
 fn an_export_is_the_tape_or_a_document() {
     let sandbox = scene();
     let lines = tape(&sandbox, &["export", "cli:local"]).ok();
-    assert_eq!(lines, fs::read_to_string(file_of(&sandbox, "cli:local")).unwrap());
+    assert_eq!(
+        lines,
+        fs::read_to_string(file_of(&sandbox, "cli:local")).unwrap()
+    );
     let document = tape(&sandbox, &["export", "cli:local", "--format", "markdown"]).ok();
-    assert!(document.starts_with("# hello there\n\n- session: `cli:local`\n"), "{document}");
-    assert!(document.contains("### message assistant (#4, "), "{document}");
+    assert!(
+        document.starts_with("# hello there\n\n- session: `cli:local`\n"),
+        "{document}"
+    );
+    assert!(
+        document.contains("### message assistant (#4, "),
+        "{document}"
+    );
 
     let run = tape(&sandbox, &["export", "cli:local", "--output", "out.jsonl"]);
     assert_eq!(run.stderr, "wrote 8 entries of cli:local to out.jsonl\n");
     assert_eq!(run.ok(), "");
     let path = sandbox.workspace().join("out.jsonl");
     assert_eq!(fs::read_to_string(&path).unwrap(), lines);
-    refused(&tape(&sandbox, &["export", "cli:local", "--output", "out.jsonl"]), &["`out.jsonl` exists"]);
-    let nowhere = tape(&sandbox, &["export", "cli:local", "--output", "no/such/place"]);
+    refused(
+        &tape(&sandbox, &["export", "cli:local", "--output", "out.jsonl"]),
+        &["`out.jsonl` exists"],
+    );
+    let nowhere = tape(
+        &sandbox,
+        &["export", "cli:local", "--output", "no/such/place"],
+    );
     assert_eq!(nowhere.code, Some(1), "{nowhere:?}");
 }
 
 // L6: the tapes of the original, as it reports them.
 #[test]
 fn the_tapes_of_the_original_are_read() {
-    let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else { return };
+    let Some(fixtures) = std::env::var_os("BUB_FIXTURES") else {
+        return;
+    };
     let fixtures = PathBuf::from(fixtures).join("tapes");
     let sandbox = Sandbox::new();
     fs::create_dir_all(tapes(&sandbox)).unwrap();
-    for file in fs::read_dir(&fixtures).unwrap().map(|file| file.unwrap().path()) {
-        fs::write(tapes(&sandbox).join(file.file_name().unwrap()), fs::read(&file).unwrap()).unwrap();
+    for file in fs::read_dir(&fixtures)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+    {
+        fs::write(
+            tapes(&sandbox).join(file.file_name().unwrap()),
+            fs::read(&file).unwrap(),
+        )
+        .unwrap();
     }
-    let answers: Value = serde_json::from_slice(&fs::read(fixtures.join("answers.json")).unwrap()).unwrap();
+    let answers: Value =
+        serde_json::from_slice(&fs::read(fixtures.join("answers.json")).unwrap()).unwrap();
     let sessions = answers["sessions"].as_object().unwrap();
     let listed = json(tape(&sandbox, &["list", "--all-workspaces", "--json"]));
     assert!(listed.len() >= sessions.len());
     for (session, answer) in sessions {
         let name = answer["tape"].as_str().unwrap();
         let info = &json(tape(&sandbox, &["info", name, "--json"]))[0];
-        for key in ["entries", "anchors", "last_anchor", "entries_since_last_anchor", "last_token_usage"] {
+        for key in [
+            "entries",
+            "anchors",
+            "last_anchor",
+            "entries_since_last_anchor",
+            "last_token_usage",
+        ] {
             assert_eq!(info[key], answer[key], "{session} {key}");
         }
         let anchors = json(tape(&sandbox, &["anchors", name, "--json"]));
-        let names: Vec<_> = anchors.iter().map(|anchor| anchor["payload"]["name"].clone()).collect();
-        let expected: Vec<_> =
-            answer["anchor_list"].as_array().unwrap().iter().map(|anchor| anchor["name"].clone()).collect();
+        let names: Vec<_> = anchors
+            .iter()
+            .map(|anchor| anchor["payload"]["name"].clone())
+            .collect();
+        let expected: Vec<_> = answer["anchor_list"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|anchor| anchor["name"].clone())
+            .collect();
         assert_eq!(names, expected, "{session}");
         let shown = tape(&sandbox, &["show", name]).ok();
         assert_eq!(
@@ -257,7 +416,11 @@ fn the_tapes_of_the_original_are_read() {
             answer["entries"].as_u64().unwrap()
         );
         let original = fs::read_to_string(fixtures.join(format!("{name}.jsonl"))).unwrap();
-        assert_eq!(tape(&sandbox, &["export", name]).ok(), original, "{session}");
+        assert_eq!(
+            tape(&sandbox, &["export", name]).ok(),
+            original,
+            "{session}"
+        );
         tape(&sandbox, &["export", name, "--format", "markdown"]).ok();
     }
 }

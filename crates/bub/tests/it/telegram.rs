@@ -108,29 +108,52 @@ fn a_stranger_gets_a_code_and_is_let_in_by_it() {
     wait("a code", || server.texts(STRANGER).len() == 1);
     let told = server.texts(STRANGER).remove(0);
     assert!(told.starts_with("Access denied."), "{told}");
-    let code = told.split("bub pair ").nth(1).unwrap().split(['`', ' ']).next().unwrap().to_owned();
+    let code = told
+        .split("bub pair ")
+        .nth(1)
+        .unwrap()
+        .split(['`', ' '])
+        .next()
+        .unwrap()
+        .to_owned();
     server.says(STRANGER, "hello?");
     server.says(STRANGER, ", ls");
     server.says(MEMBER, "meanwhile");
-    wait("the member's answer", || text_of(&server, MEMBER, "at your service"));
+    wait("the member's answer", || {
+        text_of(&server, MEMBER, "at your service")
+    });
     assert_eq!(server.texts(STRANGER).len(), 1, "told once");
 
     let listed = sandbox.bub(["pair", "list"]).ok();
-    assert!(listed.contains(&code) && listed.contains("telegram:666"), "{listed}");
+    assert!(
+        listed.contains(&code) && listed.contains("telegram:666"),
+        "{listed}"
+    );
     let run = sandbox.bub(["pair", "WRONGONE"]);
     assert_eq!(run.code, Some(1), "{run:?}");
     let paired = sandbox.bub(["pair", &code.to_lowercase()]).ok();
-    assert!(paired.starts_with("telegram:666 (User 666 @user666) is a member now"), "{paired}");
+    assert!(
+        paired.starts_with("telegram:666 (User 666 @user666) is a member now"),
+        "{paired}"
+    );
     server.says(STRANGER, "and now?");
-    wait("the answer", || text_of(&server, STRANGER, "at your service"));
+    wait("the answer", || {
+        text_of(&server, STRANGER, "at your service")
+    });
     sandbox.bub(["pair", "remove", "telegram:666"]).ok();
     server.says(STRANGER, "still there?");
     wait("another code", || server.texts(STRANGER).len() == 3);
     assert!(server.texts(STRANGER)[2].starts_with("Access denied."));
     // Also somebody who waits.
     sandbox.bub(["pair", "remove", "telegram:666"]).ok();
-    assert_eq!(sandbox.bub(["pair", "remove", "telegram:666"]).code, Some(1));
-    let mode = std::fs::metadata(sandbox.home().join("pairings.json")).unwrap().permissions().mode();
+    assert_eq!(
+        sandbox.bub(["pair", "remove", "telegram:666"]).code,
+        Some(1)
+    );
+    let mode = std::fs::metadata(sandbox.home().join("pairings.json"))
+        .unwrap()
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o600);
     gateway.stop();
     assert_eq!(server.violations(), Vec::<String>::new());
@@ -146,18 +169,31 @@ fn commas_reach_the_shell_only_of_owners_who_address_the_bot() {
     wait("the output", || text_of(&server, OWNER, "priv42"));
     server.says(MEMBER, ", echo member$((40+2))");
     wait("the refusal", || server.texts(MEMBER).len() == 1);
-    assert!(text_of(&server, MEMBER, "denied by policy"), "{:?}", server.texts(MEMBER));
+    assert!(
+        text_of(&server, MEMBER, "denied by policy"),
+        "{:?}",
+        server.texts(MEMBER)
+    );
     server.says_in(GROUP, OWNER, ", echo unaddressed$((40+2))");
     server.says_in(GROUP, STRANGER, "@helpful_bot , echo stranger$((40+2))");
     server.says_in(GROUP, OWNER, "@helpful_bot , echo group$((40+2))");
-    wait("the output in the group", || text_of(&server, GROUP, "group42"));
+    wait("the output in the group", || {
+        text_of(&server, GROUP, "group42")
+    });
     let forwarded = serde_json::json!({
         "chat": {"id": OWNER, "type": "private"}, "from": bub_testkit::telegram::person(OWNER),
         "text": ", echo forwarded$((40+2))", "forward_origin": {"type": "hidden_user", "sender_user_name": "x", "date": 1},
     });
     server.message(forwarded);
-    wait("words about the forward", || text_of(&server, OWNER, "just talk"));
-    let all = format!("{:?}{:?}{:?}", server.texts(OWNER), server.texts(GROUP), server.texts(STRANGER));
+    wait("words about the forward", || {
+        text_of(&server, OWNER, "just talk")
+    });
+    let all = format!(
+        "{:?}{:?}{:?}",
+        server.texts(OWNER),
+        server.texts(GROUP),
+        server.texts(STRANGER)
+    );
     for hidden in ["unaddressed42", "stranger42", "forwarded42"] {
         assert!(!all.contains(hidden), "{hidden} ran: {all}");
     }
@@ -186,10 +222,19 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     let photo = server.calls_of("sendPhoto").remove(0);
     assert_eq!(photo.params["photo"]["filename"], "chart.png");
     let reaction = server.calls_of("setMessageReaction").remove(0);
-    assert_eq!((reaction.number("message_id"), reaction.number("chat_id")), (asked, MEMBER));
-    assert!(server.texts(OWNER).is_empty(), "members reach their own chat only");
+    assert_eq!(
+        (reaction.number("message_id"), reaction.number("chat_id")),
+        (asked, MEMBER)
+    );
+    assert!(
+        server.texts(OWNER).is_empty(),
+        "members reach their own chat only"
+    );
     let last = model.requests().pop().unwrap().json().to_string();
-    assert!(last.contains("only an owner may reach other chats"), "{last}");
+    assert!(
+        last.contains("only an owner may reach other chats"),
+        "{last}"
+    );
     assert!(last.contains("message_id"), "{last}");
 
     model.script(Reply::new().call(
@@ -201,7 +246,10 @@ fn the_model_can_send_edit_and_react_and_then_the_plain_reply_is_not_sent() {
     let gateway = start(&sandbox, &server, &model);
     server.says(OWNER, "edit it");
     wait("the plain reply", || text_of(&server, OWNER, "edited it"));
-    assert_eq!(server.texts(MEMBER).first().map(String::as_str), Some("done"));
+    assert_eq!(
+        server.texts(MEMBER).first().map(String::as_str),
+        Some("done")
+    );
     gateway.stop();
     assert_eq!(server.violations(), Vec::<String>::new());
 }
@@ -212,14 +260,26 @@ fn a_message_that_the_platform_refuses_is_an_error_of_the_tool() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.script(Reply::new().call("c1", "telegram_send", r#"{"text": "psst"}"#));
     model.script(Reply::text("then I say it here"));
-    server.fault("sendMessage", Fault::Refuse(400, "Bad Request: message thread not found"));
+    server.fault(
+        "sendMessage",
+        Fault::Refuse(400, "Bad Request: message thread not found"),
+    );
     let gateway = start(&sandbox, &server, &model);
     let began = Instant::now();
     server.says(MEMBER, "do it");
-    wait("the plain reply", || text_of(&server, MEMBER, "then I say it here"));
-    assert!(began.elapsed() < Duration::from_secs(15), "it took {:?}", began.elapsed());
+    wait("the plain reply", || {
+        text_of(&server, MEMBER, "then I say it here")
+    });
+    assert!(
+        began.elapsed() < Duration::from_secs(15),
+        "it took {:?}",
+        began.elapsed()
+    );
     let told = model.requests().pop().unwrap().json().to_string();
-    assert!(told.contains("message thread not found") && !told.contains("on its way"), "{told}");
+    assert!(
+        told.contains("message thread not found") && !told.contains("on its way"),
+        "{told}"
+    );
     gateway.stop();
 }
 
@@ -229,11 +289,16 @@ fn a_message_that_the_platform_refuses_is_an_error_of_the_tool() {
 fn the_limit_of_open_files_is_raised() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     let mut shell = sandbox.command(std::path::Path::new("/bin/sh"));
-    shell.args(["-c", r#"ulimit -Sn 200 && exec "$0" "$@""#]).arg(bub());
+    shell
+        .args(["-c", r#"ulimit -Sn 200 && exec "$0" "$@""#])
+        .arg(bub());
     let gateway = start_with(configured(shell, &server, &model));
     wait("a poll", || !server.calls_of("getUpdates").is_empty());
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", gateway.child.id())).unwrap();
-    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"))
+        .unwrap();
     let [soft, hard] = files.split_whitespace().skip(3).take(2).collect::<Vec<_>>()[..] else {
         panic!("{files}")
     };
@@ -255,10 +320,18 @@ fn a_broken_home_is_told_without_its_paths() {
     std::fs::write(&tapes, "in the way").unwrap();
     for person in [MEMBER, OWNER] {
         server.says(person, "and now?");
-        wait("a word about it", || text_of(&server, person, "An error occurred"));
+        wait("a word about it", || {
+            text_of(&server, person, "An error occurred")
+        });
     }
-    let (member, owner) = (server.texts(MEMBER).join(" "), server.texts(OWNER).join(" "));
-    assert!(member.contains("the log has the details") && !member.contains("tapes"), "{member}");
+    let (member, owner) = (
+        server.texts(MEMBER).join(" "),
+        server.texts(OWNER).join(" "),
+    );
+    assert!(
+        member.contains("the log has the details") && !member.contains("tapes"),
+        "{member}"
+    );
     assert!(owner.contains("tapes"), "{owner}");
     let log = gateway.stop();
     assert!(!log.contains("telegram.update_skipped"), "{log}");
@@ -273,25 +346,44 @@ fn a_question_has_buttons_and_only_the_asker_or_an_owner_can_press_them() {
     model.script(Reply::new().call("c1", "bash", r#"{"cmd": "echo *ran*$((40+2)) > ran.txt"}"#));
     model.otherwise(Reply::text("finished"));
     let mut command = command(&sandbox, &server, &model);
-    command.env("BUB_POLICY_RULES", rules).env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));
+    command
+        .env("BUB_POLICY_RULES", rules)
+        .env("BUB_TELEGRAM_ALLOW_USERS", format!("{MEMBER},8"));
     let gateway = start_with(command);
     server.says_in(GROUP, MEMBER, "bub, run it");
-    wait("the question", || text_of(&server, GROUP, "the shell is asked about"));
+    wait("the question", || {
+        text_of(&server, GROUP, "the shell is asked about")
+    });
     let question = server.texts(GROUP).remove(0);
-    assert!(question.contains("echo *ran*$((40+2))"), "shown as it is: {question}");
+    assert!(
+        question.contains("echo *ran*$((40+2))"),
+        "shown as it is: {question}"
+    );
     let sent = server.calls_of("sendMessage").remove(0);
-    let data =
-        sent.params["reply_markup"]["inline_keyboard"][0][0]["callback_data"].as_str().unwrap().to_owned();
+    let data = sent.params["reply_markup"]["inline_keyboard"][0][0]["callback_data"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let message_id = 2;
     server.presses(STRANGER, GROUP, message_id, &data);
     server.presses(8, GROUP, message_id, &data);
-    wait("two refusals", || server.calls_of("answerCallbackQuery").len() == 2);
+    wait("two refusals", || {
+        server.calls_of("answerCallbackQuery").len() == 2
+    });
     assert!(!sandbox.workspace().join("ran.txt").exists());
-    assert_eq!(server.texts(GROUP).len(), 1, "nobody else's press changes anything");
+    assert_eq!(
+        server.texts(GROUP).len(),
+        1,
+        "nobody else's press changes anything"
+    );
     server.presses(MEMBER, GROUP, message_id, &data);
     wait("the answer", || text_of(&server, GROUP, "finished"));
     assert!(sandbox.workspace().join("ran.txt").exists());
-    assert!(server.texts(GROUP)[0].ends_with("Approved."), "{:?}", server.texts(GROUP));
+    assert!(
+        server.texts(GROUP)[0].ends_with("Approved."),
+        "{:?}",
+        server.texts(GROUP)
+    );
     gateway.stop();
     assert_eq!(server.violations(), Vec::<String>::new());
 }
@@ -311,7 +403,11 @@ fn a_wrong_token_is_one_line_and_other_channels_run() {
         status.contains("webhook: running") && status.contains("does not know the bot's token")
     });
     let log = gateway.stop();
-    assert_eq!(log.matches("does not know the bot's token").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("does not know the bot's token").count(),
+        1,
+        "{log}"
+    );
     assert!(!log.contains("wrong-token-of-somebody"), "{log}");
 }
 
@@ -321,7 +417,11 @@ fn pictures_and_text_documents_reach_the_model() {
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     model.otherwise(Reply::text("seen"));
     server.file("pic", "photos/1.jpg", b"jpeg bytes".to_vec());
-    server.file("doc", "documents/a b.txt", b"the secret word is plum".to_vec());
+    server.file(
+        "doc",
+        "documents/a b.txt",
+        b"the secret word is plum".to_vec(),
+    );
     let gateway = start(&sandbox, &server, &model);
     let from = bub_testkit::telegram::person(OWNER);
     let chat = serde_json::json!({"id": OWNER, "type": "private"});
@@ -347,19 +447,41 @@ fn pictures_and_text_documents_reach_the_model() {
             "chat": chat, "from": from,
             "document": {"file_id": file, "file_unique_id": "d", "file_name": format!("{file}.txt"), "mime_type": "text/plain"},
         }));
-        wait("an answer without it", || server.texts(OWNER).len() == 4 + at);
+        wait("an answer without it", || {
+            server.texts(OWNER).len() == 4 + at
+        });
     }
-    let requests: Vec<String> = model.requests().iter().map(|request| request.json().to_string()).collect();
-    assert!(requests[0].contains("data:image/jpeg;base64,anBlZyBieXRlcw=="), "{}", requests[0]);
-    assert!(requests[1].contains("the secret word is plum"), "{}", requests[1]);
+    let requests: Vec<String> = model
+        .requests()
+        .iter()
+        .map(|request| request.json().to_string())
+        .collect();
+    assert!(
+        requests[0].contains("data:image/jpeg;base64,anBlZyBieXRlcw=="),
+        "{}",
+        requests[0]
+    );
+    assert!(
+        requests[1].contains("the secret word is plum"),
+        "{}",
+        requests[1]
+    );
     assert!(!requests[1].contains("../../a b.txt]"), "{}", requests[1]);
-    assert!(requests[2].contains("huge.zip (larger than 2 MiB)"), "{}", requests[2]);
+    assert!(
+        requests[2].contains("huge.zip (larger than 2 MiB)"),
+        "{}",
+        requests[2]
+    );
     assert!(
         requests[3].contains("files_not_read=gone.txt (Telegram: Bad Request: wrong file_id"),
         "{}",
         requests[3]
     );
-    assert!(requests[4].contains("files_not_read=binary.txt (it is no text)"), "{}", requests[4]);
+    assert!(
+        requests[4].contains("files_not_read=binary.txt (it is no text)"),
+        "{}",
+        requests[4]
+    );
     let log = gateway.stop();
     assert_eq!(log.matches("prompt.file_not_read").count(), 2, "{log}");
 }
@@ -376,10 +498,16 @@ fn with_reply_by_tool_only_errors_and_commands_are_sent_by_themselves() {
     server.says(OWNER, "hello");
     wait("the first turn", || model.unused() == 0);
     server.says(OWNER, ",help");
-    wait("the output of the command", || server.texts(OWNER).len() == 1);
+    wait("the output of the command", || {
+        server.texts(OWNER).len() == 1
+    });
     server.says(OWNER, "again");
     wait("the error", || text_of(&server, OWNER, "not well"));
-    assert!(!text_of(&server, OWNER, "kept inside"), "{:?}", server.texts(OWNER));
+    assert!(
+        !text_of(&server, OWNER, "kept inside"),
+        "{:?}",
+        server.texts(OWNER)
+    );
     gateway.stop();
     assert_eq!(server.violations(), Vec::<String>::new());
 }

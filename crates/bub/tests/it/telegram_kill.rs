@@ -21,11 +21,15 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
     let rounds: i64 = std::env::var("BUB_KILL_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap());
     let (sandbox, server, model) = (Sandbox::new(), BotServer::start(), ModelServer::start());
     // In two parts.
-    model.otherwise(Reply::deltas((0..60).map(|at| format!("{} word{at} ", "x".repeat(100)))));
+    model.otherwise(Reply::deltas(
+        (0..60).map(|at| format!("{} word{at} ", "x".repeat(100))),
+    ));
     let users: Vec<String> = (1..=2 * rounds).map(|user| user.to_string()).collect();
     let start = || {
         let mut command = command(&sandbox, &server, &model);
-        command.env("BUB_TELEGRAM_ALLOW_USERS", users.join(",")).env("BUB_DEBOUNCE_SECONDS", "0");
+        command
+            .env("BUB_TELEGRAM_ALLOW_USERS", users.join(","))
+            .env("BUB_DEBOUNCE_SECONDS", "0");
         start_with(command)
     };
     for round in 0..rounds {
@@ -47,7 +51,11 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
     }
     let mut gateway = start();
     // A busy computer may be too slow for an answer between three kills: then that is said.
-    let is_given_up = |texts: &[String]| texts.iter().any(|text| text.contains("could not be handled"));
+    let is_given_up = |texts: &[String]| {
+        texts
+            .iter()
+            .any(|text| text.contains("could not be handled"))
+    };
     let is_answered = |user: i64| {
         let texts = server.texts(user);
         is_given_up(&texts)
@@ -68,18 +76,28 @@ fn a_bot_killed_at_any_moment_answers_each_message_and_once() {
         }
         let starts = texts.iter().filter(|text| text.contains("word0 ")).count();
         let ends = texts.iter().filter(|text| text.contains("word59")).count();
-        assert_eq!(texts.len(), starts + ends, "only parts of the answer: {texts:?}");
+        assert_eq!(
+            texts.len(),
+            starts + ends,
+            "only parts of the answer: {texts:?}"
+        );
         parts_twice += texts.len() - 2;
         most = most.max(texts.len() - 2);
     }
-    println!("{rounds} kills, {} messages, {parts_twice} parts came twice, {given_up} given up", 2 * rounds);
+    println!(
+        "{rounds} kills, {} messages, {parts_twice} parts came twice, {given_up} given up",
+        2 * rounds
+    );
     // Each kill can hit the moment between the platform's taking and our knowing, in each of the two chats.
     assert!(
         parts_twice <= usize::try_from(rounds / 3).unwrap(),
         "{parts_twice} parts came twice in {rounds} rounds"
     );
     assert!(most <= 2, "a part came {most} times too often");
-    assert_eq!(sandbox.bub(["outbox", "list"]).ok(), "(every reply is delivered)\n");
+    assert_eq!(
+        sandbox.bub(["outbox", "list"]).ok(),
+        "(every reply is delivered)\n"
+    );
     sandbox.bub(["tape", "check"]).ok();
     assert_eq!(server.violations(), Vec::<String>::new());
 }
@@ -94,12 +112,16 @@ fn a_bot_killed_while_an_answer_grows_finishes_it_in_the_same_message() {
     let users: Vec<String> = (1..=ROUNDS).map(|user| user.to_string()).collect();
     let start = || {
         let mut command = command(&sandbox, &server, &model);
-        command.env("BUB_TELEGRAM_ALLOW_USERS", users.join(",")).env("BUB_DEBOUNCE_SECONDS", "0");
+        command
+            .env("BUB_TELEGRAM_ALLOW_USERS", users.join(","))
+            .env("BUB_DEBOUNCE_SECONDS", "0");
         start_with(command)
     };
     for user in 1..=ROUNDS {
         let pace = Pace::stopped();
-        model.script(Reply::deltas(words.clone()).paced(&pace)).otherwise(Reply::deltas(words.clone()));
+        model
+            .script(Reply::deltas(words.clone()).paced(&pace))
+            .otherwise(Reply::deltas(words.clone()));
         let mut gateway = start();
         server.says(user, "tell me");
         // The answer grows by a word with each look.
@@ -111,10 +133,18 @@ fn a_bot_killed_while_an_answer_grows_finishes_it_in_the_same_message() {
         std::thread::sleep(Duration::from_millis(30 * user.unsigned_abs()));
         gateway.child.kill().unwrap();
         gateway.child.wait().unwrap();
-        assert_ne!(server.texts(user), [whole.as_str()], "it was killed before the end");
+        assert_ne!(
+            server.texts(user),
+            [whole.as_str()],
+            "it was killed before the end"
+        );
         let mut gateway = start();
-        wait("the whole answer, and nothing else", || server.texts(user) == [whole.as_str()]);
-        wait("that it knows", || sandbox.bub(["outbox", "list"]).ok() == "(every reply is delivered)\n");
+        wait("the whole answer, and nothing else", || {
+            server.texts(user) == [whole.as_str()]
+        });
+        wait("that it knows", || {
+            sandbox.bub(["outbox", "list"]).ok() == "(every reply is delivered)\n"
+        });
         signal(&gateway.child, "TERM");
         assert_eq!(gateway.child.wait().unwrap().code(), Some(0));
     }

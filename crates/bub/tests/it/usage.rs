@@ -17,9 +17,24 @@ fn run(sandbox: &Sandbox, server: &ModelServer, variables: &[(&str, &str)], args
 #[test]
 fn tokens_and_cost_are_shown_by_model_session_and_day() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    server.otherwise(Reply::text("ok").usage(Usage { input: 1000, output: 100, cached: 400, reasoning: 0 }));
-    for (model, session) in [("openai:gpt-4o", "one"), ("openai:gpt-4o", "two"), ("openai:mystery", "two")] {
-        run(&sandbox, &server, &[("BUB_MODEL", model)], &["run", "hi", "--session-id", session]).ok();
+    server.otherwise(Reply::text("ok").usage(Usage {
+        input: 1000,
+        output: 100,
+        cached: 400,
+        reasoning: 0,
+    }));
+    for (model, session) in [
+        ("openai:gpt-4o", "one"),
+        ("openai:gpt-4o", "two"),
+        ("openai:mystery", "two"),
+    ] {
+        run(
+            &sandbox,
+            &server,
+            &[("BUB_MODEL", model)],
+            &["run", "hi", "--session-id", session],
+        )
+        .ok();
     }
     let shown = |args: &[&str]| run(&sandbox, &server, &[], &[&["usage"], args].concat()).ok();
     // A call: 600 * $2.50 + 400 * $1.25 + 100 * $10 for a million.
@@ -31,9 +46,13 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
          total           3      3000   1200    300     $0.0060 and 1 of unknown price\n"
     );
     let sessions = shown(&["--by", "session"]);
-    assert!(sessions.contains("one      1      1000   400     100     $0.0030\n"), "{sessions}");
     assert!(
-        sessions.contains("two      2      2000   800     200     $0.0030 and 1 of unknown price\n"),
+        sessions.contains("one      1      1000   400     100     $0.0030\n"),
+        "{sessions}"
+    );
+    assert!(
+        sessions
+            .contains("two      2      2000   800     200     $0.0030 and 1 of unknown price\n"),
         "{sessions}"
     );
     let days = shown(&[]);
@@ -46,21 +65,45 @@ fn tokens_and_cost_are_shown_by_model_session_and_day() {
     );
     assert_eq!(shown(&["--since", "9999-01-01"]), "(no calls)\n");
     // What is configured beats the table, also for what was called before.
-    let priced = [("BUB_PROVIDERS", r#"{"openai": {"prices": {"mystery": {"input": 1, "output": 1}}}}"#)];
+    let priced = [(
+        "BUB_PROVIDERS",
+        r#"{"openai": {"prices": {"mystery": {"input": 1, "output": 1}}}}"#,
+    )];
     let text = run(&sandbox, &server, &priced, &["usage", "--by", "model"]).ok();
-    assert!(text.contains("openai:mystery  1      1000   400     100     $0.0011\n"), "{text}");
+    assert!(
+        text.contains("openai:mystery  1      1000   400     100     $0.0011\n"),
+        "{text}"
+    );
 }
 
 #[test]
 fn the_cap_of_a_day_outlives_the_process() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    server.otherwise(Reply::text("ok").usage(Usage { input: 900, output: 100, ..Usage::default() }));
-    let capped = [("BUB_MODEL", "openai:gpt-4o"), ("BUB_USAGE_DAILY_TOKENS", "1500")];
+    server.otherwise(Reply::text("ok").usage(Usage {
+        input: 900,
+        output: 100,
+        ..Usage::default()
+    }));
+    let capped = [
+        ("BUB_MODEL", "openai:gpt-4o"),
+        ("BUB_USAGE_DAILY_TOKENS", "1500"),
+    ];
     // What was used before there was a cap counts, too.
-    run(&sandbox, &server, &[("BUB_MODEL", "openai:gpt-4o")], &["run", "hi"]).ok();
+    run(
+        &sandbox,
+        &server,
+        &[("BUB_MODEL", "openai:gpt-4o")],
+        &["run", "hi"],
+    )
+    .ok();
     run(&sandbox, &server, &capped, &["run", "hi"]).ok();
     let refused = run(&sandbox, &server, &capped, &["run", "hi"]);
     assert_ne!(refused.code, Some(0));
-    assert!(refused.stderr.contains("2000 of 1500 tokens (`usage.daily_tokens`)"), "{refused:?}");
+    assert!(
+        refused
+            .stderr
+            .contains("2000 of 1500 tokens (`usage.daily_tokens`)"),
+        "{refused:?}"
+    );
     assert_eq!(server.requests().len(), 2);
 }

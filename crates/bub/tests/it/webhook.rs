@@ -12,13 +12,23 @@ fn a_program_posts_a_message_and_gets_the_models_answer_whole_or_as_it_grows() {
     let gateway = Gateway::start(&sandbox, &model);
     model.script(Reply::deltas(["Hel", "lo"]));
     let (status, body) = gateway.post(r#"{"content": "hi"}"#);
-    assert!(status == "200" && body.contains(r#""reply":"Hello""#), "{status} {body}");
+    assert!(
+        status == "200" && body.contains(r#""reply":"Hello""#),
+        "{status} {body}"
+    );
     model.script(Reply::deltas(["Good", "bye"]));
     let (status, body) = gateway.post(r#"{"content": "bye", "reply": "stream"}"#);
-    let places: Vec<_> = [r#"{"delta":"Good"}"#, r#"{"delta":"bye"}"#, r#""reply":"Goodbye""#]
-        .into_iter()
-        .map(|text| body.find(text).unwrap_or_else(|| panic!("no {text} in {body}")))
-        .collect();
+    let places: Vec<_> = [
+        r#"{"delta":"Good"}"#,
+        r#"{"delta":"bye"}"#,
+        r#""reply":"Goodbye""#,
+    ]
+    .into_iter()
+    .map(|text| {
+        body.find(text)
+            .unwrap_or_else(|| panic!("no {text} in {body}"))
+    })
+    .collect();
     assert!(status == "200" && places.is_sorted(), "{body}");
     assert!(sandbox.only_tape().contains("webhook:default"));
     gateway.stop();
@@ -30,9 +40,17 @@ fn a_turn_that_fails_is_an_error_for_the_client_and_not_the_end_of_the_gateway()
     let gateway = Gateway::start(&sandbox, &model);
     model.script(Reply::status(401));
     let (status, body) = gateway.post(r#"{"content": "hi"}"#);
-    assert!(status == "500" && body.contains(r#""code":"turn_failed""#), "{status} {body}");
+    assert!(
+        status == "500" && body.contains(r#""code":"turn_failed""#),
+        "{status} {body}"
+    );
     model.script(Reply::text("better"));
-    assert!(gateway.post(r#"{"content": "again"}"#).1.contains(r#""reply":"better""#));
+    assert!(
+        gateway
+            .post(r#"{"content": "again"}"#)
+            .1
+            .contains(r#""reply":"better""#)
+    );
     gateway.stop();
 }
 
@@ -57,10 +75,17 @@ fn a_client_that_lost_its_gateway_asks_the_next_one_with_the_same_key() {
     let gateway = Gateway::start(&sandbox, &model);
     let body = r#"{"content": "hi", "idempotency_key": "k"}"#;
     let (status, first) = gateway.post(body);
-    assert!(status == "200" && first.contains(r#""reply":"once""#), "{status} {first}");
+    assert!(
+        status == "200" && first.contains(r#""reply":"once""#),
+        "{status} {first}"
+    );
     assert_eq!(gateway.post(body).1, first);
     gateway.stop();
-    assert_eq!(model.requests().len(), 2, "one turn was cut off, one answered");
+    assert_eq!(
+        model.requests().len(),
+        2,
+        "one turn was cut off, one answered"
+    );
 }
 
 // Tapes that nobody works on are closed before a process that may open few files runs out of them.
@@ -72,9 +97,18 @@ fn with_few_open_files_every_session_is_answered_all_the_same() {
     model.otherwise(Reply::text("fine"));
     let gateway = Gateway::start(&sandbox, &model);
     let pid = Pid::from_raw(gateway.child.id().try_into().unwrap());
-    prlimit(pid, Resource::Nofile, Rlimit { current: Some(64), maximum: Some(64) }).unwrap();
+    prlimit(
+        pid,
+        Resource::Nofile,
+        Rlimit {
+            current: Some(64),
+            maximum: Some(64),
+        },
+    )
+    .unwrap();
     for session in 0..60 {
-        let (status, body) = gateway.post(&format!(r#"{{"content": "hi", "chat_id": "c{session}"}}"#));
+        let (status, body) =
+            gateway.post(&format!(r#"{{"content": "hi", "chat_id": "c{session}"}}"#));
         assert_eq!(status, "200", "{session}: {body}");
     }
     gateway.stop();

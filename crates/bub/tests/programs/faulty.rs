@@ -11,12 +11,18 @@ struct Faulty {
 
 impl Faulty {
     fn new(context: &PluginContext<'_>) -> Result<Self> {
-        Ok(Self { settings: context.service().ok_or_else(|| Error::config("no settings"))? })
+        Ok(Self {
+            settings: context
+                .service()
+                .ok_or_else(|| Error::config("no settings"))?,
+        })
     }
 
     fn secret(&self) -> String {
         let key = self.settings.get(&bub::settings::core::API_KEY);
-        key.any().map(|secret| secret.expose().to_owned()).unwrap_or_default()
+        key.any()
+            .map(|secret| secret.expose().to_owned())
+            .unwrap_or_default()
     }
 }
 
@@ -25,7 +31,10 @@ impl Faulty {
     async fn run_model(&self, prompt: &Prompt) -> Result<Option<String>> {
         match prompt.text().lines().last().unwrap_or_default() {
             "panic" => panic!("on purpose, with {}", self.secret()),
-            "fail" => Err(Error::invalid_input(format!("refused for {}", self.secret()))),
+            "fail" => Err(Error::invalid_input(format!(
+                "refused for {}",
+                self.secret()
+            ))),
             "log" => {
                 tracing::warn!("the key is {}", self.secret());
                 Ok(Some("logged".into()))
@@ -54,6 +63,8 @@ impl Unloadable {}
 fn main() -> ExitCode {
     App::new()
         .plugin_with("faulty", Faulty::new)
-        .plugin_with("unloadable", |_| Err::<Unloadable, _>("its licence has run out"))
+        .plugin_with("unloadable", |_| {
+            Err::<Unloadable, _>("its licence has run out")
+        })
         .main()
 }

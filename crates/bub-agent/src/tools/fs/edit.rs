@@ -34,14 +34,18 @@ pub(super) fn edit(content: &[u8], change: &Change<'_>) -> Result<Edited> {
         ));
     }
     if old == new {
-        return Err(Error::invalid_input("`old` and `new` are the same: there is nothing to change"));
+        return Err(Error::invalid_input(
+            "`old` and `new` are the same: there is nothing to change",
+        ));
     }
     let from = line_start(content, change.start);
     let tail = content.get(from..).unwrap_or_default();
     let times = if change.all {
         memmem::find_iter(tail, old).count()
     } else {
-        let places: Vec<usize> = overlapping(tail, old.as_bytes()).take(MOST_COUNTED).collect();
+        let places: Vec<usize> = overlapping(tail, old.as_bytes())
+            .take(MOST_COUNTED)
+            .collect();
         if places.len() > 1 {
             return Err(ambiguous(content, from, change, &places));
         }
@@ -66,7 +70,10 @@ pub(super) fn edit(content: &[u8], change: &Change<'_>) -> Result<Edited> {
         done = at + old.len();
     }
     edited.extend_from_slice(tail.get(done..).unwrap_or_default());
-    Ok(Edited { content: edited, times })
+    Ok(Edited {
+        content: edited,
+        times,
+    })
 }
 
 /// Where `needle` occurs, also where two occurrences share bytes: then it is not clear which one is meant.
@@ -82,8 +89,12 @@ fn overlapping<'a>(text: &'a [u8], needle: &'a [u8]) -> impl Iterator<Item = usi
 
 /// Where a line begins; the end of the content when it has fewer lines.
 fn line_start(content: &[u8], line: usize) -> usize {
-    let Some(breaks) = line.checked_sub(1) else { return 0 };
-    memchr::memchr_iter(b'\n', content).nth(breaks).map_or(content.len(), |at| at + 1)
+    let Some(breaks) = line.checked_sub(1) else {
+        return 0;
+    };
+    memchr::memchr_iter(b'\n', content)
+        .nth(breaks)
+        .map_or(content.len(), |at| at + 1)
 }
 
 fn line_of(content: &[u8], at: usize) -> usize {
@@ -91,12 +102,19 @@ fn line_of(content: &[u8], at: usize) -> usize {
 }
 
 fn ambiguous(content: &[u8], from: usize, change: &Change<'_>, places: &[usize]) -> Error {
-    let lines = places.iter().take(SHOWN_LINES).map(|at| line_of(content, from + at).to_string());
+    let lines = places
+        .iter()
+        .take(SHOWN_LINES)
+        .map(|at| line_of(content, from + at).to_string());
     let mut lines: Vec<String> = lines.collect();
     if places.len() > SHOWN_LINES {
         lines.push("…".to_owned());
     }
-    let at_least = if places.len() == MOST_COUNTED { "at least " } else { "" };
+    let at_least = if places.len() == MOST_COUNTED {
+        "at least "
+    } else {
+        ""
+    };
     Error::invalid_input(format!(
         "'{}' occurs {at_least}{} times in {}, at lines {} (counted from 0); give more of the text around it, or set all=true",
         shown(change.old),
@@ -107,30 +125,51 @@ fn ambiguous(content: &[u8], from: usize, change: &Change<'_>, places: &[usize])
 }
 
 fn not_found(content: &[u8], change: &Change<'_>) -> Error {
-    let Change { path, old, start, .. } = *change;
-    let hint = hint(content, old).map(|hint| format!("; {hint}")).unwrap_or_default();
-    Error::invalid_input(format!("'{}' not found in {path} from line {start}{hint}", shown(old)))
+    let Change {
+        path, old, start, ..
+    } = *change;
+    let hint = hint(content, old)
+        .map(|hint| format!("; {hint}"))
+        .unwrap_or_default();
+    Error::invalid_input(format!(
+        "'{}' not found in {path} from line {start}{hint}",
+        shown(old)
+    ))
 }
 
 /// What is there in place of the text that is not.
 fn hint(content: &[u8], old: &str) -> Option<String> {
     if let Some(at) = memmem::find(content, old.as_bytes()) {
-        return Some(format!("it is at line {}, before `start`", line_of(content, at)));
+        return Some(format!(
+            "it is at line {}, before `start`",
+            line_of(content, at)
+        ));
     }
     if memmem::find(&without_returns(content), &without_returns(old.as_bytes())).is_some() {
-        let (file, given) = if old.contains("\r\n") { ("\\n", "\\r\\n") } else { ("\\r\\n", "\\n") };
-        return Some(format!("the line endings differ: {file} in the file, {given} in `old`"));
+        let (file, given) = if old.contains("\r\n") {
+            ("\\n", "\\r\\n")
+        } else {
+            ("\\r\\n", "\\n")
+        };
+        return Some(format!(
+            "the line endings differ: {file} in the file, {given} in `old`"
+        ));
     }
     let bytes = |text| -> Vec<u8> { squeezed(text).map(|(byte, _)| byte).collect() };
     let wanted = bytes(old.trim().as_bytes());
     let at = memmem::find(&bytes(content), &wanted).filter(|_| !wanted.is_empty())?;
     let (_, line) = squeezed(content).nth(at)?;
-    Some(format!("the same text with other whitespace is at line {line} (counted from 0): read it again"))
+    Some(format!(
+        "the same text with other whitespace is at line {line} (counted from 0): read it again"
+    ))
 }
 
 fn without_returns(text: &[u8]) -> Vec<u8> {
     let next = text.iter().skip(1).map(Some).chain([None]);
-    let kept = text.iter().zip(next).filter(|(byte, next)| !(**byte == b'\r' && *next == Some(&b'\n')));
+    let kept = text
+        .iter()
+        .zip(next)
+        .filter(|(byte, next)| !(**byte == b'\r' && *next == Some(&b'\n')));
     kept.map(|(byte, _)| *byte).collect()
 }
 

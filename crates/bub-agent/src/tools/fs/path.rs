@@ -14,11 +14,21 @@ use super::failure;
 const MOST_LINKS: usize = 40;
 
 /// The absolute path of a name: `~` is the home directory, and what is relative starts at the workspace.
-pub(super) fn absolute(name: &str, workspace: Option<&Path>, home: Option<&Path>) -> Result<PathBuf> {
-    let in_home = if name == "~" { Some("") } else { name.strip_prefix("~/") };
+pub(super) fn absolute(
+    name: &str,
+    workspace: Option<&Path>,
+    home: Option<&Path>,
+) -> Result<PathBuf> {
+    let in_home = if name == "~" {
+        Some("")
+    } else {
+        name.strip_prefix("~/")
+    };
     let path = match in_home {
         Some(rest) => home
-            .ok_or_else(|| Error::invalid_input(format!("there is no home directory for '{name}'")))?
+            .ok_or_else(|| {
+                Error::invalid_input(format!("there is no home directory for '{name}'"))
+            })?
             .join(rest.trim_start_matches('/')),
         None => PathBuf::from(name),
     };
@@ -26,7 +36,9 @@ pub(super) fn absolute(name: &str, workspace: Option<&Path>, home: Option<&Path>
         return Ok(path);
     }
     let refusal = || format!("relative path '{name}' is not allowed without a workspace");
-    Ok(workspace.ok_or_else(|| Error::invalid_input(refusal()))?.join(path))
+    Ok(workspace
+        .ok_or_else(|| Error::invalid_input(refusal()))?
+        .join(path))
 }
 
 /// The real place of an absolute path, whether there is something yet or not: no link is left in it. Confined, it must
@@ -38,13 +50,16 @@ pub fn resolve(path: &Path, workspace: Option<&Path>, confine: bool) -> Result<P
     if !confine {
         return Ok(place);
     }
-    let workspace = workspace
-        .ok_or_else(|| Error::invalid_input("files are confined to the workspace, and there is none"))?;
+    let workspace = workspace.ok_or_else(|| {
+        Error::invalid_input("files are confined to the workspace, and there is none")
+    })?;
     if place.starts_with(real(workspace)?) {
         return Ok(place);
     }
     // Without any path: people who may not know them are told, too.
-    Err(Error::invalid_input("the path is outside the workspace, and only files in it may be touched"))
+    Err(Error::invalid_input(
+        "the path is outside the workspace, and only files in it may be touched",
+    ))
 }
 
 /// Follows every link by hand, as the system would, because the system gives no answer where the last part is
@@ -65,11 +80,12 @@ fn real(path: &Path) -> Result<PathBuf> {
                     Ok(metadata) if metadata.is_symlink() => {
                         links += 1;
                         if links > MOST_LINKS {
-                            let problem = format!("too many symbolic links on the way to {}", path.display());
+                            let problem =
+                                format!("too many symbolic links on the way to {}", path.display());
                             return Err(Error::invalid_input(problem));
                         }
-                        let target =
-                            std::fs::read_link(&place).map_err(|error| failure("follow", &place, &error))?;
+                        let target = std::fs::read_link(&place)
+                            .map_err(|error| failure("follow", &place, &error))?;
                         place.pop();
                         todo.extend(parts(&target));
                     }
@@ -87,5 +103,8 @@ fn real(path: &Path) -> Result<PathBuf> {
 
 /// The parts of a path, the last one first.
 fn parts(path: &Path) -> Vec<OsString> {
-    path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
+    path.components()
+        .rev()
+        .map(|part| part.as_os_str().to_owned())
+        .collect()
 }

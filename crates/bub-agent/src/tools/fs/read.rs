@@ -26,7 +26,10 @@ pub(super) fn lines(
     let mut reader = BufReader::with_capacity(1 << 16, File::open(file).map_err(wrong)?);
     let head = reader.fill_buf().map_err(wrong)?;
     if head.iter().take(LOOKED_AT).any(|byte| *byte == 0) {
-        let problem = format!("{} is not a text file: look at it with a program", file.display());
+        let problem = format!(
+            "{} is not a text file: look at it with a program",
+            file.display()
+        );
         return Err(Error::invalid_input(problem));
     }
     let end = limit.map_or(u64::MAX, |limit| first.saturating_add(limit));
@@ -55,7 +58,10 @@ pub(super) fn lines(
         line += u64::from(!is_inside);
     }
     if line + u64::from(is_inside) <= first && first > 0 {
-        return Ok(format!("[the file has {} lines]", line + u64::from(is_inside)));
+        return Ok(format!(
+            "[the file has {} lines]",
+            line + u64::from(is_inside)
+        ));
     }
     Ok(present(text, is_cut.then_some((first, line))))
 }
@@ -71,7 +77,9 @@ fn present(mut bytes: Vec<u8>, cut: Option<(u64, u64)>) -> String {
                 bytes.truncate(at + 1);
                 notes.push(format!("[more lines follow: read on with offset={next}]"));
             }
-            None => notes.push(format!("[line {first} goes on: it is too long to be read whole]")),
+            None => notes.push(format!(
+                "[line {first} goes on: it is too long to be read whole]"
+            )),
         }
     }
     let has_end = bytes.last() == Some(&b'\n');
@@ -88,7 +96,9 @@ fn present(mut bytes: Vec<u8>, cut: Option<(u64, u64)>) -> String {
                 notes.push("[bytes that are not UTF-8 are shown as \u{fffd}]".to_owned());
                 String::from_utf8_lossy(bytes).into_owned()
             } else {
-                let good = bytes.get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+                let good = bytes
+                    .get(..error.utf8_error().valid_up_to())
+                    .unwrap_or_default();
                 String::from_utf8_lossy(good).into_owned()
             }
         }

@@ -21,7 +21,9 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(wrong(error)),
     };
-    let Some(directory) = file.parent() else { return Err(wrong(ErrorKind::IsADirectory.into())) };
+    let Some(directory) = file.parent() else {
+        return Err(wrong(ErrorKind::IsADirectory.into()));
+    };
     let Some(old) = old else {
         fs::create_dir_all(directory).map_err(wrong)?;
         return beside(directory, file, content, None).map_err(wrong);
@@ -36,11 +38,17 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> Result<()> {
     };
     match outcome {
         // The directory may not be written, or something is mounted on the file: then in place, as there is no other way.
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ResourceBusy) => open
-            .set_len(0)
-            .and_then(|()| open.write_all(content))
-            .and_then(|()| open.sync_all())
-            .map_err(wrong),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::ResourceBusy
+            ) =>
+        {
+            open.set_len(0)
+                .and_then(|()| open.write_all(content))
+                .and_then(|()| open.sync_all())
+                .map_err(wrong)
+        }
         outcome => outcome.map_err(wrong),
     }
 }
@@ -76,7 +84,12 @@ fn create(directory: &Path, mode: u32) -> io::Result<(PathBuf, File)> {
     loop {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!(".bub-{}-{number}.tmp", std::process::id()));
-        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&path) {
+        match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(&path)
+        {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             outcome => return outcome.map(|file| (path, file)),
         }

@@ -40,7 +40,8 @@ impl Document {
         }
         // The platform drops other control characters, or takes them amiss.
         self.text.extend(
-            text.chars().filter(|character| !character.is_control() || matches!(character, '\n' | '\t')),
+            text.chars()
+                .filter(|character| !character.is_control() || matches!(character, '\n' | '\t')),
         );
     }
 
@@ -54,13 +55,19 @@ impl Document {
 
 /// Reads Markdown.
 pub(super) fn read(markdown: &str) -> Document {
-    let parser = Parser::new_ext(markdown, Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH);
+    let parser = Parser::new_ext(
+        markdown,
+        Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH,
+    );
     let mut definitions: Vec<_> = parser
         .reference_definitions()
         .iter()
         .map(|(label, definition)| (definition.span.clone(), label.to_lowercase()))
         .collect();
-    let mut reader = Reader { source: markdown, ..Reader::default() };
+    let mut reader = Reader {
+        source: markdown,
+        ..Reader::default()
+    };
     for (event, range) in parser.into_offset_iter() {
         reader.event(event, range.end);
     }
@@ -161,7 +168,8 @@ impl Reader<'_> {
                     self.begin_block();
                 }
                 info.clone_into(&mut self.info);
-                self.style.code = language.map_or(Code::Block, |name| Code::Named(self.document.name(name)));
+                self.style.code =
+                    language.map_or(Code::Block, |name| Code::Named(self.document.name(name)));
             }
             Tag::List(first) => {
                 self.begin_block();
@@ -247,7 +255,11 @@ impl Reader<'_> {
         // What ends a block are its line breaks, not those of its last line.
         let trimmed = text.trim_end_matches('\n');
         if !trimmed.is_empty() {
-            self.break_lines(if self.style.is_block() { 0 } else { self.lists.len() });
+            self.break_lines(if self.style.is_block() {
+                0
+            } else {
+                self.lists.len()
+            });
             let style = self.style;
             self.document.push(trimmed, style);
         }
@@ -265,7 +277,10 @@ impl Reader<'_> {
 
     /// Text without any style but that of the block around it.
     fn write(&mut self, text: &str) {
-        let style = Style { quote: self.style.quote, ..Style::default() };
+        let style = Style {
+            quote: self.style.quote,
+            ..Style::default()
+        };
         self.document.push(text, style);
     }
 
@@ -275,7 +290,11 @@ impl Reader<'_> {
         if breaks == 0 {
             return;
         }
-        let last = self.document.spans.last().map_or_else(Style::default, |(_, style)| *style);
+        let last = self
+            .document
+            .spans
+            .last()
+            .map_or_else(Style::default, |(_, style)| *style);
         let inside = self.style.is_block() && self.document.text.len() > self.block;
         let style = Style {
             quote: self.style.quote.filter(|_| last.quote == self.style.quote),
@@ -287,22 +306,34 @@ impl Reader<'_> {
     }
 
     fn link(&mut self, address: &str) {
-        let known = ["http://", "https://", "tg://", "mailto:"].iter().any(|scheme| {
-            address.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-        });
-        let clean = !address.contains(|character: char| character.is_whitespace() || character.is_control());
+        let known = ["http://", "https://", "tg://", "mailto:"]
+            .iter()
+            .any(|scheme| {
+                address
+                    .get(..scheme.len())
+                    .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+            });
+        let clean = !address
+            .contains(|character: char| character.is_whitespace() || character.is_control());
         if known && clean && units(address) <= ADDRESS_LIMIT && self.style.link.is_none() {
             self.style.link = Some(self.document.name(address));
         }
-        self.links.push(Link { address: address.to_owned(), start: self.length() });
+        self.links.push(Link {
+            address: address.to_owned(),
+            start: self.length(),
+        });
     }
 
     /// Ends a link. An address that the reader could not follow otherwise becomes text.
     fn end_link(&mut self) {
-        let Some(Link { address, start }) = self.links.pop() else { return };
+        let Some(Link { address, start }) = self.links.pop() else {
+            return;
+        };
         let followed = self.style.link.is_some() && self.table.is_none();
-        let shown =
-            followed || address.is_empty() || units(&address) > ADDRESS_LIMIT || self.says(start, &address);
+        let shown = followed
+            || address.is_empty()
+            || units(&address) > ADDRESS_LIMIT
+            || self.says(start, &address);
         if self.length() == start {
             self.text(&address);
         } else if !shown {
@@ -312,7 +343,9 @@ impl Reader<'_> {
 
     /// How much text there is.
     fn length(&self) -> usize {
-        self.table.as_ref().map_or(self.document.text.len() + self.pending, Table::length)
+        self.table
+            .as_ref()
+            .map_or(self.document.text.len() + self.pending, Table::length)
     }
 
     /// Whether the text from `start` on is the address.
@@ -327,7 +360,8 @@ impl Reader<'_> {
     /// Cells beyond the columns of the header are not read, yet somebody wrote them.
     fn surplus(&mut self, end: usize) {
         let rest = self.source.get(self.cell_end..end).unwrap_or_default();
-        let rest = rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
+        let rest =
+            rest.trim_matches(|character: char| character == '|' || character.is_whitespace());
         if let Some(table) = self.table.as_mut().filter(|_| !rest.is_empty()) {
             table.cell();
             table.text(rest);

@@ -28,7 +28,10 @@ pub(super) fn split(document: &Document) -> Vec<Part> {
         let end = builder.fill();
         let plain = document.text.get(start..end).unwrap_or_default();
         if plain.chars().any(is_visible) {
-            parts.push(Part { html: builder.html, plain: plain.to_owned() });
+            parts.push(Part {
+                html: builder.html,
+                plain: plain.to_owned(),
+            });
         }
         start = skip_space(document, end);
     }
@@ -60,19 +63,39 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(document: &'a Document, at: usize) -> Self {
-        let here = Place { at, html: 0, units: 0, entities: 0, style: Style::default(), closing: 0 };
-        Self { document, html: String::new(), here, breaks: [None; 3] }
+        let here = Place {
+            at,
+            html: 0,
+            units: 0,
+            entities: 0,
+            style: Style::default(),
+            closing: 0,
+        };
+        Self {
+            document,
+            html: String::new(),
+            here,
+            breaks: [None; 3],
+        }
     }
 
     /// Takes as much text as fits; the byte at which the next part goes on.
     fn fill(&mut self) -> usize {
         let text = self.document.text.get(self.here.at..).unwrap_or_default();
-        let mut span = self.document.spans.partition_point(|(start, _)| *start <= self.here.at);
+        let mut span = self
+            .document
+            .spans
+            .partition_point(|(start, _)| *start <= self.here.at);
         let mut style = span_style(self.document, span);
         // A cut before the first character would be none.
         let mut in_space = true;
         for piece in pieces(text) {
-            while self.document.spans.get(span).is_some_and(|(start, _)| *start <= self.here.at) {
+            while self
+                .document
+                .spans
+                .get(span)
+                .is_some_and(|(start, _)| *start <= self.here.at)
+            {
                 span += 1;
                 style = span_style(self.document, span);
             }
@@ -99,7 +122,12 @@ impl<'a> Builder<'a> {
             style.turn_to(Style::default(), names, &mut closing);
             let opened = before.style.turn_to(style, names, &mut self.html);
             let entities = before.entities + opened;
-            self.here = Place { style, closing: closing.len(), entities, ..before };
+            self.here = Place {
+                style,
+                closing: closing.len(),
+                entities,
+                ..before
+            };
         }
         escape(piece, &mut self.html);
         self.here.at += piece.len();
@@ -118,7 +146,11 @@ impl<'a> Builder<'a> {
         let mut kind = Break::Word;
         for character in rest.chars().take_while(|character| is_space(*character)) {
             if character == '\n' {
-                kind = if kind == Break::Word { Break::Line } else { Break::Paragraph };
+                kind = if kind == Break::Word {
+                    Break::Line
+                } else {
+                    Break::Paragraph
+                };
             }
         }
         for (index, place) in self.breaks.iter_mut().enumerate() {
@@ -132,7 +164,10 @@ impl<'a> Builder<'a> {
     fn cut(&self, in_space: bool) -> Place {
         let [word, line, paragraph] = self.breaks;
         let at_least = |units: usize| move |place: &Place| place.units >= units;
-        let late = [paragraph, line, word].into_iter().flatten().find(at_least(self.here.units / 2));
+        let late = [paragraph, line, word]
+            .into_iter()
+            .flatten()
+            .find(at_least(self.here.units / 2));
         let early = word.filter(|place| in_space || place.units >= self.here.units / 4);
         late.or(early).unwrap_or(self.here)
     }
@@ -140,14 +175,17 @@ impl<'a> Builder<'a> {
     /// Ends the part at a place.
     fn finish(&mut self, end: Place) -> usize {
         self.html.truncate(end.html);
-        end.style.turn_to(Style::default(), &self.document.names, &mut self.html);
+        end.style
+            .turn_to(Style::default(), &self.document.names, &mut self.html);
         end.at
     }
 }
 
 /// The style of the span before `next`.
 fn span_style(document: &Document, next: usize) -> Style {
-    let span = next.checked_sub(1).and_then(|index| document.spans.get(index));
+    let span = next
+        .checked_sub(1)
+        .and_then(|index| document.spans.get(index));
     span.map_or_else(Style::default, |(_, style)| *style)
 }
 
@@ -158,7 +196,11 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
         let length = match rest.as_bytes() {
             // Nothing joins two of these, and most texts have no others. (There is no carriage return.)
             [first, next, ..] if first.is_ascii() && next.is_ascii() => 1,
-            _ => rest.get(..rest.floor_char_boundary(CLUSTER_LIMIT))?.graphemes(true).next()?.len(),
+            _ => rest
+                .get(..rest.floor_char_boundary(CLUSTER_LIMIT))?
+                .graphemes(true)
+                .next()?
+                .len(),
         };
         let (piece, left) = rest.split_at_checked(length)?;
         rest = left;
@@ -169,11 +211,23 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
 /// Where the next part starts: after the space, but with the indentation of its first line if that is code.
 fn skip_space(document: &Document, from: usize) -> usize {
     let rest = document.text.get(from..).unwrap_or_default();
-    let ink = from + rest.find(|character| !is_space(character)).unwrap_or(rest.len());
+    let ink = from
+        + rest
+            .find(|character| !is_space(character))
+            .unwrap_or(rest.len());
     let space = document.text.get(from..ink).unwrap_or_default();
-    let line = space.rfind('\n').map_or(if from == 0 { 0 } else { ink }, |index| from + index + 1);
-    let style = span_style(document, document.spans.partition_point(|(start, _)| *start <= line));
-    if style.is_block() && ink < document.text.len() { line } else { ink }
+    let line = space
+        .rfind('\n')
+        .map_or(if from == 0 { 0 } else { ink }, |index| from + index + 1);
+    let style = span_style(
+        document,
+        document.spans.partition_point(|(start, _)| *start <= line),
+    );
+    if style.is_block() && ink < document.text.len() {
+        line
+    } else {
+        ink
+    }
 }
 
 /// A space at which a line can be cut.

@@ -49,7 +49,8 @@ impl Style {
             Code::Named(language) => Some(Tag::Pre(language)),
             Code::No | Code::Inline => None,
         };
-        let simple = |on: bool, open, close| (on && code.is_none()).then_some(Tag::Simple(open, close));
+        let simple =
+            |on: bool, open, close| (on && code.is_none()).then_some(Tag::Simple(open, close));
         [
             self.quote.map(Tag::Quote),
             link.map(Tag::Link),
@@ -69,10 +70,20 @@ impl Style {
 
     /// Appends what closes this style and opens the next; tags that both have stay open. How many it opens.
     pub(super) fn turn_to(self, next: Self, names: &Names, html: &mut String) -> usize {
-        let shared = self.tags().zip(next.tags()).take_while(|(ours, theirs)| ours == theirs).count();
+        let shared = self
+            .tags()
+            .zip(next.tags())
+            .take_while(|(ours, theirs)| ours == theirs)
+            .count();
         let closed: Vec<Tag> = self.tags().skip(shared).collect();
-        closed.into_iter().rev().for_each(|tag| html.push_str(tag.close()));
-        next.tags().skip(shared).inspect(|tag| tag.open(names, html)).count()
+        closed
+            .into_iter()
+            .rev()
+            .for_each(|tag| html.push_str(tag.close()));
+        next.tags()
+            .skip(shared)
+            .inspect(|tag| tag.open(names, html))
+            .count()
     }
 }
 

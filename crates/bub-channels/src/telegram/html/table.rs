@@ -14,7 +14,10 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn new(alignments: Vec<Alignment>) -> Self {
-        Self { alignments, rows: Vec::new() }
+        Self {
+            alignments,
+            rows: Vec::new(),
+        }
     }
 
     pub(super) fn row(&mut self) {
@@ -22,18 +25,31 @@ impl Table {
     }
 
     pub(super) fn cell(&mut self) {
-        self.rows.iter_mut().last().into_iter().for_each(|row| row.push(String::new()));
+        self.rows
+            .iter_mut()
+            .last()
+            .into_iter()
+            .for_each(|row| row.push(String::new()));
     }
 
     /// Appends to the last cell.
     pub(super) fn text(&mut self, text: &str) {
         if let Some(cell) = self.rows.last_mut().and_then(|row| row.last_mut()) {
-            cell.extend(text.chars().map(|character| if character.is_control() { ' ' } else { character }));
+            cell.extend(text.chars().map(|character| {
+                if character.is_control() {
+                    ' '
+                } else {
+                    character
+                }
+            }));
         }
     }
 
     fn last(&self) -> &str {
-        self.rows.last().and_then(|row| row.last()).map_or("", String::as_str)
+        self.rows
+            .last()
+            .and_then(|row| row.last())
+            .map_or("", String::as_str)
     }
 
     /// How long the last cell is.
@@ -59,7 +75,10 @@ impl Table {
         let mut lines = String::new();
         for (index, row) in self.rows.iter().enumerate() {
             // Rows that ended early are not filled up.
-            let filled = row.iter().rposition(|cell| !cell.is_empty()).map_or(0, |last| last + 1);
+            let filled = row
+                .iter()
+                .rposition(|cell| !cell.is_empty())
+                .map_or(0, |last| last + 1);
             let cells = row.iter().zip(&widths).enumerate().take(filled);
             let cells = cells.map(|(column, (cell, width))| self.pad(column, cell, *width));
             lines.push_str(cells.collect::<Vec<_>>().join(" | ").trim_end());

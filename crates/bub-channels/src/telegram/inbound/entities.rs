@@ -44,33 +44,50 @@ pub(super) fn links(message: &Value) -> Value {
     for entity in entities {
         let link = match entity["type"].as_str() {
             Some("text_link") => entity["url"].as_str(),
-            Some("url") => range(text, entity).and_then(|range| text.get(range)).map(str::trim),
+            Some("url") => range(text, entity)
+                .and_then(|range| text.get(range))
+                .map(str::trim),
             _ => None,
         };
         if let Some(link) = link.filter(|link| !link.is_empty() && !links.contains(link)) {
             links.push(link);
         }
     }
-    if links.is_empty() { Value::Null } else { json!(links) }
+    if links.is_empty() {
+        Value::Null
+    } else {
+        json!(links)
+    }
 }
 
 /// The command that a text starts with: its name, whether it may be for this bot, and what follows.
-pub(super) fn slash<'a>(message: &Value, text: &'a str, me: &Me) -> Option<(&'a str, bool, &'a str)> {
+pub(super) fn slash<'a>(
+    message: &Value,
+    text: &'a str,
+    me: &Me,
+) -> Option<(&'a str, bool, &'a str)> {
     let (_, entities) = marked(message);
-    let is_marked = entities.iter().any(|entity| entity["type"] == "bot_command" && entity["offset"] == 0);
+    let is_marked = entities
+        .iter()
+        .any(|entity| entity["type"] == "bot_command" && entity["offset"] == 0);
     let command = text.strip_prefix('/')?;
     let (word, rest) = command.split_at(command.find(char::is_whitespace).unwrap_or(command.len()));
     let (name, bot) = word.split_once('@').unwrap_or((word, &me.username));
     // The platform marks commands; this one also counts without.
     let is_command = is_marked || name == "bub";
-    is_command.then_some((name, bot.eq_ignore_ascii_case(&me.username), rest.trim_start()))
+    is_command.then_some((
+        name,
+        bot.eq_ignore_ascii_case(&me.username),
+        rest.trim_start(),
+    ))
 }
 
 /// Whether a message names the bot as the platform does.
 pub(super) fn mentions(message: &Value, me: &Me) -> bool {
     let (text, entities) = marked(message);
-    let is_me =
-        |entity: &Value| entity["type"] == "text_mention" && entity["user"]["id"].as_i64() == Some(me.id);
+    let is_me = |entity: &Value| {
+        entity["type"] == "text_mention" && entity["user"]["id"].as_i64() == Some(me.id)
+    };
     let name = format!("@{}", me.username);
     entities.iter().any(is_me) || (!me.username.is_empty() && words(text, &name).next().is_some())
 }
@@ -105,14 +122,19 @@ fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     text.char_indices().map(|(at, _)| at).filter(move |at| {
         let end = at + word.len();
         let joins = |character: Option<char>| character.is_some_and(is_letter);
-        text.get(*at..end).is_some_and(|found| found.eq_ignore_ascii_case(word))
-            && !joins(text.get(..*at).and_then(|before| before.chars().next_back()))
+        text.get(*at..end)
+            .is_some_and(|found| found.eq_ignore_ascii_case(word))
+            && !joins(
+                text.get(..*at)
+                    .and_then(|before| before.chars().next_back()),
+            )
             && !joins(text.get(end..).and_then(|after| after.chars().next()))
     })
 }
 
 /// Whether a letter next to a word makes another word of it. In scripts without spaces it does not.
 fn is_letter(character: char) -> bool {
-    let spaced = matches!(character, '\0'..'\u{e00}' | '\u{10a0}'..'\u{1780}' | '\u{1e00}'..'\u{2e80}');
+    let spaced =
+        matches!(character, '\0'..'\u{e00}' | '\u{10a0}'..'\u{1780}' | '\u{1e00}'..'\u{2e80}');
     character == '_' || (spaced && character.is_alphanumeric())
 }

@@ -50,8 +50,13 @@ pub(super) fn is_service(message: &Value) -> bool {
 
 /// What a message of a kind that the original does not know says, when there are words for it.
 pub(super) fn other(message: &Value) -> Option<String> {
-    let at =
-        |place: &Value| Some(format!("{}, {}", place["latitude"].as_f64()?, place["longitude"].as_f64()?));
+    let at = |place: &Value| {
+        Some(format!(
+            "{}, {}",
+            place["latitude"].as_f64()?,
+            place["longitude"].as_f64()?
+        ))
+    };
     let words = |values: &[&Value]| {
         let known: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
         (!known.is_empty()).then(|| known.join(", "))
@@ -61,9 +66,11 @@ pub(super) fn other(message: &Value) -> Option<String> {
         format!("Venue: {name} ({})", at(&venue["location"])?)
     } else if let Some(place) = at(&message["location"]) {
         format!("Location: {place}")
-    } else if let Some(name) =
-        words(&[&contact["first_name"], &contact["last_name"], &contact["phone_number"]])
-    {
+    } else if let Some(name) = words(&[
+        &contact["first_name"],
+        &contact["last_name"],
+        &contact["phone_number"],
+    ]) {
         format!("Contact: {name}")
     } else if let Some(question) = poll["question"].as_str() {
         let options: Vec<&str> = poll["options"]
@@ -75,7 +82,11 @@ pub(super) fn other(message: &Value) -> Option<String> {
         format!("Poll: {question} ({})", options.join(" / "))
     } else {
         let dice = &message["dice"];
-        format!("Dice: {} {}", dice["emoji"].as_str()?, dice["value"].as_i64()?)
+        format!(
+            "Dice: {} {}",
+            dice["emoji"].as_str()?,
+            dice["value"].as_i64()?
+        )
     };
     Some(format!("[{what}]"))
 }
@@ -107,7 +118,10 @@ impl Kind {
             Self::Document,
             Self::VideoNote,
         ];
-        kinds.into_iter().find(|kind| kind.is_in(message)).unwrap_or(Self::Unknown)
+        kinds
+            .into_iter()
+            .find(|kind| kind.is_in(message))
+            .unwrap_or(Self::Unknown)
     }
 
     fn is_in(self, message: &Value) -> bool {
@@ -142,7 +156,11 @@ impl Kind {
             Self::Text => return message["text"].as_str().unwrap_or_default().to_owned(),
             Self::Photo => "[Photo message]".to_owned(),
             Self::Audio => {
-                let title = if word("title").is_empty() { "Unknown" } else { word("title") };
+                let title = if word("title").is_empty() {
+                    "Unknown"
+                } else {
+                    word("title")
+                };
                 let performer = word("performer");
                 let dash = if performer.is_empty() { "" } else { " - " };
                 format!("[Audio: {performer}{dash}{title} ({seconds}s)]")
@@ -151,17 +169,25 @@ impl Kind {
                 let emoji = Some(word("emoji")).filter(|emoji| !emoji.is_empty());
                 let set = Some(word("set_name")).filter(|set| !set.is_empty());
                 let emoji = emoji.map(|emoji| format!(": {emoji}")).unwrap_or_default();
-                format!("[Sticker{emoji}{}]", set.map(|set| format!(" from {set}")).unwrap_or_default())
+                format!(
+                    "[Sticker{emoji}{}]",
+                    set.map(|set| format!(" from {set}")).unwrap_or_default()
+                )
             }
             Self::Video => format!("[Video: {seconds}s]"),
             Self::Voice => format!("[Voice message: {seconds}s]"),
             Self::Document => {
                 let name = safe_name(word("file_name"));
-                format!("[Document: {} ({})]", name.as_deref().unwrap_or("unknown"), self.mime(message))
+                format!(
+                    "[Document: {} ({})]",
+                    name.as_deref().unwrap_or("unknown"),
+                    self.mime(message)
+                )
             }
             Self::VideoNote => format!("[Video note: {seconds}s]"),
             Self::Unknown => {
-                return other(message).unwrap_or_else(|| "[Unsupported message type: unknown]".to_owned());
+                return other(message)
+                    .unwrap_or_else(|| "[Unsupported message type: unknown]".to_owned());
             }
         };
         match message["caption"].as_str() {
@@ -173,7 +199,10 @@ impl Kind {
     /// The file, of a photo the largest.
     fn file(self, message: &Value) -> &Value {
         let value = &message[self.name()];
-        value.as_array().and_then(|sizes| sizes.last()).unwrap_or(value)
+        value
+            .as_array()
+            .and_then(|sizes| sizes.last())
+            .unwrap_or(value)
     }
 
     fn mime(self, message: &Value) -> String {
@@ -197,16 +226,42 @@ impl Kind {
         let keys: &[&str] = match self {
             Self::Text | Self::Unknown => return Value::Null,
             Self::Photo => &["file_id", "file_size", "width", "height", "mime_type"],
-            Self::Audio => &["file_id", "mime_type", "file_size", "duration", "title", "performer"],
-            Self::Sticker => &["file_id", "width", "height", "mime_type", "emoji", "set_name", "is_animated"],
-            Self::Video => &["file_id", "file_size", "width", "height", "duration", "mime_type"],
+            Self::Audio => &[
+                "file_id",
+                "mime_type",
+                "file_size",
+                "duration",
+                "title",
+                "performer",
+            ],
+            Self::Sticker => &[
+                "file_id",
+                "width",
+                "height",
+                "mime_type",
+                "emoji",
+                "set_name",
+                "is_animated",
+            ],
+            Self::Video => &[
+                "file_id",
+                "file_size",
+                "width",
+                "height",
+                "duration",
+                "mime_type",
+            ],
             Self::Voice | Self::VideoNote => &["file_id", "duration", "mime_type"],
             Self::Document => &["file_id", "file_name", "file_size", "mime_type"],
         };
         let file = self.file(message);
         let mut fields = Map::new();
         for key in keys {
-            let value = if *key == "mime_type" { json!(self.mime(message)) } else { file[key].clone() };
+            let value = if *key == "mime_type" {
+                json!(self.mime(message))
+            } else {
+                file[key].clone()
+            };
             put(&mut fields, [(key, value)]);
         }
         Value::Object(fields)
@@ -230,9 +285,18 @@ impl Kind {
             Self::Audio | Self::Voice => MediaKind::Audio,
             Self::Video | Self::VideoNote => MediaKind::Video,
         };
-        let file_id = file["file_id"].as_str().filter(|id| !id.is_empty())?.to_owned();
+        let file_id = file["file_id"]
+            .as_str()
+            .filter(|id| !id.is_empty())?
+            .to_owned();
         let filename = file["file_name"].as_str().and_then(safe_name);
-        Some(Attachment { kind, mime, file_id, size: file["file_size"].as_u64(), filename })
+        Some(Attachment {
+            kind,
+            mime,
+            file_id,
+            size: file["file_size"].as_u64(),
+            filename,
+        })
     }
 }
 
@@ -257,9 +321,15 @@ pub fn safe_name(name: &str) -> Option<String> {
     let short = if clean.len() <= NAME_LIMIT {
         clean.to_owned()
     } else {
-        let (head, tail) =
-            (clean.floor_char_boundary(NAME_LIMIT - 20), clean.ceil_char_boundary(clean.len() - 20));
-        format!("{}…{}", clean.get(..head).unwrap_or_default(), clean.get(tail..).unwrap_or_default())
+        let (head, tail) = (
+            clean.floor_char_boundary(NAME_LIMIT - 20),
+            clean.ceil_char_boundary(clean.len() - 20),
+        );
+        format!(
+            "{}…{}",
+            clean.get(..head).unwrap_or_default(),
+            clean.get(tail..).unwrap_or_default()
+        )
     };
     (!short.is_empty()).then_some(short)
 }

@@ -24,7 +24,11 @@ pub(crate) struct FakeChannel {
 
 impl FakeChannel {
     pub(crate) fn named(name: &'static str) -> Self {
-        Self { name, trace: Trace::default(), manner: Manner::Calm }
+        Self {
+            name,
+            trace: Trace::default(),
+            manner: Manner::Calm,
+        }
     }
 }
 
@@ -48,11 +52,16 @@ impl Channel for FakeChannel {
         })
     }
 
-    fn on_event<'a>(&'a self, event: &'a StreamEvent, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(
+        &'a self,
+        event: &'a StreamEvent,
+        message: &'a Envelope,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
             let chat = message.chat_id().unwrap_or_default();
-            self.trace.note(format!("event {} for {chat}", event.to_value()));
+            self.trace
+                .note(format!("event {} for {chat}", event.to_value()));
             match self.manner {
                 Manner::Calm => Ok(()),
                 Manner::Failing => Err(Error::unknown("screen is gone")),
@@ -68,7 +77,11 @@ pub(crate) struct FakeRouter(pub(crate) Arc<FakeChannel>);
 impl FakeRouter {
     /// A router whose channel is called `cli`, and takes events in that manner.
     pub(crate) fn to(trace: &Trace, manner: Manner) -> Arc<Self> {
-        Arc::new(Self(Arc::new(FakeChannel { name: "cli", trace: trace.clone(), manner })))
+        Arc::new(Self(Arc::new(FakeChannel {
+            name: "cli",
+            trace: trace.clone(),
+            manner,
+        })))
     }
 }
 

@@ -27,12 +27,19 @@ impl Log {
             .without_time()
             .with_max_level(tracing::Level::WARN)
             .finish();
-        Self { text, _guard: tracing::subscriber::set_default(subscriber) }
+        Self {
+            text,
+            _guard: tracing::subscriber::set_default(subscriber),
+        }
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
         let bytes = self.text.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+        String::from_utf8(bytes)
+            .unwrap()
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .collect()
     }
 }
 

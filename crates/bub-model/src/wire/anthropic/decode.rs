@@ -61,7 +61,10 @@ impl Decoder {
         if self.emitted || !self.open.is_empty() {
             out.push(ModelEvent::Restart);
         }
-        *self = Self { message_id: Some(id.unwrap_or_default()), ..Self::default() };
+        *self = Self {
+            message_id: Some(id.unwrap_or_default()),
+            ..Self::default()
+        };
         if let Some(counts) = message.value("usage") {
             usage::merge(&mut self.usage, counts);
         }
@@ -87,7 +90,11 @@ impl Decoder {
                 }
             }
             "tool_use" => self.call_start(block, out),
-            _ => Block::Kept { place: self.layout.reserve(), block: block.to_value(), input: String::new() },
+            _ => Block::Kept {
+                place: self.layout.reserve(),
+                block: block.to_value(),
+                input: String::new(),
+            },
         };
         self.open.push((index, open));
     }
@@ -110,7 +117,9 @@ impl Decoder {
         match delta.str("type").as_deref().unwrap_or_default() {
             "text_delta" => self.text(delta.text("text").as_deref(), out),
             "thinking_delta" => {
-                let Some(more) = delta.text("thinking") else { return };
+                let Some(more) = delta.text("thinking") else {
+                    return;
+                };
                 if let Some(Block::Thinking { thinking, .. }) = self.block(index) {
                     thinking.push_str(&more);
                 }
@@ -124,7 +133,9 @@ impl Decoder {
                     signature.push_str(&more);
                 }
             }
-            "input_json_delta" => self.input(index, &delta.str("partial_json").unwrap_or_default(), out),
+            "input_json_delta" => {
+                self.input(index, &delta.str("partial_json").unwrap_or_default(), out)
+            }
             // Citations belong to text that is not replayed as a block.
             _ => {}
         }
@@ -150,20 +161,38 @@ impl Decoder {
     }
 
     fn block_stop(&mut self, index: u64, out: &mut Vec<ModelEvent>) {
-        let Some(at) = self.open.iter().position(|(open, _)| *open == index) else { return };
+        let Some(at) = self.open.iter().position(|(open, _)| *open == index) else {
+            return;
+        };
         match self.open.remove(at).1 {
-            Block::Call { index, input: Some(input) } => out.push(arguments(index, input.to_string())),
-            Block::Thinking { place, thinking, signature } if !signature.is_empty() => {
-                self.layout
-                    .fill(place, json!({"type": "thinking", "thinking": thinking, "signature": signature}));
+            Block::Call {
+                index,
+                input: Some(input),
+            } => out.push(arguments(index, input.to_string())),
+            Block::Thinking {
+                place,
+                thinking,
+                signature,
+            } if !signature.is_empty() => {
+                self.layout.fill(
+                    place,
+                    json!({"type": "thinking", "thinking": thinking, "signature": signature}),
+                );
             }
-            Block::Kept { place, block, input } => self.layout.fill(place, with_input(block, &input)),
+            Block::Kept {
+                place,
+                block,
+                input,
+            } => self.layout.fill(place, with_input(block, &input)),
             Block::Text | Block::Call { .. } | Block::Thinking { .. } => {}
         }
     }
 
     fn block(&mut self, index: u64) -> Option<&mut Block> {
-        self.open.iter_mut().find(|(open, _)| *open == index).map(|(_, block)| block)
+        self.open
+            .iter_mut()
+            .find(|(open, _)| *open == index)
+            .map(|(_, block)| block)
     }
 
     /// The last word about the message: why it stops, and the counts.
@@ -178,15 +207,25 @@ impl Decoder {
 }
 
 impl FrameDecoder for Decoder {
-    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+    fn frame(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<Flow, ModelError> {
         let frame = RawObject::frame(event)?;
         let index = frame.u64("index").unwrap_or(0);
         match frame.str("type").as_deref().unwrap_or_default() {
             "message_start" => self.begin(&frame.object("message").unwrap_or_default(), out),
             "content_block_start" => {
-                self.block_start(index, &frame.object("content_block").unwrap_or_default(), out);
+                self.block_start(
+                    index,
+                    &frame.object("content_block").unwrap_or_default(),
+                    out,
+                );
             }
-            "content_block_delta" => self.block_delta(index, &frame.object("delta").unwrap_or_default(), out),
+            "content_block_delta" => {
+                self.block_delta(index, &frame.object("delta").unwrap_or_default(), out)
+            }
             "content_block_stop" => self.block_stop(index, out),
             "message_delta" => {
                 let delta = frame.object("delta").unwrap_or_default();
@@ -224,20 +263,30 @@ impl FrameDecoder for Decoder {
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
-            return Err(ModelError::truncated("the stream ended without a stop reason"));
+            return Err(ModelError::truncated(
+                "the stream ended without a stop reason",
+            ));
         };
         while let Some((index, _)) = self.open.first() {
             self.block_stop(*index, out);
         }
         out.extend(usage::read(std::mem::take(&mut self.usage)).map(ModelEvent::Usage));
-        out.extend(std::mem::take(&mut self.layout).into_state(super::NAME).map(ModelEvent::ProviderState));
+        out.extend(
+            std::mem::take(&mut self.layout)
+                .into_state(super::NAME)
+                .map(ModelEvent::ProviderState),
+        );
         out.push(ModelEvent::Finish(finish));
         Ok(())
     }
 }
 
 fn arguments(index: usize, arguments: String) -> ModelEvent {
-    ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() })
+    ModelEvent::ToolCall(ToolCallDelta {
+        index,
+        arguments,
+        ..ToolCallDelta::default()
+    })
 }
 
 /// A block of the provider's own tools with the input that came in pieces.

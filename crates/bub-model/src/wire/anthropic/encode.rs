@@ -8,7 +8,8 @@ use crate::wire::HttpRequest;
 use crate::wire::body::Body;
 use crate::wire::media::{self, Kind, Part, omitted};
 use crate::wire::message::{
-    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role, system_text,
+    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role,
+    system_text,
 };
 use crate::wire::replay::{Piece, pieces, tool_calls};
 use crate::{ChatRequest, Quirks};
@@ -21,8 +22,14 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     let mut body = Body::new(request, quirks);
     translate_options(&mut body);
     body.set("model", request.model.as_str());
-    let limit = request.max_tokens.map(Value::from).or_else(|| body.take("max_tokens"));
-    body.set("max_tokens", limit.unwrap_or_else(|| DEFAULT_MAX_TOKENS.into()));
+    let limit = request
+        .max_tokens
+        .map(Value::from)
+        .or_else(|| body.take("max_tokens"));
+    body.set(
+        "max_tokens",
+        limit.unwrap_or_else(|| DEFAULT_MAX_TOKENS.into()),
+    );
     if let Some(system) = system_text(&request.messages) {
         body.set("system", system);
     }
@@ -36,7 +43,11 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     effort(&mut body, request.reasoning_effort.as_deref());
     body.set("stream", request.stream);
     let headers = vec![("anthropic-version", "2023-06-01".to_owned())];
-    HttpRequest { path: "/v1/messages".into(), headers, body: body.into_bytes(quirks) }
+    HttpRequest {
+        path: "/v1/messages".into(),
+        headers,
+        body: body.into_bytes(quirks),
+    }
 }
 
 /// Options that users write in chat-completions terms.
@@ -46,15 +57,19 @@ fn translate_options(body: &mut Body<'_>) {
         Some(stop) => body.set("stop_sequences", json!([stop])),
         None => {}
     }
-    let parallel = body.take("parallel_tool_calls").and_then(|value| value.as_bool());
-    let choice = body.take("tool_choice").map(|choice| match choice.as_str() {
-        Some("required") => json!({"type": "any"}),
-        Some(other) => json!({"type": other}),
-        None => match choice.get("function") {
-            Some(function) => json!({"type": "tool", "name": function.get("name")}),
-            None => choice,
-        },
-    });
+    let parallel = body
+        .take("parallel_tool_calls")
+        .and_then(|value| value.as_bool());
+    let choice = body
+        .take("tool_choice")
+        .map(|choice| match choice.as_str() {
+            Some("required") => json!({"type": "any"}),
+            Some(other) => json!({"type": other}),
+            None => match choice.get("function") {
+                Some(function) => json!({"type": "tool", "name": function.get("name")}),
+                None => choice,
+            },
+        });
     if let Some(choice) = choice {
         body.set("tool_choice", choice);
     } else if parallel == Some(false) {
@@ -112,7 +127,10 @@ fn messages(messages: &[Value]) -> Vec<Value> {
         };
         let joins = is_tool && after_tool;
         after_tool = is_tool;
-        let last = out.last_mut().filter(|_| joins).and_then(|last| last.get_mut("content")?.as_array_mut());
+        let last = out
+            .last_mut()
+            .filter(|_| joins)
+            .and_then(|last| last.get_mut("content")?.as_array_mut());
         match last {
             Some(content) => content.extend(blocks),
             None if blocks.is_empty() => {}
@@ -142,7 +160,10 @@ fn assistant(message: &Value, ids: &mut Ids) -> Vec<Value> {
 }
 
 fn tool_result(message: &Value, ids: &Ids) -> Value {
-    let id = message.get("tool_call_id").and_then(Value::as_str).unwrap_or_default();
+    let id = message
+        .get("tool_call_id")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let content = match message.get("content") {
         Some(Value::String(text)) => Value::from(text.as_str()),
         content => Value::Array(blocks(content)),
@@ -157,17 +178,35 @@ fn blocks(content: Option<&Value>) -> Vec<Value> {
 fn block(part: Part<'_>) -> Value {
     match part {
         Part::Text(text) => json!({"type": "text", "text": text}),
-        Part::Inline { kind: Kind::Image, mime, data, .. } => {
+        Part::Inline {
+            kind: Kind::Image,
+            mime,
+            data,
+            ..
+        } => {
             json!({"type": "image", "source": {"type": "base64", "media_type": mime.full(), "data": data}})
         }
-        Part::Inline { kind: Kind::File, mime, data, name } => document(&mime.full(), data, name),
-        Part::Remote { kind: Kind::Image, url } => {
+        Part::Inline {
+            kind: Kind::File,
+            mime,
+            data,
+            name,
+        } => document(&mime.full(), data, name),
+        Part::Remote {
+            kind: Kind::Image,
+            url,
+        } => {
             json!({"type": "image", "source": {"type": "url", "url": url}})
         }
-        Part::Remote { kind: Kind::File, url } => {
+        Part::Remote {
+            kind: Kind::File,
+            url,
+        } => {
             json!({"type": "document", "source": {"type": "url", "url": url}})
         }
-        Part::Uploaded(id) => json!({"type": "document", "source": {"type": "file", "file_id": id}}),
+        Part::Uploaded(id) => {
+            json!({"type": "document", "source": {"type": "file", "file_id": id}})
+        }
         Part::Inline { kind, .. } | Part::Remote { kind, .. } => {
             json!({"type": "text", "text": omitted(kind.name())})
         }
@@ -176,7 +215,10 @@ fn block(part: Part<'_>) -> Value {
 }
 
 fn document(mime: &str, data: &str, name: Option<&str>) -> Value {
-    let text = mime.starts_with("text/").then(|| media::decode_text(data)).flatten();
+    let text = mime
+        .starts_with("text/")
+        .then(|| media::decode_text(data))
+        .flatten();
     let source = match text {
         Some(text) => json!({"type": "text", "media_type": "text/plain", "data": text}),
         None => json!({"type": "base64", "media_type": mime, "data": data}),
@@ -199,8 +241,15 @@ impl Ids {
     fn assign(&mut self, calls: &[Value]) {
         for call in calls {
             let original = CallParts::of(call).id;
-            let plain: String = original.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
-            let plain = if plain.is_empty() { "call".to_owned() } else { plain };
+            let plain: String = original
+                .chars()
+                .map(|c| if is_plain(c) { c } else { '_' })
+                .collect();
+            let plain = if plain.is_empty() {
+                "call".to_owned()
+            } else {
+                plain
+            };
             let mut id = plain.clone();
             let mut count = 1;
             while !self.used.insert(id.clone()) {

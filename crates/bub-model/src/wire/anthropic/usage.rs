@@ -18,11 +18,16 @@ pub(super) fn read(raw: Map<String, Value>) -> Option<Usage> {
         return None;
     }
     let count = |key: &str| raw.get(key).and_then(as_count);
-    let (cached, cache_write) = (count("cache_read_input_tokens"), count("cache_creation_input_tokens"));
-    let prompt = count("input_tokens").unwrap_or(0) + cached.unwrap_or(0) + cache_write.unwrap_or(0);
+    let (cached, cache_write) = (
+        count("cache_read_input_tokens"),
+        count("cache_creation_input_tokens"),
+    );
+    let prompt =
+        count("input_tokens").unwrap_or(0) + cached.unwrap_or(0) + cache_write.unwrap_or(0);
     let completion = count("output_tokens").unwrap_or(0);
-    let reasoning =
-        raw.get("output_tokens_details").and_then(|details| as_count(details.get("thinking_tokens")?));
+    let reasoning = raw
+        .get("output_tokens_details")
+        .and_then(|details| as_count(details.get("thinking_tokens")?));
     Some(Usage {
         prompt,
         completion,

@@ -29,24 +29,35 @@ impl Decoder {
         Self::default()
     }
 
-    fn chunk(&mut self, chunk: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn chunk(
+        &mut self,
+        chunk: &RawObject<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
         if chunk.raw("error").is_some() {
             return Err(error_in(chunk));
         }
         // Early chunks of some endpoints carry a usage object without any count.
         let usage = chunk.value("usageMetadata").filter(has_counts);
         self.usage = usage.map(read_usage).or(self.usage.take());
-        let blocked =
-            chunk.object("promptFeedback").is_some_and(|feedback| feedback.text("blockReason").is_some());
+        let blocked = chunk
+            .object("promptFeedback")
+            .is_some_and(|feedback| feedback.text("blockReason").is_some());
         if blocked {
             self.finish = Some(FinishReason::ContentFilter);
         }
         let candidates = chunk.objects("candidates");
-        let Some(candidate) = candidates.iter().find(|candidate| candidate.u64("index").unwrap_or(0) == 0)
+        let Some(candidate) = candidates
+            .iter()
+            .find(|candidate| candidate.u64("index").unwrap_or(0) == 0)
         else {
             return Ok(());
         };
-        for part in candidate.object("content").unwrap_or_default().objects("parts") {
+        for part in candidate
+            .object("content")
+            .unwrap_or_default()
+            .objects("parts")
+        {
             self.part(&part, out);
         }
         if let Some(word) = candidate.text("finishReason") {
@@ -56,7 +67,9 @@ impl Decoder {
     }
 
     fn part(&mut self, part: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
-        let signature = part.text("thoughtSignature").map(|signature| json!({"thoughtSignature": signature}));
+        let signature = part
+            .text("thoughtSignature")
+            .map(|signature| json!({"thoughtSignature": signature}));
         if let Some(call) = part.object("functionCall") {
             self.call(&call, signature, out);
         } else if let Some(text) = part.str("text") {
@@ -68,7 +81,8 @@ impl Decoder {
                 self.layout.text(text.len(), signature);
             }
             out.extend((!text.is_empty()).then(|| ModelEvent::Text(text.into_owned())));
-        } else if part.raw("executableCode").is_some() || part.raw("codeExecutionResult").is_some() {
+        } else if part.raw("executableCode").is_some() || part.raw("codeExecutionResult").is_some()
+        {
             self.layout.keep(part.to_value());
         }
     }
@@ -94,7 +108,11 @@ impl Decoder {
         let pieces = call.value("partialArgs");
         let sound = match &mut self.open {
             Some((_, partial)) => {
-                let mut pieces = pieces.as_ref().and_then(Value::as_array).into_iter().flatten();
+                let mut pieces = pieces
+                    .as_ref()
+                    .and_then(Value::as_array)
+                    .into_iter()
+                    .flatten();
                 pieces.all(|piece| partial.push(piece))
             }
             None => true,
@@ -110,7 +128,11 @@ impl Decoder {
     fn close(&mut self, out: &mut Vec<ModelEvent>) {
         if let Some((index, partial)) = self.open.take() {
             let arguments = partial.into_json();
-            out.push(ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() }));
+            out.push(ModelEvent::ToolCall(ToolCallDelta {
+                index,
+                arguments,
+                ..ToolCallDelta::default()
+            }));
         }
     }
 
@@ -123,13 +145,21 @@ impl Decoder {
             if arguments.is_empty() {
                 arguments.push('{');
             }
-            out.push(ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() }));
+            out.push(ModelEvent::ToolCall(ToolCallDelta {
+                index,
+                arguments,
+                ..ToolCallDelta::default()
+            }));
         }
     }
 }
 
 impl FrameDecoder for Decoder {
-    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+    fn frame(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<Flow, ModelError> {
         self.chunk(&RawObject::frame(event)?, out)?;
         Ok(Flow::More)
     }
@@ -144,7 +174,9 @@ impl FrameDecoder for Decoder {
                     ModelError::malformed(format!("the answer is not JSON: {error}"))
                 });
             }
-            return objects(body).iter().try_for_each(|chunk| self.chunk(chunk, out));
+            return objects(body)
+                .iter()
+                .try_for_each(|chunk| self.chunk(chunk, out));
         }
         let chunk = RawObject::parse(body)?;
         let known = ["candidates", "promptFeedback", "error", "usageMetadata"];
@@ -160,11 +192,17 @@ impl FrameDecoder for Decoder {
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
-            return Err(ModelError::truncated("the stream ended without a finish reason"));
+            return Err(ModelError::truncated(
+                "the stream ended without a finish reason",
+            ));
         };
         self.abandon(out);
         out.extend(self.usage.take().map(ModelEvent::Usage));
-        out.extend(std::mem::take(&mut self.layout).into_state(super::NAME).map(ModelEvent::ProviderState));
+        out.extend(
+            std::mem::take(&mut self.layout)
+                .into_state(super::NAME)
+                .map(ModelEvent::ProviderState),
+        );
         out.push(ModelEvent::Finish(finish));
         Ok(())
     }
@@ -172,7 +210,12 @@ impl FrameDecoder for Decoder {
 
 fn error_in(chunk: &RawObject<'_>) -> ModelError {
     let status = chunk.object("error").as_ref().and_then(error_status);
-    classify(status, None, chunk.to_value().to_string().as_bytes(), Wire::GenerateContent)
+    classify(
+        status,
+        None,
+        chunk.to_value().to_string().as_bytes(),
+        Wire::GenerateContent,
+    )
 }
 
 fn finish_reason(word: &str) -> FinishReason {
@@ -199,7 +242,8 @@ fn has_counts(usage: &Value) -> bool {
 
 fn read_usage(raw: Value) -> Usage {
     let count = |key: &str| raw.get(key).and_then(as_count);
-    let prompt = count("promptTokenCount").unwrap_or(0) + count("toolUsePromptTokenCount").unwrap_or(0);
+    let prompt =
+        count("promptTokenCount").unwrap_or(0) + count("toolUsePromptTokenCount").unwrap_or(0);
     let reasoning = count("thoughtsTokenCount");
     let completion = count("candidatesTokenCount").unwrap_or(0) + reasoning.unwrap_or(0);
     Usage {

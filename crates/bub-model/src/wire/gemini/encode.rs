@@ -10,8 +10,8 @@ use crate::wire::HttpRequest;
 use crate::wire::body::Body;
 use crate::wire::media::{self, Part, omitted};
 use crate::wire::message::{
-    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role, system_text,
-    text_of,
+    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role,
+    system_text, text_of,
 };
 use crate::wire::replay::{Piece, pieces, tool_calls};
 use crate::{ChatRequest, EffortForm, Quirks};
@@ -24,10 +24,18 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
         body.set("systemInstruction", json!({"parts": [{"text": system}]}));
     }
     body.set("contents", contents(request));
-    let declarations: Vec<_> =
-        request.tools.iter().filter(|tool| tool.get("function").is_some()).map(declaration).collect();
-    let mut tools: Vec<_> =
-        request.tools.iter().filter(|tool| tool.get("function").is_none()).cloned().collect();
+    let declarations: Vec<_> = request
+        .tools
+        .iter()
+        .filter(|tool| tool.get("function").is_some())
+        .map(declaration)
+        .collect();
+    let mut tools: Vec<_> = request
+        .tools
+        .iter()
+        .filter(|tool| tool.get("function").is_none())
+        .cloned()
+        .collect();
     if !declarations.is_empty() {
         tools.push(json!({"functionDeclarations": declarations}));
     }
@@ -37,13 +45,28 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if let Some(limit) = request.max_tokens {
         body.set_in("generationConfig", "maxOutputTokens", limit.into());
     }
-    if let Some(effort) = request.reasoning_effort.as_deref().filter(|_| quirks.effort != EffortForm::Omit) {
+    if let Some(effort) = request
+        .reasoning_effort
+        .as_deref()
+        .filter(|_| quirks.effort != EffortForm::Omit)
+    {
         set_effort(&mut body, &request.model, effort);
     }
-    let model = request.model.strip_prefix("models/").unwrap_or(&request.model);
-    let method = if request.stream { "streamGenerateContent?alt=sse" } else { "generateContent" };
+    let model = request
+        .model
+        .strip_prefix("models/")
+        .unwrap_or(&request.model);
+    let method = if request.stream {
+        "streamGenerateContent?alt=sse"
+    } else {
+        "generateContent"
+    };
     let path = format!("/models/{}:{method}", escaped(model));
-    HttpRequest { path, headers: Vec::new(), body: body.into_bytes(quirks) }
+    HttpRequest {
+        path,
+        headers: Vec::new(),
+        body: body.into_bytes(quirks),
+    }
 }
 
 /// Options that users write in chat-completions terms, and where they belong here.
@@ -62,7 +85,11 @@ const OPTIONS: [(&str, &str); 9] = [
 fn translate_options(body: &mut Body<'_>) {
     for (theirs, ours) in OPTIONS {
         if let Some(value) = body.take(theirs) {
-            let value = if ours == "stopSequences" && value.is_string() { json!([value]) } else { value };
+            let value = if ours == "stopSequences" && value.is_string() {
+                json!([value])
+            } else {
+                value
+            };
             body.set_in("generationConfig", ours, value);
         }
     }
@@ -82,7 +109,9 @@ fn translate_options(body: &mut Body<'_>) {
 
 /// Newer models take a level, older ones a number of tokens.
 fn set_effort(body: &mut Body<'_>, model: &str, effort: &str) {
-    let takes_level = !["gemini-1", "gemini-2"].iter().any(|old| model.contains(old));
+    let takes_level = !["gemini-1", "gemini-2"]
+        .iter()
+        .any(|old| model.contains(old));
     let thinking = match effort {
         "auto" => return,
         _ if takes_level => {
@@ -127,19 +156,37 @@ fn contents(request: &ChatRequest) -> Vec<Value> {
         out.push(json!({"role": "user", "parts": [{"text": OPENING}]}));
     }
     let mut after_tool = false;
-    for message in request.messages.iter().filter(|message| !is_system(message)) {
+    for message in request
+        .messages
+        .iter()
+        .filter(|message| !is_system(message))
+    {
         let is_tool = role(message) == "tool";
         let (role, parts) = match role(message) {
             "assistant" => {
-                names.extend(tool_calls(message).iter().map(CallParts::of).map(|call| (call.id, call.name)));
+                names.extend(
+                    tool_calls(message)
+                        .iter()
+                        .map(CallParts::of)
+                        .map(|call| (call.id, call.name)),
+                );
                 ("model", said(message, needs_signature))
             }
             "tool" => ("user", tool_result(message, &names)),
-            _ => ("user", media::parts(message.get("content")).into_iter().map(part).collect()),
+            _ => (
+                "user",
+                media::parts(message.get("content"))
+                    .into_iter()
+                    .map(part)
+                    .collect(),
+            ),
         };
         let joins = is_tool && after_tool;
         after_tool = is_tool;
-        let last = out.last_mut().filter(|_| joins).and_then(|last| last.get_mut("parts")?.as_array_mut());
+        let last = out
+            .last_mut()
+            .filter(|_| joins)
+            .and_then(|last| last.get_mut("parts")?.as_array_mut());
         match last {
             Some(so_far) => so_far.extend(parts),
             None if parts.is_empty() => {}
@@ -167,7 +214,10 @@ fn said(message: &Value, needs_signature: bool) -> Vec<Value> {
                 let mark = mark.or((unsigned).then_some(&made_up));
                 // Only the first call of an answer carries a signature.
                 unsigned = false;
-                out.push(marked(json!({"functionCall": {"name": call.name, "args": call.object()}}), mark));
+                out.push(marked(
+                    json!({"functionCall": {"name": call.name, "args": call.object()}}),
+                    mark,
+                ));
             }
         }
     }
@@ -182,7 +232,12 @@ fn marked(mut part: Value, mark: Option<&Value>) -> Value {
 }
 
 fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
-    let text = |key: &str| message.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let text = |key: &str| {
+        message
+            .get(key)
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+    };
     let asked_for = || text("tool_call_id").and_then(|id| names.get(id).copied());
     let name = asked_for().or(text("name")).unwrap_or("tool");
     let result = text_of(message.get("content"));
@@ -192,14 +247,21 @@ fn tool_result(message: &Value, names: &HashMap<&str, &str>) -> Vec<Value> {
     };
     let mut parts = vec![json!({"functionResponse": {"name": name, "response": response}})];
     let media = media::parts(message.get("content").filter(|content| content.is_array()));
-    parts.extend(media.into_iter().filter(|part| !matches!(part, Part::Text(_))).map(part));
+    parts.extend(
+        media
+            .into_iter()
+            .filter(|part| !matches!(part, Part::Text(_)))
+            .map(part),
+    );
     parts
 }
 
 fn part(part: Part<'_>) -> Value {
     match part {
         Part::Text(text) => json!({"text": text}),
-        Part::Inline { mime, data, .. } => json!({"inlineData": {"mimeType": mime.full(), "data": data}}),
+        Part::Inline { mime, data, .. } => {
+            json!({"inlineData": {"mimeType": mime.full(), "data": data}})
+        }
         Part::Remote { url, .. } => json!({"fileData": {"fileUri": url}}),
         Part::Uploaded(id) => json!({"fileData": {"fileUri": id}}),
         Part::Unknown(kind) => json!({"text": omitted(kind)}),

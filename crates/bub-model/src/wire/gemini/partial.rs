@@ -22,12 +22,21 @@ const LONGEST_LIST: usize = 10_000;
 impl PartialArguments {
     /// Takes one piece in; `false` when it makes no sense.
     pub(super) fn push(&mut self, piece: &Value) -> bool {
-        let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else { return false };
+        let Some(path) = piece.get("jsonPath").and_then(Value::as_str) else {
+            return false;
+        };
         let goes_on = self.open_path.as_deref() == Some(path);
-        let will_go_on = piece.get("willContinue").and_then(Value::as_bool).unwrap_or(false);
+        let will_go_on = piece
+            .get("willContinue")
+            .and_then(Value::as_bool)
+            .unwrap_or(false);
         self.open_path = will_go_on.then(|| path.to_owned());
-        let Some(steps) = steps(path) else { return false };
-        let Some(place) = place(&mut self.arguments, &steps) else { return false };
+        let Some(steps) = steps(path) else {
+            return false;
+        };
+        let Some(place) = place(&mut self.arguments, &steps) else {
+            return false;
+        };
         match (value(piece), place) {
             (Some(Value::String(more)), Value::String(text)) if goes_on => text.push_str(&more),
             (Some(value), place) => *place = value,
@@ -38,7 +47,11 @@ impl PartialArguments {
 
     /// The JSON text of the arguments.
     pub(super) fn into_json(self) -> String {
-        if self.arguments.is_empty() { String::new() } else { Value::Object(self.arguments).to_string() }
+        if self.arguments.is_empty() {
+            String::new()
+        } else {
+            Value::Object(self.arguments).to_string()
+        }
     }
 }
 
@@ -57,8 +70,13 @@ fn value(piece: &Value) -> Option<Value> {
 }
 
 fn whole(number: &Number) -> Option<i64> {
-    let float = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 1e15)?;
-    #[expect(clippy::cast_possible_truncation, reason = "checked to be a small whole number")]
+    let float = number
+        .as_f64()
+        .filter(|float| float.fract() == 0.0 && float.abs() < 1e15)?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "checked to be a small whole number"
+    )]
     Some(float as i64)
 }
 
@@ -132,8 +150,7 @@ mod tests {
             assert!(partial.push(&piece), "{piece}");
         }
         let found: Value = serde_json::from_str(&partial.into_json()).unwrap();
-        let expected =
-            json!({"where": {"city": "San Francisco"}, "days": [true, {"n": 3}], "odd key": null, "x": 1.5});
+        let expected = json!({"where": {"city": "San Francisco"}, "days": [true, {"n": 3}], "odd key": null, "x": 1.5});
         assert_eq!(found, expected);
     }
 

@@ -37,10 +37,15 @@ impl Calls {
         let position = match self.find(piece) {
             Some(position) => position,
             None if self.slots.len() >= MOST_CALLS => {
-                return Err(ModelError::malformed("the answer has more tool calls than make sense"));
+                return Err(ModelError::malformed(
+                    "the answer has more tool calls than make sense",
+                ));
             }
             None => {
-                self.slots.push(Slot { wire_index: piece.index, ..Slot::default() });
+                self.slots.push(Slot {
+                    wire_index: piece.index,
+                    ..Slot::default()
+                });
                 self.slots.len() - 1
             }
         };
@@ -59,10 +64,17 @@ impl Calls {
         let position = match piece.index {
             Some(index) => last_where(&|slot| slot.wire_index == Some(index))?,
             None if piece.id.is_empty() => self.slots.len().checked_sub(1)?,
-            None => last_where(&|slot| slot.id == piece.id)
-                .or_else(|| self.slots.len().checked_sub(1).filter(|_| piece.name.is_empty()))?,
+            None => last_where(&|slot| slot.id == piece.id).or_else(|| {
+                self.slots
+                    .len()
+                    .checked_sub(1)
+                    .filter(|_| piece.name.is_empty())
+            })?,
         };
-        self.slots.get(position).filter(|slot| !slot.is_another(piece)).map(|_| position)
+        self.slots
+            .get(position)
+            .filter(|slot| !slot.is_another(piece))
+            .map(|_| position)
     }
 }
 
@@ -130,22 +142,50 @@ mod tests {
 
     fn place(pieces: &[(Option<u64>, &str, &str, &str)]) -> Vec<usize> {
         let mut calls = Calls::default();
-        let piece = |&(index, id, name, arguments)| Piece { index, id, name, arguments };
-        pieces.iter().map(|row| calls.place(piece(row)).unwrap()).collect()
+        let piece = |&(index, id, name, arguments)| Piece {
+            index,
+            id,
+            name,
+            arguments,
+        };
+        pieces
+            .iter()
+            .map(|row| calls.place(piece(row)).unwrap())
+            .collect()
     }
 
     #[test]
     fn pieces_find_their_call() {
         // H-85: merged by index.
-        let by_index = [(Some(0), "a", "f", ""), (Some(1), "b", "g", ""), (Some(0), "", "", "{}")];
+        let by_index = [
+            (Some(0), "a", "f", ""),
+            (Some(1), "b", "g", ""),
+            (Some(0), "", "", "{}"),
+        ];
         assert_eq!(place(&by_index), [0, 1, 0]);
-        let gaps = [(Some(7), "a", "f", "{}"), (Some(900), "b", "g", "{}"), (Some(7), "", "", "")];
+        let gaps = [
+            (Some(7), "a", "f", "{}"),
+            (Some(900), "b", "g", "{}"),
+            (Some(7), "", "", ""),
+        ];
         assert_eq!(place(&gaps), [0, 1, 0]);
-        let no_index = [(None, "a", "f", "{"), (None, "", "", "}"), (None, "b", "g", "{}")];
+        let no_index = [
+            (None, "a", "f", "{"),
+            (None, "", "", "}"),
+            (None, "b", "g", "{}"),
+        ];
         assert_eq!(place(&no_index), [0, 0, 1]);
-        let neither_index_nor_id = [(None, "", "f", "{}"), (None, "", "g", "{}"), (None, "", "g", "{}")];
+        let neither_index_nor_id = [
+            (None, "", "f", "{}"),
+            (None, "", "g", "{}"),
+            (None, "", "g", "{}"),
+        ];
         assert_eq!(place(&neither_index_nor_id), [0, 1, 2]);
-        let all_zero = [(Some(0), "a", "f", "{}"), (Some(0), "b", "f", "{}"), (Some(0), "b", "f", "")];
+        let all_zero = [
+            (Some(0), "a", "f", "{}"),
+            (Some(0), "b", "f", "{}"),
+            (Some(0), "b", "f", ""),
+        ];
         assert_eq!(place(&all_zero), [0, 1, 1]);
         let repeated = [(Some(0), "a", "f", "{\"x\":"), (Some(0), "a", "f", "1}")];
         assert_eq!(place(&repeated), [0, 0]);
@@ -162,7 +202,12 @@ mod tests {
     #[test]
     fn a_flood_of_calls_is_refused() {
         let mut calls = Calls::default();
-        let piece = |index| Piece { index: Some(index), id: "", name: "f", arguments: "" };
+        let piece = |index| Piece {
+            index: Some(index),
+            id: "",
+            name: "f",
+            arguments: "",
+        };
         let result = (0..5000).try_for_each(|index| calls.place(piece(index)).map(|_| ()));
         assert!(result.is_err());
     }

@@ -13,7 +13,10 @@ use crate::wire::{Wire, error_status};
 use crate::{FinishReason, ModelError, ModelEvent, Quirks, ToolCallDelta, Usage};
 
 /// Decodes one answer.
-#[expect(clippy::struct_excessive_bools, reason = "independent facts about the stream, not a state")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts about the stream, not a state"
+)]
 pub(in crate::wire) struct Decoder {
     reasoning_fields: Vec<String>,
     replay_reasoning: bool,
@@ -54,9 +57,14 @@ impl Decoder {
             return Err(error);
         }
         let choices = chunk.objects("choices");
-        let choice = choices.iter().find(|choice| choice.u64("index").unwrap_or(0) == 0);
+        let choice = choices
+            .iter()
+            .find(|choice| choice.u64("index").unwrap_or(0) == 0);
         let nested_usage = || chunk.object("x_groq")?.value("usage");
-        let usage = chunk.value("usage").or_else(nested_usage).or_else(|| choice?.value("usage"));
+        let usage = chunk
+            .value("usage")
+            .or_else(nested_usage)
+            .or_else(|| choice?.value("usage"));
         if let Some(usage) = usage.filter(Value::is_object) {
             self.usage = Some(read_usage(usage));
         }
@@ -70,9 +78,12 @@ impl Decoder {
         }
         self.begun |= out.len() > before;
         match choice.text("finish_reason") {
-            Some(word) if word == "error" => {
-                Err(classify(None, None, b"the server ended its answer with an error", Wire::ChatCompletions))
-            }
+            Some(word) if word == "error" => Err(classify(
+                None,
+                None,
+                b"the server ended its answer with an error",
+                Wire::ChatCompletions,
+            )),
             Some(word) => {
                 // Some servers say `stop` once more when they close; what was said before is the reason.
                 let reason = finish_reason(&word);
@@ -85,7 +96,11 @@ impl Decoder {
         }
     }
 
-    fn delta(&mut self, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn delta(
+        &mut self,
+        delta: &RawObject<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
         self.reasoning(delta, out);
         content(delta, out);
         if let Some(refusal) = delta.text("refusal") {
@@ -103,14 +118,19 @@ impl Decoder {
 
     fn reasoning(&mut self, delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let details = delta.objects("reasoning_details");
-        let found = self.reasoning_fields.iter().find_map(|field| Some((field, delta.text(field)?)));
+        let found = self
+            .reasoning_fields
+            .iter()
+            .find_map(|field| Some((field, delta.text(field)?)));
         if let Some((field, text)) = found {
             if self.replay_reasoning && details.is_empty() {
                 append(&mut self.state, field, &text);
             }
             out.push(ModelEvent::Reasoning(text.into_owned()));
         } else {
-            let texts = details.iter().filter_map(|detail| detail.text("text").or(detail.text("summary")));
+            let texts = details
+                .iter()
+                .filter_map(|detail| detail.text("text").or(detail.text("summary")));
             out.extend(texts.map(|text| ModelEvent::Reasoning(text.into_owned())));
         }
         for detail in details {
@@ -122,7 +142,12 @@ impl Decoder {
         let id = call.text("id").unwrap_or_default();
         // Some servers leave the wrapper out.
         let function = call.object("function");
-        self.piece(call.u64("index"), &id, function.as_ref().unwrap_or(call), out)
+        self.piece(
+            call.u64("index"),
+            &id,
+            function.as_ref().unwrap_or(call),
+            out,
+        )
     }
 
     fn piece(
@@ -134,10 +159,16 @@ impl Decoder {
     ) -> Result<(), ModelError> {
         let name = function.text("name").unwrap_or_default();
         // Arguments as an object instead of a string are whole by nature.
-        let arguments =
-            function.raw("arguments").map(|raw| raw::parse_str(raw).unwrap_or(Cow::Borrowed(raw)));
+        let arguments = function
+            .raw("arguments")
+            .map(|raw| raw::parse_str(raw).unwrap_or(Cow::Borrowed(raw)));
         let arguments = arguments.unwrap_or_default();
-        let index = self.calls.place(Piece { index, id, name: &name, arguments: &arguments })?;
+        let index = self.calls.place(Piece {
+            index,
+            id,
+            name: &name,
+            arguments: &arguments,
+        })?;
         out.push(ModelEvent::ToolCall(ToolCallDelta {
             index,
             id: Some(id.to_owned()).filter(|id| !id.is_empty()),
@@ -149,10 +180,19 @@ impl Decoder {
 }
 
 impl FrameDecoder for Decoder {
-    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+    fn frame(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<Flow, ModelError> {
         let chunk = RawObject::frame(event)?;
         if event.event == b"error" && chunk.raw("error").is_none() {
-            return Err(classify(error_status(&chunk), None, event.data, Wire::ChatCompletions));
+            return Err(classify(
+                error_status(&chunk),
+                None,
+                event.data,
+                Wire::ChatCompletions,
+            ));
         }
         self.chunk(&chunk, ["delta", "message"], out)?;
         Ok(Flow::More)
@@ -186,10 +226,17 @@ impl FrameDecoder for Decoder {
         let unsaid = (self.done && self.begun).then_some(FinishReason::Stop);
         let Some(finish) = self.finish.take().or(unsaid) else {
             let cut = || ModelError::truncated("the stream ended without a finish reason");
-            return Err(if self.done { ModelError::empty() } else { cut() });
+            return Err(if self.done {
+                ModelError::empty()
+            } else {
+                cut()
+            });
         };
-        let finish =
-            if self.refused && finish == FinishReason::Stop { FinishReason::Refusal } else { finish };
+        let finish = if self.refused && finish == FinishReason::Stop {
+            FinishReason::Refusal
+        } else {
+            finish
+        };
         out.extend(self.usage.take().map(ModelEvent::Usage));
         if !self.state.is_empty() {
             let state = Value::Object(std::mem::take(&mut self.state));
@@ -203,8 +250,9 @@ impl FrameDecoder for Decoder {
 /// Text is a string, or a list of parts of which some may be thinking.
 fn content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
     let Some(raw) = delta.raw("content") else {
-        let transcript =
-            delta.object("audio").and_then(|audio| audio.text("transcript").map(Cow::into_owned));
+        let transcript = delta
+            .object("audio")
+            .and_then(|audio| audio.text("transcript").map(Cow::into_owned));
         out.extend(transcript.map(ModelEvent::Text));
         return;
     };
@@ -217,16 +265,29 @@ fn content(delta: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
     for part in raw::objects(raw) {
         let thinking = part.text("thinking");
         let pieces = part.objects("thinking");
-        let thoughts = pieces.iter().filter_map(|piece| piece.text("text")).chain(thinking);
+        let thoughts = pieces
+            .iter()
+            .filter_map(|piece| piece.text("text"))
+            .chain(thinking);
         out.extend(thoughts.map(|text| ModelEvent::Reasoning(text.into_owned())));
-        out.extend(part.text("text").map(|text| ModelEvent::Text(text.into_owned())));
+        out.extend(
+            part.text("text")
+                .map(|text| ModelEvent::Text(text.into_owned())),
+        );
     }
 }
 
 /// Joins the pieces of one reasoning detail: they come with every delta, and a server wants the whole.
 fn keep_detail(state: &mut Map<String, Value>, detail: &RawObject<'_>) {
-    let Value::Object(mut detail) = detail.to_value() else { return };
-    let Value::Array(details) = state.entry("reasoning_details").or_insert_with(|| json!([])) else { return };
+    let Value::Object(mut detail) = detail.to_value() else {
+        return;
+    };
+    let Value::Array(details) = state
+        .entry("reasoning_details")
+        .or_insert_with(|| json!([]))
+    else {
+        return;
+    };
     let last = details.last_mut().and_then(Value::as_object_mut);
     let Some(last) = last.filter(|last| same_detail(last, &detail)) else {
         details.push(Value::Object(detail));
@@ -257,12 +318,23 @@ fn append(fields: &mut Map<String, Value>, key: &str, more: &str) {
 
 /// An error where an answer should be, in one of the shapes servers have for it.
 fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
-    let nested = object.raw("error").is_some_and(|raw| !matches!(raw, "false" | "\"\"" | "{}"));
+    let nested = object
+        .raw("error")
+        .is_some_and(|raw| !matches!(raw, "false" | "\"\"" | "{}"));
     let has_content = object.raw("choices").is_some() || object.raw("delta").is_some();
-    let is_content = has_content || object.raw("message").is_some_and(|raw| raw.starts_with('{'));
-    let bare = !is_content && ["message", "detail"].iter().any(|key| object.raw(key).is_some());
+    let is_content = has_content
+        || object
+            .raw("message")
+            .is_some_and(|raw| raw.starts_with('{'));
+    let bare = !is_content
+        && ["message", "detail"]
+            .iter()
+            .any(|key| object.raw(key).is_some());
     let verdict = object.object("base_resp");
-    let failed = verdict.as_ref().and_then(|verdict| verdict.u64("status_code")).filter(|code| *code != 0);
+    let failed = verdict
+        .as_ref()
+        .and_then(|verdict| verdict.u64("status_code"))
+        .filter(|code| *code != 0);
     let body = match (failed, verdict) {
         (Some(code), Some(verdict)) => {
             json!({"error": {"code": code.to_string(), "message": verdict.str("status_msg")}})
@@ -270,8 +342,17 @@ fn error_in(object: &RawObject<'_>) -> Option<ModelError> {
         _ if nested || bare => object.to_value(),
         _ => return None,
     };
-    let status = object.object("error").as_ref().and_then(error_status).or_else(|| error_status(object));
-    Some(classify(status, None, body.to_string().as_bytes(), Wire::ChatCompletions))
+    let status = object
+        .object("error")
+        .as_ref()
+        .and_then(error_status)
+        .or_else(|| error_status(object));
+    Some(classify(
+        status,
+        None,
+        body.to_string().as_bytes(),
+        Wire::ChatCompletions,
+    ))
 }
 
 fn finish_reason(word: &str) -> FinishReason {

@@ -31,11 +31,17 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
         body.set("stream_options", json!({"include_usage": true}));
     }
     effort(&mut body, request, quirks);
-    HttpRequest { path: "/chat/completions".into(), headers: Vec::new(), body: body.into_bytes(quirks) }
+    HttpRequest {
+        path: "/chat/completions".into(),
+        headers: Vec::new(),
+        body: body.into_bytes(quirks),
+    }
 }
 
 fn effort<'a>(body: &mut Body<'a>, request: &'a ChatRequest, quirks: &Quirks) {
-    let Some(effort) = request.reasoning_effort.as_deref() else { return };
+    let Some(effort) = request.reasoning_effort.as_deref() else {
+        return;
+    };
     body.take("reasoning_effort");
     if effort == "auto" {
         return;
@@ -44,7 +50,11 @@ fn effort<'a>(body: &mut Body<'a>, request: &'a ChatRequest, quirks: &Quirks) {
         EffortForm::Standard => body.set("reasoning_effort", effort),
         EffortForm::ReasoningObject => body.set_in("reasoning", "effort", effort.into()),
         EffortForm::ThinkingSwitch => {
-            let switch = if effort == "none" { "disabled" } else { "enabled" };
+            let switch = if effort == "none" {
+                "disabled"
+            } else {
+                "enabled"
+            };
             body.set_in("thinking", "type", switch.into());
         }
         EffortForm::Omit => {}
@@ -52,9 +62,15 @@ fn effort<'a>(body: &mut Body<'a>, request: &'a ChatRequest, quirks: &Quirks) {
 }
 
 fn messages<'a>(request: &'a ChatRequest, quirks: &Quirks) -> Field<'a> {
-    let mut messages: Vec<_> = request.messages.iter().map(|message| rewrite(message, quirks)).collect();
+    let mut messages: Vec<_> = request
+        .messages
+        .iter()
+        .map(|message| rewrite(message, quirks))
+        .collect();
     if quirks.open_with_user && opens_with_assistant(&request.messages) {
-        let first = messages.iter().position(|message| message.get("role") == Some(&"assistant".into()));
+        let first = messages
+            .iter()
+            .position(|message| message.get("role") == Some(&"assistant".into()));
         let line = json!({"role": "user", "content": OPENING});
         messages.insert(first.unwrap_or(0), Cow::Owned(line));
     }
@@ -67,7 +83,10 @@ fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
     if message.get("provider_state").is_some() {
         restore_state(message.to_mut());
     }
-    if tool_calls(&message).iter().any(|call| !CallParts::of(call).is_sound()) {
+    if tool_calls(&message)
+        .iter()
+        .any(|call| !CallParts::of(call).is_sound())
+    {
         mend_arguments(message.to_mut());
     }
     if quirks.media_as_file && message.get("content").is_some_and(has_media) {
@@ -78,9 +97,13 @@ fn rewrite<'a>(message: &'a Value, quirks: &Quirks) -> Cow<'a, Value> {
 
 /// Puts the fields this format once received back where they were.
 fn restore_state(message: &mut Value) {
-    let Some(message) = message.as_object_mut() else { return };
+    let Some(message) = message.as_object_mut() else {
+        return;
+    };
     let state = message.shift_remove("provider_state").unwrap_or_default();
-    let Some(Value::Object(fields)) = state.get(super::NAME) else { return };
+    let Some(Value::Object(fields)) = state.get(super::NAME) else {
+        return;
+    };
     for (key, value) in fields {
         message.insert(key.clone(), value.clone());
     }
@@ -97,7 +120,9 @@ fn mend_arguments(message: &mut Value) {
 }
 
 fn has_media(content: &Value) -> bool {
-    content.as_array().is_some_and(|parts| parts.iter().any(|part| as_file(part).is_some()))
+    content
+        .as_array()
+        .is_some_and(|parts| parts.iter().any(|part| as_file(part).is_some()))
 }
 
 fn media_as_files(message: &mut Value) {
@@ -116,7 +141,10 @@ fn as_file(part: &Value) -> Option<Value> {
         "input_audio" => {
             let audio = part.get("input_audio")?;
             let format = audio.get("format").and_then(Value::as_str).unwrap_or("wav");
-            format!("data:audio/{format};base64,{}", audio.get("data")?.as_str()?)
+            format!(
+                "data:audio/{format};base64,{}",
+                audio.get("data")?.as_str()?
+            )
         }
         _ => return None,
     };

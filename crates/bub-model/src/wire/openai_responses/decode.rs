@@ -28,7 +28,10 @@ pub(in crate::wire) struct Decoder {
 
 impl Decoder {
     pub(in crate::wire) fn new(quirks: &Quirks) -> Self {
-        Self { replay_reasoning: quirks.replay_reasoning, ..Self::default() }
+        Self {
+            replay_reasoning: quirks.replay_reasoning,
+            ..Self::default()
+        }
     }
 
     fn text(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
@@ -41,7 +44,11 @@ impl Decoder {
 
     fn reasoning(&mut self, frame: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         self.mark_streamed(frame);
-        out.extend(frame.text("delta").map(|delta| ModelEvent::Reasoning(delta.into_owned())));
+        out.extend(
+            frame
+                .text("delta")
+                .map(|delta| ModelEvent::Reasoning(delta.into_owned())),
+        );
     }
 
     /// More arguments, or the whole of them when no piece came before.
@@ -58,7 +65,11 @@ impl Decoder {
         });
         if let (Some(index), Some(arguments)) = (call, arguments) {
             let arguments = arguments.into_owned();
-            out.push(ModelEvent::ToolCall(ToolCallDelta { index, arguments, ..ToolCallDelta::default() }));
+            out.push(ModelEvent::ToolCall(ToolCallDelta {
+                index,
+                arguments,
+                ..ToolCallDelta::default()
+            }));
         }
     }
 
@@ -75,11 +86,16 @@ impl Decoder {
 
     fn begin_call(&mut self, index: Option<u64>, item: &RawObject<'_>, out: &mut Vec<ModelEvent>) {
         let item_id = item.str("id").unwrap_or_default();
-        if self.items.with(index, &item_id, |known| known.call).is_some() {
+        if self
+            .items
+            .with(index, &item_id, |known| known.call)
+            .is_some()
+        {
             return;
         }
         let call = self.items.next_call();
-        self.items.with(index, &item_id, |known| known.call = Some(call));
+        self.items
+            .with(index, &item_id, |known| known.call = Some(call));
         self.flush_text(None);
         self.layout.call(call, None);
         let id = item.text("call_id").or_else(|| item.text("id"));
@@ -98,8 +114,9 @@ impl Decoder {
         if is_call(item) {
             self.begin_call(index, item, out);
         }
-        let (call, streamed) =
-            self.items.with(index, &id, |known| (known.call, std::mem::replace(&mut known.streamed, true)));
+        let (call, streamed) = self.items.with(index, &id, |known| {
+            (known.call, std::mem::replace(&mut known.streamed, true))
+        });
         match (&*kind, call) {
             (_, Some(call)) if !streamed => {
                 let arguments = item.text("arguments").or_else(|| item.text("input"));
@@ -130,8 +147,15 @@ impl Decoder {
     }
 
     fn reasoning_done(&mut self, item: &RawObject<'_>, streamed: bool, out: &mut Vec<ModelEvent>) {
-        for part in ["summary", "content"].iter().flat_map(|key| item.objects(key)).filter(|_| !streamed) {
-            out.extend(part.text("text").map(|text| ModelEvent::Reasoning(text.into_owned())));
+        for part in ["summary", "content"]
+            .iter()
+            .flat_map(|key| item.objects(key))
+            .filter(|_| !streamed)
+        {
+            out.extend(
+                part.text("text")
+                    .map(|text| ModelEvent::Reasoning(text.into_owned())),
+            );
         }
         // Without its encrypted content an item that was not stored means nothing to the server.
         if item.text("encrypted_content").is_some() || self.replay_reasoning {
@@ -151,13 +175,21 @@ impl Decoder {
     }
 
     /// The response object that ends an answer, or is the whole of it.
-    fn response(&mut self, response: &RawObject<'_>, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
+    fn response(
+        &mut self,
+        response: &RawObject<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<(), ModelError> {
         if self.items.is_empty() {
             for (index, item) in (0..).zip(response.objects("output")) {
                 self.item_done(Some(index), &item, out);
             }
         }
-        self.usage = response.value("usage").filter(Value::is_object).map(read_usage).or(self.usage.take());
+        self.usage = response
+            .value("usage")
+            .filter(Value::is_object)
+            .map(read_usage)
+            .or(self.usage.take());
         let status = response.str("status").unwrap_or_default();
         match &*status {
             // The second spelling is that of a compatible server.
@@ -177,7 +209,11 @@ impl Decoder {
 }
 
 impl FrameDecoder for Decoder {
-    fn frame(&mut self, event: &SseEvent<'_>, out: &mut Vec<ModelEvent>) -> Result<Flow, ModelError> {
+    fn frame(
+        &mut self,
+        event: &SseEvent<'_>,
+        out: &mut Vec<ModelEvent>,
+    ) -> Result<Flow, ModelError> {
         let frame = RawObject::frame(event)?;
         let index = frame.u64("output_index");
         let item = || frame.object("item").unwrap_or_default();
@@ -195,7 +231,9 @@ impl FrameDecoder for Decoder {
             "response.function_call_arguments.delta" | "response.custom_tool_call_input.delta" => {
                 self.arguments(&frame, None, out);
             }
-            "response.function_call_arguments.done" => self.arguments(&frame, Some("arguments"), out),
+            "response.function_call_arguments.done" => {
+                self.arguments(&frame, Some("arguments"), out)
+            }
             "response.custom_tool_call_input.done" => self.arguments(&frame, Some("input"), out),
             "response.completed" | "response.incomplete" | "response.failed" | "response.done" => {
                 self.response(&frame.object("response").unwrap_or_default(), out)?;
@@ -231,20 +269,32 @@ impl FrameDecoder for Decoder {
 
     fn end(&mut self, out: &mut Vec<ModelEvent>) -> Result<(), ModelError> {
         let Some(finish) = self.finish.take() else {
-            return Err(ModelError::truncated("the stream ended before the response was completed"));
+            return Err(ModelError::truncated(
+                "the stream ended before the response was completed",
+            ));
         };
         self.flush_text(None);
-        let finish =
-            if self.refused && finish == FinishReason::Stop { FinishReason::Refusal } else { finish };
+        let finish = if self.refused && finish == FinishReason::Stop {
+            FinishReason::Refusal
+        } else {
+            finish
+        };
         out.extend(self.usage.take().map(ModelEvent::Usage));
-        out.extend(std::mem::take(&mut self.layout).into_state(super::NAME).map(ModelEvent::ProviderState));
+        out.extend(
+            std::mem::take(&mut self.layout)
+                .into_state(super::NAME)
+                .map(ModelEvent::ProviderState),
+        );
         out.push(ModelEvent::Finish(finish));
         Ok(())
     }
 }
 
 fn is_call(item: &RawObject<'_>) -> bool {
-    matches!(item.str("type").as_deref(), Some("function_call" | "custom_tool_call"))
+    matches!(
+        item.str("type").as_deref(),
+        Some("function_call" | "custom_tool_call")
+    )
 }
 
 /// Which item an event is about.
@@ -263,7 +313,10 @@ fn incomplete_reason(word: &str) -> FinishReason {
 
 fn error_in(object: &RawObject<'_>, otherwise: &str) -> ModelError {
     let error = object.object("error");
-    let status = error.as_ref().and_then(error_status).or_else(|| error_status(object));
+    let status = error
+        .as_ref()
+        .and_then(error_status)
+        .or_else(|| error_status(object));
     let body = match object.value("error") {
         Some(error) => json!({"error": error}),
         None if object.raw("message").is_some() => object.to_value(),

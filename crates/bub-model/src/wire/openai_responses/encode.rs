@@ -6,7 +6,8 @@ use crate::wire::HttpRequest;
 use crate::wire::body::Body;
 use crate::wire::media::{self, Kind, Mime, Part, omitted};
 use crate::wire::message::{
-    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role, system_text,
+    CallParts, OPENING, function_of, is_system, opens_with_assistant, parameters_of, role,
+    system_text,
 };
 use crate::wire::replay::{Piece, pieces};
 use crate::{ChatRequest, EffortForm, Quirks};
@@ -35,7 +36,10 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     if let Some(limit) = request.max_tokens {
         body.set("max_output_tokens", limit);
     }
-    if let Some(effort) = request.reasoning_effort.as_deref().filter(|effort| *effort != "auto")
+    if let Some(effort) = request
+        .reasoning_effort
+        .as_deref()
+        .filter(|effort| *effort != "auto")
         && quirks.effort != EffortForm::Omit
     {
         body.set_in("reasoning", "effort", effort.into());
@@ -44,11 +48,18 @@ pub(in crate::wire) fn encode(request: &ChatRequest, quirks: &Quirks) -> HttpReq
     body.set("store", false);
     body.set("include", json!(["reasoning.encrypted_content"]));
     body.set("stream", request.stream);
-    HttpRequest { path: "/responses".into(), headers: Vec::new(), body: body.into_bytes(quirks) }
+    HttpRequest {
+        path: "/responses".into(),
+        headers: Vec::new(),
+        body: body.into_bytes(quirks),
+    }
 }
 
 fn flat_choice(choice: Value) -> Value {
-    match choice.get("function").and_then(|function| function.get("name")) {
+    match choice
+        .get("function")
+        .and_then(|function| function.get("name"))
+    {
         Some(name) => json!({"type": "function", "name": name}),
         None => choice,
     }
@@ -74,7 +85,11 @@ fn input(request: &ChatRequest, quirks: &Quirks) -> Vec<Value> {
     if quirks.open_with_user && opens_with_assistant(&request.messages) {
         items.push(json!({"role": "user", "content": OPENING}));
     }
-    for message in request.messages.iter().filter(|message| !is_system(message)) {
+    for message in request
+        .messages
+        .iter()
+        .filter(|message| !is_system(message))
+    {
         match role(message) {
             "assistant" => assistant(message, &mut items),
             "tool" => items.extend(tool_output(message)),
@@ -116,7 +131,10 @@ fn assistant(message: &Value, items: &mut Vec<Value>) {
 
 /// An answer to a call; without an id nobody asked for it.
 fn tool_output(message: &Value) -> Option<Value> {
-    let id = message.get("tool_call_id")?.as_str().filter(|id| !id.is_empty())?;
+    let id = message
+        .get("tool_call_id")?
+        .as_str()
+        .filter(|id| !id.is_empty())?;
     let output = match message.get("content") {
         Some(Value::Null) | None => Value::from(""),
         other => content(other),
@@ -143,18 +161,39 @@ fn said(part: Part<'_>) -> Value {
 fn part(part: Part<'_>) -> Value {
     match part {
         Part::Text(text) => json!({"type": "input_text", "text": text}),
-        Part::Inline { kind: Kind::Image, mime, data, .. } => {
+        Part::Inline {
+            kind: Kind::Image,
+            mime,
+            data,
+            ..
+        } => {
             json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.full())})
         }
-        Part::Remote { kind: Kind::Image, url } => json!({"type": "input_image", "image_url": url}),
-        Part::Inline { kind: Kind::File, mime, data, name } => json!({
+        Part::Remote {
+            kind: Kind::Image,
+            url,
+        } => json!({"type": "input_image", "image_url": url}),
+        Part::Inline {
+            kind: Kind::File,
+            mime,
+            data,
+            name,
+        } => json!({
             "type": "input_file",
             "filename": name.unwrap_or("file"),
             "file_data": format!("data:{};base64,{data}", mime.full()),
         }),
-        Part::Remote { kind: Kind::File, url } => json!({"type": "input_file", "file_url": url}),
+        Part::Remote {
+            kind: Kind::File,
+            url,
+        } => json!({"type": "input_file", "file_url": url}),
         Part::Uploaded(id) => json!({"type": "input_file", "file_id": id}),
-        Part::Inline { kind: Kind::Audio, mime, data, .. } => {
+        Part::Inline {
+            kind: Kind::Audio,
+            mime,
+            data,
+            ..
+        } => {
             let format = match mime {
                 Mime::AudioFormat(format) => format,
                 Mime::Full(mime) => mime.rsplit('/').next().unwrap_or(mime),

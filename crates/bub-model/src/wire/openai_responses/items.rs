@@ -38,7 +38,11 @@ impl Items {
         if let Some(item) = self.items.iter_mut().find(same) {
             return change(item);
         }
-        let mut item = Item { output_index, id: id.to_owned(), ..Item::default() };
+        let mut item = Item {
+            output_index,
+            id: id.to_owned(),
+            ..Item::default()
+        };
         let result = change(&mut item);
         self.items.push(item);
         result

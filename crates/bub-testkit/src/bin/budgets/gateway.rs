@@ -33,13 +33,20 @@ pub(crate) fn start(budgets: &mut Budgets, program: &Program, place: &str) -> Ou
             Ok(gateway.ready)
         })?;
         budgets.time(&what, ready, limit, hint)?;
-        let hint = "what is built before the first message needs it (HTTP clients, trust stores, threads)";
-        budgets.size(&format!("bub gateway: idle memory{place}"), memory, 12 * MB, hint)
+        let hint =
+            "what is built before the first message needs it (HTTP clients, trust stores, threads)";
+        budgets.size(
+            &format!("bub gateway: idle memory{place}"),
+            memory,
+            12 * MB,
+            hint,
+        )
     })
 }
 
 pub(crate) fn sessions_and_turns(budgets: &mut Budgets, program: &Program) -> Outcome<()> {
-    let hint = "`perf record -g` of a gateway under load; benches `turn` (bub-agent) and `load` (bub)";
+    let hint =
+        "`perf record -g` of a gateway under load; benches `turn` (bub-agent) and `load` (bub)";
     budgets.attempt("bub gateway: sessions and turns", hint, |budgets| {
         let gateway = program.gateway()?;
         let memory = || -> Outcome<u64> {

@@ -42,23 +42,33 @@ fn main() -> ExitCode {
     if budgets.over == 0 {
         return ExitCode::SUCCESS;
     }
-    let _ = writeln!(std::io::stderr(), "{} not kept or not measured, of {}", budgets.over, budgets.checked);
+    let _ = writeln!(
+        std::io::stderr(),
+        "{} not kept or not measured, of {}",
+        budgets.over,
+        budgets.checked
+    );
     ExitCode::FAILURE
 }
 
 fn check_all(budgets: &mut Budgets, path: &Path) -> Outcome<()> {
     let program = Program::new(path)?.with_patience(END);
     let size = path.metadata()?.len();
-    let hint = "`cargo bloat --release --crates`, features of new dependencies (`cargo tree -e features`)";
+    let hint =
+        "`cargo bloat --release --crates`, features of new dependencies (`cargo tree -e features`)";
     budgets.size("binary", size, 14 * MB, hint)?;
     for command in ["--help", "hooks"] {
         let hint = "what every command does before it knows which one it is: bub/src/app.rs; `strace -f -r`";
         let what = format!("bub {command}");
-        budgets.attempt(&what, hint, |budgets| short_command(budgets, &program, command, hint))?;
+        budgets.attempt(&what, hint, |budgets| {
+            short_command(budgets, &program, command, hint)
+        })?;
     }
     let hint = "bub/src/cli/chat/: what stands before the first prompt";
     let limit = Duration::from_millis(30);
-    budgets.least("bub chat: first prompt", (RUNS, limit), hint, || Ok(program.first_prompt()?))?;
+    budgets.least("bub chat: first prompt", (RUNS, limit), hint, || {
+        Ok(program.first_prompt()?)
+    })?;
     doctor(budgets, &program, "bub doctor --offline")?;
     gateway::start(budgets, &program, "")?;
     gateway::sessions_and_turns(budgets, &program)?;
@@ -67,10 +77,16 @@ fn check_all(budgets: &mut Budgets, path: &Path) -> Outcome<()> {
 
 /// Whether a command is over in a moment. So short a time is not to be had where every process waits for its turn, so
 /// runs of `true` stand between those of the command: where even the best of them is slow, the limit is as much longer.
-fn short_command(budgets: &mut Budgets, program: &Program, command: &str, hint: &str) -> Outcome<()> {
+fn short_command(
+    budgets: &mut Budgets,
+    program: &Program,
+    command: &str,
+    hint: &str,
+) -> Outcome<()> {
     let limit = Duration::from_millis(5);
-    let allowed =
-        |idle: Duration| limit.mul_f64((idle.as_secs_f64() / IDLE.as_secs_f64()).clamp(1.0, SLOWEST));
+    let allowed = |idle: Duration| {
+        limit.mul_f64((idle.as_secs_f64() / IDLE.as_secs_f64()).clamp(1.0, SLOWEST))
+    };
     let nothing = Program::new("/bin/true")?;
     let (begun, mut done) = (Instant::now(), 0);
     let (mut best, mut idle) = (program.run(&[command])?, nothing.run(&[])?.wall);
@@ -80,32 +96,48 @@ fn short_command(budgets: &mut Budgets, program: &Program, command: &str, hint: 
         idle = idle.min(nothing.run(&[])?.wall);
         done += 1;
     }
-    let note = if idle > IDLE { format!(" (`true` takes {idle:?} here)") } else { String::new() };
-    budgets.time(&format!("bub {command}{note}"), best.wall, allowed(idle), hint)?;
+    let note = if idle > IDLE {
+        format!(" (`true` takes {idle:?} here)")
+    } else {
+        String::new()
+    };
+    budgets.time(
+        &format!("bub {command}{note}"),
+        best.wall,
+        allowed(idle),
+        hint,
+    )?;
     let hint = "what is built or read at the start and not used; `strace -e trace=memory`";
-    budgets.size(&format!("bub {command}: peak memory"), best.peak, 10 * MB, hint)
+    budgets.size(
+        &format!("bub {command}: peak memory"),
+        best.peak,
+        10 * MB,
+        hint,
+    )
 }
 
 /// A home with very many tapes: nothing at a start may look at all of them.
 fn many_tapes(budgets: &mut Budgets, program: &Program) -> Outcome<()> {
     program.add_tapes(TAPES, 20)?;
     let limit = Duration::from_millis(100);
-    let hint =
-        "something lists or reads all tapes at the start: `strace -c -f`, bub-tape's index and registry";
+    let hint = "something lists or reads all tapes at the start: `strace -c -f`, bub-tape's index and registry";
     let place = format!(" on a home with {TAPES} tapes");
     let prompt = format!("bub chat: first prompt{place}");
     budgets.least(&prompt, (10, limit), hint, || Ok(program.first_prompt()?))?;
     let run = format!("bub run, to its end,{place}");
-    budgets.least(&run, (10, limit), hint, || Ok(program.run(&["run", "How is it?"])?.wall))?;
+    budgets.least(&run, (10, limit), hint, || {
+        Ok(program.run(&["run", "How is it?"])?.wall)
+    })?;
     gateway::start(budgets, program, &place)?;
     doctor(budgets, program, &format!("bub doctor --offline{place}"))
 }
 
 fn doctor(budgets: &mut Budgets, program: &Program, what: &str) -> Outcome<()> {
-    let hint =
-        "bub/src/cli/doctor/: each check has to end in a moment; `bub doctor --offline` under `strace -f -r`";
+    let hint = "bub/src/cli/doctor/: each check has to end in a moment; `bub doctor --offline` under `strace -f -r`";
     let limit = Duration::from_millis(200);
-    budgets.least(what, (10, limit), hint, || Ok(program.run(&["doctor", "--offline"])?.wall))
+    budgets.least(what, (10, limit), hint, || {
+        Ok(program.run(&["doctor", "--offline"])?.wall)
+    })
 }
 
 /// The least of so many runs, and of more for as long as it is over the limit: a busy machine gets another chance, a slow
@@ -140,7 +172,10 @@ impl Budgets {
     ) -> Outcome<()> {
         if let Err(error) = measure(self) {
             (self.checked, self.over) = (self.checked + 1, self.over + 1);
-            writeln!(std::io::stdout(), "NOT MEASURED: {what}: {error}\n    look at: {hint}")?;
+            writeln!(
+                std::io::stdout(),
+                "NOT MEASURED: {what}: {error}\n    look at: {hint}"
+            )?;
         }
         Ok(())
     }
@@ -153,12 +188,25 @@ impl Budgets {
         hint: &str,
         one: impl FnMut() -> Outcome<Duration>,
     ) -> Outcome<()> {
-        self.attempt(what, hint, |budgets| budgets.time(what, least(limit, runs, one)?, limit, hint))
+        self.attempt(what, hint, |budgets| {
+            budgets.time(what, least(limit, runs, one)?, limit, hint)
+        })
     }
 
-    pub(crate) fn time(&mut self, what: &str, taken: Duration, limit: Duration, hint: &str) -> Outcome<()> {
+    pub(crate) fn time(
+        &mut self,
+        what: &str,
+        taken: Duration,
+        limit: Duration,
+        hint: &str,
+    ) -> Outcome<()> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.check(&format!("{what}: time in µs"), micros(taken), micros(limit), hint)
+        self.check(
+            &format!("{what}: time in µs"),
+            micros(taken),
+            micros(limit),
+            hint,
+        )
     }
 
     pub(crate) fn size(&mut self, what: &str, bytes: u64, limit: u64, hint: &str) -> Outcome<()> {
@@ -172,7 +220,10 @@ impl Budgets {
             writeln!(out, "ok: {what}: {measured} (limit {limit})")?;
         } else {
             self.over += 1;
-            writeln!(out, "OVER BUDGET: {what}: {measured} (limit {limit})\n    look at: {hint}")?;
+            writeln!(
+                out,
+                "OVER BUDGET: {what}: {measured} (limit {limit})\n    look at: {hint}"
+            )?;
         }
         Ok(())
     }

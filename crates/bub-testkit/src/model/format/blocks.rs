@@ -8,7 +8,13 @@ use crate::model::reply::{Finish, Part, Usage};
 pub(super) fn frames(said: &Said) -> Vec<Frame> {
     let mut start = head(said);
     if let Some(fields) = start.as_object_mut() {
-        fields.insert("usage".to_owned(), usage(Usage { output: 1, ..said.usage }));
+        fields.insert(
+            "usage".to_owned(),
+            usage(Usage {
+                output: 1,
+                ..said.usage
+            }),
+        );
     }
     let mut frames = vec![
         Frame::typed(&json!({"type": "message_start", "message": start})),
@@ -16,7 +22,9 @@ pub(super) fn frames(said: &Said) -> Vec<Frame> {
     ];
     for (index, part) in said.parts.iter().enumerate() {
         match part {
-            Part::Error(error) => frames.push(Frame::typed(&json!({"type": "error", "error": error}))),
+            Part::Error(error) => {
+                frames.push(Frame::typed(&json!({"type": "error", "error": error})))
+            }
             Part::Garbage(data) => frames.push(Frame::plain(data)),
             Part::Text(_) | Part::Reasoning(_) | Part::Call { .. } => {
                 frames.extend(block_frames(index, part));
@@ -53,36 +61,60 @@ fn block_frames(index: usize, part: &Part) -> Vec<Frame> {
     let (open, deltas): (Value, Vec<Value>) = match part {
         Part::Text(deltas) => (
             json!({"type": "text", "text": ""}),
-            deltas.iter().map(|text| json!({"type": "text_delta", "text": text})).collect(),
+            deltas
+                .iter()
+                .map(|text| json!({"type": "text_delta", "text": text}))
+                .collect(),
         ),
         Part::Reasoning(deltas) => {
-            let mut events: Vec<Value> =
-                deltas.iter().map(|text| json!({"type": "thinking_delta", "thinking": text})).collect();
+            let mut events: Vec<Value> = deltas
+                .iter()
+                .map(|text| json!({"type": "thinking_delta", "thinking": text}))
+                .collect();
             events.push(json!({"type": "signature_delta", "signature": "c2lnbmF0dXJl"}));
-            (json!({"type": "thinking", "thinking": "", "signature": ""}), events)
+            (
+                json!({"type": "thinking", "thinking": "", "signature": ""}),
+                events,
+            )
         }
-        Part::Call { id, name, arguments } => (
+        Part::Call {
+            id,
+            name,
+            arguments,
+        } => (
             json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
-            arguments.iter().map(|json| json!({"type": "input_json_delta", "partial_json": json})).collect(),
+            arguments
+                .iter()
+                .map(|json| json!({"type": "input_json_delta", "partial_json": json}))
+                .collect(),
         ),
         Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => return Vec::new(),
     };
     let start = json!({"type": "content_block_start", "index": index, "content_block": open});
     let stop = json!({"type": "content_block_stop", "index": index});
-    let deltas = deltas
-        .iter()
-        .map(|delta| Frame::typed(&json!({"type": "content_block_delta", "index": index, "delta": delta})));
-    [Frame::typed(&start)].into_iter().chain(deltas).chain([Frame::typed(&stop)]).collect()
+    let deltas = deltas.iter().map(|delta| {
+        Frame::typed(&json!({"type": "content_block_delta", "index": index, "delta": delta}))
+    });
+    [Frame::typed(&start)]
+        .into_iter()
+        .chain(deltas)
+        .chain([Frame::typed(&stop)])
+        .collect()
 }
 
 fn block(part: &Part) -> Option<Value> {
     match part {
         Part::Text(deltas) => Some(json!({"type": "text", "text": deltas.concat()})),
-        Part::Reasoning(deltas) => {
-            Some(json!({"type": "thinking", "thinking": deltas.concat(), "signature": "c2lnbmF0dXJl"}))
-        }
-        Part::Call { id, name, arguments } => {
-            let input: Value = serde_json::from_str(&arguments.concat()).unwrap_or_else(|_| json!({}));
+        Part::Reasoning(deltas) => Some(
+            json!({"type": "thinking", "thinking": deltas.concat(), "signature": "c2lnbmF0dXJl"}),
+        ),
+        Part::Call {
+            id,
+            name,
+            arguments,
+        } => {
+            let input: Value =
+                serde_json::from_str(&arguments.concat()).unwrap_or_else(|_| json!({}));
             Some(json!({"type": "tool_use", "id": id, "name": name, "input": input}))
         }
         Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => None,

@@ -6,18 +6,33 @@ use super::{Frame, Said};
 use crate::model::reply::{Finish, Part, Usage};
 
 pub(super) fn frames(said: &Said) -> Vec<Frame> {
-    let mut frames = vec![chunk(said, &json!({"role": "assistant", "content": ""}), None)];
+    let mut frames = vec![chunk(
+        said,
+        &json!({"role": "assistant", "content": ""}),
+        None,
+    )];
     let mut calls = 0_usize;
     for part in &said.parts {
         match part {
             Part::Text(deltas) => {
-                frames.extend(deltas.iter().map(|text| chunk(said, &json!({"content": text}), None)));
+                frames.extend(
+                    deltas
+                        .iter()
+                        .map(|text| chunk(said, &json!({"content": text}), None)),
+                );
             }
             Part::Reasoning(deltas) => {
-                frames
-                    .extend(deltas.iter().map(|text| chunk(said, &json!({"reasoning_content": text}), None)));
+                frames.extend(
+                    deltas
+                        .iter()
+                        .map(|text| chunk(said, &json!({"reasoning_content": text}), None)),
+                );
             }
-            Part::Call { id, name, arguments } => {
+            Part::Call {
+                id,
+                name,
+                arguments,
+            } => {
                 let head = json!({"index": calls, "id": id, "type": "function",
                     "function": {"name": name, "arguments": ""}});
                 frames.push(chunk(said, &json!({"tool_calls": [head]}), None));
@@ -60,13 +75,24 @@ pub(super) fn whole(said: &Said) -> Value {
 }
 
 fn call(part: &Part) -> Option<Value> {
-    let Part::Call { id, name, arguments } = part else { return None };
-    Some(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments.concat()}}))
+    let Part::Call {
+        id,
+        name,
+        arguments,
+    } = part
+    else {
+        return None;
+    };
+    Some(
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments.concat()}}),
+    )
 }
 
 fn chunk(said: &Said, delta: &Value, finish: Option<&str>) -> Frame {
-    Frame::data(&json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": said.model,
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}))
+    Frame::data(
+        &json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": said.model,
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}),
+    )
 }
 
 fn reason(finish: Finish) -> &'static str {

@@ -11,14 +11,14 @@ pub(super) fn frames(said: &Said) -> Vec<Frame> {
         match part {
             Part::Text(deltas) => {
                 frames.extend(
-                    deltas.iter().map(|text| Frame::data(&body(said, &[json!({"text": text})], None))),
+                    deltas
+                        .iter()
+                        .map(|text| Frame::data(&body(said, &[json!({"text": text})], None))),
                 );
             }
-            Part::Reasoning(deltas) => frames.extend(
-                deltas
-                    .iter()
-                    .map(|text| Frame::data(&body(said, &[json!({"text": text, "thought": true})], None))),
-            ),
+            Part::Reasoning(deltas) => frames.extend(deltas.iter().map(|text| {
+                Frame::data(&body(said, &[json!({"text": text, "thought": true})], None))
+            })),
             Part::Call { .. } => frames.push(Frame::data(&body(said, &parts(part), None))),
             Part::Error(error) => frames.push(Frame::data(&json!({"error": error}))),
             Part::Garbage(data) => frames.push(Frame::plain(data)),
@@ -48,8 +48,13 @@ fn parts(part: &Part) -> Vec<Value> {
     match part {
         Part::Text(deltas) => vec![json!({"text": deltas.concat()})],
         Part::Reasoning(deltas) => vec![json!({"text": deltas.concat(), "thought": true})],
-        Part::Call { id, name, arguments } => {
-            let arguments: Value = serde_json::from_str(&arguments.concat()).unwrap_or_else(|_| json!({}));
+        Part::Call {
+            id,
+            name,
+            arguments,
+        } => {
+            let arguments: Value =
+                serde_json::from_str(&arguments.concat()).unwrap_or_else(|_| json!({}));
             vec![json!({"functionCall": {"id": id, "name": name, "args": arguments}})]
         }
         Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => Vec::new(),

@@ -6,7 +6,9 @@ use super::{Frame, Said};
 use crate::model::reply::{Finish, Part, Usage};
 
 pub(super) fn frames(said: &Said) -> Vec<Frame> {
-    let mut frames = vec![Frame::typed(&json!({"type": "response.created", "response": head(said)}))];
+    let mut frames = vec![Frame::typed(
+        &json!({"type": "response.created", "response": head(said)}),
+    )];
     for (index, part) in said.parts.iter().enumerate() {
         match part {
             Part::Text(deltas) => frames.extend(text(index, deltas)),
@@ -18,18 +20,32 @@ pub(super) fn frames(said: &Said) -> Vec<Frame> {
         }
     }
     if !said.breaks_off() {
-        let kind = if complete(said.finish) { "response.completed" } else { "response.incomplete" };
-        frames.push(Frame::typed(&json!({"type": kind, "response": whole(said)})));
+        let kind = if complete(said.finish) {
+            "response.completed"
+        } else {
+            "response.incomplete"
+        };
+        frames.push(Frame::typed(
+            &json!({"type": kind, "response": whole(said)}),
+        ));
     }
     frames
 }
 
 pub(super) fn whole(said: &Said) -> Value {
-    let output: Vec<Value> =
-        said.parts.iter().enumerate().filter_map(|(index, part)| item(index, part)).collect();
+    let output: Vec<Value> = said
+        .parts
+        .iter()
+        .enumerate()
+        .filter_map(|(index, part)| item(index, part))
+        .collect();
     let mut response = head(said);
     if let Some(fields) = response.as_object_mut() {
-        let status = if complete(said.finish) { "completed" } else { "incomplete" };
+        let status = if complete(said.finish) {
+            "completed"
+        } else {
+            "incomplete"
+        };
         fields.insert("status".to_owned(), status.into());
         fields.insert("output".to_owned(), output.into());
         fields.insert("usage".to_owned(), usage(said.usage));
@@ -50,12 +66,16 @@ fn text(index: usize, deltas: &[String]) -> Vec<Frame> {
         "item": {"id": id, "type": "message", "role": "assistant", "status": "in_progress", "content": []}});
     let mut frames = vec![Frame::typed(&open)];
     frames.extend(deltas.iter().map(|delta| {
-        Frame::typed(&json!({"type": "response.output_text.delta", "output_index": index, "item_id": id,
-            "content_index": 0, "delta": delta}))
+        Frame::typed(
+            &json!({"type": "response.output_text.delta", "output_index": index, "item_id": id,
+            "content_index": 0, "delta": delta}),
+        )
     }));
     let part = Part::Text(deltas.to_vec());
-    frames.push(Frame::typed(&json!({"type": "response.output_text.done", "output_index": index,
-        "item_id": id, "content_index": 0, "text": deltas.concat()})));
+    frames.push(Frame::typed(
+        &json!({"type": "response.output_text.done", "output_index": index,
+        "item_id": id, "content_index": 0, "text": deltas.concat()}),
+    ));
     frames.push(done(index, &part));
     frames
 }
@@ -66,8 +86,10 @@ fn reasoning(index: usize, deltas: &[String]) -> Vec<Frame> {
         "item": {"id": id, "type": "reasoning", "summary": []}});
     let mut frames = vec![Frame::typed(&open)];
     frames.extend(deltas.iter().map(|delta| {
-        Frame::typed(&json!({"type": "response.reasoning_summary_text.delta", "output_index": index,
-            "item_id": id, "summary_index": 0, "delta": delta}))
+        Frame::typed(
+            &json!({"type": "response.reasoning_summary_text.delta", "output_index": index,
+            "item_id": id, "summary_index": 0, "delta": delta}),
+        )
     }));
     frames.push(done(index, &Part::Reasoning(deltas.to_vec())));
     frames
@@ -84,11 +106,15 @@ fn call(index: usize, part: &Part, arguments: &[String]) -> Vec<Frame> {
         &json!({"type": "response.output_item.added", "output_index": index, "item": open}),
     )];
     frames.extend(arguments.iter().map(|delta| {
-        Frame::typed(&json!({"type": "response.function_call_arguments.delta", "output_index": index,
-            "item_id": id, "delta": delta}))
+        Frame::typed(
+            &json!({"type": "response.function_call_arguments.delta", "output_index": index,
+            "item_id": id, "delta": delta}),
+        )
     }));
-    frames.push(Frame::typed(&json!({"type": "response.function_call_arguments.done",
-        "output_index": index, "item_id": id, "arguments": arguments.concat()})));
+    frames.push(Frame::typed(
+        &json!({"type": "response.function_call_arguments.done",
+        "output_index": index, "item_id": id, "arguments": arguments.concat()}),
+    ));
     frames.push(done(index, part));
     frames
 }
@@ -101,17 +127,19 @@ fn done(index: usize, part: &Part) -> Frame {
 
 fn item(index: usize, part: &Part) -> Option<Value> {
     match part {
-        Part::Text(deltas) => {
-            Some(json!({"id": format!("msg_{index}"), "type": "message", "role": "assistant",
+        Part::Text(deltas) => Some(
+            json!({"id": format!("msg_{index}"), "type": "message", "role": "assistant",
             "status": "completed",
-            "content": [{"type": "output_text", "text": deltas.concat(), "annotations": []}]}))
-        }
+            "content": [{"type": "output_text", "text": deltas.concat(), "annotations": []}]}),
+        ),
         Part::Reasoning(deltas) => Some(json!({"id": format!("rs_{index}"), "type": "reasoning",
             "summary": [{"type": "summary_text", "text": deltas.concat()}]})),
-        Part::Call { id, name, arguments } => {
-            Some(json!({"id": format!("fc_{index}"), "type": "function_call",
-            "call_id": id, "name": name, "arguments": arguments.concat(), "status": "completed"}))
-        }
+        Part::Call {
+            id,
+            name,
+            arguments,
+        } => Some(json!({"id": format!("fc_{index}"), "type": "function_call",
+            "call_id": id, "name": name, "arguments": arguments.concat(), "status": "completed"})),
         Part::Usage(_) | Part::Finish(_) | Part::Error(_) | Part::Garbage(_) => None,
     }
 }

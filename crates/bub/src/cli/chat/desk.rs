@@ -44,7 +44,9 @@ impl Chat {
 #[bub_macros::hooks(crate = bub_kernel)]
 impl Chat {
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        let Some(desk) = self.0.get() else { return Vec::new() };
+        let Some(desk) = self.0.get() else {
+            return Vec::new();
+        };
         *lock(&desk.handler) = Some(Arc::clone(message_handler));
         let taking = desk.itself.clone();
         let take_up = move |message: &mut Envelope| {
@@ -52,15 +54,21 @@ impl Chat {
                 desk.take_up(message);
             }
         };
-        vec![Arc::new(Cli::new(desk.teller.clone(), desk.settings.redactor().clone(), Box::new(take_up)))]
+        vec![Arc::new(Cli::new(
+            desk.teller.clone(),
+            desk.settings.redactor().clone(),
+            Box::new(take_up),
+        ))]
     }
 
     /// What waited while `,new` or `,resume` ran belongs to the session that it led to.
     async fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
-        let Some(desk) = self.0.get().filter(|_| LineId::of(message).is_some()) else { return Ok(None) };
+        let Some(desk) = self.0.get().filter(|_| LineId::of(message).is_some()) else {
+            return Ok(None);
+        };
         let now = desk.follow().await?;
-        let is_other =
-            message.session_id().as_deref() != Some(now.as_str()) || lock(&desk.session).is_chosen();
+        let is_other = message.session_id().as_deref() != Some(now.as_str())
+            || lock(&desk.session).is_chosen();
         Ok(is_other.then_some(now))
     }
 
@@ -69,8 +77,13 @@ impl Chat {
         request: &ApprovalRequest,
         state: &State,
     ) -> Result<Option<ApprovalAnswer>> {
-        let desk = self.0.get().filter(|desk| desk.asks && request.sender == Sender::terminal());
-        let (Some(desk), Some(approvals)) = (desk, state.slot::<Approvals>()) else { return Ok(None) };
+        let desk = self
+            .0
+            .get()
+            .filter(|desk| desk.asks && request.sender == Sender::terminal());
+        let (Some(desk), Some(approvals)) = (desk, state.slot::<Approvals>()) else {
+            return Ok(None);
+        };
         let answer = desk.teller.ask(request).await;
         approvals.answer(&request.id, &request.sender, answer.clone())?;
         Ok(Some(answer))
@@ -105,7 +118,8 @@ impl Chat {
     }
 
     async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) {
-        let Some((desk, message)) = message.and_then(|message| Some((self.of(message)?, message))) else {
+        let Some((desk, message)) = message.and_then(|message| Some((self.of(message)?, message)))
+        else {
             return;
         };
         if error.kind() != ErrorKind::Cancelled {
@@ -122,8 +136,8 @@ impl Chat {
 impl Chat {
     /// The desk that a message of the chat went over.
     fn of(&self, message: &Envelope) -> Option<&Arc<Desk>> {
-        let is_own =
-            message.slot::<Delivery>().is_some() && message.channel().is_some_and(|name| name == NAME);
+        let is_own = message.slot::<Delivery>().is_some()
+            && message.channel().is_some_and(|name| name == NAME);
         self.0.get().filter(|_| is_own)
     }
 }
@@ -202,7 +216,11 @@ impl Desk {
     pub(super) fn journal(&self) -> String {
         let session = lock(&self.session);
         let tape = bub_tape::TapeName::for_session(self.framework.workspace_text(), session.chat());
-        let name: String = tape.as_str().split("__").flat_map(|half| half.chars().take(8)).collect();
+        let name: String = tape
+            .as_str()
+            .split("__")
+            .flat_map(|half| half.chars().take(8))
+            .collect();
         format!("chat-{name}")
     }
 
@@ -219,15 +237,24 @@ impl Desk {
     pub(super) async fn status(&self) -> Status {
         let session = lock(&self.session).clone();
         let summary = match self.framework.tape_store() {
-            Some(store) => store.summary(&session.tape(&self.framework)).await.unwrap_or_default(),
+            Some(store) => store
+                .summary(&session.tape(&self.framework))
+                .await
+                .unwrap_or_default(),
             None => bub_tape::Summary::default(),
         };
         let spent = lock(&self.spent).clone();
         let configured = || self.settings.get(&core::MODEL);
-        let last = summary.usage.and_then(|usage| u64::try_from(usage.total_tokens).ok());
+        let last = summary
+            .usage
+            .and_then(|usage| u64::try_from(usage.total_tokens).ok());
         Status {
             session: session.id,
-            model: summary.model.or(spent.model).or_else(configured).unwrap_or_default(),
+            model: summary
+                .model
+                .or(spent.model)
+                .or_else(configured)
+                .unwrap_or_default(),
             entries: summary.entries,
             anchors: summary.anchors,
             last_tokens: spent.tokens.or(last),
@@ -247,7 +274,9 @@ impl Desk {
     fn count(&self, model: &str, result: &LlmResult) {
         let mut spent = lock(&self.spent);
         spent.model = Some(model.to_owned());
-        let Some(tokens) = result.usage.as_ref().and_then(Tokens::from_usage) else { return };
+        let Some(tokens) = result.usage.as_ref().and_then(Tokens::from_usage) else {
+            return;
+        };
         spent.tokens = Some(tokens.total());
         let price = |model: &str| self.catalogue.as_ref()?.price(&model.parse().ok()?);
         if let Some(price) = price(model) {
@@ -331,7 +360,10 @@ impl Desk {
         let ticket = Arc::new(Ticket::new(None));
         message.put_slot(Arc::new(LineId(line)));
         message.put_slot(Arc::clone(&ticket));
-        self.teller.tell_soon(Happening::Found { line, content: message.content().into_owned() });
+        self.teller.tell_soon(Happening::Found {
+            line,
+            content: message.content().into_owned(),
+        });
         self.watch(line, ticket);
     }
 
@@ -354,7 +386,13 @@ impl Desk {
             Outcome::Done { replies } => (None, replies),
             Outcome::Joined { .. } => (None, 0),
         };
-        self.teller.tell(Happening::Settled { line, dropped, replies }).await;
+        self.teller
+            .tell(Happening::Settled {
+                line,
+                dropped,
+                replies,
+            })
+            .await;
     }
 }
 

@@ -32,7 +32,11 @@ impl Session {
         };
         let is_chosen = wanted.is_some();
         let id = wanted.unwrap_or_else(|| format!("{NAME}:{chat_id}"));
-        let mut session = Self { chat_id, switched: String::new(), id };
+        let mut session = Self {
+            chat_id,
+            switched: String::new(),
+            id,
+        };
         session.switched = session.in_use(framework).await?;
         if !is_chosen {
             session.id.clone_from(&session.switched);
@@ -42,10 +46,18 @@ impl Session {
 
     /// A session of another chat, which nobody has used.
     pub(super) fn another(&self) -> Self {
-        let stamp: String = bub_tape::now_iso().chars().filter(char::is_ascii_digit).take(17).collect();
+        let stamp: String = bub_tape::now_iso()
+            .chars()
+            .filter(char::is_ascii_digit)
+            .take(17)
+            .collect();
         let chat_id = format!("{}-{stamp}", self.chat_id);
         let id = format!("{NAME}:{chat_id}");
-        Self { chat_id, switched: id.clone(), id }
+        Self {
+            chat_id,
+            switched: id.clone(),
+            id,
+        }
     }
 
     /// The id that all sessions of the chat have in common.
@@ -78,7 +90,9 @@ impl Session {
     }
 
     async fn in_use(&self, framework: &Framework) -> Result<String> {
-        let message: Envelope = ChannelMessage::new(self.chat(), NAME, "").chat_id(&self.chat_id).into();
+        let message: Envelope = ChannelMessage::new(self.chat(), NAME, "")
+            .chat_id(&self.chat_id)
+            .into();
         framework.resolve_session(&message).await
     }
 }
@@ -96,13 +110,19 @@ async fn last(framework: &Framework) -> Result<Option<String>> {
 /// The sessions of this workspace at terminals, the latest first.
 pub(super) async fn all(framework: &Framework) -> Result<Vec<String>> {
     let failed = |error: bub_tape::TapeError| Error::from_boxed(error.into());
-    let Some(store) = framework.tape_store() else { return Ok(Vec::new()) };
+    let Some(store) = framework.tape_store() else {
+        return Ok(Vec::new());
+    };
     let mut all: Vec<(String, String)> = Vec::new();
     for name in store.list(Listing::Sessions).await.map_err(failed)? {
         let summary = store.summary(&name).await.map_err(failed)?;
-        let Some(session) = summary.session else { continue };
-        let is_own =
-            session.channel.as_deref().map_or_else(|| session.session_id.starts_with(NAME), |it| it == NAME);
+        let Some(session) = summary.session else {
+            continue;
+        };
+        let is_own = session
+            .channel
+            .as_deref()
+            .map_or_else(|| session.session_id.starts_with(NAME), |it| it == NAME);
         let date = summary.last_date.unwrap_or_default();
         if is_own && session.workspace.as_deref() == Some(framework.workspace_text()) {
             all.push((date, session.session_id));

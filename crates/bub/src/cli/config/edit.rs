@@ -17,7 +17,10 @@ use crate::signals;
 
 pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
     let mut file = open(settings)?;
-    let (old, before) = (file.value().unwrap_or_default(), plain_owner(settings, &file));
+    let (old, before) = (
+        file.value().unwrap_or_default(),
+        plain_owner(settings, &file),
+    );
     let copy = Copy::of(&file, settings.home())?;
     let revised = loop {
         run_editor(settings, &copy.0).await?;
@@ -28,15 +31,19 @@ pub(super) async fn edit(settings: &Settings) -> Result<ExitCode> {
         // What was there before stays with the model it was there for; what is new was written for the new one.
         if before.is_some() && plain_owner(settings, &file) != before {
             let new = file.value().unwrap_or_default();
-            let mut same = PER_PROVIDER.into_iter().filter(|whole| old.get(*whole) == new.get(*whole));
+            let mut same = PER_PROVIDER
+                .into_iter()
+                .filter(|whole| old.get(*whole) == new.get(*whole));
             same.try_for_each(|whole| hand_over(&mut file, before.as_deref(), whole))?;
         }
         let error = match save(settings, &mut file) {
             Ok(revised) => break revised,
             Err(error) => error,
         };
-        let error =
-            settings.redactor().redact(error.message()).replace(&*copy.0.to_string_lossy(), "the file");
+        let error = settings
+            .redactor()
+            .redact(error.message())
+            .replace(&*copy.0.to_string_lossy(), "the file");
         ask::say(&format!("not saved: {}\n", output::one_line(&error)));
         if !ask::is_possible() || !ask::confirm("edit again?", true).await? {
             return Err(Error::config("nothing was saved"));
@@ -51,7 +58,10 @@ struct Copy(PathBuf);
 
 impl Copy {
     fn of(file: &ConfigFile, home: &Path) -> Result<Self> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(home)?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(home)?;
         remove_leftovers(home);
         let path = home.join(format!("{PREFIX}{}{SUFFIX}", std::process::id()));
         // One of the same name is of a process that had this number before.
@@ -60,18 +70,22 @@ impl Copy {
         signals::end_at_once();
         let copied = Self(path);
         let mut options = fs::OpenOptions::new();
-        let mut copy = options.write(true).create_new(true).mode(0o600).open(&copied.0)?;
+        let mut copy = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&copied.0)?;
         std::io::Write::write_all(&mut copy, file.text().as_bytes())?;
         Ok(copied)
     }
 
     fn text(&self) -> Result<String> {
-        let left = |problem: &str| Error::unknown(format!("the editor left {problem}; nothing was saved"));
+        let left =
+            |problem: &str| Error::unknown(format!("the editor left {problem}; nothing was saved"));
         // Reading a pipe would wait for somebody who writes.
         match fs::symlink_metadata(&self.0) {
-            Ok(found) if found.is_file() => {
-                fs::read_to_string(&self.0).map_err(|error| left(&format!("what cannot be read ({error})")))
-            }
+            Ok(found) if found.is_file() => fs::read_to_string(&self.0)
+                .map_err(|error| left(&format!("what cannot be read ({error})"))),
             Ok(_) => Err(left("something else than a file")),
             Err(_) => Err(left("no file")),
         }
@@ -92,9 +106,12 @@ const SUFFIX: &str = ".yml";
 pub(super) fn remove_leftovers(home: &Path) {
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
+        let number = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX));
         let process = number.and_then(|number| Pid::from_raw(number.parse().ok()?));
-        if process.is_some_and(|process| test_kill_process(process) == Err(rustix::io::Errno::SRCH)) {
+        if process.is_some_and(|process| test_kill_process(process) == Err(rustix::io::Errno::SRCH))
+        {
             remove(&entry.path());
         }
     }
@@ -108,16 +125,21 @@ fn remove(path: &Path) {
 /// Waits for the editor, which Ctrl-C is for while it runs.
 async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
     let environment = settings.environment();
-    let named =
-        |name| Environment::get(environment, name).filter(|value| !value.to_string_lossy().trim().is_empty());
-    let editor = named("VISUAL").or_else(|| named("EDITOR")).unwrap_or(OsStr::new("vi"));
+    let named = |name| {
+        Environment::get(environment, name)
+            .filter(|value| !value.to_string_lossy().trim().is_empty())
+    };
+    let editor = named("VISUAL")
+        .or_else(|| named("EDITOR"))
+        .unwrap_or(OsStr::new("vi"));
     // It may come with arguments and quotes (`code --wait`), so a shell reads it, as git does it.
     let mut script = OsString::from(editor);
     script.push(" \"$@\"");
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(script).arg(editor).arg(file);
     command.env_clear().envs(settings.child_environment());
-    let failed = |error: std::io::Error| Error::unknown(format!("cannot start the editor: {error}"));
+    let failed =
+        |error: std::io::Error| Error::unknown(format!("cannot start the editor: {error}"));
     let mut child = command.spawn().map_err(failed)?;
     let mut end = tokio::task::spawn_blocking(move || child.wait());
     let status = loop {
@@ -127,7 +149,10 @@ async fn run_editor(settings: &Settings, file: &Path) -> Result<()> {
             _ = interrupt => {}
         }
     };
-    let status = status.map_err(std::io::Error::other).and_then(|status| status).map_err(failed)?;
+    let status = status
+        .map_err(std::io::Error::other)
+        .and_then(|status| status)
+        .map_err(failed)?;
     let name = editor.to_string_lossy();
     status
         .success()

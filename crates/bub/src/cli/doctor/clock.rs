@@ -19,9 +19,15 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
         .into_iter()
         .flatten()
         .filter_map(|file| file.ok()?.metadata().ok()?.modified().ok());
-    let latest = latest.max().and_then(|moment| Timestamp::try_from(moment).ok());
-    vec![match latest.filter(|latest| latest.as_second() > now.as_second() + 3600) {
-        Some(latest) => Finding::doubtful(format!("{shown}, but there are tapes from {latest}"), SET),
-        None => Finding::fine(shown),
-    }]
+    let latest = latest
+        .max()
+        .and_then(|moment| Timestamp::try_from(moment).ok());
+    vec![
+        match latest.filter(|latest| latest.as_second() > now.as_second() + 3600) {
+            Some(latest) => {
+                Finding::doubtful(format!("{shown}, but there are tapes from {latest}"), SET)
+            }
+            None => Finding::fine(shown),
+        },
+    ]
 }

@@ -20,23 +20,48 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let settings = &patient.settings;
     let problems = patient.framework.service::<Problems>();
     let problems = problems.iter().flat_map(|problems| &problems.0);
-    let mut findings: Vec<_> = problems.map(|problem| Finding::broken(problem.to_string(), EDIT)).collect();
-    findings.extend(app::check(settings).err().map(|problem| Finding::broken(problem, EDIT)));
+    let mut findings: Vec<_> = problems
+        .map(|problem| Finding::broken(problem.to_string(), EDIT))
+        .collect();
+    findings.extend(
+        app::check(settings)
+            .err()
+            .map(|problem| Finding::broken(problem, EDIT)),
+    );
     findings.extend(logging::file_problem(settings).map(|problem| {
-        Finding::broken(problem, "set `log.file` to a file of its own, or `bub config unset log.file`")
+        Finding::broken(
+            problem,
+            "set `log.file` to a file of its own, or `bub config unset log.file`",
+        )
     }));
     findings.extend(settings.warnings().iter().map(|warning| {
-        let fix = if matches!(warning, Warning::DotEnvFile { .. }) { ASIDE } else { EDIT };
+        let fix = if matches!(warning, Warning::DotEnvFile { .. }) {
+            ASIDE
+        } else {
+            EDIT
+        };
         Finding::doubtful(warning.to_string(), fix)
     }));
     let policy = Policy::new(settings);
-    findings.extend(policy::idle(patient.framework, &policy).map(|(rule, reason)| {
-        let text = format!("rule {} of the policy never fits: {reason} ({})", rule.number, rule.origin);
-        Finding::doubtful(text, "correct it there; `bub policy explain` shows what happens to a call")
-    }));
+    findings.extend(
+        policy::idle(patient.framework, &policy).map(|(rule, reason)| {
+            let text = format!(
+                "rule {} of the policy never fits: {reason} ({})",
+                rule.number, rule.origin
+            );
+            Finding::doubtful(
+                text,
+                "correct it there; `bub policy explain` shows what happens to a call",
+            )
+        }),
+    );
     if findings.is_empty() {
         let file = settings.config_file();
-        let absent = if file.exists() { "" } else { " (does not exist; nothing needs it)" };
+        let absent = if file.exists() {
+            ""
+        } else {
+            " (does not exist; nothing needs it)"
+        };
         findings.push(Finding::fine(format!("{}{absent}", file.display())));
     }
     findings
@@ -47,5 +72,11 @@ pub(super) fn changed(settings: &Settings) -> impl Iterator<Item = [String; 3]> 
     settings
         .entries()
         .filter(|entry| entry.origin != Origin::Default)
-        .map(|entry| [entry.setting.key().to_owned(), plain(&entry.shown), entry.origin.to_string()])
+        .map(|entry| {
+            [
+                entry.setting.key().to_owned(),
+                plain(&entry.shown),
+                entry.origin.to_string(),
+            ]
+        })
 }

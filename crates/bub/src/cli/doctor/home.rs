@@ -26,7 +26,10 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
             }];
         }
         Err(error) => {
-            return vec![Finding::broken(format!("{shown}: {error}"), "let your user in, or set BUB_HOME")];
+            return vec![Finding::broken(
+                format!("{shown}: {error}"),
+                "let your user in, or set BUB_HOME",
+            )];
         }
         Ok(found) if !found.is_dir() => {
             return vec![Finding::broken(
@@ -50,14 +53,24 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let file = patient.settings.config_file();
     let mode = fs::metadata(file).map_or(0, |found| found.permissions().mode() & 0o777);
     if mode & 0o077 != 0 && patient.settings.has_secrets_in_file() {
-        let text = format!("{} holds secrets and can be read by others (mode {mode:o})", file.display());
-        findings.push(Finding::doubtful(text, format!("chmod 600 {}", file.display())));
+        let text = format!(
+            "{} holds secrets and can be read by others (mode {mode:o})",
+            file.display()
+        );
+        findings.push(Finding::doubtful(
+            text,
+            format!("chmod 600 {}", file.display()),
+        ));
     }
     findings
 }
 
 fn write(home: &Path) -> std::io::Result<()> {
     let probe = home.join(format!(".doctor-{}", std::process::id()));
-    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&probe)?;
     fs::remove_file(probe)
 }

@@ -13,7 +13,9 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let settings = &patient.settings;
     // What is wrong with the providers is told with the configuration.
     let client = Arc::new(super::super::client(settings));
-    let Ok(models) = Models::new(Arc::clone(settings), client) else { return Vec::new() };
+    let Ok(models) = Models::new(Arc::clone(settings), client) else {
+        return Vec::new();
+    };
     let report = models.report().await;
     let chosen = match &report.choice {
         Err(error) => Finding::broken(error.to_string(), CHOOSE),
@@ -25,23 +27,37 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
             }
             (Some(model), None) => match probe::model(settings, model).await {
                 Ok(()) => Finding::fine(format!("{model} answers ({})", choice.why)),
-                Err(problem) => Finding::broken(format!("{model} ({}): {problem}", choice.why), CHOOSE),
+                Err(problem) => {
+                    Finding::broken(format!("{model} ({}): {problem}", choice.why), CHOOSE)
+                }
             },
         },
     };
     let mut findings = vec![chosen];
-    let model = report.choice.as_ref().ok().and_then(|choice| choice.model.clone());
+    let model = report
+        .choice
+        .as_ref()
+        .ok()
+        .and_then(|choice| choice.model.clone());
     if let Some(model) = model {
         let refusal = bub_agent::usage::refusal(settings, &[model], models.catalogue()).await;
         findings.extend(refusal.map(|refusal| Finding::broken(refusal, CAP)));
     }
-    let fallbacks = report.fallbacks.iter().filter_map(|(model, problem)| Some((model, problem.as_ref()?)));
+    let fallbacks = report
+        .fallbacks
+        .iter()
+        .filter_map(|(model, problem)| Some((model, problem.as_ref()?)));
     findings.extend(fallbacks.map(|(model, problem)| {
         Finding::doubtful(
             format!("fallback {model} cannot be used: {problem}"),
             "correct or remove it in `fallback_models`",
         )
     }));
-    findings.extend(report.notes.iter().map(|note| Finding::doubtful(note, "see `bub models`")));
+    findings.extend(
+        report
+            .notes
+            .iter()
+            .map(|note| Finding::doubtful(note, "see `bub models`")),
+    );
     findings
 }

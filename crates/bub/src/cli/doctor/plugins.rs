@@ -11,13 +11,20 @@ use super::{
 pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let (mut active, mut findings) = (Vec::new(), Vec::new());
     let installed = Installed::load(patient.settings.home()).unwrap_or_else(|error| {
-        findings.push(Finding::broken(error.message(), "until then no tool is called"));
+        findings.push(Finding::broken(
+            error.message(),
+            "until then no tool is called",
+        ));
         Installed::default()
     });
     for status in patient.framework.plugins() {
         let name = &*status.name;
-        let record = installed.plugins.iter().find(|record| *record.manifest.name == *name);
-        let found = record.and_then(|record| Some((record, plugin::problem(patient.framework, record)?)));
+        let record = installed
+            .plugins
+            .iter()
+            .find(|record| *record.manifest.name == *name);
+        let found =
+            record.and_then(|record| Some((record, plugin::problem(patient.framework, record)?)));
         match (&status.state, found) {
             (PluginState::Failed(reason), _) => findings.push(Finding::broken(
                 one_line(&format!("{name} is not in use: {reason}")),

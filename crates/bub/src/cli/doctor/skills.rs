@@ -15,5 +15,7 @@ pub(super) fn check(patient: &Patient<'_>) -> Vec<Finding> {
             "correct its SKILL.md; `bub skill check` says when it is right",
         )
     });
-    std::iter::once(Finding::fine(format!("{count} can be used here"))).chain(problems).collect()
+    std::iter::once(Finding::fine(format!("{count} can be used here")))
+        .chain(problems)
+        .collect()
 }

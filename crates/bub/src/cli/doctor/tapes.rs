@@ -19,28 +19,50 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
     let store = FileStore::new(&directory, Durability::Os);
     let mut names = match store.list(Listing::Sessions).await {
         Ok(names) => names,
-        Err(error) => return vec![Finding::broken(error.to_string(), "let your user read the directory")],
+        Err(error) => {
+            return vec![Finding::broken(
+                error.to_string(),
+                "let your user read the directory",
+            )];
+        }
     };
     let age = |name: &bub_tape::TapeName| {
         let file = directory.join(format!("{}.jsonl", name.as_str()));
-        Reverse(std::fs::metadata(file).and_then(|found| found.modified()).ok())
+        Reverse(
+            std::fs::metadata(file)
+                .and_then(|found| found.modified())
+                .ok(),
+        )
     };
     names.sort_by_cached_key(age);
     let (mut checked, mut findings) = (0, Vec::new());
     for name in &names {
         let left = end.saturating_duration_since(Instant::now());
-        let Ok(verdict) = tokio::time::timeout(left, store.verify(name)).await else { break };
+        let Ok(verdict) = tokio::time::timeout(left, store.verify(name)).await else {
+            break;
+        };
         checked += 1;
         let damage = match verdict {
-            Ok(verdict) => {
-                verdict.damage.iter().find(|damage| !damage.is_acceptable()).map(ToString::to_string)
-            }
+            Ok(verdict) => verdict
+                .damage
+                .iter()
+                .find(|damage| !damage.is_acceptable())
+                .map(ToString::to_string),
             Err(error) => Some(error.to_string()),
         };
-        findings.extend(damage.map(|damage| Finding::broken(format!("{}: {damage}", name.as_str()), REPAIR)));
+        findings.extend(
+            damage.map(|damage| Finding::broken(format!("{}: {damage}", name.as_str()), REPAIR)),
+        );
     }
     let of = text::count(names.len() as u64, "session", "sessions");
-    let rest = if checked == names.len() { "" } else { "; `bub tape check` reads all" };
-    findings.insert(0, Finding::fine(format!("the latest {checked} of {of} checked{rest}")));
+    let rest = if checked == names.len() {
+        ""
+    } else {
+        "; `bub tape check` reads all"
+    };
+    findings.insert(
+        0,
+        Finding::fine(format!("the latest {checked} of {of} checked{rest}")),
+    );
     findings
 }

@@ -15,16 +15,21 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
     let off = channels(onboarding.framework)?.into_iter();
     let off = off.filter(|channel| !channel.enabled() && channel.role() != ChannelRole::Interface);
     let names: Vec<_> = off.map(|channel| channel.name().to_owned()).collect();
-    let names: Vec<_> =
-        names.into_iter().filter(|name| !secrets(&onboarding.settings, name).is_empty()).collect();
+    let names: Vec<_> = names
+        .into_iter()
+        .filter(|name| !secrets(&onboarding.settings, name).is_empty())
+        .collect();
     if names.is_empty() {
         return Ok(());
     }
     let question = format!("channels to set up ({}; Enter for none)", names.join(", "));
     let wanted = loop {
         let line = ask::line(&question, None).await?;
-        let wanted: Vec<String> =
-            line.split([',', ' ']).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let wanted: Vec<String> = line
+            .split([',', ' '])
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned)
+            .collect();
         match wanted.iter().find(|name| !names.contains(name)) {
             Some(unknown) => ask::say(&format!("There is no channel `{unknown}` to set up\n")),
             None => break wanted,
@@ -55,7 +60,11 @@ async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> 
             None => format!("Enter to leave {name} off"),
         };
         let value = ask::secret(&format!("{key} (is not shown; {otherwise})")).await?;
-        let value = if value.is_empty() { last.unwrap_or_default() } else { value };
+        let value = if value.is_empty() {
+            last.unwrap_or_default()
+        } else {
+            value
+        };
         if value.is_empty() {
             onboarding.back_to(before);
             return Ok(true);
@@ -65,7 +74,10 @@ async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> 
     }
     let people = format!("{name}.allow_users");
     if onboarding.settings.get_value(&people).is_ok() {
-        let current = tried.people.take().or_else(|| onboarding.settings.text_at(&people));
+        let current = tried
+            .people
+            .take()
+            .or_else(|| onboarding.settings.text_at(&people));
         let question = format!("{people}, with commas between them (Enter for nobody yet)");
         let line = ask::line(&question, current.as_deref()).await?;
         if !line.is_empty() {
@@ -74,8 +86,13 @@ async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> 
         }
     }
     enable(onboarding, name)?;
-    let Some(problem) = problem(onboarding, name).await? else { return Ok(true) };
-    ask::say(&format!("That does not work: {}\n", output::one_line(&problem)));
+    let Some(problem) = problem(onboarding, name).await? else {
+        return Ok(true);
+    };
+    ask::say(&format!(
+        "That does not work: {}\n",
+        output::one_line(&problem)
+    ));
     if ask::confirm("Try again?", true).await? {
         onboarding.back_to(before);
         return Ok(false);
@@ -90,7 +107,11 @@ async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> 
 fn enable(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
     let mut names = onboarding.revised()?.get(&core::ENABLED_CHANNELS);
     let runs = names.iter().any(|known| known == "all" || known == name);
-    let is_excluded = |known: &String| known.strip_prefix('!').is_some_and(|known| known.trim() == name);
+    let is_excluded = |known: &String| {
+        known
+            .strip_prefix('!')
+            .is_some_and(|known| known.trim() == name)
+    };
     if runs && !names.iter().any(is_excluded) {
         return Ok(());
     }
@@ -106,10 +127,14 @@ async fn problem(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<Strin
         return Ok(None);
     }
     // The channels of the running program know the old settings.
-    let builder =
-        Framework::builder().workspace(onboarding.framework.workspace()).service(onboarding.revised()?);
+    let builder = Framework::builder()
+        .workspace(onboarding.framework.workspace())
+        .service(onboarding.revised()?);
     let framework = builder.plugin_with("builtin", Builtin::new).build();
-    let Some(channel) = channels(&framework)?.into_iter().find(|channel| channel.name() == name) else {
+    let Some(channel) = channels(&framework)?
+        .into_iter()
+        .find(|channel| channel.name() == name)
+    else {
         return Ok(None);
     };
     ask::say(&format!("asking {name} … "));
@@ -123,13 +148,24 @@ async fn problem(onboarding: &Onboarding<'_>, name: &str) -> Result<Option<Strin
 }
 
 fn channels(framework: &Framework) -> Result<Vec<Arc<dyn Channel>>> {
-    framework.channels(&probe::nobody()).map_err(|error| Error::unknown(error.message()))
+    framework
+        .channels(&probe::nobody())
+        .map_err(|error| Error::unknown(error.message()))
 }
 
 /// The secrets that a channel is off without, each with what it is.
 fn secrets(settings: &Settings, channel: &str) -> Vec<(String, String)> {
     let prefix = format!("{channel}.");
-    let own = settings.entries().filter(|entry| entry.setting.key().starts_with(&prefix));
+    let own = settings
+        .entries()
+        .filter(|entry| entry.setting.key().starts_with(&prefix));
     let missing = own.filter(|entry| entry.setting.is_secret() && entry.shown.is_null());
-    missing.map(|entry| (entry.setting.key().to_owned(), entry.setting.help().to_owned())).collect()
+    missing
+        .map(|entry| {
+            (
+                entry.setting.key().to_owned(),
+                entry.setting.help().to_owned(),
+            )
+        })
+        .collect()
 }

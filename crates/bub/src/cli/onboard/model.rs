@@ -41,9 +41,16 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: Given) -> Re
         let problem = match once(onboarding, &given, &mut tried).await {
             Ok(()) => return Ok(()),
             Err(error) if ask::is_interruption(&error) || !onboarding.asks => return Err(error),
-            Err(error) => onboarding.settings.redactor().redact(error.message()).into_owned(),
+            Err(error) => onboarding
+                .settings
+                .redactor()
+                .redact(error.message())
+                .into_owned(),
         };
-        ask::say(&format!("That does not work: {}\n", super::output::one_line(&problem)));
+        ask::say(&format!(
+            "That does not work: {}\n",
+            super::output::one_line(&problem)
+        ));
         if !ask::confirm("Try again with other answers?", true).await? {
             if ask::confirm("Save it all the same?", false).await? {
                 return Ok(());
@@ -52,7 +59,11 @@ pub(super) async fn ask(onboarding: &mut Onboarding<'_>, mut given: Given) -> Re
         }
         onboarding.back_to(before);
         // Whatever came from the command line did not work.
-        given = Given { model: None, base: None, key: None };
+        given = Given {
+            model: None,
+            base: None,
+            key: None,
+        };
     }
 }
 
@@ -68,14 +79,27 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
             Some(choice.model.as_ref()?.to_string())
         }) {
             Some(model) => model,
-            None => return Err(Error::config("no model is configured; name one with `--model`")),
+            None => {
+                return Err(Error::config(
+                    "no model is configured; name one with `--model`",
+                ));
+            }
         },
     };
-    let id: ModelId = text.parse().map_err(|error| Error::config(format!("{error}")))?;
+    let id: ModelId = text
+        .parse()
+        .map_err(|error| Error::config(format!("{error}")))?;
     let name = id.provider().to_owned();
     let again = tried.id().is_some_and(|tried| tried.provider() == name);
-    let last = if again { std::mem::take(tried) } else { Tried::default() };
-    *tried = Tried { model: Some(text.clone()), ..Tried::default() };
+    let last = if again {
+        std::mem::take(tried)
+    } else {
+        Tried::default()
+    };
+    *tried = Tried {
+        model: Some(text.clone()),
+        ..Tried::default()
+    };
     onboarding.keep_apart(&name)?;
     let known = models.catalogue().get(&name);
     // Choosing a provider must not give it the key of another one.
@@ -87,7 +111,8 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
         // A provider of one's own: without an address it would be refused later.
         None if onboarding.asks
             && (last.base.is_some()
-                || known.is_none_or(|known| known.base_url.is_none()) && !has_base(onboarding, &name)?) =>
+                || known.is_none_or(|known| known.base_url.is_none())
+                    && !has_base(onboarding, &name)?) =>
         {
             Some(ask::line(&format!("base URL of {name}"), last.base.as_deref()).await?)
         }
@@ -95,8 +120,11 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
     };
     tried.base.take_if(|base| base.is_empty());
     if let Some(base) = &tried.base {
-        let setting =
-            if known.is_some() { format!("api_base.{name}") } else { format!("providers.{name}.base_url") };
+        let setting = if known.is_some() {
+            format!("api_base.{name}")
+        } else {
+            format!("providers.{name}.base_url")
+        };
         onboarding.set(&setting, base)?;
     }
     if onboarding.settings.text_at("model").as_deref() != Some(&text) || given.model.is_some() {
@@ -114,7 +142,9 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
     }
     let revised = onboarding.revised()?;
     // A mistake that can be seen from here is one also when nothing is tried.
-    self::models(onboarding)?.check(&id).map_err(|error| Error::config(error.to_string()))?;
+    self::models(onboarding)?
+        .check(&id)
+        .map_err(|error| Error::config(error.to_string()))?;
     if onboarding.tries {
         if onboarding.asks {
             ask::say(&format!("asking {id} … "));
@@ -122,9 +152,17 @@ async fn once(onboarding: &mut Onboarding<'_>, given: &Given, tried: &mut Tried)
         probe::model(&revised, &id).await.map_err(|problem| {
             // The file does not have it yet.
             let place = revised.origin(&format!("api_key.{}", name.replace('-', "_")));
-            let place = place.filter(|_| tried.key.is_some()).map(|place| place.to_string());
-            let source = if given.key.is_some() { "standard input" } else { "your answer" };
-            Error::config(place.map_or_else(|| problem.clone(), |place| problem.replace(&place, source)))
+            let place = place
+                .filter(|_| tried.key.is_some())
+                .map(|place| place.to_string());
+            let source = if given.key.is_some() {
+                "standard input"
+            } else {
+                "your answer"
+            };
+            Error::config(
+                place.map_or_else(|| problem.clone(), |place| problem.replace(&place, source)),
+            )
         })?;
         if onboarding.asks {
             ask::say("it answers\n");
@@ -140,7 +178,11 @@ fn models(onboarding: &Onboarding<'_>) -> Result<Models> {
 }
 
 fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
-    Ok(onboarding.revised()?.get(&core::API_BASE).get(provider).is_some())
+    Ok(onboarding
+        .revised()?
+        .get(&core::API_BASE)
+        .get(provider)
+        .is_some())
 }
 
 /// Asks for a provider and one of its models.
@@ -150,27 +192,60 @@ async fn which(
     report: &Report,
     tried: Option<ModelId>,
 ) -> Result<String> {
-    let current = onboarding.settings.text_at("model").and_then(|text| text.parse::<ModelId>().ok());
-    let chosen = report.choice.as_ref().ok().and_then(|choice| choice.model.clone()).or(current);
+    let current = onboarding
+        .settings
+        .text_at("model")
+        .and_then(|text| text.parse::<ModelId>().ok());
+    let chosen = report
+        .choice
+        .as_ref()
+        .ok()
+        .and_then(|choice| choice.model.clone())
+        .or(current);
     let new = tried.as_ref().map(|id| id.provider().to_owned());
     let chosen = tried.or(chosen);
-    let usable: Vec<_> =
-        report.providers.iter().filter(|provider| provider.usable).map(|it| it.name.as_str()).collect();
-    let all: Vec<_> = models.catalogue().iter().map(|provider| provider.name.as_str()).collect();
+    let usable: Vec<_> = report
+        .providers
+        .iter()
+        .filter(|provider| provider.usable)
+        .map(|it| it.name.as_str())
+        .collect();
+    let all: Vec<_> = models
+        .catalogue()
+        .iter()
+        .map(|provider| provider.name.as_str())
+        .collect();
     ask::names("providers:", &all);
     if !usable.is_empty() {
         ask::names("usable now:", &usable);
     }
-    let default = chosen.as_ref().map(ModelId::provider).or(all.first().copied());
+    let default = chosen
+        .as_ref()
+        .map(ModelId::provider)
+        .or(all.first().copied());
     let provider = provider(models.catalogue(), default, new.as_deref()).await?;
-    let same = chosen.as_ref().filter(|id| id.provider() == provider).map(|id| id.model().to_owned());
-    let local = report.local_servers.iter().find(|server| server.provider == provider);
+    let same = chosen
+        .as_ref()
+        .filter(|id| id.provider() == provider)
+        .map(|id| id.model().to_owned());
+    let local = report
+        .local_servers
+        .iter()
+        .find(|server| server.provider == provider);
     let local = local.and_then(|server| server.models.first().cloned());
-    let usual = models.catalogue().get(&provider).and_then(|known| known.default_model.clone());
+    let usual = models
+        .catalogue()
+        .get(&provider)
+        .and_then(|known| known.default_model.clone());
     loop {
-        let model =
-            ask::line("model", same.as_ref().or(local.as_ref()).or(usual.as_ref()).map(String::as_str))
-                .await?;
+        let model = ask::line(
+            "model",
+            same.as_ref()
+                .or(local.as_ref())
+                .or(usual.as_ref())
+                .map(String::as_str),
+        )
+        .await?;
         if !model.is_empty() {
             return Ok(format!("{provider}:{model}"));
         }
@@ -178,7 +253,11 @@ async fn which(
 }
 
 /// One that is known, or was agreed upon before, or is now.
-async fn provider(catalogue: &Catalogue, default: Option<&str>, agreed: Option<&str>) -> Result<String> {
+async fn provider(
+    catalogue: &Catalogue,
+    default: Option<&str>,
+    agreed: Option<&str>,
+) -> Result<String> {
     loop {
         let name = ask::line("provider", default).await?.to_ascii_lowercase();
         if let Some(known) = catalogue.get(&name) {
@@ -187,10 +266,13 @@ async fn provider(catalogue: &Catalogue, default: Option<&str>, agreed: Option<&
         if agreed == Some(&name) {
             return Ok(name);
         }
-        let meant =
-            catalogue.similar(&name).map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
+        let meant = catalogue
+            .similar(&name)
+            .map_or(String::new(), |meant| format!(", did you mean `{meant}`?"));
         ask::say(&format!("There is no provider `{name}`{meant}\n"));
-        if !name.is_empty() && ask::confirm(&format!("Add `{name}` as one of your own?"), false).await? {
+        if !name.is_empty()
+            && ask::confirm(&format!("Add `{name}` as one of your own?"), false).await?
+        {
             return Ok(name);
         }
     }
@@ -199,8 +281,11 @@ async fn provider(catalogue: &Catalogue, default: Option<&str>, agreed: Option<&
 /// The provider that a plain key in the file belongs to when no model was configured.
 pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<String> {
     let file = file.value().ok()?;
-    let is_plain = |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
-    let has_one = ["api_key", "api_key_command"].iter().any(|name| file.get(*name).is_some_and(is_plain));
+    let is_plain =
+        |value: &Value| !matches!(value, Value::Null | Value::Object(_) | Value::Array(_));
+    let has_one = ["api_key", "api_key_command"]
+        .iter()
+        .any(|name| file.get(*name).is_some_and(is_plain));
     let catalogue = Catalogue::new(settings).ok().filter(|_| has_one)?;
     let key = file.get("api_key").and_then(Value::as_str);
     catalogue.owner_of(key).map(|owner| owner.name.clone())
@@ -209,7 +294,9 @@ pub(in super::super) fn owner(settings: &Settings, file: &ConfigFile) -> Option<
 /// A plain key that belonged to another provider until now is not given to this one. What stands in the environment is
 /// stronger than a key that would be asked for, so that would not help.
 fn hold_back(onboarding: &Onboarding<'_>, provider: &str, owner: &str) -> Result<()> {
-    let Some(source) = models(onboarding)?.plain_key_source(provider) else { return Ok(()) };
+    let Some(source) = models(onboarding)?.plain_key_source(provider) else {
+        return Ok(());
+    };
     Err(Error::config(format!(
         "the key from {source} belongs to `{owner}` and is not sent to `{provider}`; say whose it is: \
          `api_key.{owner}` or `api_key.{provider}`, as a variable BUB_<PROVIDER>_API_KEY"
@@ -235,7 +322,14 @@ async fn key(
             return Ok(None);
         }
     }
-    let otherwise = if has_key { "Enter for the same again" } else { "Enter for none" };
-    let key = ask::secret(&format!("API key of {provider} (is not shown; {otherwise})")).await?;
+    let otherwise = if has_key {
+        "Enter for the same again"
+    } else {
+        "Enter for none"
+    };
+    let key = ask::secret(&format!(
+        "API key of {provider} (is not shown; {otherwise})"
+    ))
+    .await?;
     Ok(if key.is_empty() { last } else { Some(key) })
 }

@@ -14,11 +14,15 @@ pub(super) fn command() -> Command {
     Command::new("anchors")
         .about("List the anchors of a tape, in order")
         .arg(tape_arg())
-        .arg(json_arg("Print the anchors as lines of JSON, as they stand on the tape"))
+        .arg(json_arg(
+            "Print the anchors as lines of JSON, as they stand on the tape",
+        ))
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let found = tapes
+        .find(text_of(matches, "tape").unwrap_or_default())
+        .await?;
     let anchors = tapes.tape(found.name).anchors(usize::MAX).await?;
     let mut out = Out::plain(&tapes.settings);
     if matches.get_flag("json") {
@@ -31,7 +35,12 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
         let mut rows = vec![["ID", "DATE (UTC)", "NAME", "STATE"].map(str::to_owned)];
         rows.extend(anchors.iter().map(|anchor| {
             let state = text::cut(&payload::body(anchor), STATE_CHARACTERS);
-            [anchor.id.to_string(), text::date_of(anchor), text::line(&payload::label(anchor)), state]
+            [
+                anchor.id.to_string(),
+                text::date_of(anchor),
+                text::line(&payload::label(anchor)),
+                state,
+            ]
         }));
         out.write(&text::columns(&rows))?;
     }
@@ -41,9 +50,15 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
 
 /// The latest anchor of that name, or an error that says where to look.
 pub(super) async fn require(tape: &Tape, name: &str, label: &str) -> Result<AnchorMark> {
-    let found = tape.marks(AnchorSearch::LatestNamed(name.to_owned())).await?.pop();
+    let found = tape
+        .marks(AnchorSearch::LatestNamed(name.to_owned()))
+        .await?
+        .pop();
     found.ok_or_else(|| {
         let error = TapeError::no_anchor(name);
-        TapeError::NotFound(format!("{error} See `bub tape anchors {}`.", text::line(label)))
+        TapeError::NotFound(format!(
+            "{error} See `bub tape anchors {}`.",
+            text::line(label)
+        ))
     })
 }

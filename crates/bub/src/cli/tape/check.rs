@@ -33,7 +33,12 @@ pub(super) fn tapes_arg() -> Arg {
 
 /// The tapes that were named, with their sidecars.
 pub(super) async fn named(files: &Files, matches: &ArgMatches) -> Result<Vec<TapeName>> {
-    let given = matches.get_many::<String>("tapes").into_iter().flatten().map(String::as_str).collect();
+    let given = matches
+        .get_many::<String>("tapes")
+        .into_iter()
+        .flatten()
+        .map(String::as_str)
+        .collect();
     files.named(given).await
 }
 
@@ -49,27 +54,54 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
             Ok(remains) => damaged += u64::from(remains),
             Err(error) => {
                 unread += 1;
-                let _ = writeln!(report, "{label}: not checked: {}", text::line(&error.to_string()));
+                let _ = writeln!(
+                    report,
+                    "{label}: not checked: {}",
+                    text::line(&error.to_string())
+                );
             }
         }
     }
     drop(progress);
     let mut out = Out::plain(&files.tapes.settings);
-    out.write(if names.is_empty() { "(no tapes)\n" } else { &report })?;
+    out.write(if names.is_empty() {
+        "(no tapes)\n"
+    } else {
+        &report
+    })?;
     out.finish()?;
     if damaged > 0 {
-        let next =
-            if repair { "the lines above say why; what is missing comes from a copy only" } else { REPAIR };
-        super::note(&format!("{} damaged; {next}", text::count(damaged, "tape is", "tapes are")));
+        let next = if repair {
+            "the lines above say why; what is missing comes from a copy only"
+        } else {
+            REPAIR
+        };
+        super::note(&format!(
+            "{} damaged; {next}",
+            text::count(damaged, "tape is", "tapes are")
+        ));
     }
     if unread > 0 {
-        super::note(&format!("{} could not be checked", text::count(unread, "tape", "tapes")));
+        super::note(&format!(
+            "{} could not be checked",
+            text::count(unread, "tape", "tapes")
+        ));
     }
-    Ok(if damaged + unread == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if damaged + unread == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// Checks one tape and says whether damage remains.
-async fn one(files: &Files, name: &TapeName, label: &str, repair: bool, report: &mut String) -> Result<bool> {
+async fn one(
+    files: &Files,
+    name: &TapeName,
+    label: &str,
+    repair: bool,
+    report: &mut String,
+) -> Result<bool> {
     let verdict = files.store.verify(name).await?;
     describe(report, label, &verdict);
     if !repair || verdict.damage.is_empty() {
@@ -100,7 +132,12 @@ fn describe(report: &mut String, label: &str, verdict: &Verdict) {
     for damage in verdict.damage.iter().take(MOST_SHOWN) {
         let _ = writeln!(report, "  {}", text::line(&damage.to_string()));
     }
-    if let Some(more) = verdict.damage.len().checked_sub(MOST_SHOWN).filter(|more| *more > 0) {
+    if let Some(more) = verdict
+        .damage
+        .len()
+        .checked_sub(MOST_SHOWN)
+        .filter(|more| *more > 0)
+    {
         let _ = writeln!(report, "  and {more} more");
     }
     if verdict.damage.iter().all(Damage::is_acceptable) {
@@ -119,13 +156,20 @@ fn describe_repair(report: &mut String, repaired: &Repaired) {
 
 /// What people call a tape; a sidecar by its tape and its own name.
 pub(super) async fn label(files: &Files, name: &TapeName) -> String {
-    let owner = name.as_sidecar().and_then(|(owner, sidecar)| Some((TapeName::new(owner).ok()?, sidecar)));
+    let owner = name
+        .as_sidecar()
+        .and_then(|(owner, sidecar)| Some((TapeName::new(owner).ok()?, sidecar)));
     let (main, sidecar) = match &owner {
         Some((owner, sidecar)) => (owner, format!(" (sidecar {sidecar})")),
         None => (name, String::new()),
     };
     // A tape that cannot be summed up still has a name; why is told when it is worked on.
-    let session = files.store.summary(main).await.ok().and_then(|summary| summary.session);
+    let session = files
+        .store
+        .summary(main)
+        .await
+        .ok()
+        .and_then(|summary| summary.session);
     let label = session.map_or_else(|| main.to_string(), |session| session.session_id);
     text::line(&label) + &sidecar
 }

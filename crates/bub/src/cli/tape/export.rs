@@ -37,7 +37,9 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let found = tapes
+        .find(text_of(matches, "tape").unwrap_or_default())
+        .await?;
     let as_markdown = text_of(matches, "format") == Some("markdown");
     let path = matches.get_one::<PathBuf>("output");
     let to_terminal = path.is_none() && std::io::stdout().is_terminal();
@@ -52,11 +54,17 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     };
     let written = write_all(tapes, &found, as_markdown, &mut out, &print).await;
     let finished = written.and_then(|count| out.finish().map(|()| count));
-    let Some(path) = path else { return finished.map(|_| ExitCode::SUCCESS) };
+    let Some(path) = path else {
+        return finished.map(|_| ExitCode::SUCCESS);
+    };
     match finished {
         Ok(count) => {
             let count = text::count(count, "entry", "entries");
-            super::note(&format!("wrote {count} of {} to {}", text::line(found.label()), path.display()));
+            super::note(&format!(
+                "wrote {count} of {} to {}",
+                text::line(found.label()),
+                path.display()
+            ));
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {

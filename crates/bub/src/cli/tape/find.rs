@@ -17,14 +17,23 @@ impl Tapes {
         let names = self.store.list(Listing::Sessions).await?;
         let as_session = TapeName::for_session(&self.workspace, given);
         // Names alone answer most questions; reading every index does not have to happen.
-        if let Some(name) = names.iter().find(|name| **name == as_session || name.as_str() == given) {
+        if let Some(name) = names
+            .iter()
+            .find(|name| **name == as_session || name.as_str() == given)
+        {
             let mut summary = self.store.summary(name).await?;
             if *name == as_session {
                 // Tapes of the original do not say whose they are; whoever asked knew.
                 let workspace = Some(self.workspace.clone());
-                summary.session.get_or_insert(SessionInfo { workspace, ..SessionInfo::new(given) });
+                summary.session.get_or_insert(SessionInfo {
+                    workspace,
+                    ..SessionInfo::new(given)
+                });
             }
-            return Ok(Listed { name: name.clone(), summary });
+            return Ok(Listed {
+                name: name.clone(),
+                summary,
+            });
         }
         let all = self.sessions().await?;
         let is_named = |listed: &&Listed| listed.label() == given;
@@ -48,8 +57,11 @@ impl Tapes {
     }
 
     fn ambiguous(&self, given: &str, candidates: &[&Listed]) -> TapeError {
-        let mut shown: Vec<_> =
-            candidates.iter().take(MOST_CANDIDATES).map(|listed| self.distinct_label(listed)).collect();
+        let mut shown: Vec<_> = candidates
+            .iter()
+            .take(MOST_CANDIDATES)
+            .map(|listed| self.distinct_label(listed))
+            .collect();
         if candidates.len() > MOST_CANDIDATES {
             shown.push("…".to_owned());
         }
@@ -62,7 +74,11 @@ impl Tapes {
     /// A name that can be typed to mean this tape and no other.
     fn distinct_label(&self, listed: &Listed) -> String {
         let own = TapeName::for_session(&self.workspace, listed.label()) == listed.name;
-        if own { text::line(listed.label()) } else { listed.name.to_string() }
+        if own {
+            text::line(listed.label())
+        } else {
+            listed.name.to_string()
+        }
     }
 }
 
@@ -70,8 +86,9 @@ impl Tapes {
 fn unknown(given: &str) -> TapeError {
     let given = text::line(given);
     if given.contains(['/', '\\']) {
-        let complaint =
-            format!("Invalid tape name {given:?}: it contains a path separator, and no session is called so");
+        let complaint = format!(
+            "Invalid tape name {given:?}: it contains a path separator, and no session is called so"
+        );
         return TapeError::InvalidInput(format!("{complaint}; see `bub tape list`"));
     }
     TapeError::NotFound(format!(

@@ -2,7 +2,9 @@
 
 use std::{ops::Bound, process::ExitCode};
 
-use bub_tape::{Entry, EntryId, Listing, Reset, Result, SessionInfo, Span, Tape, TapeError, TapeName, Wait};
+use bub_tape::{
+    Entry, EntryId, Listing, Reset, Result, SessionInfo, Span, Tape, TapeError, TapeName, Wait,
+};
 use clap::{Arg, ArgMatches, Command, value_parser};
 use serde_json::json;
 
@@ -42,7 +44,9 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let source = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let source = tapes
+        .find(text_of(matches, "tape").unwrap_or_default())
+        .await?;
     let session_id = text_of(matches, "session-id").unwrap_or_default();
     if session_id.trim().is_empty() {
         return Err(TapeError::InvalidInput(
@@ -90,15 +94,25 @@ async fn require_new(target: &Tape, session_id: &str) -> Result<()> {
 async fn taken_over(from: &Tape, source: &Listed, matches: &ArgMatches) -> Result<Vec<Entry>> {
     if let Some(name) = text_of(matches, "at-anchor") {
         let mark = anchors::require(from, name, source.label()).await?;
-        return from.entries(Span { end: Bound::Included(mark.position), ..Span::ALL }).await;
+        return from
+            .entries(Span {
+                end: Bound::Included(mark.position),
+                ..Span::ALL
+            })
+            .await;
     }
     let mut entries = from.entries(Span::ALL).await?;
     if let Some(id) = matches.get_one::<i64>("at").copied().map(EntryId::new) {
         // Of several entries with one id the latest is meant, as everywhere.
-        let at = entries.iter().rposition(|entry| entry.id == id).ok_or_else(|| {
-            let label = text::line(source.label());
-            TapeError::NotFound(format!("Entry {id} was not found. See `bub tape show {label}`."))
-        })?;
+        let at = entries
+            .iter()
+            .rposition(|entry| entry.id == id)
+            .ok_or_else(|| {
+                let label = text::line(source.label());
+                TapeError::NotFound(format!(
+                    "Entry {id} was not found. See `bub tape show {label}`."
+                ))
+            })?;
         entries.truncate(at + 1);
     }
     Ok(entries)
@@ -107,10 +121,17 @@ async fn taken_over(from: &Tape, source: &Listed, matches: &ArgMatches) -> Resul
 /// Whose the new tape is and where it comes from: one entry outside every context, behind those it took over.
 fn origin(tapes: &Tapes, source: &Listed, session_id: &str, at: EntryId) -> Entry {
     let channel = source.channel().map(str::to_owned);
-    let session =
-        SessionInfo { session_id: session_id.to_owned(), workspace: Some(tapes.workspace.clone()), channel };
+    let session = SessionInfo {
+        session_id: session_id.to_owned(),
+        workspace: Some(tapes.workspace.clone()),
+        channel,
+    };
     let mut data = session.to_map();
-    let from = source.summary.session.as_ref().map(|session| &session.session_id);
+    let from = source
+        .summary
+        .session
+        .as_ref()
+        .map(|session| &session.session_id);
     let forked_from = json!({"tape": source.name.as_str(), "session_id": from, "id": at});
     data.insert("forked_from".to_owned(), forked_from);
     Entry::event("session.info", Some(data.into())).outside_context()
@@ -118,15 +139,29 @@ fn origin(tapes: &Tapes, source: &Listed, session_id: &str, at: EntryId) -> Entr
 
 /// Takes over what the sidecars held when the last entry was written.
 async fn copy_sidecars(from: &Tape, target: &Tape, last: &Entry) -> Result<()> {
-    for sidecar in from.store().list(Listing::Sidecars(from.name().clone())).await? {
-        let Some((_, name)) = sidecar.as_sidecar() else { continue };
-        let mut own = Tape::new(from.store().clone(), sidecar.clone()).entries(Span::ALL).await?;
+    for sidecar in from
+        .store()
+        .list(Listing::Sidecars(from.name().clone()))
+        .await?
+    {
+        let Some((_, name)) = sidecar.as_sidecar() else {
+            continue;
+        };
+        let mut own = Tape::new(from.store().clone(), sidecar.clone())
+            .entries(Span::ALL)
+            .await?;
         own.retain(|entry| last.timestamp().is_none() || entry.timestamp() <= last.timestamp());
         if own.is_empty() {
             continue;
         }
-        let reset = Reset { archive: None, opening: Box::new(move |_| own) };
-        target.store().reset(&target.name().sidecar(name)?, reset).await?;
+        let reset = Reset {
+            archive: None,
+            opening: Box::new(move |_| own),
+        };
+        target
+            .store()
+            .reset(&target.name().sidecar(name)?, reset)
+            .await?;
     }
     Ok(())
 }

@@ -22,15 +22,19 @@ pub(super) fn command() -> Command {
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let found = tapes
+        .find(text_of(matches, "tape").unwrap_or_default())
+        .await?;
     let figures = figures(found);
     let shown = if matches.get_flag("json") {
         text::harmless_json(&(codec::to_python_json(&figures) + "\n")).into_owned()
     } else {
-        figures.iter().fold(String::new(), |mut lines, (key, value)| {
-            let _ = writeln!(lines, "{key}: {}", plain(key, value));
-            lines
-        })
+        figures
+            .iter()
+            .fold(String::new(), |mut lines, (key, value)| {
+                let _ = writeln!(lines, "{key}: {}", plain(key, value));
+                lines
+            })
     };
     let mut out = Out::plain(&tapes.settings);
     out.write(&shown)?;
@@ -63,7 +67,11 @@ fn figures(found: Listed) -> Map<String, Value> {
         "last_token_usage": info.last_token_usage,
         "last_token_cache_hit_rate": info.cache_hit_rate,
     });
-    [figures, more].into_iter().filter_map(|value| value.as_object().cloned()).flatten().collect()
+    [figures, more]
+        .into_iter()
+        .filter_map(|value| value.as_object().cloned())
+        .flatten()
+        .collect()
 }
 
 /// As the tool `tape.info` writes values: a share in percent, `None` for what is not known.

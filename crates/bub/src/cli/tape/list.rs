@@ -16,13 +16,20 @@ use super::{
 pub(super) fn command() -> Command {
     Command::new("list")
         .about("List the sessions of this workspace, the latest first")
-        .arg(flag("all-workspaces", "List the sessions of every workspace"))
+        .arg(flag(
+            "all-workspaces",
+            "List the sessions of every workspace",
+        ))
         .arg(json_arg("Print one JSON object for each session"))
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
     let everywhere = matches.get_flag("all-workspaces");
-    let mut listed = if everywhere { tapes.sessions().await? } else { tapes.sessions_here().await? };
+    let mut listed = if everywhere {
+        tapes.sessions().await?
+    } else {
+        tapes.sessions_here().await?
+    };
     // What a full disk left of a first turn is a file without entries: nobody's session.
     listed.retain(|listed| listed.summary.entries > 0);
     let mut out = Out::plain(&tapes.settings);
@@ -31,7 +38,11 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
             out.write(&as_json(listed))?;
         }
     } else if listed.is_empty() {
-        out.write(if everywhere { "(no sessions)\n" } else { "(no sessions in this workspace)\n" })?;
+        out.write(if everywhere {
+            "(no sessions)\n"
+        } else {
+            "(no sessions in this workspace)\n"
+        })?;
     } else {
         out.write(&table(&listed, everywhere))?;
     }
@@ -44,7 +55,14 @@ const LONGEST_NAME: usize = 60;
 
 /// The title stands last: it is the only column whose length nobody can foresee.
 fn table(listed: &[Listed], everywhere: bool) -> String {
-    let head = ["SESSION", "CHANNEL", "ENTRIES", "LAST ACTIVITY (UTC)", "WORKSPACE", "TITLE"];
+    let head = [
+        "SESSION",
+        "CHANNEL",
+        "ENTRIES",
+        "LAST ACTIVITY (UTC)",
+        "WORKSPACE",
+        "TITLE",
+    ];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(listed.iter().map(row));
     if everywhere {
@@ -64,7 +82,10 @@ fn row(listed: &Listed) -> [String; 6] {
         text::cut(listed.label(), LONGEST_NAME),
         shown(listed.channel()),
         summary.entries.to_string(),
-        summary.last_date.as_deref().map_or_else(|| "-".to_owned(), text::date),
+        summary
+            .last_date
+            .as_deref()
+            .map_or_else(|| "-".to_owned(), text::date),
         shown(listed.workspace()),
         shown(summary.title.as_deref()),
     ]

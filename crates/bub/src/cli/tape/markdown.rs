@@ -30,9 +30,17 @@ pub(super) fn head(found: &Listed) -> String {
 
 /// A heading, and below it what the entry says: messages as they were written, everything else in a fence.
 pub(super) fn entry(entry: &Entry) -> String {
-    let level = if entry.kind == Kind::Anchor { "##" } else { "###" };
+    let level = if entry.kind == Kind::Anchor {
+        "##"
+    } else {
+        "###"
+    };
     let title = text::line(&format!("{} {}", entry.kind, payload::label(entry)));
-    let mut section = format!("{level} {title} (#{}, {})\n\n", entry.id, text::date_of(entry));
+    let mut section = format!(
+        "{level} {title} (#{}, {})\n\n",
+        entry.id,
+        text::date_of(entry)
+    );
     let body = payload::body(entry);
     let body = text::harmless(&body);
     if body.is_empty() {
@@ -50,7 +58,11 @@ pub(super) fn entry(entry: &Entry) -> String {
 
 /// Longer than any run of backticks inside, so that nothing inside can end it.
 fn fence(body: &str) -> String {
-    let longest = body.split(|character| character != '`').map(str::len).max().unwrap_or(0);
+    let longest = body
+        .split(|character| character != '`')
+        .map(str::len)
+        .max()
+        .unwrap_or(0);
     "`".repeat(3.max(longest + 1))
 }
 
@@ -67,8 +79,14 @@ mod tests {
     #[test]
     fn an_entry_is_a_section() {
         let message = Entry::message("user", "hi *there*").with_date("2026-01-02T03:04:05+00:00");
-        assert_eq!(entry(&message), "### message user (#0, 2026-01-02 03:04:05)\n\nhi *there*\n\n");
+        assert_eq!(
+            entry(&message),
+            "### message user (#0, 2026-01-02 03:04:05)\n\nhi *there*\n\n"
+        );
         let result = Entry::tool_result(vec!["ok".into()]).with_date("2026-01-02T03:04:05Z");
-        assert_eq!(entry(&result), "### tool_result (#0, 2026-01-02 03:04:05)\n\n```text\nok\n```\n\n");
+        assert_eq!(
+            entry(&result),
+            "### tool_result (#0, 2026-01-02 03:04:05)\n\n```text\nok\n```\n\n"
+        );
     }
 }

@@ -37,11 +37,17 @@ impl Out {
 
     /// Standard output, through the user's pager when it is a terminal.
     pub(super) fn paged(settings: &Settings) -> Self {
-        let Some((name, mut child)) = start_pager(settings) else { return Self::plain(settings) };
+        let Some((name, mut child)) = start_pager(settings) else {
+            return Self::plain(settings);
+        };
         match child.stdin.take() {
             Some(stdin) => {
                 let interrupt = signal(SignalKind::interrupt()).ok();
-                Self::new(settings, Box::new(stdin), Place::Pager(name, child, interrupt))
+                Self::new(
+                    settings,
+                    Box::new(stdin),
+                    Place::Pager(name, child, interrupt),
+                )
             }
             None => Self::plain(settings),
         }
@@ -49,7 +55,11 @@ impl Out {
 
     /// A new file, as private as the tape it comes from; one that exists is left alone.
     pub(super) fn file(settings: &Settings, path: &Path) -> Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path);
         let file: File = file.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => TapeError::InvalidInput(format!(
                 "`{}` exists and is not overwritten; name another file",
@@ -57,12 +67,19 @@ impl Out {
             )),
             _ => TapeError::from_io("write", path, error),
         })?;
-        Ok(Self::new(settings, Box::new(file), Place::File(path.to_owned())))
+        Ok(Self::new(
+            settings,
+            Box::new(file),
+            Place::File(path.to_owned()),
+        ))
     }
 
     fn new(settings: &Settings, writer: Box<dyn Write + Send>, place: Place) -> Self {
         let buffered: Box<dyn Write + Send> = Box::new(BufWriter::with_capacity(64 * 1024, writer));
-        Self { writer: settings.redactor().writer(buffered), place }
+        Self {
+            writer: settings.redactor().writer(buffered),
+            place,
+        }
     }
 
     /// Writes; `false` when nobody reads any more, as in `bub … | head`.
@@ -86,7 +103,11 @@ impl Out {
                     io::ErrorKind::NotFound,
                     "no such command; set PAGER to another, or to `cat`",
                 );
-                return Err(TapeError::Io { action: "start the pager", path: name, source: source.into() });
+                return Err(TapeError::Io {
+                    action: "start the pager",
+                    path: name,
+                    source: source.into(),
+                });
             }
         }
         Ok(())
@@ -110,7 +131,9 @@ impl Out {
 /// The user's pager, `less` unless `PAGER` names another; none when output is not read on a terminal.
 fn start_pager(settings: &Settings) -> Option<(OsString, Child)> {
     let environment = settings.environment();
-    let is_dumb = environment.get("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    let is_dumb = environment
+        .get("TERM")
+        .is_none_or(|term| term.is_empty() || term == "dumb");
     if is_dumb || !io::stdout().is_terminal() {
         return None;
     }
@@ -123,7 +146,11 @@ fn start_pager(settings: &Settings) -> Option<(OsString, Child)> {
         }
         None => ("less".into(), Command::new("less")),
     };
-    command.1.env_clear().envs(settings.child_environment()).stdin(Stdio::piped());
+    command
+        .1
+        .env_clear()
+        .envs(settings.child_environment())
+        .stdin(Stdio::piped());
     if environment.get("LESS").is_none() {
         command.1.env("LESS", LESS);
     }

@@ -5,7 +5,14 @@ use serde_json::{Map, Value};
 
 /// What stands beside the kind of an entry: a role, a name, how many calls.
 pub(super) fn label(entry: &Entry) -> String {
-    let text = |key: &str| entry.payload.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |key: &str| {
+        entry
+            .payload
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     match &entry.kind {
         Kind::Message => text("role"),
         Kind::Anchor | Kind::Event => text("name"),
@@ -22,9 +29,10 @@ pub(super) fn body(entry: &Entry) -> String {
         Kind::System => payload.get("content").map(content).unwrap_or_default(),
         Kind::Anchor => payload.get("state").map(data).unwrap_or_default(),
         Kind::Event => payload.get("data").map(data).unwrap_or_default(),
-        Kind::ToolCall => {
-            lines([payload.get("content").map(content).unwrap_or_default(), calls(payload.get("calls"))])
-        }
+        Kind::ToolCall => lines([
+            payload.get("content").map(content).unwrap_or_default(),
+            calls(payload.get("calls")),
+        ]),
         Kind::ToolResult => results(payload.get("results")),
         Kind::Error => lines([
             payload.get("message").map(content).unwrap_or_default(),
@@ -36,8 +44,13 @@ pub(super) fn body(entry: &Entry) -> String {
 
 fn message(payload: &Map<String, Value>, meta: &Map<String, Value>) -> String {
     let said = payload.get("content").map(content).unwrap_or_default();
-    let media: Vec<_> =
-        meta.get("media").and_then(Value::as_array).into_iter().flatten().map(medium).collect();
+    let media: Vec<_> = meta
+        .get("media")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(medium)
+        .collect();
     lines([said, media.join("\n"), calls(payload.get("tool_calls"))])
 }
 
@@ -54,7 +67,10 @@ fn part(value: &Value) -> String {
     match value.get("text").and_then(Value::as_str).or(value.as_str()) {
         Some(text) => text.trim_end().to_owned(),
         // Media that an older writer put into the text: its bytes are of no use here.
-        None => format!("[{}]", value.get("type").and_then(Value::as_str).unwrap_or("part")),
+        None => format!(
+            "[{}]",
+            value.get("type").and_then(Value::as_str).unwrap_or("part")
+        ),
     }
 }
 
@@ -64,7 +80,13 @@ fn medium(item: &Value) -> String {
 }
 
 fn calls(calls: Option<&Value>) -> String {
-    lines(calls.and_then(Value::as_array).into_iter().flatten().map(call))
+    lines(
+        calls
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(call),
+    )
 }
 
 fn call(call: &Value) -> String {
@@ -79,7 +101,13 @@ fn call(call: &Value) -> String {
 }
 
 fn results(results: Option<&Value>) -> String {
-    lines(results.and_then(Value::as_array).into_iter().flatten().map(content))
+    lines(
+        results
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .map(content),
+    )
 }
 
 /// Nothing for what is empty: `null`, `{}`.
@@ -93,5 +121,9 @@ fn data(value: &Value) -> String {
 }
 
 fn lines(parts: impl IntoIterator<Item = String>) -> String {
-    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
+    parts
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("\n")
 }

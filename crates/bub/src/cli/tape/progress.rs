@@ -24,12 +24,22 @@ impl Progress {
     /// For work that may be long from its first piece on.
     pub(super) fn new(what: &'static str, total: usize) -> Self {
         let wanted = std::io::stderr().is_terminal();
-        Self { what, total, done: 0, next: Instant::now(), shown: false, wanted }
+        Self {
+            what,
+            total,
+            done: 0,
+            next: Instant::now(),
+            shown: false,
+            wanted,
+        }
     }
 
     /// For work that is mostly over at once, and then needs no line.
     pub(super) fn patient(what: &'static str, total: usize) -> Self {
-        Self { next: Instant::now() + PAUSE, ..Self::new(what, total) }
+        Self {
+            next: Instant::now() + PAUSE,
+            ..Self::new(what, total)
+        }
     }
 
     /// Says that the next piece of work begins.
@@ -37,8 +47,13 @@ impl Progress {
         self.done += 1;
         if self.wanted && Instant::now() >= self.next {
             (self.next, self.shown) = (Instant::now() + PAUSE, true);
-            let line =
-                format!("{} {} of {}: {}", self.what, self.done, self.total, super::text::cut(name, 40));
+            let line = format!(
+                "{} {} of {}: {}",
+                self.what,
+                self.done,
+                self.total,
+                super::text::cut(name, 40)
+            );
             let mut stderr = std::io::stderr();
             let _ = write!(stderr, "\r\x1b[K{line}").and_then(|()| stderr.flush());
         }

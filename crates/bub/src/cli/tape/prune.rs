@@ -44,11 +44,16 @@ fn age(given: &str) -> Result<Duration, String> {
         let number: u64 = given.get(..at)?.parse().ok()?;
         number.checked_mul(hours * HOUR)
     });
-    parsed.map(Duration::from_secs).ok_or_else(|| "give a number and h, d or w, as in 30d".to_owned())
+    parsed
+        .map(Duration::from_secs)
+        .ok_or_else(|| "give a number and h, d or w, as in 30d".to_owned())
 }
 
 pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
-    let older_than = matches.get_one::<Duration>("older-than").copied().unwrap_or_default();
+    let older_than = matches
+        .get_one::<Duration>("older-than")
+        .copied()
+        .unwrap_or_default();
     let leftovers = files.store.leftovers(older_than).await?;
     let mut out = Out::plain(&files.tapes.settings);
     out.write(&describe(files, &leftovers))?;
@@ -81,8 +86,16 @@ async fn remove(files: &Files, leftovers: &[Leftover]) -> Result<ExitCode> {
     for problem in &kept {
         super::note(&format!("not removed: {}", text::line(problem)));
     }
-    super::note(&format!("removed {} ({})", text::count(removed, "file", "files"), text::bytes(bytes)));
-    Ok(if kept.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    super::note(&format!(
+        "removed {} ({})",
+        text::count(removed, "file", "files"),
+        text::bytes(bytes)
+    ));
+    Ok(if kept.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn describe(files: &Files, leftovers: &[Leftover]) -> String {
@@ -96,7 +109,10 @@ fn describe(files: &Files, leftovers: &[Leftover]) -> String {
                 LeftoverKind::Archive => "archive",
                 LeftoverKind::Blob => "blob",
             };
-            let path = leftover.path.strip_prefix(&files.directory).unwrap_or(&leftover.path);
+            let path = leftover
+                .path
+                .strip_prefix(&files.directory)
+                .unwrap_or(&leftover.path);
             [
                 kind.to_owned(),
                 days_ago(leftover.since),
@@ -106,7 +122,12 @@ fn describe(files: &Files, leftovers: &[Leftover]) -> String {
         })
         .collect();
     let mut report = text::columns(&rows);
-    let _ = writeln!(report, "{} in {}", total(leftovers), files.directory.display());
+    let _ = writeln!(
+        report,
+        "{} in {}",
+        total(leftovers),
+        files.directory.display()
+    );
     report
 }
 
@@ -117,7 +138,11 @@ fn days_ago(moment: SystemTime) -> String {
 
 fn total(leftovers: &[Leftover]) -> String {
     let bytes = leftovers.iter().map(|leftover| leftover.bytes).sum();
-    format!("{}, {}", text::count(leftovers.len() as u64, "file", "files"), text::bytes(bytes))
+    format!(
+        "{}, {}",
+        text::count(leftovers.len() as u64, "file", "files"),
+        text::bytes(bytes)
+    )
 }
 
 /// Asks on the terminal; anything but yes is no.
@@ -128,10 +153,13 @@ fn confirmed(leftovers: &[Leftover]) -> Result<bool> {
         return Err(TapeError::InvalidInput(text.to_owned()));
     }
     let mut stderr = std::io::stderr();
-    let asked = write!(stderr, "Remove {} for good? [y/N] ", total(leftovers)).and_then(|()| stderr.flush());
+    let asked = write!(stderr, "Remove {} for good? [y/N] ", total(leftovers))
+        .and_then(|()| stderr.flush());
     let mut answer = String::new();
     let answered = asked.and_then(|()| stdin.read_line(&mut answer));
-    answered.map_err(|error| TapeError::from_io("read", std::path::Path::new("standard input"), error))?;
+    answered.map_err(|error| {
+        TapeError::from_io("read", std::path::Path::new("standard input"), error)
+    })?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
@@ -143,8 +171,16 @@ mod tests {
     fn ages_have_a_unit() {
         assert_eq!(age("36h"), Ok(Duration::from_secs(36 * HOUR)));
         assert_eq!(age("2w"), Ok(Duration::from_secs(14 * 24 * HOUR)));
-        for wrong in ["", "30", "d", "-1d", "1.5d", "99999999999999999999d", "18446744073709551615w", "3€"]
-        {
+        for wrong in [
+            "",
+            "30",
+            "d",
+            "-1d",
+            "1.5d",
+            "99999999999999999999d",
+            "18446744073709551615w",
+            "3€",
+        ] {
             assert!(age(wrong).is_err(), "{wrong}");
         }
     }

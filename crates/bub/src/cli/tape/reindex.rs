@@ -32,13 +32,25 @@ pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode>
             }
             Err(error) => {
                 failed = true;
-                let _ = writeln!(report, "{label}: not indexed: {}", text::line(&error.to_string()));
+                let _ = writeln!(
+                    report,
+                    "{label}: not indexed: {}",
+                    text::line(&error.to_string())
+                );
             }
         }
     }
     drop(progress);
     let mut out = Out::plain(&files.tapes.settings);
-    out.write(if names.is_empty() { "(no tapes)\n" } else { &report })?;
+    out.write(if names.is_empty() {
+        "(no tapes)\n"
+    } else {
+        &report
+    })?;
     out.finish()?;
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }

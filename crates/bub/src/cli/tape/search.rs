@@ -18,8 +18,9 @@ use super::{
 };
 
 pub(super) fn command() -> Command {
-    let date =
-        |name: &'static str, help: &'static str| Arg::new(name).long(name).value_name("DATE").help(help);
+    let date = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("DATE").help(help)
+    };
     Command::new("search")
         .about("Find what was said, in one session or in all of this workspace")
         .long_about(
@@ -46,7 +47,9 @@ pub(super) fn command() -> Command {
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
     let search = wanted(matches);
     if search.text.trim().is_empty() {
-        return Err(TapeError::InvalidInput("there is nothing to look for; give some words".to_owned()));
+        return Err(TapeError::InvalidInput(
+            "there is nothing to look for; give some words".to_owned(),
+        ));
     }
     let sessions = match text_of(matches, "tape") {
         Some(given) => vec![tapes.find(given).await?],
@@ -54,19 +57,25 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
         None => tapes.sessions_here().await?,
     };
     // Also where there is nothing to search, a wrong date is to be told.
-    let nowhere = tapes.tape(TapeName::for_session(&tapes.workspace, "")).search(&search).await;
+    let nowhere = tapes
+        .tape(TapeName::for_session(&tapes.workspace, ""))
+        .search(&search)
+        .await;
     nowhere.map_err(|error| match error {
-        TapeError::InvalidInput(what) => {
-            TapeError::InvalidInput(format!("{what} Give dates as 2026-01-31 or 2026-01-31T12:00:00Z."))
-        }
+        TapeError::InvalidInput(what) => TapeError::InvalidInput(format!(
+            "{what} Give dates as 2026-01-31 or 2026-01-31T12:00:00Z."
+        )),
         other => other,
     })?;
     let (hits, filtered) = search_all(tapes, &sessions, &search).await?;
     let mut out = Out::plain(&tapes.settings);
     let style = Style::of(&tapes.settings);
     for (session, hit) in &hits {
-        let shown =
-            if matches.get_flag("json") { as_json(session, hit) } else { pretty(session, hit, style) };
+        let shown = if matches.get_flag("json") {
+            as_json(session, hit)
+        } else {
+            pretty(session, hit, style)
+        };
         if !out.write(&shown)? {
             break;
         }
@@ -78,7 +87,11 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     if filtered > 0 {
         super::note(&format!(
             "{} left out",
-            text::count(filtered, "output of an earlier search", "outputs of earlier searches")
+            text::count(
+                filtered,
+                "output of an earlier search",
+                "outputs of earlier searches"
+            )
         ));
     }
     Ok(ExitCode::SUCCESS)
@@ -86,9 +99,16 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
 
 fn wanted(matches: &ArgMatches) -> Search {
     let mut search = Search::new(text_of(matches, "words").unwrap_or_default());
-    search.limit = matches.get_one::<usize>("limit").copied().unwrap_or(search.limit);
+    search.limit = matches
+        .get_one::<usize>("limit")
+        .copied()
+        .unwrap_or(search.limit);
     let kinds = show::kinds(matches);
-    let mut within = if kinds.is_empty() { search.within.clone() } else { Query::new().kinds(kinds) };
+    let mut within = if kinds.is_empty() {
+        search.within.clone()
+    } else {
+        Query::new().kinds(kinds)
+    };
     if let Some(since) = text_of(matches, "since") {
         within = within.since(since);
     }

@@ -26,7 +26,9 @@ pub(super) fn command() -> Command {
                 .help("Only the last N entries"),
         )
         .arg(kinds_arg())
-        .arg(json_arg("Print the entries as lines of JSON, as they stand on the tape"))
+        .arg(json_arg(
+            "Print the entries as lines of JSON, as they stand on the tape",
+        ))
 }
 
 pub(super) fn kinds_arg() -> Arg {
@@ -37,11 +39,18 @@ pub(super) fn kinds_arg() -> Arg {
 
 /// The kinds that were asked for; none means all.
 pub(super) fn kinds(matches: &ArgMatches) -> Vec<Kind> {
-    matches.get_many::<String>("kinds").into_iter().flatten().map(|kind| Kind::from(kind.trim())).collect()
+    matches
+        .get_many::<String>("kinds")
+        .into_iter()
+        .flatten()
+        .map(|kind| Kind::from(kind.trim()))
+        .collect()
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
-    let found = tapes.find(text_of(matches, "tape").unwrap_or_default()).await?;
+    let found = tapes
+        .find(text_of(matches, "tape").unwrap_or_default())
+        .await?;
     let tape = tapes.tape(found.name.clone());
     let anchor = text_of(matches, "after-anchor");
     let mut query = Query::new().kinds(kinds(matches));
@@ -52,10 +61,18 @@ pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode>
     let json = matches.get_flag("json");
     let style = Style::of(&tapes.settings);
     let print = |entry: &Entry| {
-        if json { text::harmless_json(&codec::encode(entry)).into_owned() } else { pretty(entry, style) }
+        if json {
+            text::harmless_json(&codec::encode(entry)).into_owned()
+        } else {
+            pretty(entry, style)
+        }
     };
     let last = matches.get_one::<usize>("last").copied();
-    let mut out = if json { Out::plain(&tapes.settings) } else { Out::paged(&tapes.settings) };
+    let mut out = if json {
+        Out::plain(&tapes.settings)
+    } else {
+        Out::paged(&tapes.settings)
+    };
     let shown = print_all(&tape, (query, last), &mut out, &print).await;
     // The pager is waited for in any case, or it would outlive the program.
     out.finish()?;

@@ -15,9 +15,13 @@ impl Style {
     /// As the terminal and the user want it.
     pub(super) fn of(settings: &Settings) -> Self {
         let environment = settings.environment();
-        let refused = environment.get("NO_COLOR").is_some_and(|value| !value.is_empty());
+        let refused = environment
+            .get("NO_COLOR")
+            .is_some_and(|value| !value.is_empty());
         let dumb = environment.get("TERM").is_some_and(|term| term == "dumb");
-        Self { coloured: !refused && !dumb && std::io::stdout().is_terminal() }
+        Self {
+            coloured: !refused && !dumb && std::io::stdout().is_terminal(),
+        }
     }
 
     /// Text that matters less.
@@ -38,6 +42,10 @@ impl Style {
     }
 
     fn paint(self, code: &str, text: &str) -> String {
-        if self.coloured { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+        if self.coloured {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
     }
 }

@@ -31,9 +31,18 @@ pub(super) struct Listed {
 
 impl Tapes {
     /// The store that plugins provide; only inside a running scope.
-    pub(super) fn open(framework: &Framework, settings: &Arc<Settings>) -> bub_kernel::Result<Self> {
-        let store = framework.tape_store().ok_or_else(|| Error::config("no plugin provides a tape store"))?;
-        Ok(Self { store, workspace: framework.workspace_text().to_owned(), settings: Arc::clone(settings) })
+    pub(super) fn open(
+        framework: &Framework,
+        settings: &Arc<Settings>,
+    ) -> bub_kernel::Result<Self> {
+        let store = framework
+            .tape_store()
+            .ok_or_else(|| Error::config("no plugin provides a tape store"))?;
+        Ok(Self {
+            store,
+            workspace: framework.workspace_text().to_owned(),
+            settings: Arc::clone(settings),
+        })
     }
 
     /// All sessions, the latest first. One that cannot be read does not hide the others.
@@ -62,7 +71,11 @@ impl Tapes {
     /// Whether a tape belongs to this workspace: its name says so, also on tapes that know no more about themselves.
     pub(super) fn is_here(&self, name: &TapeName) -> bool {
         let own = TapeName::for_session(&self.workspace, "");
-        let workspace = |name: &TapeName| name.as_str().split_once("__").map(|(hash, _)| hash.to_owned());
+        let workspace = |name: &TapeName| {
+            name.as_str()
+                .split_once("__")
+                .map(|(hash, _)| hash.to_owned())
+        };
         workspace(name) == workspace(&own)
     }
 
@@ -84,7 +97,11 @@ impl Files {
             workspace: framework.workspace_text().to_owned(),
             settings: Arc::clone(settings),
         };
-        Self { store, directory, tapes }
+        Self {
+            store,
+            directory,
+            tapes,
+        }
     }
 
     /// The tapes that were named, or all of the store, the latest first; sidecars follow their tape.

@@ -18,7 +18,10 @@ pub(super) fn cut(text: &str, characters: usize) -> String {
 
 /// One line of JSON in which control characters that JSON leaves alone are escaped; it means the same.
 pub(super) fn harmless_json(json: &str) -> Cow<'_, str> {
-    if !json.chars().any(|character| is_harmful(character) && character != '\n') {
+    if !json
+        .chars()
+        .any(|character| is_harmful(character) && character != '\n')
+    {
         return Cow::Borrowed(json);
     }
     let mut clean = String::with_capacity(json.len() + 16);
@@ -111,12 +114,18 @@ mod tests {
 
     #[test]
     fn sizes_are_for_people() {
-        assert_eq!([0, 999, 1000, 1_550_000].map(bytes), ["0 bytes", "999 bytes", "1.0 kB", "1.5 MB"]);
+        assert_eq!(
+            [0, 999, 1000, 1_550_000].map(bytes),
+            ["0 bytes", "999 bytes", "1.0 kB", "1.5 MB"]
+        );
     }
 
     #[test]
     fn columns_are_aligned_by_cells() {
-        let rows = [["你好".to_owned(), "x".to_owned()], ["a".to_owned(), String::new()]];
+        let rows = [
+            ["你好".to_owned(), "x".to_owned()],
+            ["a".to_owned(), String::new()],
+        ];
         assert_eq!(columns(&rows), "你好  x\na\n");
     }
 }

@@ -37,14 +37,22 @@ fn lines_are_edited_completed_pasted_and_remembered() {
     chat.sees("workspace > ,printf '%s.' one\nHH");
     chat.send("\x15,ta");
     let hinted = chat.sees("workspace > ,tape.info");
-    assert!(hinted.contains(",tape.info"), "the history offers how to go on:\n{hinted}");
+    assert!(
+        hinted.contains(",tape.info"),
+        "the history offers how to go on:\n{hinted}"
+    );
     chat.send("\x15\x04");
     assert_eq!(chat.ends().0, Some(0));
     let directory = std::fs::read_dir(sandbox.home().join("history")).unwrap();
     let files: Vec<_> = directory.map(|file| file.unwrap().path()).collect();
-    let [file] = files.as_slice() else { panic!("{files:?}") };
+    let [file] = files.as_slice() else {
+        panic!("{files:?}")
+    };
     let name = file.file_name().unwrap().to_str().unwrap();
-    assert!(name.len() == 32 + ".history".len() && name.ends_with(".history"), "{name}");
+    assert!(
+        name.len() == 32 + ".history".len() && name.ends_with(".history"),
+        "{name}"
+    );
     let text = std::fs::read_to_string(file).unwrap();
     let records: Vec<&str> = text.lines().filter(|line| line.starts_with('+')).collect();
     assert_eq!(records.first(), Some(&"+,tape.info"));
@@ -76,7 +84,9 @@ fn in_shell_mode_lines_are_commands() {
 #[test]
 fn text_steers_and_commands_wait() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
-    let call = Reply::new().say("Let me look.").call("c1", "bash", r#"{"cmd":"echo one"}"#);
+    let call = Reply::new()
+        .say("Let me look.")
+        .call("c1", "bash", r#"{"cmd":"echo one"}"#);
     server.script(call.paced(&pace));
     server.script(Reply::text("I heard you."));
     let chat = Start::new(&sandbox).model(&server).go();
@@ -94,10 +104,24 @@ fn text_steers_and_commands_wait() {
     chat.until(|screen| screen.contains("\ncommand"));
     let screen = chat.is_idle();
     assert!(said(&server).contains("turn left"));
-    assert!(!said(&server).contains("com''mand"), "a command is not said to the model");
-    let order = ["> start", "● bash", "> turn left (steering)", "I heard you.", "── Command ,echo"];
-    let places: Vec<_> =
-        order.map(|text| screen.find(text).unwrap_or_else(|| panic!("{text}\n{screen}"))).into();
+    assert!(
+        !said(&server).contains("com''mand"),
+        "a command is not said to the model"
+    );
+    let order = [
+        "> start",
+        "● bash",
+        "> turn left (steering)",
+        "I heard you.",
+        "── Command ,echo",
+    ];
+    let places: Vec<_> = order
+        .map(|text| {
+            screen
+                .find(text)
+                .unwrap_or_else(|| panic!("{text}\n{screen}"))
+        })
+        .into();
     assert!(places.is_sorted(), "{screen}");
 }
 
@@ -119,7 +143,10 @@ fn what_was_typed_is_answered_before_the_chat_ends() {
     let (code, screen) = chat.ends();
     assert_eq!(code, Some(0), "{screen}");
     let text = chat.everything();
-    assert!(text.contains("Answered.") && text.ends_with("Bye."), "{text}");
+    assert!(
+        text.contains("Answered.") && text.ends_with("Bye."),
+        "{text}"
+    );
 }
 
 // ,quit at once, also while a turn runs.
@@ -138,17 +165,27 @@ fn quit_does_not_wait() {
     assert!(chat.is_restored());
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.is_idle();
-    assert!(!screen.contains("of an earlier chat"), "it was ended, not put off:\n{screen}");
+    assert!(
+        !screen.contains("of an earlier chat"),
+        "it was ended, not put off:\n{screen}"
+    );
 }
 
 #[test]
 fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
-    for (answer, expected) in [("y\r", "completed in"), ("n\r", "failed in"), ("\r", "failed in")] {
+    for (answer, expected) in [
+        ("y\r", "completed in"),
+        ("n\r", "failed in"),
+        ("\r", "failed in"),
+    ] {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         let call = Reply::new().call("c1", "bash", r#"{"cmd":"echo dangerous"}"#);
         server.script(call.paced(&pace));
         server.script(Reply::text("So be it."));
-        sandbox.write("home/config.yml", "policy:\n  rules:\n    - {tools: [bash], action: ask}\n");
+        sandbox.write(
+            "home/config.yml",
+            "policy:\n  rules:\n    - {tools: [bash], action: ask}\n",
+        );
         let chat = Start::new(&sandbox).model(&server).go();
         chat.is_idle();
         chat.send("do it\r");
@@ -157,14 +194,19 @@ fn a_question_is_answered_in_the_prompt_and_a_draft_is_kept() {
         chat.sees("workspace > my dra");
         pace.release();
         let screen = chat.sees("allow? [y/N]");
-        assert!(screen.contains(r#"allow bash(cmd="echo dangerous")?"#), "{screen}");
+        assert!(
+            screen.contains(r#"allow bash(cmd="echo dangerous")?"#),
+            "{screen}"
+        );
         chat.send("something else\r");
         chat.sees("answer y or n first");
         chat.until(|screen| screen.lines().any(|line| line == "allow? [y/N]"));
         chat.send(answer);
         chat.sees(expected);
         chat.sees("So be it.");
-        chat.until(|screen| screen.contains("workspace > my dra\n") && !screen.contains("Ctrl-C cancels"));
+        chat.until(|screen| {
+            screen.contains("workspace > my dra\n") && !screen.contains("Ctrl-C cancels")
+        });
     }
 }
 
@@ -180,7 +222,11 @@ fn a_history_that_cannot_be_written_is_said_once_and_stops_nobody() {
     chat.send(",echo t''wo\r");
     chat.until(|screen| screen.contains("\ntwo\n"));
     let text = chat.everything();
-    assert_eq!(text.matches("lines are kept until you leave").count(), 1, "{text}");
+    assert_eq!(
+        text.matches("lines are kept until you leave").count(),
+        1,
+        "{text}"
+    );
     chat.is_idle();
     chat.send("\x1b[A\x1b[A");
     chat.sees("workspace > ,echo o''ne");
@@ -211,13 +257,22 @@ fn what_waits_can_be_taken_back() {
     chat.send("\x1b[A\x1b[A");
     chat.until(|screen| screen.contains("workspace > more\n") && !screen.contains("(queued) more"));
     let screen = chat.until(|screen| !screen.contains("Up takes back"));
-    assert!(screen.contains("(queued) ,touch never"), "one at a time:\n{screen}");
+    assert!(
+        screen.contains("(queued) ,touch never"),
+        "one at a time:\n{screen}"
+    );
     chat.send("\x15\x1b[A");
-    chat.until(|screen| screen.contains("workspace > ,touch never\n") && !screen.contains("(queued)"));
+    chat.until(|screen| {
+        screen.contains("workspace > ,touch never\n") && !screen.contains("(queued)")
+    });
     chat.send("\x15\x18\x1b[A");
     // It is no command, also in shell mode.
-    let screen = chat.until(|screen| screen.contains("workspace > steer\n") && screen.contains("mode:agent"));
-    assert!(screen.contains("(steering) aside") && !screen.contains("(steering) steer"), "{screen}");
+    let screen = chat
+        .until(|screen| screen.contains("workspace > steer\n") && screen.contains("mode:agent"));
+    assert!(
+        screen.contains("(steering) aside") && !screen.contains("(steering) steer"),
+        "{screen}"
+    );
     chat.send("\x15,touch ne''ver\r");
     chat.sees("(queued) ,touch ne''ver");
     chat.send("\x18\x1b[A");
@@ -228,7 +283,11 @@ fn what_waits_can_be_taken_back() {
     pace.release();
     chat.sees("And aside.");
     chat.is_idle();
-    assert!(said(&server).contains("aside") && !said(&server).contains("steer\""), "{}", said(&server));
+    assert!(
+        said(&server).contains("aside") && !said(&server).contains("steer\""),
+        "{}",
+        said(&server)
+    );
     chat.send("\x04");
     assert_eq!(chat.ends().0, Some(0));
     assert_eq!(server.requests().len(), 2);
@@ -241,8 +300,15 @@ fn what_waits_can_be_taken_back() {
 #[test]
 fn at_a_question_up_is_not_promised_to_take_anything_back() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
-    server.script(Reply::new().call("c1", "bash", r#"{"cmd":"true"}"#).paced(&pace));
-    sandbox.write("home/config.yml", "policy:\n  rules:\n    - {tools: [bash], action: ask}\n");
+    server.script(
+        Reply::new()
+            .call("c1", "bash", r#"{"cmd":"true"}"#)
+            .paced(&pace),
+    );
+    sandbox.write(
+        "home/config.yml",
+        "policy:\n  rules:\n    - {tools: [bash], action: ask}\n",
+    );
     let chat = Start::new(&sandbox).model(&server).go();
     chat.is_idle();
     chat.send("go\r");
@@ -251,7 +317,10 @@ fn at_a_question_up_is_not_promised_to_take_anything_back() {
     chat.sees("Up takes back what waits");
     pace.release();
     let screen = chat.sees("allow? [y/N]");
-    assert!(screen.contains("(queued) ,echo later") && !screen.contains("Up takes back"), "{screen}");
+    assert!(
+        screen.contains("(queued) ,echo later") && !screen.contains("Up takes back"),
+        "{screen}"
+    );
 }
 
 // A disk that is full, or a file that may grow no further.
@@ -265,7 +334,12 @@ fn a_history_that_cannot_grow_is_said_and_stops_nobody() {
     chat.is_idle();
     chat.send("\x04");
     chat.ends();
-    let file = std::fs::read_dir(sandbox.home().join("history")).unwrap().next().unwrap().unwrap().path();
+    let file = std::fs::read_dir(sandbox.home().join("history"))
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     let before = "\n# 2026-01-01 00:00:00.000000\n+,echo o''ld\n".repeat(60_000);
     std::fs::write(&file, &before).unwrap();
     let script = without_xfsz(&sandbox, "ulimit -f 1024");
@@ -274,7 +348,10 @@ fn a_history_that_cannot_grow_is_said_and_stops_nobody() {
     chat.send(",echo o''ne\r");
     chat.until(|screen| screen.contains("\none\n"));
     let screen = chat.is_idle();
-    assert!(screen.contains("too large") && screen.contains("lines are kept until you leave"), "{screen}");
+    assert!(
+        screen.contains("too large") && screen.contains("lines are kept until you leave"),
+        "{screen}"
+    );
     chat.send("\x1b[A");
     chat.sees("workspace > ,echo o''ne");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
@@ -304,8 +381,17 @@ fn many_lines_wait_and_each_is_seen_with_its_answer() {
     chat.is_idle();
     let screen = chat.everything();
     let places: Vec<_> = (1..=6)
-        .flat_map(|number| [format!("workspace > line {number}\n"), format!("Answer {number}.")])
-        .map(|text| screen.find(&text).unwrap_or_else(|| panic!("{text}\n{screen}")))
+        .flat_map(|number| {
+            [
+                format!("workspace > line {number}\n"),
+                format!("Answer {number}."),
+            ]
+        })
+        .map(|text| {
+            screen
+                .find(&text)
+                .unwrap_or_else(|| panic!("{text}\n{screen}"))
+        })
         .collect();
     assert!(places.is_sorted(), "{screen}");
 
@@ -328,7 +414,11 @@ fn a_line_that_cannot_be_written_is_never_shown_as_waiting() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(Reply::deltas(["Half", " of it"]).paced(&pace));
     let script = without_xfsz(&sandbox, "");
-    let chat = Start::new(&sandbox).program(&script).model(&server).size(120, 24).go();
+    let chat = Start::new(&sandbox)
+        .program(&script)
+        .model(&server)
+        .size(120, 24)
+        .go();
     chat.is_idle();
     chat.send("a question\r");
     pace.allow(1);
@@ -347,14 +437,18 @@ fn a_line_that_cannot_be_written_is_never_shown_as_waiting() {
         written.contains("… ,touch ne''ver") && !written.contains("(queued) ,touch ne''ver"),
         "{written}"
     );
-    assert!(sandbox.workspace().join("once").exists() && !sandbox.workspace().join("never").exists());
+    assert!(
+        sandbox.workspace().join("once").exists() && !sandbox.workspace().join("never").exists()
+    );
 }
 
 /// A program that is told of a file too large by an error, and nothing worse.
 fn without_xfsz(sandbox: &Sandbox, before: &str) -> std::path::PathBuf {
     let script = sandbox.workspace().join("limited");
-    let text =
-        format!("#!/bin/sh\ntrap '' XFSZ\n{before}\nexec {} \"$@\"\n", crate::sandbox::bub().display());
+    let text = format!(
+        "#!/bin/sh\ntrap '' XFSZ\n{before}\nexec {} \"$@\"\n",
+        crate::sandbox::bub().display()
+    );
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     script
@@ -395,8 +489,12 @@ fn a_question_of_a_cancelled_turn_takes_no_answer() {
         let chat = Start::new(&sandbox).args(args).go();
         chat.sees("workspace >");
         chat.send("knock\r");
-        let screen = chat.until(|screen| screen.ends_with("answer:") || screen.contains("\nanswer:"));
-        assert!(screen.contains("Who is there?") != screen.contains("Who else?"), "{screen}");
+        let screen =
+            chat.until(|screen| screen.ends_with("answer:") || screen.contains("\nanswer:"));
+        assert!(
+            screen.contains("Who is there?") != screen.contains("Who else?"),
+            "{screen}"
+        );
         chat.send("Ada\r");
         chat.until(|screen| screen.contains("Who is there?") && screen.contains("Who else?"));
         chat.send("\x03");

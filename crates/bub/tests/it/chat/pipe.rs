@@ -11,8 +11,12 @@ use super::terminal::Start;
 use crate::sandbox::{Run, Sandbox, bub};
 
 fn piped(command: &mut Command, input: &[u8]) -> Run {
-    let child =
-        command.arg("chat").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = command
+        .arg("chat")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let mut child = child.unwrap();
     child.stdin.take().unwrap().write_all(input).unwrap();
     Run::of(child.wait_with_output().unwrap())
@@ -44,7 +48,11 @@ fn how_the_stream_is_cut_does_not_matter() {
     let text = "    let x = 1;\n\n  two\n";
     for size in [1, 3, 4, 5, 100] {
         let server = ModelServer::start();
-        server.script(Reply::deltas(text.as_bytes().chunks(size).map(|part| String::from_utf8_lossy(part))));
+        server.script(Reply::deltas(
+            text.as_bytes()
+                .chunks(size)
+                .map(|part| String::from_utf8_lossy(part)),
+        ));
         assert_eq!(ask(&server, b"hi\n").ok(), text, "{size}");
     }
 }
@@ -52,14 +60,20 @@ fn how_the_stream_is_cut_does_not_matter() {
 #[test]
 fn calls_that_fail_are_told_on_standard_error() {
     let server = ModelServer::start();
-    let call = Reply::new().call("c1", "no_such_tool", "{}").call("c2", "bash", r#"{"cmd":"echo fine"}"#);
+    let call =
+        Reply::new()
+            .call("c1", "no_such_tool", "{}")
+            .call("c2", "bash", r#"{"cmd":"echo fine"}"#);
     server.script(call.call("c3", "fs_read", r#"{"path":"missing.txt"}"#));
     server.script(Reply::text("Done."));
     let run = ask(&server, b"hi\n");
     let told: Vec<&str> = run.stderr.lines().collect();
     assert_eq!(told.len(), 2, "{run:?}");
     assert!(told[0].starts_with("tool no_such_tool failed: "), "{run:?}");
-    assert!(told[1].starts_with("tool fs_read failed: cannot read "), "{run:?}");
+    assert!(
+        told[1].starts_with("tool fs_read failed: cannot read "),
+        "{run:?}"
+    );
     assert_eq!(run.ok(), "Done.\n");
 }
 
@@ -70,7 +84,10 @@ fn each_line_is_a_message_and_the_last_needs_no_end() {
     server.script(Reply::text("two"));
     let run = ask(&server, b"first\n\n  \n,echo command\nsecond");
     assert_eq!(run.ok(), "one\ncommand\ntwo\n");
-    assert!(String::from_utf8_lossy(&server.requests()[1].body).contains("first"), "one session");
+    assert!(
+        String::from_utf8_lossy(&server.requests()[1].body).contains("first"),
+        "one session"
+    );
 }
 
 #[test]
@@ -84,12 +101,25 @@ fn the_exit_code_is_that_of_the_turn() {
     assert_eq!(failed.code, Some(1), "{failed:?}");
     let late = b",bash cmd='echo so far; sleep 9' timeout_seconds=1\n";
     let late = piped(&mut Sandbox::new().command(&bub()), late);
-    assert_eq!((late.code, late.stdout.as_str()), (Some(1), "so far\n"), "{late:?}");
-    assert_eq!(late.stderr, "error: command timed out after 1 seconds and was terminated\n");
+    assert_eq!(
+        (late.code, late.stdout.as_str()),
+        (Some(1), "so far\n"),
+        "{late:?}"
+    );
+    assert_eq!(
+        late.stderr,
+        "error: command timed out after 1 seconds and was terminated\n"
+    );
     let unconfigured = piped(&mut Sandbox::new().command(&bub()), b"hi\n");
     assert_eq!(unconfigured.code, Some(2), "{unconfigured:?}");
-    assert!(unconfigured.stdout.contains("No model is configured"), "{unconfigured:?}");
-    assert_eq!(piped(&mut Sandbox::new().command(&bub()), b"").code, Some(0));
+    assert!(
+        unconfigured.stdout.contains("No model is configured"),
+        "{unconfigured:?}"
+    );
+    assert_eq!(
+        piped(&mut Sandbox::new().command(&bub()), b"").code,
+        Some(0)
+    );
 }
 
 #[test]
@@ -106,14 +136,25 @@ fn what_is_not_utf8_is_replaced_with_a_word_about_it() {
 fn in_plain_mode_lines_are_only_added() {
     for (args, name) in [(&["--plain"][..], "xterm-256color"), (&[][..], "dumb")] {
         let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-        server.script(Reply::new().reasoning("hm").call("c1", "bash", r#"{"cmd":"echo one"}"#));
+        server.script(
+            Reply::new()
+                .reasoning("hm")
+                .call("c1", "bash", r#"{"cmd":"echo one"}"#),
+        );
         server.script(Reply::text("Some **bold** text."));
-        let mut chat = Start::new(&sandbox).model(&server).set("TERM", name).args(args).go();
+        let mut chat = Start::new(&sandbox)
+            .model(&server)
+            .set("TERM", name)
+            .args(args)
+            .go();
         chat.sees("workspace >");
         assert!(String::from_utf8_lossy(&chat.bytes()).ends_with("workspace > "));
         chat.send("hello\n");
         let screen = chat.sees("Some **bold** text.");
-        assert!(screen.contains("tool bash(cmd: echo one)\ntool completed in "), "{screen}");
+        assert!(
+            screen.contains("tool bash(cmd: echo one)\ntool completed in "),
+            "{screen}"
+        );
         assert!(screen.contains("Assistant:\n"), "{screen}");
         chat.until(|screen| screen.ends_with("workspace >"));
         chat.send("\x03");
@@ -124,25 +165,37 @@ fn in_plain_mode_lines_are_only_added() {
         assert_eq!(code, Some(0));
         assert!(screen.ends_with("Bye."), "{screen}");
         let bytes = chat.bytes();
-        assert!(!bytes.contains(&0x1b), "{}", String::from_utf8_lossy(&bytes));
+        assert!(
+            !bytes.contains(&0x1b),
+            "{}",
+            String::from_utf8_lossy(&bytes)
+        );
     }
 }
 
 // At a question of a plain chat nothing but yes allows, nothing that was typed is lost, and one can leave.
 #[test]
 fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
-    for (keys, hint) in
-        [(",quit\n", None), ("\x04", Some("leaving when this is done")), ("please look\n,quit\n", None)]
-    {
+    for (keys, hint) in [
+        (",quit\n", None),
+        ("\x04", Some("leaving when this is done")),
+        ("please look\n,quit\n", None),
+    ] {
         let (sandbox, server) = (Sandbox::new(), ModelServer::start());
         server.script(Reply::new().call("c1", "bash", r#"{"cmd":"touch never"}"#));
         server.otherwise(Reply::text("Then not."));
-        sandbox.write("home/config.yml", "policy:\n  rules:\n    - {tools: [bash], action: ask}\n");
+        sandbox.write(
+            "home/config.yml",
+            "policy:\n  rules:\n    - {tools: [bash], action: ask}\n",
+        );
         let mut chat = Start::new(&sandbox).model(&server).args(&["--plain"]).go();
         chat.sees("workspace >");
         chat.send("go\n");
         let screen = chat.sees("allow? [y/N]");
-        assert!(screen.contains(r#"allow bash(cmd="touch never")?"#), "{screen}");
+        assert!(
+            screen.contains(r#"allow bash(cmd="touch never")?"#),
+            "{screen}"
+        );
         chat.send(keys);
         let (code, screen) = chat.ends();
         assert_eq!(code, Some(0), "{screen}");
@@ -150,8 +203,16 @@ fn a_plain_chat_can_be_left_at_a_question_and_keeps_what_was_typed_there() {
         assert!(!sandbox.workspace().join("never").exists());
         if keys.starts_with("please") {
             assert!(screen.contains("answer y or n first"), "{screen}");
-            let file = std::fs::read_dir(sandbox.home().join("history")).unwrap().next().unwrap().unwrap();
-            assert!(std::fs::read_to_string(file.path()).unwrap().contains("+please look\n"));
+            let file = std::fs::read_dir(sandbox.home().join("history"))
+                .unwrap()
+                .next()
+                .unwrap()
+                .unwrap();
+            assert!(
+                std::fs::read_to_string(file.path())
+                    .unwrap()
+                    .contains("+please look\n")
+            );
         }
     }
 }

@@ -27,11 +27,14 @@ fn an_answer_stays_readable_while_it_grows() {
     let first = chat.is_idle();
     assert!(first.starts_with("Bub "), "{first}");
     assert!(
-        first.contains("workspace: ") && first.contains("\nmodel: openai:small\nsession: cli:local\n"),
+        first.contains("workspace: ")
+            && first.contains("\nmodel: openai:small\nsession: cli:local\n"),
         "{first}"
     );
     assert!(
-        first.contains("\nworkspace >\nHH:MM mode:agent thinking:off model:openai:small entries:0 anchors:0"),
+        first.contains(
+            "\nworkspace >\nHH:MM mode:agent thinking:off model:openai:small entries:0 anchors:0"
+        ),
         "{first}"
     );
     chat.send("hello\r");
@@ -40,7 +43,10 @@ fn an_answer_stays_readable_while_it_grows() {
     let growing = chat.sees("This is important");
     let (_, growing) = growing.split_once("workspace > hello\n").unwrap();
     let lines: Vec<&str> = growing.lines().collect();
-    assert_eq!(lines[..3], ["── Assistant ───────────────────────────", "Plan", ""]);
+    assert_eq!(
+        lines[..3],
+        ["── Assistant ───────────────────────────", "Plan", ""]
+    );
     pace.allow(4);
     chat.sees("let x = 1;");
     chat.sees("let y = 2; // a line of code that is longer than forty columns");
@@ -120,10 +126,22 @@ fn a_resize_in_the_middle_of_an_answer_loses_and_repeats_nothing() {
     chat.sees("Done.");
     chat.is_idle();
     let text = chat.everything();
-    for once in ["Plan", "emoji", "• first", "• second", "let x", "let y", "Done."] {
+    for once in [
+        "Plan",
+        "emoji",
+        "• first",
+        "• second",
+        "let x",
+        "let y",
+        "Done.",
+    ] {
         assert_eq!(text.matches(once).count(), 1, "{once} in\n{text}");
     }
-    assert_eq!(text.matches("mode:agent").count(), 1, "one status line:\n{text}");
+    assert_eq!(
+        text.matches("mode:agent").count(),
+        1,
+        "one status line:\n{text}"
+    );
 }
 
 // The issue: Ctrl-C cancels the turn, twice leaves; partial text stays; the terminal is as before.
@@ -152,7 +170,12 @@ fn control_c_ends_the_turn_and_then_the_chat() {
     assert!(screen.ends_with("Bye."), "{screen}");
     assert!(chat.is_restored());
     // What is left of a chat at its end is its tape.
-    assert_eq!(std::fs::read_dir(sandbox.home().join("gateway")).unwrap().count(), 0);
+    assert_eq!(
+        std::fs::read_dir(sandbox.home().join("gateway"))
+            .unwrap()
+            .count(),
+        0
+    );
 }
 
 #[test]
@@ -160,7 +183,11 @@ fn control_c_twice_in_a_turn_leaves() {
     for (args, name) in [(&[][..], "vt220"), (&["--plain"][..], "xterm")] {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         server.script(Reply::deltas(["Half of a\n\n", " sentence", " never said"]).paced(&pace));
-        let mut chat = Start::new(&sandbox).model(&server).set("TERM", name).args(args).go();
+        let mut chat = Start::new(&sandbox)
+            .model(&server)
+            .set("TERM", name)
+            .args(args)
+            .go();
         chat.sees("workspace >");
         chat.send("one\r");
         pace.allow(3);
@@ -188,12 +215,19 @@ fn the_terminal_is_restored_whatever_ends_the_chat() {
         chat.signal(name);
         let (ended, screen) = chat.ends();
         assert_eq!(ended, Some(code), "{screen}");
-        assert!(asked.elapsed() < std::time::Duration::from_secs(2), "{:?}", asked.elapsed());
+        assert!(
+            asked.elapsed() < std::time::Duration::from_secs(2),
+            "{:?}",
+            asked.elapsed()
+        );
         assert!(
             screen.ends_with("\nstopped; what was unfinished goes on at the next `bub chat`"),
             "{screen}"
         );
-        assert!(!screen.contains("cancelled") && !screen.contains("WARN"), "{screen}");
+        assert!(
+            !screen.contains("cancelled") && !screen.contains("WARN"),
+            "{screen}"
+        );
         assert!(chat.is_restored(), "{name}");
     }
 }
@@ -202,7 +236,10 @@ fn the_terminal_is_restored_whatever_ends_the_chat() {
 #[test]
 fn warnings_and_failures_are_shown_in_their_place() {
     let sandbox = Sandbox::new();
-    let chat = Start::new(&sandbox).program(&example("faulty")).set("BUB_API_KEY", "very-secret-key").go();
+    let chat = Start::new(&sandbox)
+        .program(&example("faulty"))
+        .set("BUB_API_KEY", "very-secret-key")
+        .go();
     chat.is_idle();
     chat.send("log\r");
     chat.sees("logged");
@@ -210,7 +247,10 @@ fn warnings_and_failures_are_shown_in_their_place() {
     chat.send("panic\r");
     chat.sees("── Error");
     let screen = chat.is_idle();
-    assert!(screen.contains("the key is ***") || screen.contains("the key is ["), "{screen}");
+    assert!(
+        screen.contains("the key is ***") || screen.contains("the key is ["),
+        "{screen}"
+    );
     assert!(screen.contains("on purpose"), "{screen}");
     assert!(!chat.everything().contains("very-secret-key"));
     chat.send("still here\r");
@@ -234,7 +274,10 @@ fn thinking_is_confirmed_and_stays_out_of_answers() {
     pace.release();
     chat.sees("Some words and more.");
     let screen = chat.is_idle();
-    assert!(screen.contains("── Assistant ───────────────────────────\nSome words and more.\n"), "{screen}");
+    assert!(
+        screen.contains("── Assistant ───────────────────────────\nSome words and more.\n"),
+        "{screen}"
+    );
 }
 
 // The help fits the window.
@@ -258,7 +301,9 @@ fn help_is_broken_between_words() {
 #[test]
 fn a_panic_restores_the_terminal() {
     let sandbox = Sandbox::new();
-    let mut chat = Start::new(&sandbox).program(&example("panicking_chat")).go();
+    let mut chat = Start::new(&sandbox)
+        .program(&example("panicking_chat"))
+        .go();
     chat.is_idle();
     chat.send("\x04");
     let (code, screen) = chat.ends();
@@ -272,7 +317,13 @@ fn a_panic_restores_the_terminal() {
 fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     let words: Vec<String> = (0..20_000)
-        .map(|number| if number % 40 == 39 { format!("w{number}\n\n") } else { format!("w{number} ") })
+        .map(|number| {
+            if number % 40 == 39 {
+                format!("w{number}\n\n")
+            } else {
+                format!("w{number} ")
+            }
+        })
         .collect();
     server.script(Reply::deltas(words));
     let chat = Start::new(&sandbox).model(&server).go();
@@ -283,14 +334,20 @@ fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
     chat.is_idle();
     let text = chat.everything();
     let mut expected = 0;
-    for word in text.split_whitespace().filter_map(|word| word.strip_prefix('w')?.parse::<usize>().ok()) {
+    for word in text
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix('w')?.parse::<usize>().ok())
+    {
         assert_eq!(word, expected, "in its order, once");
         expected += 1;
     }
     assert_eq!(expected, 20_000);
     let bytes = chat.bytes();
     let after = String::from_utf8_lossy(&bytes[before..]).into_owned();
-    assert!(!after.contains("\x1b[2J") && !after.contains("\x1b[?1049h"), "the screen was cleared");
+    assert!(
+        !after.contains("\x1b[2J") && !after.contains("\x1b[?1049h"),
+        "the screen was cleared"
+    );
     for frame in after.split("\x1b[?2026h").skip(1) {
         let rows = frame.matches("\x1b[K").count();
         // Finished lines, and at most a screen of rows that changed.
@@ -301,14 +358,18 @@ fn twenty_thousand_deltas_make_no_flicker_and_lose_nothing() {
 #[test]
 fn what_a_model_or_a_tool_says_cannot_play_tricks() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    server
-        .script(Reply::text("safe \x1b[2J\x1b]0;owned\x07 text \u{202e}gnp.exe\n\n```\n\x1b[31mcode\n```\n"));
+    server.script(Reply::text(
+        "safe \x1b[2J\x1b]0;owned\x07 text \u{202e}gnp.exe\n\n```\n\x1b[31mcode\n```\n",
+    ));
     let chat = Start::new(&sandbox).model(&server).go();
     chat.is_idle();
     chat.send("hello\r");
     chat.sees("code");
     let screen = chat.is_idle();
-    assert!(screen.contains("safe ␛[2J␛]0;owned␇ text \\u{202e}gnp.exe"), "{screen}");
+    assert!(
+        screen.contains("safe ␛[2J␛]0;owned␇ text \\u{202e}gnp.exe"),
+        "{screen}"
+    );
     assert!(screen.contains("␛[31mcode"), "{screen}");
     chat.send(",printf 'a\\033[2Jb\\n'\r");
     chat.until(|screen| screen.contains("a␛[2Jb") && screen.contains("── Command"));
@@ -355,7 +416,11 @@ fn the_output_of_a_command_is_seen_as_it_comes() {
 #[test]
 fn code_keeps_its_tabs() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
-    let code = ["```make\nall:\n\tcc -o a", " a.c\nlong:\n\tabcdefghijklmnopqrs\tx\n", "```\nDone."];
+    let code = [
+        "```make\nall:\n\tcc -o a",
+        " a.c\nlong:\n\tabcdefghijklmnopqrs\tx\n",
+        "```\nDone.",
+    ];
     server.script(Reply::deltas(code).paced(&pace));
     let chat = Start::new(&sandbox).model(&server).size(36, 24).go();
     chat.is_idle();
@@ -369,7 +434,9 @@ fn code_keeps_its_tabs() {
     chat.sees("Done.");
     let screen = chat.is_idle();
     assert!(
-        screen.contains("make\nall:\n        cc -o a a.c\nlong:\n        abcdefghijklmnopqrs     x\n\nDone."),
+        screen.contains(
+            "make\nall:\n        cc -o a a.c\nlong:\n        abcdefghijklmnopqrs     x\n\nDone."
+        ),
         "{screen}"
     );
     let bytes = String::from_utf8_lossy(&chat.bytes()).into_owned();
@@ -380,7 +447,10 @@ fn code_keeps_its_tabs() {
 #[test]
 fn tools_and_reasoning_have_their_lines() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    let call = Reply::new().reasoning("hmm, let me see").call("c1", "bash", r#"{"cmd":"echo one"}"#);
+    let call =
+        Reply::new()
+            .reasoning("hmm, let me see")
+            .call("c1", "bash", r#"{"cmd":"echo one"}"#);
     server.script(call.call("c2", "fs_read", r#"{"path":"missing.txt"}"#));
     server.script(Reply::text("All done."));
     let chat = Start::new(&sandbox).model(&server).go();
@@ -418,9 +488,16 @@ fn a_call_of_a_tool_that_does_not_exist_has_failed() {
     chat.send("work\r");
     chat.sees("All done.");
     let screen = chat.is_idle();
-    let (_, after) =
-        screen.split_once("● no_such_tool()\n  ⎿ failed in ").unwrap_or_else(|| panic!("{screen}"));
-    assert!(after.lines().nth(1).is_some_and(|reason| reason.contains("no_such_tool")), "{screen}");
+    let (_, after) = screen
+        .split_once("● no_such_tool()\n  ⎿ failed in ")
+        .unwrap_or_else(|| panic!("{screen}"));
+    assert!(
+        after
+            .lines()
+            .nth(1)
+            .is_some_and(|reason| reason.contains("no_such_tool")),
+        "{screen}"
+    );
 }
 
 #[test]
@@ -442,7 +519,9 @@ fn ten_columns_are_enough_to_write_and_to_read() {
 #[test]
 fn one_can_leave_in_the_middle_of_a_flood() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
-    server.script(Reply::deltas((0..50_000).map(|number| format!("w{number} "))));
+    server.script(Reply::deltas(
+        (0..50_000).map(|number| format!("w{number} ")),
+    ));
     let mut chat = Start::new(&sandbox).model(&server).go();
     chat.is_idle();
     chat.send("go\r");
@@ -452,5 +531,9 @@ fn one_can_leave_in_the_middle_of_a_flood() {
     let (code, screen) = chat.ends();
     assert_eq!(code, Some(0), "{screen}");
     assert!(chat.is_restored() && screen.ends_with("Bye."), "{screen}");
-    assert!(asked.elapsed() < std::time::Duration::from_secs(8), "{:?}", asked.elapsed());
+    assert!(
+        asked.elapsed() < std::time::Duration::from_secs(8),
+        "{:?}",
+        asked.elapsed()
+    );
 }

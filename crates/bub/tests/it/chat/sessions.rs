@@ -22,7 +22,10 @@ fn new_and_resume_lead_the_chat_to_another_session() {
     chat.sees("Second answer.");
     chat.is_idle();
     let request = String::from_utf8_lossy(&server.requests()[1].body).into_owned();
-    assert!(request.contains("the new topic") && !request.contains("the old topic"), "{request}");
+    assert!(
+        request.contains("the new topic") && !request.contains("the old topic"),
+        "{request}"
+    );
     chat.send(",resume cli:local\r");
     chat.sees("Resumed session: cli:local");
     let screen = chat.is_idle();
@@ -41,7 +44,10 @@ fn continue_goes_on_with_the_last_session_of_the_workspace() {
         chat.is_idle();
     };
     ask(&["--session", "cli:special"], "the special topic");
-    let chat = Start::new(&sandbox).model(&server).args(&["--continue"]).go();
+    let chat = Start::new(&sandbox)
+        .model(&server)
+        .args(&["--continue"])
+        .go();
     let screen = chat.is_idle();
     assert!(screen.contains("\nsession: cli:special\n"), "{screen}");
     drop(chat);
@@ -59,7 +65,11 @@ fn a_session_that_is_named_is_opened_as_it_is() {
     let (sandbox, server) = (Sandbox::new(), ModelServer::start());
     server.otherwise(Reply::text("Answer."));
     let begin = |args: &[&str]| {
-        let chat = Start::new(&sandbox).model(&server).size(110, 40).args(args).go();
+        let chat = Start::new(&sandbox)
+            .model(&server)
+            .size(110, 40)
+            .args(args)
+            .go();
         (chat.is_idle(), chat)
     };
     let (_, mut chat) = begin(&[]);
@@ -68,12 +78,22 @@ fn a_session_that_is_named_is_opened_as_it_is() {
     chat.is_idle();
     chat.send(",new\r");
     let screen = chat.sees("\nsession: cli:local~");
-    let fresh = screen.rsplit_once("session: ").unwrap().1.lines().next().unwrap().to_owned();
+    let fresh = screen
+        .rsplit_once("session: ")
+        .unwrap()
+        .1
+        .lines()
+        .next()
+        .unwrap()
+        .to_owned();
     chat.is_idle();
     chat.send("\x04");
     chat.ends();
     let (screen, mut chat) = begin(&[]);
-    assert!(screen.contains(&format!("\nsession: {fresh}\n")), "{screen}");
+    assert!(
+        screen.contains(&format!("\nsession: {fresh}\n")),
+        "{screen}"
+    );
     chat.send(",echo us''ed\r");
     chat.sees("\nused\n");
     chat.is_idle();
@@ -84,7 +104,10 @@ fn a_session_that_is_named_is_opened_as_it_is() {
     chat.send("and more of it\r");
     chat.sees("Answer.");
     chat.is_idle();
-    assert!(String::from_utf8_lossy(&server.requests().last().unwrap().body).contains("the first topic"));
+    assert!(
+        String::from_utf8_lossy(&server.requests().last().unwrap().body)
+            .contains("the first topic")
+    );
     chat.send("\x04");
     chat.ends();
     let (screen, chat) = begin(&["--continue"]);
@@ -96,7 +119,10 @@ fn a_session_that_is_named_is_opened_as_it_is() {
     chat.send("a question\r");
     chat.sees("Answer.");
     chat.is_idle();
-    assert!(!String::from_utf8_lossy(&server.requests().last().unwrap().body).contains("the first topic"));
+    assert!(
+        !String::from_utf8_lossy(&server.requests().last().unwrap().body)
+            .contains("the first topic")
+    );
 }
 
 #[test]
@@ -121,14 +147,24 @@ fn a_second_chat_on_the_same_session_is_offered_a_new_one() {
         fourth.sees("Begin a new one?");
         fourth.send("\x03");
         let (code, screen) = fourth.ends();
-        assert!(code != Some(0) && !screen.contains("workspace >"), "{screen}");
+        assert!(
+            code != Some(0) && !screen.contains("workspace >"),
+            "{screen}"
+        );
     }
     let mut piped = sandbox.command(&bub());
-    piped.arg("chat").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    piped
+        .arg("chat")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
     let mut piped = piped.stderr(std::process::Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(&mut piped.stdin.take().unwrap(), b",echo piped\n").unwrap();
     let run = crate::sandbox::Run::of(piped.wait_with_output().unwrap());
-    assert!(run.stderr.contains("session cli:local is open in another chat"), "{run:?}");
+    assert!(
+        run.stderr
+            .contains("session cli:local is open in another chat"),
+        "{run:?}"
+    );
     assert_eq!((run.code, run.stdout.as_str()), (Some(2), ""), "{run:?}");
 }
 
@@ -147,7 +183,10 @@ fn a_chat_that_was_killed_leaves_nothing_unanswered() {
     chat.ends();
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.sees("Answered at last.");
-    assert!(screen.contains("an important question (of an earlier chat)"), "{screen}");
+    assert!(
+        screen.contains("an important question (of an earlier chat)"),
+        "{screen}"
+    );
 }
 
 // What an earlier chat left waiting is seen, and can be taken back.
@@ -171,21 +210,29 @@ fn what_waits_from_an_earlier_chat_is_listed_and_can_be_taken_back() {
     server.script(Reply::text("Answered at last.").paced(&pace));
     let chat = Start::new(&sandbox).model(&server).go();
     let screen = chat.until(|screen| {
-        screen.contains("a question (of an earlier chat)") && screen.contains("Up takes back what waits")
+        screen.contains("a question (of an earlier chat)")
+            && screen.contains("Up takes back what waits")
     });
     assert!(
         screen.contains("(queued) ,touch first") && screen.contains("(queued) ,touch second"),
         "{screen}"
     );
     chat.send("\x1b[A");
-    chat.until(|s| s.contains("workspace > ,touch second\n") && !s.contains("(queued) ,touch second"));
+    chat.until(|s| {
+        s.contains("workspace > ,touch second\n") && !s.contains("(queued) ,touch second")
+    });
     chat.send("\x15");
     pace.release();
     chat.sees(",touch first (of an earlier chat)");
     chat.sees("(no output)");
     let screen = chat.is_idle();
-    assert!(screen.contains("Answered at last.") && !screen.contains("(queued)"), "{screen}");
-    assert!(sandbox.workspace().join("first").exists() && !sandbox.workspace().join("second").exists());
+    assert!(
+        screen.contains("Answered at last.") && !screen.contains("(queued)"),
+        "{screen}"
+    );
+    assert!(
+        sandbox.workspace().join("first").exists() && !sandbox.workspace().join("second").exists()
+    );
 }
 
 // Design §5: what had begun when the process died is not run again.
@@ -199,10 +246,14 @@ fn a_command_that_was_killed_is_not_run_again() {
     chat.signal("KILL");
     chat.ends();
     let chat = Start::new(&sandbox).size(200, 24).go();
-    let screen = chat.sees("may have taken effect; it was not run again. Type it again if that is wanted.");
+    let screen =
+        chat.sees("may have taken effect; it was not run again. Type it again if that is wanted.");
     assert!(screen.contains("sleep 25 (of an earlier chat)"), "{screen}");
     chat.is_idle();
-    assert_eq!(std::fs::read_to_string(sandbox.workspace().join("side.txt")).unwrap(), "ran\n");
+    assert_eq!(
+        std::fs::read_to_string(sandbox.workspace().join("side.txt")).unwrap(),
+        "ran\n"
+    );
     chat.send(",echo tw''o\r");
     chat.until(|screen| screen.contains("\ntwo\n"));
 }
@@ -215,7 +266,11 @@ fn a_line_that_steered_a_killed_turn_is_not_said_again() {
     for signal in in_order.chain(["KILL"]) {
         let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
         server.script(Reply::deltas(["The first", " answer."]).paced(&pace));
-        server.script(Reply::new().call("c1", "bash", r#"{"cmd": "echo ran >> side.txt; sleep 25"}"#));
+        server.script(Reply::new().call(
+            "c1",
+            "bash",
+            r#"{"cmd": "echo ran >> side.txt; sleep 25"}"#,
+        ));
         server.otherwise(Reply::text("On it goes."));
         let mut chat = Start::new(&sandbox).model(&server).go();
         chat.is_idle();
@@ -238,7 +293,10 @@ fn a_line_that_steered_a_killed_turn_is_not_said_again() {
         chat.send("\x04");
         chat.ends();
         let screen = Start::new(&sandbox).model(&server).go().is_idle();
-        assert!(!screen.contains("of an earlier chat"), "{signal}: all is settled\n{screen}");
+        assert!(
+            !screen.contains("of an earlier chat"),
+            "{signal}: all is settled\n{screen}"
+        );
         assert_eq!(std::fs::read_to_string(&side).unwrap(), "ran\n", "{signal}");
         let requests = server.requests();
         let last = String::from_utf8_lossy(&requests.last().unwrap().body).into_owned();
@@ -253,7 +311,13 @@ fn a_line_that_steered_a_killed_turn_is_not_said_again() {
 fn what_waits_behind_new_belongs_to_the_new_session() {
     let (sandbox, server, pace) = (Sandbox::new(), ModelServer::start(), Pace::stopped());
     server.script(
-        Reply::text("Old answer.").usage(Usage { input: 40, output: 2, ..Usage::default() }).paced(&pace),
+        Reply::text("Old answer.")
+            .usage(Usage {
+                input: 40,
+                output: 2,
+                ..Usage::default()
+            })
+            .paced(&pace),
     );
     server.script(Reply::text("New answer."));
     let chat = Start::new(&sandbox).model(&server).size(120, 40).go();
@@ -272,19 +336,44 @@ fn what_waits_behind_new_belongs_to_the_new_session() {
     pace.release();
     chat.until(|screen| screen.contains("\nlast\n"));
     let screen = chat.is_idle();
-    let order =
-        ["Old answer.", "go back with: ,resume cli:local~", "> the new topic", "New answer.", "\nlast\n"];
-    let places: Vec<_> =
-        order.map(|text| screen.find(text).unwrap_or_else(|| panic!("{text}\n{screen}"))).into();
+    let order = [
+        "Old answer.",
+        "go back with: ,resume cli:local~",
+        "> the new topic",
+        "New answer.",
+        "\nlast\n",
+    ];
+    let places: Vec<_> = order
+        .map(|text| {
+            screen
+                .find(text)
+                .unwrap_or_else(|| panic!("{text}\n{screen}"))
+        })
+        .into();
     assert!(places.is_sorted(), "{screen}");
     let request = String::from_utf8_lossy(&server.requests()[1].body).into_owned();
-    assert!(request.contains("the new topic") && !request.contains("the old topic"), "{request}");
+    assert!(
+        request.contains("the new topic") && !request.contains("the old topic"),
+        "{request}"
+    );
     // The status is that of the new session.
     let entries = |screen: &str| {
         let tapes = sandbox.bub(["tape", "list", "--json"]).ok();
-        let tapes = tapes.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-        let session = screen.rsplit_once("session: ").unwrap().1.lines().next().unwrap().to_owned();
-        let own = tapes.into_iter().find(|tape| tape["session_id"] == session.as_str()).unwrap();
+        let tapes = tapes
+            .lines()
+            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let session = screen
+            .rsplit_once("session: ")
+            .unwrap()
+            .1
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned();
+        let own = tapes
+            .into_iter()
+            .find(|tape| tape["session_id"] == session.as_str())
+            .unwrap();
         own["entries"].as_u64().unwrap()
     };
     let entries = entries(&screen);
@@ -307,7 +396,10 @@ fn the_order_of_typing_is_kept_when_the_turn_is_cancelled() {
     chat.send("\x03");
     chat.sees("Second answer.");
     let screen = chat.is_idle();
-    assert!(screen.find("\nfirst\n").unwrap() < screen.find("Second answer.").unwrap(), "{screen}");
+    assert!(
+        screen.find("\nfirst\n").unwrap() < screen.find("Second answer.").unwrap(),
+        "{screen}"
+    );
 }
 
 #[test]
@@ -330,7 +422,9 @@ fn the_status_is_that_of_the_session() {
     let chat = start().go();
     chat.sees("Answered at last.");
     // Also of a turn that nobody here has asked for.
-    chat.until(|screen| screen.contains(&format!("entries:{} ", sandbox.only_tape().lines().count())));
+    chat.until(|screen| {
+        screen.contains(&format!("entries:{} ", sandbox.only_tape().lines().count()))
+    });
     chat.sees("last:42");
     chat.send(",new\r");
     chat.sees("\nsession: cli:local~");
@@ -340,14 +434,18 @@ fn the_status_is_that_of_the_session() {
 #[test]
 fn sessions_are_listed_and_completed() {
     let sandbox = Sandbox::new();
-    sandbox.bub(["run", "--session-id", "cli:other", ",echo one"]).ok();
+    sandbox
+        .bub(["run", "--session-id", "cli:other", ",echo one"])
+        .ok();
     let chat = Start::new(&sandbox).size(110, 40).go();
     chat.is_idle();
     chat.send(",new\r");
     chat.sees("\nsession: cli:local~");
     chat.is_idle();
     chat.send(",sessions\r");
-    chat.sees("Other sessions of this workspace; `bub chat --session ID` opens one:\n- cli:other  ");
+    chat.sees(
+        "Other sessions of this workspace; `bub chat --session ID` opens one:\n- cli:other  ",
+    );
     chat.is_idle();
     chat.send(",resume cli:other\r");
     chat.sees("cli:other is not a session of this chat; `bub chat --session cli:other` opens it");

@@ -47,7 +47,13 @@ impl<'a> Start<'a> {
     pub(super) fn new(sandbox: &'a Sandbox) -> Self {
         // A terminal like the emulator: it does not wrap its lines anew.
         let variables = vec![("TERM".to_owned(), "vt220".to_owned())];
-        Self { sandbox, program: bub(), args: vec!["chat".to_owned()], variables, size: (80, 24) }
+        Self {
+            sandbox,
+            program: bub(),
+            args: vec!["chat".to_owned()],
+            variables,
+            size: (80, 24),
+        }
     }
 
     pub(super) fn program(mut self, path: &Path) -> Self {
@@ -83,12 +89,18 @@ impl<'a> Start<'a> {
     }
 
     pub(super) fn go(self) -> Terminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        let master =
+            openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap();
         let open = || -> OwnedFd {
-            rustix::fs::open(&*name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+            rustix::fs::open(
+                &*name,
+                OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .unwrap()
         };
         let (columns, rows) = self.size;
         set_size(&master, columns, rows);
@@ -104,16 +116,32 @@ impl<'a> Start<'a> {
             .unwrap();
         drop(command);
         let master = File::from(master);
-        let seen =
-            Seen { parser: vt100::Parser::new(rows, columns, 20_000), bytes: Vec::new(), is_closed: false };
-        let terminal = Terminal { child, master, seen: Arc::new((Mutex::new(seen), Condvar::new())) };
+        let seen = Seen {
+            parser: vt100::Parser::new(rows, columns, 20_000),
+            bytes: Vec::new(),
+            is_closed: false,
+        };
+        let terminal = Terminal {
+            child,
+            master,
+            seen: Arc::new((Mutex::new(seen), Condvar::new())),
+        };
         terminal.read();
         terminal
     }
 }
 
 fn set_size(master: &impl std::os::fd::AsFd, columns: u16, rows: u16) {
-    tcsetwinsize(master, Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    tcsetwinsize(
+        master,
+        Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        },
+    )
+    .unwrap();
 }
 
 impl Terminal {
@@ -154,7 +182,10 @@ impl Terminal {
                 return screen;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero() && !seen.is_closed, "the screen is not as it should be:\n{screen}");
+            assert!(
+                !left.is_zero() && !seen.is_closed,
+                "the screen is not as it should be:\n{screen}"
+            );
             seen = self.seen.1.wait_timeout(seen, left).unwrap().0;
         }
     }
@@ -172,7 +203,9 @@ impl Terminal {
             let lines: Vec<&str> = screen.lines().collect();
             let at = lines.iter().rposition(|line| line.ends_with(" >"));
             at.is_some_and(|at| {
-                !lines.get(at.saturating_sub(1)).is_some_and(|line| line.contains("Ctrl-C cancels"))
+                !lines
+                    .get(at.saturating_sub(1))
+                    .is_some_and(|line| line.contains("Ctrl-C cancels"))
             }) && !screen.contains("… waiting")
         })
     }
@@ -195,7 +228,13 @@ impl Terminal {
     }
 
     pub(super) fn resize(&self, columns: u16, rows: u16) {
-        self.seen.0.lock().unwrap().parser.screen_mut().set_size(rows, columns);
+        self.seen
+            .0
+            .lock()
+            .unwrap()
+            .parser
+            .screen_mut()
+            .set_size(rows, columns);
         set_size(&self.master, columns, rows);
     }
 
@@ -208,7 +247,15 @@ impl Terminal {
     pub(super) fn limit_files(&self, bytes: Option<u64>) {
         use rustix::process::{Pid, Resource, Rlimit, prlimit};
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        prlimit(pid, Resource::Fsize, Rlimit { current: bytes, maximum: None }).unwrap();
+        prlimit(
+            pid,
+            Resource::Fsize,
+            Rlimit {
+                current: bytes,
+                maximum: None,
+            },
+        )
+        .unwrap();
     }
 
     pub(super) fn signal(&self, name: &str) {
@@ -231,7 +278,11 @@ impl Terminal {
         let code = self.child.wait().unwrap().code();
         let mut seen = self.seen.0.lock().unwrap();
         while !seen.is_closed {
-            let (next, waited) = self.seen.1.wait_timeout(seen, Duration::from_secs(2)).unwrap();
+            let (next, waited) = self
+                .seen
+                .1
+                .wait_timeout(seen, Duration::from_secs(2))
+                .unwrap();
             seen = next;
             if waited.timed_out() {
                 break;
@@ -261,10 +312,14 @@ fn shown(parser: &vt100::Parser) -> String {
     let rows = screen.rows(0, columns).map(|row| {
         let row = row.trim_end();
         let is_status = row.get(2..3) == Some(":")
-            && row
-                .get(5..9)
-                .is_some_and(|rest| " mode".starts_with(rest.trim_end()) || rest.starts_with(" mod"));
-        if is_status { format!("HH:MM{}", &row[5..]) } else { row.to_owned() }
+            && row.get(5..9).is_some_and(|rest| {
+                " mode".starts_with(rest.trim_end()) || rest.starts_with(" mod")
+            });
+        if is_status {
+            format!("HH:MM{}", &row[5..])
+        } else {
+            row.to_owned()
+        }
     });
     let text = rows.collect::<Vec<_>>().join("\n");
     text.trim_end().to_owned()

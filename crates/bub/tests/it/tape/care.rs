@@ -16,11 +16,24 @@ const DAY: Duration = Duration::from_hours(24);
 #[test]
 fn check_finds_damage_and_repair_keeps_what_it_removes() {
     let sandbox = scene();
-    assert_eq!(tape(&sandbox, &["check", "cli:local"]).ok(), "cli:local: ok (8 entries)\n");
+    assert_eq!(
+        tape(&sandbox, &["check", "cli:local"]).ok(),
+        "cli:local: ok (8 entries)\n"
+    );
     let path = file_of(&sandbox, "cli:local");
     let whole = fs::read_to_string(&path).unwrap();
     let split = whole.find('\n').unwrap() + 1;
-    fs::write(&path, [&whole[..split], "garbage\n", &whole[split..], "{\"id\": 9, \"ki"].concat()).unwrap();
+    fs::write(
+        &path,
+        [
+            &whole[..split],
+            "garbage\n",
+            &whole[split..],
+            "{\"id\": 9, \"ki",
+        ]
+        .concat(),
+    )
+    .unwrap();
 
     let found = tape(&sandbox, &["check"]);
     assert_eq!(found.code, Some(1));
@@ -30,16 +43,32 @@ fn check_finds_damage_and_repair_keeps_what_it_removes() {
         "  torn tail: the last 13 bytes",
         "lab:7: ok (5 entries)\n",
     ] {
-        assert!(found.stdout.contains(part), "{part} is missing in {}", found.stdout);
+        assert!(
+            found.stdout.contains(part),
+            "{part} is missing in {}",
+            found.stdout
+        );
     }
-    assert_eq!(found.stderr, "1 tape is damaged; `bub tape check --repair` puts in order what can be\n");
+    assert_eq!(
+        found.stderr,
+        "1 tape is damaged; `bub tape check --repair` puts in order what can be\n"
+    );
 
     let repaired = tape(&sandbox, &["check", "--repair", "cli:local"]).ok();
-    let kept: Vec<_> = repaired.lines().filter_map(|line| line.strip_prefix("  kept: ")).collect();
-    let kept: Vec<_> = kept.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    let kept: Vec<_> = repaired
+        .lines()
+        .filter_map(|line| line.strip_prefix("  kept: "))
+        .collect();
+    let kept: Vec<_> = kept
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
     assert_eq!(kept, ["{\"id\": 9, \"ki", "garbage\n"], "{repaired}");
     assert!(fs::read_to_string(&path).unwrap().starts_with(&whole));
-    assert_eq!(tape(&sandbox, &["check", "cli:local"]).ok(), "cli:local: ok (10 entries)\n");
+    assert_eq!(
+        tape(&sandbox, &["check", "cli:local"]).ok(),
+        "cli:local: ok (10 entries)\n"
+    );
     sandbox.example("echo_model", ["run", "still here"]).ok();
 }
 
@@ -52,7 +81,8 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
         ) + "\n"
     };
     let blob = "0".repeat(64);
-    let media = format!(r#"{{"media": [{{"index": 0, "type": "image_url", "blob": "sha256:{blob}"}}]}}"#);
+    let media =
+        format!(r#"{{"media": [{{"index": 0, "type": "image_url", "blob": "sha256:{blob}"}}]}}"#);
     let tape_text = [
         entry(1, "message", r#"{"role": "user", "content": []}"#, &media),
         entry(1, "tool_result", r#"{"results": []}"#, "{}"),
@@ -73,10 +103,19 @@ fn check_reports_ids_calls_blobs_and_a_wrong_index() {
     // What cannot come back remains, and the exit code says so.
     let repaired = tape(&sandbox, &["check", "--repair"]);
     assert_eq!(repaired.code, Some(1), "{repaired:?}");
-    assert!(repaired.stderr.contains("what is missing comes from a copy only"), "{repaired:?}");
+    assert!(
+        repaired
+            .stderr
+            .contains("what is missing comes from a copy only"),
+        "{repaired:?}"
+    );
     let left = tape(&sandbox, &["check"]).stdout;
     assert_eq!(left.lines().count(), 2, "{left}");
-    assert!(fs::read_to_string(tapes(&sandbox).join("a__b.jsonl")).unwrap().starts_with(&tape_text.concat()));
+    assert!(
+        fs::read_to_string(tapes(&sandbox).join("a__b.jsonl"))
+            .unwrap()
+            .starts_with(&tape_text.concat())
+    );
 }
 
 #[test]
@@ -88,7 +127,13 @@ fn reindex_makes_the_same_index_again() {
     assert!(said.contains("cli:local: 8 entries, 1 anchor\n"), "{said}");
     assert_eq!(said.lines().count(), 3);
     assert_eq!(tape(&sandbox, &["info", "cli:local"]).ok(), before);
-    assert_eq!(tape(&sandbox, &["reindex", "cli:local"]).ok().lines().count(), 1);
+    assert_eq!(
+        tape(&sandbox, &["reindex", "cli:local"])
+            .ok()
+            .lines()
+            .count(),
+        1
+    );
 }
 
 #[test]
@@ -100,11 +145,21 @@ fn prune_lists_then_asks_and_never_touches_tapes() {
     let blob = format!("home/tapes/.bub/blobs/ab/{}", "ab".repeat(32));
     sandbox.write(&blob, "picture");
     let blob = sandbox.home().join(blob.strip_prefix("home/").unwrap());
-    fs::File::options().write(true).open(&blob).unwrap().set_modified(SystemTime::now() - 40 * DAY).unwrap();
+    fs::File::options()
+        .write(true)
+        .open(&blob)
+        .unwrap()
+        .set_modified(SystemTime::now() - 40 * DAY)
+        .unwrap();
 
     let dry = tape(&sandbox, &["prune", "--dry-run"]).ok();
-    for part in ["archive", "a__b.jsonl.20200101T000000Z.bak", "blob", "40 days old", "2 files, 10 bytes in "]
-    {
+    for part in [
+        "archive",
+        "a__b.jsonl.20200101T000000Z.bak",
+        "blob",
+        "40 days old",
+        "2 files, 10 bytes in ",
+    ] {
         assert!(dry.contains(part), "{part} is missing in {dry}");
     }
     assert!(!dry.contains("20990101"), "{dry}");
@@ -118,17 +173,28 @@ fn prune_lists_then_asks_and_never_touches_tapes() {
     let short = tape(&sandbox, &["prune", "--older-than", "50d", "--yes"]);
     assert_eq!(short.stderr, "removed 1 file (3 bytes)\n");
     let rest = tape(&sandbox, &["prune", "--yes"]);
-    assert_eq!((rest.code, rest.stderr.as_str()), (Some(0), "removed 1 file (7 bytes)\n"));
-    assert_eq!(tape(&sandbox, &["prune", "--yes"]).ok(), "(nothing to remove)\n");
+    assert_eq!(
+        (rest.code, rest.stderr.as_str()),
+        (Some(0), "removed 1 file (7 bytes)\n")
+    );
+    assert_eq!(
+        tape(&sandbox, &["prune", "--yes"]).ok(),
+        "(nothing to remove)\n"
+    );
     fs::remove_file(tapes(&sandbox).join("a__b.jsonl.20990101T000000Z.bak")).unwrap();
     assert_eq!(listing(&sandbox), live);
 }
 
 fn listing(sandbox: &Sandbox) -> Vec<(PathBuf, Vec<u8>)> {
-    let files = fs::read_dir(tapes(sandbox)).unwrap().map(|file| file.unwrap().path());
+    let files = fs::read_dir(tapes(sandbox))
+        .unwrap()
+        .map(|file| file.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.is_file()).collect();
     files.sort();
-    files.into_iter().map(|path| (path.clone(), fs::read(path).unwrap())).collect()
+    files
+        .into_iter()
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect()
 }
 
 // W-3, W-12, W-16: while another process is in the middle of a turn.
@@ -142,7 +208,10 @@ fn a_running_turn_is_looked_at_and_not_repaired() {
     add(&file_of(&sandbox, "cli:local"), b"garbage\n");
     let checked = tape(&sandbox, &["check", "--repair", "cli:local"]);
     assert_eq!(checked.code, Some(1), "{checked:?}");
-    assert!(checked.stdout.contains("not repaired: tape "), "{checked:?}");
+    assert!(
+        checked.stdout.contains("not repaired: tape "),
+        "{checked:?}"
+    );
     drop(turn);
     tape(&sandbox, &["check", "--repair", "cli:local"]).ok();
 }
@@ -153,11 +222,18 @@ struct HangingTurn(Child);
 impl HangingTurn {
     fn start(sandbox: &Sandbox) -> Self {
         let mut command = sandbox.command(&example("faulty"));
-        let child =
-            command.args(["run", "hang"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let child = command
+            .args(["run", "hang"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut turn = Self(child);
         let said = BufReader::new(turn.0.stderr.take().unwrap()).lines();
-        assert!(said.map_while(Result::ok).any(|line| line == "hanging"), "the turn did not begin");
+        assert!(
+            said.map_while(Result::ok).any(|line| line == "hanging"),
+            "the turn did not begin"
+        );
         turn
     }
 }
