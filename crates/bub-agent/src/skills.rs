@@ -235,7 +235,7 @@ impl Skills {
                 "skill {} ({}): {text}",
                 skill.name,
                 skill.location()
-            ))
+            ));
         };
         template.render(&frontmatter::body(&text), &mut warn)
     }

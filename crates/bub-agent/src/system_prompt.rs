@@ -77,7 +77,7 @@ fn workspace_file(workspace: &Path) -> Option<PathBuf> {
         tracing::warn!(
             "{} leads out of the workspace: it is not read",
             file.display()
-        )
+        );
     });
     None
 }

@@ -202,7 +202,7 @@ impl Error {
             inner.origin = Some(Origin {
                 hook,
                 plugin: Arc::clone(plugin),
-            })
+            });
         })
     }
 

@@ -32,7 +32,7 @@ fn main() {
     {
         let stream = FRAME.repeat(deltas) + END;
         let cost = least(20, || {
-            assert_eq!(decode(stream.as_bytes()), deltas * " word".len())
+            assert_eq!(decode(stream.as_bytes()), deltas * " word".len());
         });
         time(
             &format!("decode_cpu_of_a_delta/{deltas}"),

@@ -67,7 +67,7 @@ pub(crate) fn parse(text: &str, origin: &dyn Fn(usize) -> Origin) -> Result<Docu
         match parse_strictly(&text, origin) {
             // Blanks at the start of such a line mean nothing, so they can be added.
             Err(problem) if problem.is_outdented => {
-                text = Cow::Owned(indented(&text, problem.line))
+                text = Cow::Owned(indented(&text, problem.line));
             }
             result => return result,
         }

@@ -79,7 +79,7 @@ impl Player {
             Act::Message(text) => put(Entry::message("user", text.as_str())).await,
             Act::Calls(count) => put(Entry::tool_call((0..*count).map(call).collect())).await,
             Act::Results(count) => {
-                put(Entry::tool_result((0..*count).map(Value::from).collect())).await
+                put(Entry::tool_result((0..*count).map(Value::from).collect())).await;
             }
             Act::Hidden => put(Entry::message("user", "hidden").outside_context()).await,
             Act::Handoff(name) => {

@@ -182,7 +182,7 @@ impl Editor {
             Key::Backspace => drop(buffer.cut_to(buffer.left())),
             Key::Delete | Key::Ctrl('d') => drop(buffer.cut_to(buffer.right())),
             Key::Ctrl('k') if buffer.line_end() == buffer.cursor() => {
-                self.kill(Buffer::right, was_kill)
+                self.kill(Buffer::right, was_kill);
             }
             Key::Ctrl('k') => self.kill(Buffer::line_end, was_kill),
             Key::Ctrl('u') => self.kill(Buffer::line_start, was_kill),

@@ -24,7 +24,7 @@ pub fn harmless(text: &str) -> Cow<'_, str> {
             '\r' if rest.peek() == Some(&'\n') => {}
             '\n' | '\t' => clean.push(character),
             _ if is_harmful(character) || is_out_of_place(character, previous) => {
-                show(&mut clean, character)
+                show(&mut clean, character);
             }
             _ => clean.push(character),
         }

@@ -64,7 +64,7 @@ impl TurnTape {
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
             match &found {
                 None if inbound_id(&entry) == Some(delivery.inbound_id.as_str()) => {
-                    found = Some(entry)
+                    found = Some(entry);
                 }
                 None => since.push(entry),
                 // What waited for the turn stands before its question.

@@ -107,9 +107,9 @@ fn text_tokens(text: &str) -> u64 {
     let (mut ascii, mut other) = (0u64, 0u64);
     for character in text.chars() {
         if character.is_ascii() {
-            ascii += 1
+            ascii += 1;
         } else {
-            other += 1
+            other += 1;
         }
     }
     ascii.div_ceil(BYTES_PER_TOKEN) + other

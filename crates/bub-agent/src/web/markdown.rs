@@ -45,7 +45,7 @@ pub fn from_html(page: &str, base: &Url) -> String {
         if let Some((name, depth)) = &mut dropped {
             match token {
                 Token::Open(own, attributes) if own == *name && !attributes.ends_with('/') => {
-                    *depth += 1
+                    *depth += 1;
                 }
                 Token::Close(own) if own == *name => *depth -= 1,
                 _ => {}

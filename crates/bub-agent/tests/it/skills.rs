@@ -306,7 +306,7 @@ fn a_skill_is_valid_or_there_is_a_reason() {
         house.write("workspace/.agents/skills/good/SKILL.md", text);
         match (house.find("good"), expected) {
             (Some(skill), Ok(description)) => {
-                assert_eq!(skill.description(), *description, "{text:?}")
+                assert_eq!(skill.description(), *description, "{text:?}");
             }
             (None, Err(reason)) => {
                 let [problem] = house.problems().try_into().unwrap();

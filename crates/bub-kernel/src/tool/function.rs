@@ -56,7 +56,7 @@ where
                 // To the call it is as if it were not there.
                 Some(Value::Null) if !is_required => drop(arguments.shift_remove(name)),
                 Some(value) => {
-                    *value = argument::normalized(schema, value).unwrap_or_else(|| value.take())
+                    *value = argument::normalized(schema, value).unwrap_or_else(|| value.take());
                 }
                 None => {}
             }

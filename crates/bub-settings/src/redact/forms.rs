@@ -70,7 +70,7 @@ fn percent(text: &str, keep: &[u8], plus: bool) -> String {
         match byte {
             b' ' if plus => encoded.push('+'),
             _ if byte.is_ascii_alphanumeric() || keep.contains(&byte) => {
-                encoded.push(char::from(byte))
+                encoded.push(char::from(byte));
             }
             _ => {
                 let _ = write!(encoded, "%{byte:02X}");

@@ -258,7 +258,7 @@ impl Core {
             let stored = Index::load(&self.shared, &self.tape, file, snapshot.end);
             match stored {
                 Some(stored) if !usable || stored.covered > self.index.covered => {
-                    self.index = stored
+                    self.index = stored;
                 }
                 None if !usable => self.index = Index::default(),
                 _ => {}

@@ -166,7 +166,7 @@ impl Index {
         let failed = |error| shared.error("index", &shared.layout.tape(tape), error);
         match Self::load(shared, tape, &*snapshot.file, snapshot.end) {
             Some(disk) if disk.stored.build != self.stored.build || disk.saved != self.saved => {
-                *self = disk
+                *self = disk;
             }
             None if self.saved > 0 => *self = Self::default(),
             Some(_) | None => {}

@@ -67,9 +67,8 @@ impl Core {
             return Err(self.not_durable(error));
         }
         let record = self.note(held, settled)?;
-        held.0
-            .sync()
-            .map_err(|error| self.error("sync the lock record of", error))?;
+        let synced = held.0.sync();
+        synced.map_err(|error| self.error("sync the lock record of", error))?;
         Ok(Ground {
             open,
             record,

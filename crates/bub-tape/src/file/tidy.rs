@@ -193,7 +193,7 @@ fn collect_blobs(
             }
             match codec::decode(line) {
                 Some(entry) => {
-                    used.extend(referred_blobs(&entry).filter_map(|id| BlobId::parse(id).ok()))
+                    used.extend(referred_blobs(&entry).filter_map(|id| BlobId::parse(id).ok()));
                 }
                 // Who cannot be understood is believed to need everything it names.
                 None => used.extend(named_blobs(line)),

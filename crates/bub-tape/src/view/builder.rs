@@ -99,7 +99,7 @@ impl<'a> Builder<'a> {
                     used.extend(entry);
                 }
                 Item::Calls(message, calls) => {
-                    calls.into_messages(message, &mut messages, &mut used)
+                    calls.into_messages(message, &mut messages, &mut used);
                 }
             }
         }

@@ -423,7 +423,7 @@ impl Layout<'_> {
         for (index, container) in self.containers.iter_mut().enumerate() {
             match container {
                 Container::Quote if index >= first => {
-                    line.push(self.place.look.quote(), Style::DIM)
+                    line.push(self.place.look.quote(), Style::DIM);
                 }
                 Container::Item { marker, indent, .. } => {
                     let marker = std::mem::take(marker);

@@ -134,7 +134,7 @@ impl Decoder {
                 }
             }
             "input_json_delta" => {
-                self.input(index, &delta.str("partial_json").unwrap_or_default(), out)
+                self.input(index, &delta.str("partial_json").unwrap_or_default(), out);
             }
             // Citations belong to text that is not replayed as a block.
             _ => {}
@@ -224,7 +224,7 @@ impl FrameDecoder for Decoder {
                 );
             }
             "content_block_delta" => {
-                self.block_delta(index, &frame.object("delta").unwrap_or_default(), out)
+                self.block_delta(index, &frame.object("delta").unwrap_or_default(), out);
             }
             "content_block_stop" => self.block_stop(index, out),
             "message_delta" => {

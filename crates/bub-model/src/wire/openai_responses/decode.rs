@@ -232,7 +232,7 @@ impl FrameDecoder for Decoder {
                 self.arguments(&frame, None, out);
             }
             "response.function_call_arguments.done" => {
-                self.arguments(&frame, Some("arguments"), out)
+                self.arguments(&frame, Some("arguments"), out);
             }
             "response.custom_tool_call_input.done" => self.arguments(&frame, Some("input"), out),
             "response.completed" | "response.incomplete" | "response.failed" | "response.done" => {

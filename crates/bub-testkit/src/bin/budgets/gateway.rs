@@ -71,7 +71,7 @@ pub(crate) fn sessions_and_turns(budgets: &mut Budgets, program: &Program) -> Ou
         gateway.flood(0..SESSIONS, |number| format!("idle{number}"))?;
         let each = memory()?.saturating_sub(after) / SESSIONS as u64;
         let hint =
-            "what a lane, a tape or a lease keeps after its turn: bub-channels/src/lane.rs, caches of bub-tape";
+            "what a lane, a tape or a lease keeps after its turn: bub-gateway/src/lane.rs, caches of bub-tape";
         budgets.size("bub gateway: memory of an idle session", each, 1_000, hint)
     })
 }

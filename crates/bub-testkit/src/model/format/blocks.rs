@@ -23,7 +23,7 @@ pub(super) fn frames(said: &Said) -> Vec<Frame> {
     for (index, part) in said.parts.iter().enumerate() {
         match part {
             Part::Error(error) => {
-                frames.push(Frame::typed(&json!({"type": "error", "error": error})))
+                frames.push(Frame::typed(&json!({"type": "error", "error": error})));
             }
             Part::Garbage(data) => frames.push(Frame::plain(data)),
             Part::Text(_) | Part::Reasoning(_) | Part::Call { .. } => {
