@@ -1,6 +1,6 @@
 //! A journal of any lines: what of it is live goes into the next file, and from that into the one after it unchanged.
 
-use bub_channels::relive;
+use bub_gateway::relive;
 
 pub(crate) fn check(input: &[u8]) {
     let next = relive(input);

@@ -1,9 +1,9 @@
 //! Any text gives messages that a strict reader of the platform's HTML accepts, within the limit, whose text is the
 //! plain one.
 
-use bub_channels::telegram::html::{LIMIT, render};
+use bub_telegram::html::{LIMIT, render};
 
-#[path = "../../crates/bub-channels/tests/telegram_text/checker.rs"]
+#[path = "../../plugins/telegram/tests/text/checker.rs"]
 #[allow(dead_code, reason = "its own test")]
 mod checker;
 

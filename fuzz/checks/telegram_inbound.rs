@@ -1,6 +1,6 @@
 //! Any bytes and any JSON as a message: it is read, and the content is a command or one JSON object.
 
-use bub_channels::telegram::inbound::{Me, Reading, read};
+use bub_telegram::inbound::{Me, Reading, read};
 use serde_json::{Value, json};
 
 pub(crate) fn check(input: &[u8]) {

@@ -1,6 +1,6 @@
 //! A body of any bytes: it is refused, or a message of this channel that claims nothing which is the runtime's to say.
 
-use bub_channels::webhook::{NAME, WebhookOptions, read_body};
+use bub_http::webhook::{NAME, WebhookOptions, read_body};
 use bub_kernel::{Role, Sender};
 
 pub(crate) fn check(input: &[u8]) {

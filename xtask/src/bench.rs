@@ -190,7 +190,7 @@ fn programs(benches: &[Bench], builds_bub: bool) -> Outcome<Vec<Value>> {
             "build",
             "--release",
             "--package",
-            "bub",
+            "bub-cli",
             "--bin",
             "bub",
         ])?);
@@ -226,7 +226,7 @@ fn measure(bench: &Bench, programs: &[Value], options: &Options) -> Outcome<Vec<
         (false, false) => &mut command,
     };
     if bench.name == "growth" {
-        let built = program(programs, "bub", "bin", "bub");
+        let built = program(programs, "bub-cli", "bin", "bub");
         let bub = options
             .bub
             .as_deref()

@@ -22,7 +22,7 @@ pub(crate) fn run(with_images: bool) -> Outcome<()> {
         "--release",
         "--locked",
         "--package",
-        "bub",
+        "bub-cli",
         "--bin",
         "bub",
         "--target",

@@ -1,7 +1,7 @@
 //! The commands of the `bash` tool: started, watched, read, ended.
 //!
 //! * [`Shells`]: all of them, each owned by a session.
-//! * `process`: one command, under the supervisor of `bub-process` or directly.
+//! * `process`: one command, under the supervisor of `bub-sandbox` or directly.
 //! * `output`: what it printed, bounded.
 
 use std::{
@@ -31,7 +31,7 @@ use process::{Process, Start};
 mod output;
 mod process;
 
-pub use bub_process::{Launcher, SUBCOMMAND, supervise};
+pub use bub_sandbox::{Launcher, SUBCOMMAND, supervise};
 pub use process::Exit;
 
 /// Most commands that run at a time.

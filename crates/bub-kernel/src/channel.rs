@@ -102,6 +102,11 @@ pub trait Channel: Send + Sync + 'static {
         true
     }
 
+    /// Checks the settings without any request. The gateway does not start if this fails, and `bub doctor` reports it.
+    fn validate(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Tries, without starting it, whether it could work, and says who it would be where it has somebody to ask. Takes no
     /// messages and sends none: `bub doctor` and `bub onboard` call it.
     fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {

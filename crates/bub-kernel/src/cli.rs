@@ -1,4 +1,4 @@
-//! Commands of the command line, as plugins contribute them.
+//! Commands of the command line, as plugins contribute them: plain data and a handler.
 
 use std::{
     fmt,
@@ -6,58 +6,237 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use clap::{ArgMatches, Command};
+use serde::{Deserialize, Serialize};
 
-use crate::{BoxFuture, error::Result, framework::Framework};
+use crate::{
+    BoxFuture,
+    error::{Error, Result},
+    framework::Framework,
+};
+
+/// Name, help and arguments of a command.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandSpec {
+    /// The name that users type.
+    pub name: String,
+    /// What the command does, in one line.
+    pub about: String,
+    /// Options and positional arguments.
+    pub args: Vec<CommandArg>,
+}
+
+/// An argument of a command.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a word of the plugin protocol"
+)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommandArg {
+    /// Name of the argument: `--name VALUE`, or the value's label if positional.
+    pub name: String,
+    /// What the argument means.
+    pub help: String,
+    /// Whether the value is given by position instead of by name.
+    pub positional: bool,
+    /// Whether the argument is a switch without a value.
+    pub flag: bool,
+    /// Whether the argument must be given.
+    pub required: bool,
+    /// Whether the argument may be given more than once.
+    pub many: bool,
+    /// The value if the argument is not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+impl CommandArg {
+    /// An option `--name VALUE`.
+    pub fn option(name: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            help: help.into(),
+            ..Self::default()
+        }
+    }
+
+    /// A switch `--name`.
+    pub fn flag(name: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            flag: true,
+            ..Self::option(name, help)
+        }
+    }
+
+    /// A positional argument.
+    pub fn positional(name: impl Into<String>, help: impl Into<String>) -> Self {
+        Self {
+            positional: true,
+            ..Self::option(name, help)
+        }
+    }
+
+    /// Makes the argument required.
+    #[must_use]
+    pub fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    /// Allows the argument more than once.
+    #[must_use]
+    pub fn many(mut self) -> Self {
+        self.many = true;
+        self
+    }
+
+    /// Sets the value for when the argument is not given.
+    #[must_use]
+    pub fn default_value(mut self, value: impl Into<String>) -> Self {
+        self.default = Some(value.into());
+        self
+    }
+}
+
+/// The value of one argument.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum CommandValue {
+    /// Whether a switch was given.
+    Flag(bool),
+    /// The value of an argument, if it was given or has a default.
+    Text(Option<String>),
+    /// The values of an argument that may be given more than once.
+    Many(Vec<String>),
+}
+
+/// The arguments that the user gave to a command, in the order of its [`CommandSpec`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandArgs(Vec<(String, CommandValue)>);
+
+impl CommandArgs {
+    /// Returns the value of an argument; the first one if it was given more than once.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        match self.get(name)? {
+            CommandValue::Flag(_) => None,
+            CommandValue::Text(value) => value.as_deref(),
+            CommandValue::Many(values) => values.first().map(String::as_str),
+        }
+    }
+
+    /// Returns whether a switch was given.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.get(name), Some(CommandValue::Flag(true)))
+    }
+
+    /// Returns all values of an argument.
+    pub fn many(&self, name: &str) -> Vec<&str> {
+        match self.get(name) {
+            Some(CommandValue::Text(value)) => value.as_deref().into_iter().collect(),
+            Some(CommandValue::Many(values)) => values.iter().map(String::as_str).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&CommandValue> {
+        let found = self.0.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value)
+    }
+}
+
+impl FromIterator<(String, CommandValue)> for CommandArgs {
+    fn from_iter<I: IntoIterator<Item = (String, CommandValue)>>(values: I) -> Self {
+        Self(values.into_iter().collect())
+    }
+}
+
+/// Serializes as a map from names to values; a missing value is `null`.
+impl Serialize for CommandArgs {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
 
 /// What a command works with.
 #[derive(Debug)]
 pub struct CliContext {
     /// The framework, not yet running.
     pub framework: Framework,
-    /// What the user typed, parsed.
-    pub matches: ArgMatches,
+    /// The arguments that the user gave.
+    pub args: CommandArgs,
 }
 
 /// Runs a command.
 pub type CliHandler = Arc<dyn Fn(CliContext) -> BoxFuture<'static, Result<ExitCode>> + Send + Sync>;
 
-/// A command: how it is typed, and what it does.
+/// A command: its description and its handler.
+///
+/// ```
+/// use std::process::ExitCode;
+/// use bub_kernel::{CliCommand, CommandArg};
+///
+/// let command = CliCommand::new("greet", "Greet someone")
+///     .arg(CommandArg::positional("name", "Name of the person").required())
+///     .run(|context| async move {
+///         println!("hello {}", context.args.text("name").unwrap_or_default());
+///         Ok(ExitCode::SUCCESS)
+///     });
+/// assert_eq!(command.spec.name, "greet");
+/// ```
 #[derive(Clone)]
 pub struct CliCommand {
     /// Name, help and arguments.
-    pub command: Command,
-    /// What it does.
+    pub spec: CommandSpec,
+    /// Runs the command.
     pub run: CliHandler,
-    /// Whether it was only offered, and gives way to all others; see [`CliApp::offer`].
+    /// Whether the command gives way to all others of its name; see [`CliApp::offer`].
     pub is_offered: bool,
 }
 
 impl CliCommand {
-    /// A command that runs an async function.
-    pub fn new<F, R>(command: Command, run: F) -> Self
+    /// A command without arguments that fails until [`CliCommand::run`] sets its handler.
+    pub fn new(name: impl Into<String>, about: impl Into<String>) -> Self {
+        Self::from_spec(CommandSpec {
+            name: name.into(),
+            about: about.into(),
+            args: Vec::new(),
+        })
+    }
+
+    /// A command from its description. It fails until [`CliCommand::run`] sets its handler.
+    pub fn from_spec(spec: CommandSpec) -> Self {
+        let message = format!("the command `{}` has no handler", spec.name);
+        let command = Self {
+            spec,
+            run: Arc::new(|_| Box::pin(std::future::ready(Ok(ExitCode::SUCCESS)))),
+            is_offered: false,
+        };
+        command.run(move |_| std::future::ready(Err(Error::unknown(message.clone()))))
+    }
+
+    /// Adds an argument.
+    #[must_use]
+    pub fn arg(mut self, arg: CommandArg) -> Self {
+        self.spec.args.push(arg);
+        self
+    }
+
+    /// Sets the function that runs the command.
+    #[must_use]
+    pub fn run<F, R>(mut self, run: F) -> Self
     where
         F: Fn(CliContext) -> R + Send + Sync + 'static,
         R: Future<Output = Result<ExitCode>> + Send + 'static,
     {
-        Self {
-            command,
-            run: Arc::new(move |context| Box::pin(run(context))),
-            is_offered: false,
-        }
-    }
-}
-
-impl CliCommand {
-    /// Whether it is what this word calls: its name, or another name it has.
-    pub fn is_called(&self, word: &str) -> bool {
-        self.command.get_name() == word || self.command.get_all_aliases().any(|alias| alias == word)
+        self.run = Arc::new(move |context| Box::pin(run(context)));
+        self
     }
 }
 
 impl fmt::Debug for CliCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CliCommand({})", self.command.get_name())
+        write!(f, "CliCommand({})", self.spec.name)
     }
 }
 
@@ -66,20 +245,20 @@ impl fmt::Debug for CliCommand {
 pub struct CliApp(Mutex<Vec<CliCommand>>);
 
 impl CliApp {
-    /// Adds a command. Plugins are asked latest first, so the first command of a name stays: a
-    /// plugin can replace a builtin one.
+    /// Adds a command. Plugins are asked latest first, so the first command of a name stays. It also
+    /// replaces a builtin command of that name.
     pub fn add(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = command.command.get_name();
+        let name = &command.spec.name;
         if commands
             .iter()
-            .all(|known| known.is_offered || known.command.get_name() != name)
+            .all(|known| known.is_offered || known.spec.name != *name)
         {
             commands.push(command);
         }
     }
 
-    /// Adds a command that replaces none: one whose name is taken, by whomever, is left out.
+    /// Adds a command that replaces no other: it is skipped if any other command has its name.
     pub fn offer(&self, command: CliCommand) {
         let mut commands = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         commands.push(CliCommand {
@@ -94,8 +273,8 @@ impl CliApp {
         let (offered, mut commands): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|known| known.is_offered);
         for command in offered {
-            let name = command.command.get_name();
-            if name == "help" || commands.iter().any(|known| known.is_called(name)) {
+            let name = &command.spec.name;
+            if commands.iter().any(|known| known.spec.name == *name) {
                 tracing::warn!("cli.command_left_out command={name} error=the name is taken");
             } else {
                 commands.push(command);

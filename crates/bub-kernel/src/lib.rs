@@ -64,7 +64,9 @@ pub use approval::{ApprovalAnswer, ApprovalRequest};
 pub use bub_macros::{hooks, tool};
 pub use channel::{Channel, ChannelRole, MessageHandler};
 pub use channel_message::ChannelMessage;
-pub use cli::{CliApp, CliCommand, CliContext, CliHandler};
+pub use cli::{
+    CliApp, CliCommand, CliContext, CliHandler, CommandArg, CommandArgs, CommandSpec, CommandValue,
+};
 pub use envelope::Envelope;
 pub use error::{BoxError, Error, ErrorKind, Origin, Result};
 pub use fields::{Fields, Name};

@@ -30,7 +30,7 @@ pub fn hooks(options: TokenStream, block: TokenStream) -> TokenStream {
 ///   by side), `command_only` (for people, not for the model), `crate = some_path` when the kernel is not
 ///   reached as `::bub`.
 ///
-/// The function then takes nothing and returns the tool: `App::new().tool(weather())`.
+/// The function then takes nothing and returns the tool: `app.tool(weather())`.
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
     tool::expand(options.into(), &function.into()).into()

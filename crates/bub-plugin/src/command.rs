@@ -2,13 +2,11 @@
 
 use std::{collections::HashSet, io::Write as _, process::ExitCode, sync::Arc};
 
-use bub_kernel::{CliCommand, CliContext, Error, Result};
-use clap::{Arg, ArgAction, ArgMatches, Command};
-use serde_json::{Map, Value, json};
+use bub_kernel::{CliCommand, CliContext, CommandArg, CommandSpec, Error, Result};
+use serde_json::{Value, json};
 
 use crate::{
     callbacks::{self, Context},
-    descriptor::{CommandArg, CommandEntry},
     external::External,
     peer::Arrival,
     stream::CREDITS,
@@ -18,7 +16,7 @@ use crate::{
 const EVERYWHERE: &[&str] = &["help", "version", "workspace", "verbose"];
 
 /// Checks what the parser of the command line would not survive, or read in a way that nobody means.
-pub(crate) fn check(entry: &CommandEntry) -> Result<()> {
+pub(crate) fn check(entry: &CommandSpec) -> Result<()> {
     let wrong = |why: String| {
         Err(Error::config(format!(
             "the command `{}`: {why}",
@@ -69,69 +67,15 @@ pub(crate) fn is_plain(name: &str) -> bool {
         && name.chars().all(is_fine)
 }
 
-/// The command, as help shows it.
-pub(crate) fn command(plugin: &Arc<External>, entry: &CommandEntry) -> CliCommand {
-    let args = entry.args.iter().map(argument);
-    let command = Command::new(entry.name.clone())
-        .about(entry.about.clone())
-        .args(args);
-    let (plugin, entry) = (Arc::clone(plugin), Arc::new(entry.clone()));
-    CliCommand::new(command, move |context| {
-        run(Arc::clone(&plugin), Arc::clone(&entry), context)
-    })
+/// The command, run in the plugin.
+pub(crate) fn command(plugin: &Arc<External>, entry: &CommandSpec) -> CliCommand {
+    let (plugin, name) = (Arc::clone(plugin), entry.name.clone());
+    CliCommand::from_spec(entry.clone())
+        .run(move |context| run(Arc::clone(&plugin), name.clone(), context))
 }
 
-fn argument(arg: &CommandArg) -> Arg {
-    let mut made = Arg::new(arg.name.clone())
-        .help(arg.help.clone())
-        .required(arg.required);
-    if !arg.positional {
-        made = made.long(arg.name.clone());
-    }
-    if arg.flag {
-        return made.action(ArgAction::SetTrue);
-    }
-    if let Some(default) = &arg.default {
-        made = made.default_value(default.clone());
-    }
-    let action = if arg.many {
-        ArgAction::Append
-    } else {
-        ArgAction::Set
-    };
-    made.action(action).value_name(arg.name.to_uppercase())
-}
-
-fn given(matches: &ArgMatches, entry: &CommandEntry) -> Map<String, Value> {
-    let value = |arg: &CommandArg| -> Value {
-        if arg.flag {
-            return matches.get_flag(&arg.name).into();
-        }
-        let mut values = matches
-            .get_many::<String>(&arg.name)
-            .into_iter()
-            .flatten()
-            .cloned();
-        if arg.many {
-            values.map(Value::from).collect()
-        } else {
-            values.next().map(Value::from).unwrap_or_default()
-        }
-    };
-    entry
-        .args
-        .iter()
-        .map(|arg| (arg.name.clone(), value(arg)))
-        .collect()
-}
-
-async fn run(
-    plugin: Arc<External>,
-    entry: Arc<CommandEntry>,
-    context: CliContext,
-) -> Result<ExitCode> {
-    let params =
-        json!({"command": entry.name, "args": given(&context.matches, &entry), "credits": CREDITS});
+async fn run(plugin: Arc<External>, name: String, context: CliContext) -> Result<ExitCode> {
+    let params = json!({"command": name, "args": context.args, "credits": CREDITS});
     context
         .framework
         .clone()

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use bub_kernel::{
-    Error, Result,
+    CommandArg, CommandSpec, Error, Result,
     hooks::{HOOKS, HookPoint as _, point},
 };
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ pub struct Descriptor {
     pub channels: Vec<ChannelEntry>,
     /// The commands it adds to the command line.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub commands: Vec<CommandEntry>,
+    pub commands: Vec<CommandSpec>,
 }
 
 /// A hook that is implemented.
@@ -157,43 +157,6 @@ pub struct ChannelEntry {
     pub lifecycle: bool,
 }
 
-/// A command of the command line.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CommandEntry {
-    /// Its name.
-    pub name: String,
-    /// What it does, in a line.
-    pub about: String,
-    /// Its options and arguments.
-    pub args: Vec<CommandArg>,
-}
-
-/// An argument of a command.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a word of the descriptor"
-)]
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct CommandArg {
-    /// Its name: `--name VALUE`, or its place when positional.
-    pub name: String,
-    /// What it means.
-    pub help: String,
-    /// Given by its place.
-    pub positional: bool,
-    /// Takes no value.
-    pub flag: bool,
-    /// Must be there.
-    pub required: bool,
-    /// May come more than once.
-    pub many: bool,
-    /// What it is when it is not there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub default: Option<String>,
-}
-
 impl Descriptor {
     /// Checks what a plugin says about itself.
     pub fn check(&self) -> Result<()> {
@@ -206,7 +169,7 @@ impl Descriptor {
         for hook in &self.hooks {
             check_hook(hook)?;
         }
-        let of_command = |own: &CommandEntry| {
+        let of_command = |own: &CommandSpec| {
             let arg =
                 |arg: &CommandArg| is_odd(&arg.help) || arg.default.as_deref().is_some_and(is_odd);
             is_odd(&own.about) || own.args.iter().any(arg)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bub_kernel::{Error, ErrorKind, Framework, FrameworkRef, MessageHandler, Result, Role};
-use bub_process::{Launcher, Leash, Talk, Talker};
+use bub_sandbox::{Launcher, Leash, Talk, Talker};
 use bub_settings::Settings;
 use serde_json::{Value, json};
 use tokio::sync::Notify;

@@ -33,9 +33,7 @@ use std::sync::Arc;
 
 use bub_kernel::Result;
 
-pub use descriptor::{
-    ChannelEntry, CommandArg, CommandEntry, Descriptor, HookEntry, PROTOCOL, ToolEntry,
-};
+pub use descriptor::{ChannelEntry, Descriptor, HookEntry, PROTOCOL, ToolEntry};
 pub use digest::{Pin, changed, pin};
 pub use external::{External, Host, Limits, Setup};
 pub use installed::{Damaged, Installed, Record};

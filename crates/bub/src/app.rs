@@ -11,8 +11,7 @@ use std::{
 
 use bub_agent::shell::{self, Launcher};
 use bub_kernel::{
-    BoxError, CliCommand, CliContext, Error, ErrorKind, Framework, FrameworkBuilder, Plugin,
-    PluginContext, Result, Tool,
+    BoxError, Error, ErrorKind, Framework, FrameworkBuilder, Plugin, PluginContext, Result, Tool,
 };
 use bub_plugin::Asker;
 use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsError, Trust};
@@ -20,44 +19,73 @@ use clap::ArgMatches;
 
 use crate::{
     arguments::{self, Parsed},
+    ask::{self, PluginPrompt},
     builtin::Builtin,
-    cli, external, logging,
+    command::{AppCommand, CommandContext},
+    external, logging, output,
 };
 
 /// The command failed.
 const FAILED: u8 = 1;
 /// Wrong arguments or configuration.
-pub(crate) const USAGE: u8 = 2;
-/// The plugin with everything that comes with the program.
-const BUILTIN: &str = "builtin";
-/// The commands that explain or repair a configuration, so they run with a broken one.
-const REPAIRING: [&str; 6] = [
-    "config",
-    "doctor",
-    "onboard",
-    "completions",
-    "man",
-    "plugin",
-];
+const USAGE: u8 = 2;
 
-/// What is wrong with the configuration, for the commands that run all the same.
-pub(crate) struct Problems(pub(crate) Vec<SettingsError>);
+/// Errors in the configuration, for commands that run in spite of them.
+#[derive(Debug, Default)]
+pub struct Problems(pub Vec<SettingsError>);
 
-/// The `bub` program, with the plugins you add.
+/// A program with the plugin `builtin`, and with the plugins and commands you add.
 ///
-/// Plugins are registered after `builtin`, in the order of the calls; later ones are asked first.
+/// Plugins are registered after `builtin`, in the order of the calls; later ones are asked first. `bub_cli::app()`
+/// returns an `App` with everything that the stock program has.
 #[must_use]
 #[derive(Default)]
 pub struct App {
     add_plugins: Vec<Box<dyn FnOnce(FrameworkBuilder) -> FrameworkBuilder>>,
+    commands: Vec<AppCommand>,
     sections: Vec<Section>,
+    bundled_plugins: Vec<&'static str>,
+    bundled_channels: Vec<&'static str>,
+    next_steps: Option<&'static str>,
+    first_command: Vec<&'static str>,
     launcher: Option<Launcher>,
 }
 
 impl App {
-    /// The stock program.
+    /// A program without commands.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Adds a command. A plugin's command of the same name replaces it.
+    pub fn command(mut self, command: AppCommand) -> Self {
+        self.commands.push(command);
+        self
+    }
+
+    /// Adds a plugin that is part of the program, with the names of its channels: external plugins cannot replace them,
+    /// and errors do not name the plugin.
+    pub fn bundled<P: Plugin, E: Into<BoxError> + 'static>(
+        mut self,
+        name: &'static str,
+        channels: &[&'static str],
+        make: impl FnOnce(&PluginContext<'_>) -> Result<P, E> + Send + 'static,
+    ) -> Self {
+        self.bundled_plugins.push(name);
+        self.bundled_channels.extend(channels);
+        self.plugin_with(name, make)
+    }
+
+    /// Sets the text that the program prints if no command is given. The default is the help.
+    pub fn next_steps(mut self, text: &'static str) -> Self {
+        self.next_steps = Some(text);
+        self
+    }
+
+    /// Sets the command that runs if none is given at a terminal and the configuration is valid.
+    pub fn first_command(mut self, args: &[&'static str]) -> Self {
+        self.first_command = args.to_vec();
+        self
     }
 
     /// Adds a plugin.
@@ -113,9 +141,9 @@ impl App {
             // Nothing sensible is left to do when standard error is gone as well.
             let text = redactor.redact(&failure.text);
             let text = if failure.has_lines {
-                cli::harmless(text.trim_end())
+                output::harmless(text.trim_end())
             } else {
-                cli::one_line(&text)
+                output::one_line(&text)
             };
             let _ = writeln!(std::io::stderr(), "error: {text}");
             ExitCode::from(failure.code)
@@ -128,57 +156,66 @@ impl App {
         // Help must work with a broken configuration, so problems wait until a command is to run.
         let (mut settings, problems) = self.load_settings(&workspace, redactor);
         logging::start(&settings, arguments::verbosity(args));
-        let plugins = external::load(&mut settings);
+        let plugins = external::load(&mut settings, &self.bundled_channels);
         for warning in settings.warnings() {
             tracing::warn!("{warning}");
         }
+        let settings = Arc::new(settings);
         let problems = Arc::new(Problems(problems));
-        let framework = self.compose(&workspace, settings, Arc::clone(&problems), plugins);
-        let mut commands = framework.cli_commands();
-        let parse = |commands: &[CliCommand]| {
-            catch_unwind(AssertUnwindSafe(|| {
-                arguments::parse(args, commands, named.as_deref())
-            }))
-        };
-        // What programs say about their commands has no part in how our own are read.
-        let word = arguments::command(args).unwrap_or_default();
-        if commands
-            .iter()
-            .any(|known| !known.is_offered && known.is_called(word))
-        {
-            commands.retain(|known| !known.is_offered);
+        let launcher = self.launcher.take().map(Arc::new);
+        let plugin_prompt = Arc::<PluginPrompt>::default();
+        let own = std::mem::take(&mut self.commands);
+        let bundled_channels = std::mem::take(&mut self.bundled_channels);
+        let bundled_plugins = std::mem::take(&mut self.bundled_plugins);
+        let (next_steps, first_command) =
+            (self.next_steps, std::mem::take(&mut self.first_command));
+        let asker = Arc::clone(&plugin_prompt);
+        let asker = Asker(Arc::new(move |question| asker.ask(question)));
+        let mut builder = Framework::builder()
+            .workspace(&workspace)
+            .service(Arc::clone(&settings))
+            .service(Arc::new(asker));
+        if let Some(launcher) = &launcher {
+            builder = builder.service(Arc::clone(launcher));
         }
-        let parsed = parse(&commands).or_else(|_| {
-            tracing::error!("plugin.commands_left_out error=they do not fit together");
-            commands.retain(|known| !known.is_offered);
-            parse(&commands)
-        });
-        let parsed = parsed
-            .map_err(|_| Failure::usage("the commands of the plugins do not fit together"))?;
-        let (name, matches) = match parsed {
+        let framework = self.compose(builder, plugins);
+        let mut commands = AppCommand::merge(framework.cli_commands(), own);
+        let (name, matches) = match parse(args, &mut commands, named.as_deref())? {
             Parsed::Command(name, matches) => (name, matches),
-            Parsed::Nothing if problems.0.is_empty() && cli::can_ask() => offer(&commands)?,
-            Parsed::Nothing => return Ok(cli::print(arguments::NEXT_STEPS)?),
-            Parsed::Print(text) => return Ok(cli::print(&text)?),
+            Parsed::Nothing
+                if problems.0.is_empty() && !first_command.is_empty() && ask::is_possible() =>
+            {
+                parse_first_command(&first_command, &commands)?
+            }
+            Parsed::Nothing => {
+                let help = || arguments::command_line(&commands).render_help().to_string();
+                let text = next_steps.map_or_else(help, str::to_owned);
+                return Ok(output::print(&text)?);
+            }
+            Parsed::Print(text) => return Ok(output::print(&text)?),
             Parsed::Wrong(line) => return Err(Failure::usage(line)),
         };
         arguments::check_workspace(&workspace).map_err(Failure::usage)?;
-        if !REPAIRING.contains(&name.as_str()) {
+        let Some(command) = commands.iter().find(|known| known.name() == name).cloned() else {
+            return Err(Failure::usage(format!("there is no command `{name}`")));
+        };
+        if !command.allows_invalid_settings {
             if let Some(problem) = problems.0.first() {
                 return Err(Failure::usage(problem.to_string()));
             }
-            let settings = framework.service::<Settings>();
-            settings
-                .map_or(Ok(()), |settings| check(&settings))
-                .map_err(Failure::usage)?;
+            check_settings(&settings).map_err(Failure::usage)?;
         }
-        let Some(command) = commands
-            .into_iter()
-            .find(|known| known.command.get_name() == name)
-        else {
-            return Err(Failure::usage(format!("there is no command `{name}`")));
+        let context = CommandContext {
+            framework,
+            matches,
+            settings,
+            problems,
+            launcher,
+            plugin_prompt,
+            bundled_channels: bundled_channels.into(),
+            commands: commands.into(),
         };
-        run_command(&command, CliContext { framework, matches })
+        run_command(&command, context).map_err(|error| Failure::new(&error, &bundled_plugins))
     }
 
     fn load_settings(
@@ -195,26 +232,8 @@ impl App {
             .load_lenient()
     }
 
-    fn compose(
-        self,
-        workspace: &Path,
-        settings: Settings,
-        problems: Arc<Problems>,
-        plugins: external::Loaded,
-    ) -> Framework {
-        let in_chat = Arc::<cli::InChat>::default();
-        let asking = Arc::clone(&in_chat);
-        let asker = Arc::new(Asker(Arc::new(move |question| asking.ask(question))));
-        let mut builder = Framework::builder()
-            .workspace(workspace)
-            .service(Arc::new(settings))
-            .service(problems)
-            .service(in_chat)
-            .service(asker);
-        if let Some(launcher) = self.launcher {
-            builder = builder.service(Arc::new(launcher));
-        }
-        let builder = builder.plugin_with(BUILTIN, Builtin::new);
+    fn compose(self, builder: FrameworkBuilder, plugins: external::Loaded) -> Framework {
+        let builder = builder.plugin_with(Builtin::NAME, Builtin::new);
         let builder = self
             .add_plugins
             .into_iter()
@@ -223,12 +242,44 @@ impl App {
     }
 }
 
-/// At a terminal, `bub` alone offers to set up what is missing.
-fn offer(commands: &[CliCommand]) -> Result<(String, ArgMatches), Failure> {
-    let args = ["bub", "onboard", &format!("--{}", cli::onboard::OFFER)].map(OsString::from);
+/// Parses the arguments, without the offered commands where they are of no use or break the parser.
+fn parse(
+    args: &[OsString],
+    commands: &mut Vec<AppCommand>,
+    workspace: Option<&Path>,
+) -> Result<Parsed, Failure> {
+    let parse = |commands: &[AppCommand]| {
+        catch_unwind(AssertUnwindSafe(|| {
+            arguments::parse(args, commands, workspace)
+        }))
+    };
+    // What programs say about their commands has no part in how our own are read.
+    let word = arguments::command(args).unwrap_or_default();
+    if commands
+        .iter()
+        .any(|known| !known.is_offered() && known.is_called(word))
+    {
+        commands.retain(|known| !known.is_offered());
+    }
+    let parsed = parse(commands).or_else(|_| {
+        tracing::error!("plugin.commands_left_out error=they do not fit together");
+        commands.retain(|known| !known.is_offered());
+        parse(commands)
+    });
+    parsed.map_err(|_| Failure::usage("the commands of the plugins do not fit together"))
+}
+
+fn parse_first_command(
+    args: &[&str],
+    commands: &[AppCommand],
+) -> Result<(String, ArgMatches), Failure> {
+    let args: Vec<_> = std::iter::once(&"bub")
+        .chain(args)
+        .map(OsString::from)
+        .collect();
     match arguments::parse(&args, commands, None) {
         Parsed::Command(name, matches) => Ok((name, matches)),
-        _ => Err(Failure::usage("there is no command `onboard`")),
+        _ => Err(Failure::usage("the program has no first command")),
     }
 }
 
@@ -239,22 +290,25 @@ fn keep_memory_private() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// The settings with a shape of their own. A mistake in a provider must not wait for the first model call, and a broken
-/// policy allows nothing, which is better known before than after.
-pub(crate) fn check(settings: &Settings) -> Result<(), String> {
+/// Checks the settings with a structure: providers and the policy. A mistake in a provider must not wait for the first
+/// model call, and a broken policy allows nothing.
+#[doc(hidden)]
+pub fn check_settings(settings: &Settings) -> Result<(), String> {
     bub_model::Catalogue::new(settings).map_err(|problem| problem.to_string())?;
     bub_agent::policy::Policy::new(settings)
         .problem()
         .map_or(Ok(()), |problem| Err(problem.to_owned()))
 }
 
-fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Failure> {
-    // The worker beside the main thread hears signals also while a plugin blocks the command. The gateway runs many
-    // turns at once.
-    let is_busy = command.command.get_name() == "gateway";
+fn run_command(command: &AppCommand, context: CommandContext) -> Result<ExitCode> {
+    // The worker beside the main thread receives signals even while a plugin blocks the command.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(if is_busy { cores.clamp(2, 8) } else { 1 })
+        .worker_threads(if command.is_multi_threaded {
+            cores.clamp(2, 8)
+        } else {
+            1
+        })
         .enable_all()
         .build()
         .map_err(|error| Error::unknown(format!("cannot start the runtime: {error}")))?;
@@ -266,8 +320,8 @@ fn run_command(command: &CliCommand, context: CliContext) -> Result<ExitCode, Fa
     // Nor may a question that nobody answered leave a terminal behind that does not show what is typed.
     bub_terminal::tty::restore();
     match outcome {
-        Ok(outcome) => Ok(outcome?),
-        Err(_) => Err(Error::unknown("the command panicked; the log says where").into()),
+        Ok(outcome) => outcome,
+        Err(_) => Err(Error::unknown("the command panicked; the log says where")),
     }
 }
 
@@ -281,8 +335,15 @@ struct Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        // Where it happened, and how it calls that, matters when it is somebody else's code.
-        let foreign = error.origin().filter(|origin| &*origin.plugin != BUILTIN);
+        Self::new(&error, &[])
+    }
+}
+
+impl Failure {
+    fn new(error: &Error, bundled_plugins: &[&str]) -> Self {
+        // The hook matters only in code that is not part of the program.
+        let is_own = |name: &str| name == Builtin::NAME || bundled_plugins.contains(&name);
+        let foreign = error.origin().filter(|origin| !is_own(&origin.plugin));
         let has_lines = foreign.is_none() && error.kind() == ErrorKind::Tool;
         let text = match foreign {
             Some(origin) => format!("{error} (hook {} of plugin {})", origin.hook, origin.plugin),
@@ -299,9 +360,7 @@ impl From<Error> for Failure {
             code,
         }
     }
-}
 
-impl Failure {
     fn usage(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),

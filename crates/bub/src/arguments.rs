@@ -6,24 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use bub_kernel::CliCommand;
+use bub_kernel::{CommandArg, CommandArgs, CommandSpec, CommandValue};
 use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
+
+use crate::command::AppCommand;
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 interrupted, 143 terminated.";
-
-/// What `bub` alone says.
-pub(crate) const NEXT_STEPS: &str = "\
-bub is a hook-first agent runtime. What to do next:
-
-  bub onboard         set up a model, a key, channels
-  bub run \"hello\"     send one message and print the reply
-  bub chat            talk with the agent at this terminal
-  bub models          list the models that can be used now
-  bub tape list       list the sessions that were recorded
-  bub doctor          check that everything works
-  bub --help          list all commands and options
-";
 
 const WHICH_WORKSPACE: &str =
     "it is not clear which workspace is meant; put `-w DIR` before the command";
@@ -54,8 +43,8 @@ pub(crate) fn command(args: &[OsString]) -> Option<&str> {
 }
 
 /// Reads the command line with the commands that plugins registered. `used` is the workspace that was found before.
-pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Path>) -> Parsed {
-    match whole(commands).try_get_matches_from_mut(args) {
+pub(crate) fn parse(args: &[OsString], commands: &[AppCommand], used: Option<&Path>) -> Parsed {
+    match command_line(commands).try_get_matches_from_mut(args) {
         Ok(matches) => match matches.subcommand() {
             // A plugin's command may take `-w` for a value of its own.
             Some(_)
@@ -76,11 +65,57 @@ pub(crate) fn parse(args: &[OsString], commands: &[CliCommand], used: Option<&Pa
     }
 }
 
-/// The whole command line.
-pub(crate) fn whole(commands: &[CliCommand]) -> Command {
+/// The complete command line.
+pub(crate) fn command_line(commands: &[AppCommand]) -> Command {
     commands
         .iter()
         .fold(root(), |root, known| root.subcommand(known.command.clone()))
+}
+
+/// A plugin's command as clap has it.
+pub(crate) fn to_clap(spec: &CommandSpec) -> Command {
+    Command::new(spec.name.clone())
+        .about(spec.about.clone())
+        .args(spec.args.iter().map(to_clap_arg))
+}
+
+fn to_clap_arg(arg: &CommandArg) -> Arg {
+    let mut own = Arg::new(arg.name.clone())
+        .help(arg.help.clone())
+        .required(arg.required);
+    if !arg.positional {
+        own = own.long(arg.name.clone());
+    }
+    if arg.flag {
+        return own.action(ArgAction::SetTrue);
+    }
+    if let Some(default) = &arg.default {
+        own = own.default_value(default.clone());
+    }
+    let action = if arg.many {
+        ArgAction::Append
+    } else {
+        ArgAction::Set
+    };
+    own.action(action).value_name(arg.name.to_uppercase())
+}
+
+/// The arguments of a plugin's command that clap has parsed.
+pub(crate) fn to_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
+    let value = |arg: &CommandArg| {
+        if arg.flag {
+            return CommandValue::Flag(matches.get_flag(&arg.name));
+        }
+        let values = matches.get_many::<String>(&arg.name);
+        let mut values = values.into_iter().flatten().cloned();
+        if arg.many {
+            CommandValue::Many(values.collect())
+        } else {
+            CommandValue::Text(values.next())
+        }
+    };
+    let args = spec.args.iter();
+    args.map(|arg| (arg.name.clone(), value(arg))).collect()
 }
 
 fn root() -> Command {
@@ -191,12 +226,8 @@ fn one_line(error: &clap::Error, help: &str) -> String {
 }
 
 /// How to get help on what was typed: on the command, when it is one.
-fn help_command(args: &[OsString], commands: &[CliCommand]) -> String {
-    let is_known = |arg: &&OsString| {
-        commands
-            .iter()
-            .any(|known| *arg == known.command.get_name())
-    };
+fn help_command(args: &[OsString], commands: &[AppCommand]) -> String {
+    let is_known = |arg: &&OsString| commands.iter().any(|known| *arg == known.name());
     match args.iter().skip(1).find(is_known) {
         Some(command) => format!("bub {} --help", command.display()),
         None => "bub --help".to_owned(),

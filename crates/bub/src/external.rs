@@ -26,7 +26,7 @@ pub(crate) struct Loaded {
 
 /// Reads the list of plugins. Nothing that stands in it, or in what plugins declare, stops the program; a guard that is
 /// left out denies.
-pub(crate) fn load(settings: &mut Settings) -> Loaded {
+pub(crate) fn load(settings: &mut Settings, bundled_channels: &[&str]) -> Loaded {
     let mut loaded = Loaded::default();
     let installed = match Installed::load(settings.home()) {
         Ok(installed) => installed,
@@ -46,7 +46,7 @@ pub(crate) fn load(settings: &mut Settings) -> Loaded {
     {
         let is_guard = record.descriptor.is_guard();
         let name = record.manifest.name.clone();
-        let made = check(&record).and_then(|()| {
+        let made = check(&record, bundled_channels).and_then(|()| {
             settings
                 .register(record.manifest.section())
                 .map_err(|error| Error::config(error.to_string()))?;
@@ -116,7 +116,7 @@ impl AbsentGuards {
 }
 
 /// Checks what a plugin wants to be against what there is already.
-pub(crate) fn check(record: &Record) -> Result<()> {
+pub fn check(record: &Record, bundled_channels: &[&str]) -> Result<()> {
     let Record {
         manifest,
         descriptor,
@@ -126,9 +126,8 @@ pub(crate) fn check(record: &Record) -> Result<()> {
         .problem()
         .map_or(Ok(()), |why| Err(Error::config(why)))?;
     descriptor.check()?;
-    let is_builtin =
-        |name: &str| bub_channels::NAMES.contains(&name) || name == bub_terminal::channel::NAME;
-    if let Some(channel) = descriptor.channels.iter().find(|own| is_builtin(&own.name)) {
+    let is_bundled = |name: &str| bundled_channels.contains(&name);
+    if let Some(channel) = descriptor.channels.iter().find(|own| is_bundled(&own.name)) {
         return Err(Error::config(format!(
             "there is a channel `{}` already",
             channel.name
@@ -139,7 +138,7 @@ pub(crate) fn check(record: &Record) -> Result<()> {
 
 /// `BUB_OPENAI_API_KEY` is the key of a provider, however a plugin and its setting share that name; it may be a provider
 /// that is only known later.
-pub(crate) fn check_settings(manifest: &Manifest) -> Result<()> {
+pub fn check_settings(manifest: &Manifest) -> Result<()> {
     let of_providers = [
         core::API_KEY.setting(),
         core::API_BASE.setting(),
@@ -180,7 +179,7 @@ fn make(
 }
 
 /// How a plugin is run, with what the configuration says about it.
-pub(crate) fn setup(record: &Record, settings: &Settings) -> Result<Setup> {
+pub fn setup(record: &Record, settings: &Settings) -> Result<Setup> {
     let name = &record.manifest.name;
     let all = settings.get(&core::PLUGINS);
     let own = match all.get(name) {
@@ -297,7 +296,7 @@ fn config(record: &Record, settings: &Settings) -> Value {
 }
 
 /// Where a plugin that is being added stands.
-pub(crate) fn host(
+pub fn host(
     settings: Arc<Settings>,
     workspace: &std::path::Path,
     launcher: Option<Arc<Launcher>>,

@@ -1,9 +1,10 @@
-//! A hook-first agent runtime, as a library: build your own `bub` with your plugins linked in.
+//! The library for plugin authors: hooks, tools, channels, and the program that contains them.
 //!
 //! * [`prelude`]: everything a plugin needs.
-//! * [`App`]: the whole program, to which you add plugins.
+//! * [`App`]: a program that runs plugins and commands. The crate `bub-cli` has an `App` with the
+//!   stock commands and channels, to which you add your own plugins.
 //! * [`kernel`](bub_kernel), [`tape`](bub_tape), [`settings`](bub_settings), [`agent`](bub_agent),
-//!   [`plugin`](bub_plugin): the parts.
+//!   [`gateway`](bub_gateway), [`plugin`](bub_plugin): the parts.
 //!
 //! ```
 //! use bub::prelude::*;
@@ -18,20 +19,29 @@
 //! }
 //!
 //! fn main() -> std::process::ExitCode {
-//!     bub::app().plugin("shout", Shout).run(["bub", "--version"])
+//!     App::new().plugin("shout", Shout).run(["bub", "--version"])
 //! }
 //! ```
 
 mod app;
-mod arguments;
+#[doc(hidden)]
+pub mod arguments;
+#[doc(hidden)]
+pub mod ask;
 mod builtin;
-mod cli;
-mod external;
-mod logging;
-mod signals;
+mod command;
+#[doc(hidden)]
+pub mod external;
+#[doc(hidden)]
+pub mod logging;
+#[doc(hidden)]
+pub mod output;
+#[doc(hidden)]
+pub mod signals;
 
-pub use app::App;
+pub use app::{App, Problems, check_settings};
 pub use bub_agent as agent;
+pub use bub_gateway as gateway;
 pub use bub_kernel as kernel;
 #[doc(hidden)]
 pub use bub_kernel::{__hook, __hook_arg};
@@ -39,24 +49,21 @@ pub use bub_kernel::{BoxFuture, Plugin, hooks, tool};
 pub use bub_plugin as plugin;
 pub use bub_settings as settings;
 pub use bub_tape as tape;
+pub use builtin::Builtin;
 pub use clap;
+pub use command::{AppCommand, CommandContext};
 pub use futures_util as futures;
-
-/// The stock program, to which you add plugins.
-pub fn app() -> App {
-    App::new()
-}
 
 /// Everything a plugin needs.
 pub mod prelude {
     pub use bub_kernel::{
         Admission, BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRouter,
-        CliApp, CliCommand, CliContext, Decision, Envelope, Error, ErrorKind, Fields, Framework,
-        FrameworkRef, Lifespan, LifespanScope, LlmDecision, LlmRequest, LlmResult, MediaItem,
-        MediaKind, MessageHandler, ModelOption, ModelOptions, ModelStream, Plugin, PluginContext,
-        Prompt, Provided, Result, ScopeGuard, State, StatePatch, SteeringInbox, StreamEvent, Tool,
-        ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, TurnOptions,
-        TurnResult, TurnSnapshot,
+        CliApp, CliCommand, CliContext, CommandArg, CommandArgs, Decision, Envelope, Error,
+        ErrorKind, Fields, Framework, FrameworkRef, Lifespan, LifespanScope, LlmDecision,
+        LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions,
+        ModelStream, Plugin, PluginContext, Prompt, Provided, Result, ScopeGuard, State,
+        StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
+        ToolDecision, ToolOutcome, ToolSpec, TurnOptions, TurnResult, TurnSnapshot,
         hooks::{Next, args, point},
     };
     pub use bub_macros::{hooks, tool};
@@ -64,17 +71,4 @@ pub mod prelude {
     pub use bub_tape::{Entry, Sidecar, Tape, TapeContext, TapeStore};
 
     pub use crate::App;
-}
-
-/// The Rust in the documents compiles.
-#[cfg(doctest)]
-mod documents {
-    #[doc = include_str!("../../../README.md")]
-    struct Readme;
-
-    #[doc = include_str!("../../../docs/plugins.md")]
-    struct Plugins;
-
-    #[doc = include_str!("../../../docs/first-plugin-rust.md")]
-    struct FirstPlugin;
 }

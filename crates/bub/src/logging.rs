@@ -31,7 +31,7 @@ const CONTENTS: &str = "bub::contents";
 static PRINTED: AtomicBool = AtomicBool::new(false);
 
 /// Says that failures of turns are printed: nobody wants to read them twice, unless more was asked for.
-pub(crate) fn failures_are_printed() {
+pub fn failures_are_printed() {
     PRINTED.store(true, Ordering::Relaxed);
 }
 
@@ -39,10 +39,10 @@ pub(crate) fn failures_are_printed() {
 static SHOWN_BY: Mutex<Option<Teller>> = Mutex::new(None);
 
 /// While this lives, log lines are shown by a chat, whose screen they would otherwise spoil.
-pub(crate) struct Redirected(());
+pub struct Redirected(());
 
 impl Redirected {
-    pub(crate) fn to(teller: Teller) -> Self {
+    pub fn to(teller: Teller) -> Self {
         *shown_by() = Some(teller);
         Self(())
     }
@@ -86,7 +86,7 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
 }
 
 /// Why the log file cannot be used.
-pub(crate) fn file_problem(settings: &Settings) -> Option<String> {
+pub fn file_problem(settings: &Settings) -> Option<String> {
     let path = settings.get(&core::LOG_FILE)?;
     let problem = file::problem(&path, settings.config_file())?;
     Some(format!(

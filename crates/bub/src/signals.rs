@@ -17,24 +17,24 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 /// Fires when the program is asked to stop.
-pub(crate) struct Stop {
+pub struct Stop {
     token: CancellationToken,
     code: Arc<AtomicU8>,
 }
 
 impl Stop {
-    pub(crate) fn token(&self) -> CancellationToken {
+    pub fn token(&self) -> CancellationToken {
         self.token.clone()
     }
 
     /// The exit code of a program that a signal ended: 128 and the signal's number.
-    pub(crate) fn exit_code(&self) -> ExitCode {
+    pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code.load(Ordering::Relaxed))
     }
 }
 
 /// Starts listening, on the current runtime.
-pub(crate) fn listen() -> Stop {
+pub fn listen() -> Stop {
     listen_to(&[
         (SignalKind::interrupt(), 130),
         (SignalKind::terminate(), 143),
@@ -42,7 +42,7 @@ pub(crate) fn listen() -> Stop {
 }
 
 /// The same for whoever knows better what Ctrl-C means.
-pub(crate) fn listen_without_interrupt() -> Stop {
+pub fn listen_without_interrupt() -> Stop {
     listen_to(&[(SignalKind::terminate(), 143)])
 }
 
@@ -82,7 +82,7 @@ fn each(signals: &[(SignalKind, u8)], watch: impl Fn(Signal, u8)) {
 static ASKING: Mutex<Option<oneshot::Sender<()>>> = Mutex::new(None);
 
 /// Fires at the next Ctrl-C, which ends nothing else for as long as this is awaited.
-pub(crate) fn next_interrupt() -> oneshot::Receiver<()> {
+pub fn next_interrupt() -> oneshot::Receiver<()> {
     end_at_once();
     let (sender, receiver) = oneshot::channel();
     *ASKING.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
@@ -90,7 +90,7 @@ pub(crate) fn next_interrupt() -> oneshot::Receiver<()> {
 }
 
 /// From now on a signal ends the program with the terminal as it was, unless a command has listened before.
-pub(crate) fn end_at_once() {
+pub fn end_at_once() {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
     };
@@ -145,7 +145,7 @@ async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU
 static TEMPORARY: Mutex<Option<PathBuf>> = Mutex::new(None);
 
 /// A file that goes when a signal ends the program.
-pub(crate) fn remove_at_end(file: Option<PathBuf>) {
+pub fn remove_at_end(file: Option<PathBuf>) {
     *TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner) = file;
 }
 

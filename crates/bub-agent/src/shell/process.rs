@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use bub_process::{KILL, NAME, SUBCOMMAND, TERMINATE};
+use bub_sandbox::{KILL, NAME, SUBCOMMAND, TERMINATE};
 use rustix::process::{Pid, Signal};
 use tokio::{
     io::{AsyncBufReadExt, BufReader, Lines},

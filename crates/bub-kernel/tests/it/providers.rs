@@ -256,10 +256,10 @@ fn onboarding_cannot_wait_and_does_not_swallow_errors() {
 fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
     let adding = |name: &'static str, about: &'static str| {
         Fake::new().on::<RegisterCliCommands>(move |call| {
-            let command = clap::Command::new(name).about(about);
-            call.args.app.add(CliCommand::new(command, |_| async {
-                Ok(ExitCode::SUCCESS)
-            }));
+            let command = CliCommand::new(name, about);
+            call.args
+                .app
+                .add(command.run(|_| async { Ok(ExitCode::SUCCESS) }));
             none()
         })
     };
@@ -271,13 +271,7 @@ fn commands_are_collected_and_a_plugin_can_replace_a_builtin_one() {
     let commands: Vec<_> = set
         .cli_commands()
         .iter()
-        .map(|command| {
-            format!(
-                "{} {}",
-                command.command.get_name(),
-                command.command.get_about().unwrap()
-            )
-        })
+        .map(|command| format!("{} {}", command.spec.name, command.spec.about))
         .collect();
     assert_eq!(commands, ["run user", "chat builtin"]);
 }
@@ -288,9 +282,7 @@ fn a_plugin_that_fails_to_register_commands_costs_only_its_own() {
     let good = Fake::new().on::<RegisterCliCommands>(|call| {
         call.args
             .app
-            .add(CliCommand::new(clap::Command::new("run"), |_| async {
-                Ok(ExitCode::SUCCESS)
-            }));
+            .add(CliCommand::new("run", "").run(|_| async { Ok(ExitCode::SUCCESS) }));
         none()
     });
     let failing = Fake::new().on::<RegisterCliCommands>(|_| crate::support::fail("no"));

@@ -16,7 +16,7 @@ use bub_kernel::{
 use bub_plugin::{
     Descriptor, External, ExternalPlugin, HookEntry, Host, Limits, PROTOCOL, Setup, ToolEntry,
 };
-use bub_process::Launcher;
+use bub_sandbox::Launcher;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ mod plugin;
 fn main() -> std::process::ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     match args.as_slice() {
-        [first, rest @ ..] if first == bub_process::SUBCOMMAND => bub_process::supervise(rest),
+        [first, rest @ ..] if first == bub_sandbox::SUBCOMMAND => bub_sandbox::supervise(rest),
         _ => bub_plugin::serve_with("probe", plugin::Probe::new),
     }
 }

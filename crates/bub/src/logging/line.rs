@@ -75,17 +75,17 @@ impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let text = format!("{value:?}");
         if field.name() == "message" {
-            self.message = text
+            self.message = text;
         } else {
-            self.put(field, text)
+            self.put(field, text);
         }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
-            value.clone_into(&mut self.message)
+            value.clone_into(&mut self.message);
         } else {
-            self.put(field, value)
+            self.put(field, value);
         }
     }
 

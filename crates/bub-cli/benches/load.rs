@@ -1,0 +1,366 @@
+//! What a gateway carries: messages a second, latency, memory; each case in a process of its own.
+//!
+//! `cargo bench -p bub-cli --bench load [-- CASE…]`, cases:
+//!
+//! * `echo`, `echo-always`: an echo model, a channel in the same process, the real journal;
+//! * `loop`: the same, 1,000 clients that each wait for their answer before they ask again;
+//! * `agent`: the agent with file tapes and a model in the same process;
+//! * `served`: the agent with the scripted model server over loopback (which has a thread of this process).
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a bench"
+)]
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bub_agent::Answering;
+use bub_gateway::{Gateway, GatewayHooks, House, Options};
+use bub_kernel::{
+    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Error, Framework,
+    FrameworkRef, MessageHandler, PluginContext, Prompt, Result, Role, Sender, hooks,
+};
+use bub_model::{FinishReason, ModelEvent};
+use bub_settings::{Environment, Loader};
+use bub_tape::{Durability, fs::RealFs};
+use bub_testkit::{
+    figures::{cpu, figure},
+    model::{ModelServer, Reply},
+};
+use serde_json::Value;
+use tokio::sync::{Notify, oneshot};
+
+// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const CASES: [&str; 5] = ["echo", "echo-always", "loop", "agent", "served"];
+const SESSIONS: usize = 10_000;
+const MESSAGES: usize = 5;
+/// Clients of the closed loop, and how often each asks.
+const CLIENTS: usize = 1_000;
+const ROUNDS: usize = 50;
+
+/// The channel, and what came out of it.
+#[derive(Default)]
+struct Lab {
+    handler: OnceLock<MessageHandler>,
+    framework: OnceLock<FrameworkRef>,
+    answered: AtomicUsize,
+    all: Notify,
+    out_of_order: AtomicUsize,
+    last: Mutex<HashMap<String, usize>>,
+    waiting: Mutex<HashMap<String, oneshot::Sender<()>>>,
+}
+
+struct LabChannel(Arc<Lab>);
+
+impl Channel for LabChannel {
+    fn name(&self) -> &'static str {
+        "lab"
+    }
+
+    fn start(&self, _stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        let number = message.content().parse::<usize>().unwrap_or(usize::MAX - 1);
+        let chat = message.chat_id().unwrap().into_owned();
+        if let Some(waiting) = self.0.waiting.lock().unwrap().remove(&chat) {
+            let _ = waiting.send(());
+        }
+        let before = self.0.last.lock().unwrap().insert(chat, number);
+        if before.map_or(0, |before| before + 1) != number {
+            self.0.out_of_order.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.0.answered.fetch_add(1, Ordering::Relaxed) + 1 == SESSIONS * MESSAGES {
+            self.0.all.notify_one();
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// Provides the channel; the agent answers.
+struct Talking(Arc<Lab>);
+
+#[hooks(crate = bub_kernel)]
+impl Talking {
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let _ = self.0.handler.set(Arc::clone(message_handler));
+        vec![Arc::new(LabChannel(Arc::clone(&self.0)))]
+    }
+}
+
+/// Answers with what it is asked, without an agent.
+struct Echoing(Arc<Lab>);
+
+#[hooks(crate = bub_kernel)]
+impl Echoing {
+    async fn run_model(&self, prompt: &Prompt) -> String {
+        prompt.text()
+    }
+
+    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
+        self.0
+            .framework
+            .get()
+            .unwrap()
+            .get()
+            .unwrap()
+            .router()
+            .unwrap()
+            .dispatch(message)
+            .await
+    }
+}
+
+/// What the program does for a gateway, without approvals.
+struct Leases;
+
+impl House for Leases {
+    fn wait_for_session<'a>(
+        &'a self,
+        framework: &'a Framework,
+        session_id: &'a str,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(bub_agent::wait_for_session(framework, session_id))
+    }
+}
+
+/// The number in the last message, which is the answer.
+fn echo(messages: &[Value]) -> String {
+    let text = messages
+        .last()
+        .and_then(|last| last["content"].as_str())
+        .unwrap_or_default();
+    text.rsplit('\n').next().unwrap_or_default().to_owned()
+}
+
+fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Framework {
+    let make = |lab: &Arc<Lab>| {
+        let lab = Arc::clone(lab);
+        move |context: &PluginContext<'_>| {
+            let _ = lab.framework.set(context.framework.clone());
+            Ok::<_, Error>(Talking(lab))
+        }
+    };
+    let builder = Framework::builder().workspace(home);
+    if !matches!(case, "agent" | "served") {
+        let builder = builder
+            .plugin("gateway", GatewayHooks)
+            .plugin_with("lab", make(lab));
+        return builder.plugin("echo", Echoing(Arc::clone(lab))).build();
+    }
+    let variables = [
+        ("BUB_HOME", home.join("home").into_os_string()),
+        ("HOME", home.to_owned().into_os_string()),
+        ("BUB_MODEL", "llamacpp:test".into()),
+        (
+            "BUB_LLAMACPP_API_BASE",
+            format!("{}/v1", server.url()).into(),
+        ),
+    ];
+    let settings = Loader::new(Environment::from_pairs(variables))
+        .load()
+        .unwrap();
+    let mut builder = builder.service(Arc::new(settings));
+    if case == "agent" {
+        builder = builder.service(Arc::new(Answering(Box::new(|_, request| {
+            vec![
+                ModelEvent::Text(echo(&request.messages)),
+                ModelEvent::Finish(FinishReason::Stop),
+            ]
+        }))));
+    }
+    server.forget_requests().answer_with(|request| {
+        Reply::text(echo(
+            request.json()["messages"]
+                .as_array()
+                .map_or(&[], Vec::as_slice),
+        ))
+    });
+    builder
+        .plugin_with("builtin", bub_agent::Builtin::new)
+        .plugin("gateway", GatewayHooks)
+        .plugin_with("lab", make(lab))
+        .build()
+}
+
+fn message(session: usize, number: usize) -> Envelope {
+    let chat = format!("chat{session}");
+    let sender = Sender {
+        role: Role::Owner,
+        channel: "lab".to_owned(),
+        chat_id: chat.clone(),
+        id: "ada".to_owned(),
+        name: String::new(),
+    };
+    let message =
+        ChannelMessage::new(format!("lab:{chat}"), "lab", number.to_string()).chat_id(chat);
+    Envelope::from(message).with_sender(sender)
+}
+
+/// Everything at once, from a few hundred senders, as a busy server would have: how long accepting took.
+async fn flood(lab: &Arc<Lab>) -> Vec<Duration> {
+    let mut senders = tokio::task::JoinSet::new();
+    for sender in 0..500 {
+        let handler = Arc::clone(lab.handler.get().unwrap());
+        senders.spawn(async move {
+            let mut own = Vec::with_capacity(SESSIONS / 500 * MESSAGES);
+            for number in 0..MESSAGES {
+                for session in (sender..SESSIONS).step_by(500) {
+                    let asked = Instant::now();
+                    handler(message(session, number)).await.unwrap();
+                    own.push(asked.elapsed());
+                }
+            }
+            own
+        });
+    }
+    let took = senders.join_all().await.concat();
+    lab.all.notified().await;
+    took
+}
+
+/// Each client waits for its answer: how long answers took.
+async fn closed_loop(lab: &Arc<Lab>) -> Vec<Duration> {
+    let mut clients = tokio::task::JoinSet::new();
+    for client in 0..CLIENTS {
+        let lab = Arc::clone(lab);
+        clients.spawn(async move {
+            let mut own = Vec::with_capacity(ROUNDS);
+            for number in 0..ROUNDS {
+                let (done, answered) = oneshot::channel();
+                lab.waiting
+                    .lock()
+                    .unwrap()
+                    .insert(format!("chat{client}"), done);
+                let asked = Instant::now();
+                lab.handler.get().unwrap()(message(client, number))
+                    .await
+                    .unwrap();
+                answered.await.unwrap();
+                own.push(asked.elapsed());
+            }
+            own
+        });
+    }
+    clients.join_all().await.concat()
+}
+
+async fn run(case: &str) {
+    let (dir, server) = (tempfile::tempdir().unwrap(), ModelServer::start());
+    let lab = Arc::new(Lab::default());
+    let framework = compose(case, &lab, dir.path(), &server);
+    let running = framework.running().await.unwrap();
+    let is_always = case == "echo-always";
+    let options = Options {
+        directory: dir.path().join("gateway"),
+        durability: if is_always {
+            Durability::Always
+        } else {
+            Durability::Os
+        },
+        debounce: Duration::ZERO,
+        max_wait: Duration::ZERO,
+        active_window: Duration::ZERO,
+        stream_output: false,
+        drain: Duration::from_secs(30),
+        session_queue: 100,
+        queue: 10_000,
+        turns: 1_000,
+        fs: Arc::new(RealFs),
+        house: Arc::new(Leases),
+    };
+    let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(gateway.run(stop.clone(), || {}));
+    while framework.router().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let before = memory("VmRSS");
+    let (begun, busy) = (Instant::now(), cpu());
+    let (count, mut latencies) = match case {
+        "loop" => (CLIENTS * ROUNDS, closed_loop(&lab).await),
+        _ => (SESSIONS * MESSAGES, flood(&lab).await),
+    };
+    let (took, busy) = (begun.elapsed(), cpu().saturating_sub(busy));
+    latencies.sort_unstable();
+    let p99 = latencies[latencies.len() * 99 / 100];
+    drop(latencies);
+    lab.last.lock().unwrap().clear();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let (peak, idle) = (memory("VmHWM"), memory("VmRSS"));
+    let say = |what: &str, value: f64, unit: &str| figure(&format!("{case}_{what}"), value, unit);
+    say("messages", count as f64 / took.as_secs_f64(), "1/s");
+    say(
+        "cpu_of_a_message",
+        busy.as_secs_f64() * 1e6 / count as f64,
+        "µs",
+    );
+    say("p99", p99.as_secs_f64() * 1e6, "µs");
+    say(
+        "out_of_order",
+        lab.out_of_order.load(Ordering::Relaxed) as f64,
+        "messages",
+    );
+    say("connections", server.connections() as f64, "connections");
+    for (what, memory) in [("before", before), ("peak", peak), ("idle", idle)] {
+        say(&format!("memory_{what}"), memory as f64, "MB");
+    }
+    stop.cancel();
+    task.await.unwrap().unwrap();
+    running.close().await.unwrap();
+}
+
+fn memory(field: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with(field))
+        .unwrap_or("0 0");
+    line.split_whitespace()
+        .nth(1)
+        .unwrap_or("0")
+        .parse::<usize>()
+        .unwrap_or(0)
+        / 1024
+}
+
+fn main() {
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with("--"))
+        .collect();
+    if let [case] = named.as_slice() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        return runtime.block_on(run(case));
+    }
+    for case in CASES
+        .iter()
+        .filter(|case| named.is_empty() || named.iter().any(|name| name == *case))
+    {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .arg(case)
+            .status()
+            .unwrap();
+    }
+}

@@ -1,0 +1,25 @@
+//! A plugin that answers in place of a model.
+//!
+//! ```console
+//! $ cargo run --example echo_model -- run hello
+//! ```
+
+use std::process::ExitCode;
+
+use bub::prelude::*;
+
+struct Echo;
+
+#[hooks]
+impl Echo {
+    async fn run_model(&self, prompt: &Prompt, session_id: &str) -> Option<String> {
+        let text = prompt.text();
+        // The prompt opens with the context of the message; the message itself is its last line.
+        let message = text.lines().last()?;
+        Some(format!("{session_id} said: {message}"))
+    }
+}
+
+fn main() -> ExitCode {
+    bub_cli::app().plugin("echo", Echo).main()
+}

@@ -1,0 +1,37 @@
+//! The plugins that are part of the program.
+
+use std::sync::Arc;
+
+use bub::{App, Builtin};
+use bub_http::{HttpPlugin, webhook};
+use bub_kernel::{Error, Framework};
+use bub_settings::Settings;
+use bub_telegram::TelegramPlugin;
+
+use crate::cli::{CLI, CliHooks, CliPlugin};
+
+/// Adds the bundled plugins after `builtin`. The plugin registered last is asked first, so the channels of the last one
+/// are listed first.
+pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
+    let hooks = Arc::clone(hooks);
+    app.bundled(
+        TelegramPlugin::NAME,
+        &[bub_telegram::NAME],
+        TelegramPlugin::new,
+    )
+    .bundled(HttpPlugin::NAME, &[webhook::NAME], HttpPlugin::new)
+    .bundled(CLI, &[bub_terminal::channel::NAME], move |_| {
+        Ok::<_, Error>(CliPlugin(hooks))
+    })
+}
+
+/// The program with these settings and without the plugins of the user.
+pub(crate) fn framework(framework: &Framework, settings: Arc<Settings>) -> Framework {
+    Framework::builder()
+        .workspace(framework.workspace())
+        .service(settings)
+        .plugin_with(Builtin::NAME, Builtin::new)
+        .plugin_with(TelegramPlugin::NAME, TelegramPlugin::new)
+        .plugin_with(HttpPlugin::NAME, HttpPlugin::new)
+        .build()
+}

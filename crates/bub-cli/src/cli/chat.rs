@@ -1,0 +1,388 @@
+//! `bub chat`: a conversation at the terminal.
+//!
+//! It is a gateway of one chat: a channel at the terminal (`bub-terminal`), a journal of its own, and the lanes, steering
+//! and queueing that every channel has. `desk` is what stands between them, `session` which session it is about.
+
+mod desk;
+mod session;
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    path::Path,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use bub::{AppCommand, CommandContext};
+use bub_agent::Skills;
+use bub_gateway::{Gateway, Options};
+use bub_kernel::{Error, Framework, Result};
+use bub_settings::{Environment, Settings, core};
+use bub_tape::fs::{Fs as _, OpenMode, RealFs};
+use bub_terminal::{
+    Ink,
+    channel::{NAME, Teller},
+    chat::{self, Left, Setup},
+    editor::{Word, Words},
+    history::History,
+    plain::{self, Plain},
+};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use tokio::sync::oneshot;
+
+pub(crate) use self::desk::Chat;
+use self::{desk::Desk, session::Session};
+use super::approve::InChannel;
+use bub::{logging, signals};
+
+/// A turn that runs when the program is stopped has so long to end; then it goes on at the next chat.
+const DRAIN: Duration = Duration::from_millis(200);
+
+pub(super) fn command(chat: &Arc<Chat>, in_channel: &Arc<InChannel>) -> AppCommand {
+    let id = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("ID").help(help)
+    };
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    let command = Command::new("chat")
+        .about("Talk with the agent at the terminal, or through a pipe")
+        .long_about(
+            "Talk with the agent at the terminal. When standard input is no terminal, each of its lines is a message, and \
+             the answers are printed.",
+        )
+        .after_help(
+            "Exit codes: 0 left, or every line of the pipe was answered; 1 the last turn that failed did so; 2 wrong \
+             arguments or configuration, or no model; 130, 143 and 129 stopped by a signal.",
+        )
+        .arg(id("chat-id", "The chat within the channel `cli`").default_value("local"))
+        .arg(id("session", "The session [default: cli:CHAT-ID]").alias("session-id").value_parser(not_blank))
+        .arg(flag("continue", "Go on with the last session of the workspace").short('c').conflicts_with("session"))
+        .arg(flag("plain", "Lines only, no colours: for screen readers and simple terminals"));
+    let (chat, in_channel) = (Arc::clone(chat), Arc::clone(in_channel));
+    AppCommand::new(command, move |context| {
+        run(context, Arc::clone(&chat), Arc::clone(&in_channel))
+    })
+}
+
+fn not_blank(id: &str) -> Result<String, String> {
+    if id.trim().is_empty() {
+        Err("it is empty".to_owned())
+    } else {
+        Ok(id.to_owned())
+    }
+}
+
+/// How the chat is held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// On a screen.
+    Screen,
+    /// In lines, with a person.
+    Lines,
+    /// With a program.
+    Pipe,
+}
+
+impl Mode {
+    fn of(matches: &ArgMatches, environment: &Environment) -> Self {
+        let is_dumb = environment
+            .get("TERM")
+            .is_none_or(|name| name == "dumb" || name.is_empty());
+        match (
+            std::io::stdin().is_terminal(),
+            std::io::stdout().is_terminal(),
+        ) {
+            (false, _) => Self::Pipe,
+            (true, true) if !is_dumb && !matches.get_flag("plain") => Self::Screen,
+            (true, _) => Self::Lines,
+        }
+    }
+}
+
+async fn run(
+    context: CommandContext,
+    chat: Arc<Chat>,
+    in_channel: Arc<InChannel>,
+) -> Result<ExitCode> {
+    let CommandContext {
+        framework,
+        matches,
+        settings,
+        plugin_prompt,
+        ..
+    } = context;
+    let mode = Mode::of(&matches, settings.environment());
+    logging::failures_are_printed();
+    let outcome = framework.run_scoped(async {
+        let (teller, happenings) = Teller::new();
+        let session = Session::choose(&framework, &matches).await?;
+        let desk = Desk::new(
+            &framework,
+            &settings,
+            teller.clone(),
+            mode != Mode::Pipe,
+            session,
+        );
+        chat.sit_down(&desk);
+        if mode != Mode::Pipe {
+            plugin_prompt.attach(&teller);
+        }
+        let Some(gateway) = open(&framework, &settings, &desk, in_channel, mode)? else {
+            return Ok((Left::Quit, desk, None));
+        };
+        // Not before: a signal ends the question above at once.
+        let stop = if mode == Mode::Lines {
+            signals::listen_without_interrupt()
+        } else {
+            signals::listen()
+        };
+        let remote = gateway.remote();
+        desk.hold(remote.clone());
+        let ended = bub_kernel::CancellationToken::new();
+        let (ready, is_ready) = oneshot::channel();
+        let talking = async {
+            let _end = ended.clone().drop_guard();
+            // Nothing may be said before the gateway has taken up what was left.
+            if is_ready.await.is_err() {
+                return Ok(Left::Quit);
+            }
+            let plain = Plain {
+                host: Arc::clone(&desk) as _,
+                happenings,
+                stop: stop.token(),
+                redactor: settings.redactor().clone(),
+            };
+            match mode {
+                Mode::Pipe => plain::pipe(plain, std::io::stdout().is_terminal()).await,
+                Mode::Lines => {
+                    let home = settings.get(&core::HOME);
+                    let (history, _) = History::open(&home, framework.workspace_text());
+                    let welcome = welcome(&framework, &desk, "Ctrl-C cancels").await;
+                    plain::converse(plain, history, welcome, &prompt(&framework)).await
+                }
+                Mode::Screen => {
+                    let looking = Arc::clone(&desk);
+                    drop(tokio::spawn(async move { looking.look().await }));
+                    let log = logging::Redirected::to(teller.clone());
+                    let left = chat::run(Setup {
+                        host: plain.host,
+                        teller,
+                        happenings: plain.happenings,
+                        stop: plain.stop,
+                        home: settings.get(&core::HOME),
+                        workspace: framework.workspace_text().to_owned(),
+                        welcome: welcome(&framework, &desk, KEYS).await,
+                        words: words(&framework, &settings),
+                        status: desk.status().await,
+                        redactor: plain.redactor,
+                        ink: ink(settings.environment()),
+                        reflows: reflows(settings.environment()),
+                    });
+                    let left = left.await;
+                    drop(log);
+                    left
+                }
+            }
+        };
+        let (left, served) = tokio::join!(
+            talking,
+            gateway.run(ended.clone(), || {
+                let _ = ready.send(());
+            })
+        );
+        if remote.is_settled() {
+            remove(&desk.directory());
+        }
+        served?;
+        if remote.unfinished() > 0 {
+            let _ = writeln!(
+                std::io::stderr(),
+                "stopped; what was unfinished goes on at the next `bub chat`"
+            );
+        }
+        Ok((left?, desk, Some(stop)))
+    });
+    let (left, desk, stop) = outcome.await?;
+    match (stop, mode) {
+        (Some(stop), _) if left == Left::Stopped && stop.token().is_cancelled() => {
+            Ok(stop.exit_code())
+        }
+        (_, Mode::Pipe) => desk.verdict(),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Opens the journal of the chat; when another chat has it, one of a new chat, if that is wanted.
+fn open(
+    framework: &Framework,
+    settings: &Settings,
+    desk: &Desk,
+    in_channel: Arc<InChannel>,
+    mode: Mode,
+) -> Result<Option<Gateway>> {
+    let house: Arc<dyn bub_gateway::House> = in_channel;
+    let mut is_second = false;
+    loop {
+        let mut options = Options::new(settings, &desk.journal());
+        (options.stream_output, options.drain) = (true, DRAIN);
+        options.house = Arc::clone(&house);
+        match Gateway::open(framework, options, &[NAME.to_owned()]) {
+            Err(error) if error.message().starts_with("another gateway uses") && !is_second => {
+                if mode == Mode::Pipe {
+                    // A program means the session that it names.
+                    return Err(Error::config(format!(
+                        "session {} is open in another chat",
+                        desk.session()
+                    )));
+                }
+                if !wants_another(&desk.session())? {
+                    return Ok(None);
+                }
+                desk.begin_another();
+                is_second = true;
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "the session is open in another chat; this is a new one: {}",
+                    desk.session()
+                );
+            }
+            outcome => return outcome.map(Some),
+        }
+    }
+}
+
+fn wants_another(session: &str) -> Result<bool> {
+    let mut out = std::io::stdout();
+    loop {
+        write!(
+            out,
+            "Session {session} is open in another chat. Begin a new one? [Y/n] "
+        )?;
+        out.flush()?;
+        let mut line = String::new();
+        let is_end = std::io::stdin().read_line(&mut line)? == 0;
+        match line.trim().to_ascii_lowercase().as_str() {
+            "n" | "no" => return Ok(false),
+            "" | "y" | "yes" => return Ok(!is_end),
+            _ => {}
+        }
+    }
+}
+
+/// Removes the directory of a journal in which nothing is left, unless somebody uses it by now.
+fn remove(directory: &Path) {
+    let lock = directory.join("lock");
+    let Ok(guard) = RealFs.open(&lock, OpenMode::Write) else {
+        return;
+    };
+    if guard.try_lock().unwrap_or(false) {
+        let _ = std::fs::remove_dir_all(directory);
+    }
+}
+
+const KEYS: &str = "Tab completes · Alt-Enter new line · Ctrl-X shell mode";
+
+/// H-155: who, where, with which model, and what can be typed.
+async fn welcome(framework: &Framework, desk: &Desk, keys: &str) -> Vec<String> {
+    let status = desk.status().await;
+    let model = if status.model.is_empty() {
+        "chosen at the first message"
+    } else {
+        &status.model
+    };
+    vec![
+        format!("Bub {}", env!("CARGO_PKG_VERSION")),
+        format!("workspace: {}", framework.workspace_text()),
+        format!("model: {model}"),
+        format!("session: {}", status.session),
+        format!(",help lists commands · {keys} · Ctrl-D leaves"),
+    ]
+}
+
+fn prompt(framework: &Framework) -> String {
+    let name = framework
+        .workspace_text()
+        .rsplit('/')
+        .next()
+        .unwrap_or_default();
+    format!("{name} >")
+}
+
+/// What Tab completes.
+fn words(framework: &Framework, settings: &Arc<Settings>) -> Words {
+    let mut commands: Vec<Word> = framework
+        .tools()
+        .iter()
+        .map(|tool| {
+            let spec = tool.spec();
+            let argument = |(name, must): (&str, bool)| {
+                if must {
+                    name.to_owned()
+                } else {
+                    format!("[{name}]")
+                }
+            };
+            let arguments: Vec<String> = spec.parameters().into_iter().map(argument).collect();
+            let about = spec
+                .description
+                .lines()
+                .next()
+                .unwrap_or_default()
+                .to_owned();
+            Word {
+                text: spec.name.clone(),
+                about,
+                arguments: arguments.join(" "),
+            }
+        })
+        .collect();
+    let own = |text: &str, about: &str| Word {
+        text: text.to_owned(),
+        about: about.to_owned(),
+        arguments: String::new(),
+    };
+    commands.push(own(
+        "thinking",
+        "Shows or hides the reasoning of the model.",
+    ));
+    commands.push(own("exit", "Leaves the chat."));
+    commands.sort_by(|one, other| one.text.cmp(&other.text));
+    let skills = Skills::new(settings).list(Some(framework.workspace()));
+    let skill = |skill: &Arc<bub_agent::Skill>| own(skill.name(), skill.description());
+    Words {
+        commands,
+        skills: skills.iter().map(skill).collect(),
+        sessions: Vec::new(),
+    }
+}
+
+fn ink(environment: &Environment) -> Ink {
+    let is_refused = environment
+        .get("NO_COLOR")
+        .is_some_and(|value| !value.is_empty());
+    if is_refused { Ink::Marks } else { Ink::Colours }
+}
+
+/// Most terminals wrap their lines anew when they are made narrower; these are known not to.
+fn reflows(environment: &Environment) -> bool {
+    let name = environment
+        .get("TERM")
+        .and_then(|name| name.to_str())
+        .unwrap_or_default();
+    let is_screen = name.starts_with("screen") && environment.get("TMUX").is_none();
+    let is_old =
+        name == "linux" || name.starts_with("vt") || environment.get("XTERM_VERSION").is_some();
+    !is_screen && !is_old
+}
+
+/// A program that reads the answers must see that no model has answered.
+fn no_model() -> Error {
+    Error::config(
+        "no model is configured; `bub onboard` sets one up, `bub models` shows what can be used",
+    )
+}

@@ -1,0 +1,90 @@
+//! `bub completions` and `bub man`: what the command line says about itself, for shells and for `man`.
+
+use std::path::{Path, PathBuf};
+
+use bub::{AppCommand, CommandContext};
+use bub_kernel::Error;
+use clap::{Arg, Command, builder::PossibleValuesParser, value_parser};
+use clap_complete::{
+    generate,
+    shells::{Bash, Fish, Zsh},
+};
+use clap_mangen::Man;
+
+use super::output;
+
+const NAME: &str = "bub";
+
+pub(super) fn command() -> AppCommand {
+    let shell = Arg::new("shell")
+        .value_name("SHELL")
+        .required(true)
+        .value_parser(PossibleValuesParser::new(["bash", "zsh", "fish"]))
+        .help("The shell");
+    let command = Command::new("completions")
+        .about("Print a script that completes commands and options in your shell")
+        .after_help(
+            "bash: bub completions bash > ~/.local/share/bash-completion/completions/bub\n\
+             zsh:  bub completions zsh > \"${fpath[1]}/_bub\"\n\
+             fish: bub completions fish > ~/.config/fish/completions/bub.fish",
+        )
+        .arg(shell);
+    AppCommand::new(command, |context: CommandContext| async move {
+        let mut whole = context.command_line();
+        let mut script = Vec::new();
+        match context
+            .matches
+            .get_one::<String>("shell")
+            .map(String::as_str)
+        {
+            Some("zsh") => generate(Zsh, &mut whole, NAME, &mut script),
+            Some("fish") => generate(Fish, &mut whole, NAME, &mut script),
+            _ => generate(Bash, &mut whole, NAME, &mut script),
+        }
+        output::print(&String::from_utf8_lossy(&script))
+    })
+    .runs_with_invalid_settings()
+}
+
+pub(super) fn man() -> AppCommand {
+    let directory = Arg::new("directory")
+        .value_name("DIR")
+        .required(true)
+        .value_parser(value_parser!(PathBuf))
+        .help("Where to write them, such as ~/.local/share/man/man1");
+    let command = Command::new("man")
+        .about("Write the manual pages into a directory")
+        .arg(directory);
+    AppCommand::new(command, |context: CommandContext| async move {
+        let Some(directory) = context.matches.get_one::<PathBuf>("directory") else {
+            return output::print("");
+        };
+        let unusable = |error: std::io::Error| {
+            let path = directory.display();
+            Error::unknown(format!(
+                "no pages can be written into `{path}`: {error}; name a directory of yours"
+            ))
+        };
+        std::fs::create_dir_all(directory).map_err(unusable)?;
+        let mut whole = context.command_line().disable_help_subcommand(true);
+        // Names and usage lines of subcommands with their parents'.
+        whole.build();
+        let count = write(&whole, NAME, directory).map_err(unusable)?;
+        output::print(&format!("{count} pages in {}\n", directory.display()))
+    })
+    .runs_with_invalid_settings()
+}
+
+fn write(command: &Command, name: &str, directory: &Path) -> std::io::Result<usize> {
+    let mut page = Vec::new();
+    Man::new(command.clone())
+        .title(name.to_uppercase())
+        .render(&mut page)?;
+    std::fs::write(directory.join(format!("{name}.1")), page)?;
+    let visible = command
+        .get_subcommands()
+        .filter(|below| !below.is_hide_set() && below.get_name() != "help");
+    visible.into_iter().try_fold(1, |count, below| {
+        Ok(count + write(below, &format!("{name}-{}", below.get_name()), directory)?)
+    })
+}

@@ -1,0 +1,200 @@
+//! `bub doctor`: what works, what does not, and what to do about it. One file for each check.
+
+mod channels;
+mod clock;
+mod config;
+mod disk;
+mod home;
+mod model;
+mod plugins;
+mod skills;
+mod tapes;
+
+use std::{fmt::Write as _, process::ExitCode, sync::Arc};
+
+use bub::{AppCommand, CommandContext, Problems};
+use bub_kernel::{BoxFuture, Framework, Result};
+use bub_settings::Settings;
+use clap::{Arg, ArgAction, Command};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+
+use super::{output, tape::text};
+
+/// What checks look at.
+struct Patient<'a> {
+    framework: &'a Framework,
+    settings: Arc<Settings>,
+    problems: Arc<Problems>,
+    /// Nobody outside of this computer is asked.
+    is_offline: bool,
+}
+
+/// One thing that was found.
+struct Finding {
+    state: State,
+    text: String,
+    /// What to do about it.
+    fix: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Fine,
+    /// Works, but not as it should.
+    Doubtful,
+    Broken,
+}
+
+type Check = for<'a> fn(&'a Patient<'a>) -> BoxFuture<'a, Vec<Finding>>;
+
+/// All checks, in the order of the report.
+const CHECKS: [(&str, Check); 9] = [
+    ("home", |patient| at_once(home::check(patient))),
+    ("config", |patient| at_once(config::check(patient))),
+    ("model", |patient| Box::pin(model::check(patient))),
+    ("channels", |patient| Box::pin(channels::check(patient))),
+    ("plugins", |patient| at_once(plugins::check(patient))),
+    ("skills", |patient| at_once(skills::check(patient))),
+    ("tapes", |patient| Box::pin(tapes::check(patient))),
+    ("disk", |patient| at_once(disk::check(patient))),
+    ("clock", |patient| at_once(clock::check(patient))),
+];
+
+fn at_once<'a>(findings: Vec<Finding>) -> BoxFuture<'a, Vec<Finding>> {
+    Box::pin(std::future::ready(findings))
+}
+
+pub(super) fn command() -> AppCommand {
+    let flag = |name: &'static str, help| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    let command = Command::new("doctor")
+        .about("Check that everything works, and say what to do where it does not")
+        .long_about(
+            "Check home, configuration, model, channels, plugins, skills, tapes, disk and clock. The model is asked for one \
+             word, and channels are asked who they are; nothing is changed. Exit code 1 when something is broken.",
+        )
+        .arg(flag("offline", "Ask nobody outside of this computer"))
+        .arg(flag("json", "Print everything as JSON"));
+    AppCommand::new(command, run).runs_with_invalid_settings()
+}
+
+async fn run(context: CommandContext) -> Result<ExitCode> {
+    let is_offline = context.matches.get_flag("offline");
+    let patient = Patient {
+        framework: &context.framework,
+        settings: context.settings,
+        problems: context.problems,
+        is_offline,
+    };
+    let found = join_all(CHECKS.iter().map(|(_, check)| check(&patient))).await;
+    let found: Vec<_> = CHECKS.iter().map(|(name, _)| *name).zip(found).collect();
+    let broken = found
+        .iter()
+        .flat_map(|(_, findings)| findings)
+        .filter(|finding| finding.state == State::Broken);
+    let broken = broken.count();
+    let text = if context.matches.get_flag("json") {
+        format!("{:#}\n", as_json(&patient.settings, &found))
+    } else {
+        as_text(&patient.settings, &found, broken)
+    };
+    output::print_text(&patient.settings.redactor().redact(&text))?;
+    Ok(if broken == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn as_text(settings: &Settings, found: &[(&str, Vec<Finding>)], broken: usize) -> String {
+    let mut out = String::new();
+    for (check, findings) in found {
+        for finding in findings {
+            let _ = writeln!(
+                out,
+                "{check:9} {:9} {}",
+                finding.state.name(),
+                text::line(&finding.text)
+            );
+            if let Some(fix) = &finding.fix {
+                let _ = writeln!(out, "{:19} fix: {}", "", text::line(fix));
+            }
+        }
+    }
+    let changed: Vec<_> = config::changed(settings).collect();
+    if !changed.is_empty() {
+        out.push_str("\nsettings that are not at their default:\n");
+        let rows = changed
+            .into_iter()
+            .map(|[key, value, origin]| [format!("  {key}"), text::line(&value), origin]);
+        out.push_str(&text::columns(&rows.collect::<Vec<_>>()));
+    }
+    let _ = match broken {
+        0 => writeln!(out, "\nnothing is broken"),
+        1 => writeln!(out, "\n1 thing is broken"),
+        count => writeln!(out, "\n{count} things are broken"),
+    };
+    out
+}
+
+fn as_json(settings: &Settings, found: &[(&str, Vec<Finding>)]) -> Value {
+    let findings = found
+        .iter()
+        .flat_map(|(check, findings)| findings.iter().map(move |finding| (check, finding)));
+    let findings: Vec<_> = findings
+        .map(|(check, finding)| {
+            json!({"check": check, "state": finding.state.name(), "text": finding.text, "fix": finding.fix})
+        })
+        .collect();
+    let settings = config::changed(settings);
+    let settings: Vec<_> = settings
+        .map(|[key, value, source]| json!({"key": key, "value": value, "source": source}))
+        .collect();
+    let is_ok = found.iter().all(|(_, findings)| {
+        findings
+            .iter()
+            .all(|finding| finding.state != State::Broken)
+    });
+    json!({"ok": is_ok, "findings": findings, "settings": settings})
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fine => "ok",
+            Self::Doubtful => "doubtful",
+            Self::Broken => "broken",
+        }
+    }
+}
+
+impl Finding {
+    fn fine(text: impl Into<String>) -> Self {
+        Self {
+            state: State::Fine,
+            text: text.into(),
+            fix: None,
+        }
+    }
+
+    fn doubtful(text: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            state: State::Doubtful,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
+    }
+
+    fn broken(text: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            state: State::Broken,
+            text: text.into(),
+            fix: Some(fix.into()),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! `bub login`: signing in where that is possible instead of a key.
+
+use std::{
+    io::{BufRead, Write},
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use bub::{AppCommand, CommandContext};
+use bub_kernel::Result;
+use bub_model::{
+    KeySource, ModelId, Models,
+    codex::{self, Codex, Endpoints, LoggedIn, Login, LoginError},
+};
+use bub_settings::{Settings, core};
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser, value_parser};
+
+use super::output;
+
+/// The command failed.
+const FAILED: u8 = 1;
+
+pub(super) fn command() -> AppCommand {
+    let flag = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    let command = Command::new("login")
+        .about("Sign in with an account instead of a key")
+        .long_about(
+            "Sign in with an account instead of a key. A page opens in the browser; when you have signed in there, \
+             the browser brings the answer back to bub. The login is kept in a file that only you can read.",
+        )
+        .arg(
+            Arg::new("provider")
+                .value_name("PROVIDER")
+                .required(true)
+                .value_parser(PossibleValuesParser::new([codex::PROVIDER]))
+                .help("Where to sign in"),
+        )
+        .arg(
+            Arg::new("codex-home")
+                .long("codex-home")
+                .value_name("DIR")
+                .value_parser(value_parser!(PathBuf))
+                .help("Where to keep the login [default: $CODEX_HOME or ~/.codex]"),
+        )
+        .arg(flag("browser", "Open the page in a browser (the default)").conflicts_with_all(["no-browser", "manual"]))
+        .arg(flag("no-browser", "Open no browser; show the page's address and ask for the answer"))
+        .arg(flag("manual", "The same: for a browser on another computer"))
+        .arg(
+            Arg::new("timeout")
+                .long("timeout")
+                .value_name("SECONDS")
+                .default_value("300")
+                .value_parser(seconds)
+                .help("How long to wait for you"),
+        )
+        .arg(Arg::new("issuer").long("issuer").value_name("URL").hide(true));
+    AppCommand::new(command, run)
+}
+
+async fn run(context: CommandContext) -> Result<ExitCode> {
+    let settings = &context.settings;
+    let codex = codex(settings, &context.matches);
+    let patience = context
+        .matches
+        .get_one::<Duration>("timeout")
+        .copied()
+        .unwrap_or(Duration::from_mins(5));
+    let manual = context.matches.get_flag("manual") || context.matches.get_flag("no-browser");
+    let outcome = if manual {
+        by_hand(&codex, patience).await
+    } else {
+        by_browser(&codex, settings, patience).await
+    };
+    match outcome {
+        Ok(logged_in) => {
+            if let Some(source) = outranked_by(settings) {
+                say(&format!(
+                    "note: the key from {source} is used before this login\n"
+                ));
+            }
+            output::print(&summary(&logged_in))
+        }
+        Err(error) => {
+            say(&settings
+                .redactor()
+                .redact(&format!("error: Codex login failed: {error}\n")));
+            Ok(ExitCode::from(FAILED))
+        }
+    }
+}
+
+/// The key that keeps the login from being used.
+fn outranked_by(settings: &Arc<Settings>) -> Option<KeySource> {
+    let models = Models::new(Arc::clone(settings), Arc::new(super::client(settings))).ok()?;
+    models
+        .key_source(codex::PROVIDER)
+        .filter(|source| !matches!(source, KeySource::Login(_)))
+}
+
+fn codex(settings: &Settings, matches: &ArgMatches) -> Codex {
+    let home = matches.get_one::<PathBuf>("codex-home").cloned();
+    let home = home.unwrap_or_else(|| settings.get(&core::CODEX_HOME));
+    let issuer = matches.get_one::<String>("issuer");
+    let endpoints = issuer.map_or_else(Endpoints::default, |issuer| Endpoints::of_issuer(issuer));
+    Codex::new(
+        &home,
+        endpoints,
+        Arc::new(super::client(settings)),
+        settings.redactor().clone(),
+    )
+}
+
+async fn by_browser(
+    codex: &Codex,
+    settings: &Settings,
+    patience: Duration,
+) -> Result<LoggedIn, LoginError> {
+    let login = Login::with_listener(codex).await?;
+    let url = login.url();
+    let opened = open_browser(settings, &url);
+    let lead = if opened {
+        "A page opens in your browser. If it does not, open it yourself:"
+    } else {
+        "Open this page:"
+    };
+    say(&format!(
+        "{lead}\n\n  {url}\n\nIf your browser is on another computer, use --manual.\n"
+    ));
+    login.wait(patience).await
+}
+
+async fn by_hand(codex: &Codex, patience: Duration) -> Result<LoggedIn, LoginError> {
+    let login = Login::manual(codex)?;
+    say(&format!(
+        "Open this page and sign in:\n\n  {}\n\nThe browser then ends on a page that does not load. Paste the address of that page here.\n\
+         callback: ",
+        login.url()
+    ));
+    let timed_out = |_| LoginError::TimedOut(patience.as_secs());
+    let line = tokio::time::timeout(patience, read_line())
+        .await
+        .map_err(timed_out)?;
+    login.pasted(&line.ok_or(LoginError::NoInput)?).await
+}
+
+/// One line of standard input. It is read in a thread of its own, which does not keep the program
+/// from ending when nobody types anything.
+async fn read_line() -> Option<String> {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        // Nobody waits any more when the time is up.
+        let _ = sender.send(read.is_ok_and(|count| count > 0).then_some(line));
+    });
+    receiver.await.ok().flatten()
+}
+
+fn open_browser(settings: &Settings, url: &str) -> bool {
+    let program = if cfg!(target_os = "macos") {
+        "open"
+    } else {
+        "xdg-open"
+    };
+    let mut command = std::process::Command::new(program);
+    command
+        .arg(url)
+        .env_clear()
+        .envs(settings.child_environment());
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .is_ok()
+}
+
+// H-99: the lines of the original.
+fn summary(logged_in: &LoggedIn) -> String {
+    let LoggedIn { account_id, file } = logged_in;
+    let account = account_id.as_deref().unwrap_or("-");
+    let model = ModelId::new(codex::PROVIDER, codex::DEFAULT_MODEL);
+    let file: &Path = file;
+    format!(
+        "login: ok\naccount_id: {account}\nauth_file: {}\nusage: BUB_MODEL={model} bub run \"hello\"\n",
+        file.display()
+    )
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let duration = text
+        .parse()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration
+        .filter(|duration| !duration.is_zero())
+        .ok_or_else(|| "expected a number of seconds above 0".to_owned())
+}
+
+/// Prompts and errors go to standard error. There is no other place to complain about that one.
+fn say(text: &str) {
+    let mut stderr = std::io::stderr().lock();
+    let _ = stderr
+        .write_all(text.as_bytes())
+        .and_then(|()| stderr.flush());
+}

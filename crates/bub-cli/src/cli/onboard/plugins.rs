@@ -1,0 +1,54 @@
+//! What plugins want to know, through the hook `onboard_config`.
+
+use bub_kernel::{Error, Result};
+use serde_json::{Map, Value};
+
+use super::{super::ask, Onboarding};
+
+/// Each plugin sees what is there so far, and what it returns is merged into that; what it does not name stays.
+pub(super) async fn ask(onboarding: &mut Onboarding<'_>) -> Result<()> {
+    let before = onboarding
+        .file
+        .value()
+        .map_err(|error| Error::config(error.to_string()))?;
+    let (framework, config) = (onboarding.framework.clone(), Value::Object(before.clone()));
+    // A plugin may read from the terminal for as long as it likes.
+    let after = ask::interruptible("", move || framework.collect_onboard_config(config)).await?;
+    let Value::Object(after) = after else {
+        return Ok(());
+    };
+    let mut changes = Vec::new();
+    differences(&before, &after, &mut Vec::new(), &mut changes);
+    for (path, value) in changes {
+        let path: Vec<_> = path.iter().map(String::as_str).collect();
+        onboarding
+            .file
+            .set(&path, &value)
+            .map_err(|error| Error::config(error.to_string()))?;
+    }
+    onboarding.revised().map(drop)
+}
+
+/// The values that are new or other.
+fn differences(
+    before: &Map<String, Value>,
+    after: &Map<String, Value>,
+    path: &mut Vec<String>,
+    changes: &mut Vec<(Vec<String>, Value)>,
+) {
+    let empty = Map::new();
+    for (key, value) in after {
+        path.push(key.clone());
+        match (before.get(key), value) {
+            (Some(same), value) if same == value => {}
+            (Some(Value::Object(before)), Value::Object(after)) => {
+                differences(before, after, path, changes);
+            }
+            (None | Some(Value::Null), Value::Object(after)) if !after.is_empty() => {
+                differences(&empty, after, path, changes);
+            }
+            _ => changes.push((path.clone(), value.clone())),
+        }
+        path.pop();
+    }
+}

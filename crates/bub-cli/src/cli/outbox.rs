@@ -1,0 +1,121 @@
+//! `bub outbox`: replies that were not delivered.
+
+use std::{fmt::Write as _, process::ExitCode, sync::Arc};
+
+use bub::{AppCommand, CommandContext};
+use bub_gateway::{Options, status};
+use bub_kernel::{Error, Result};
+use bub_tape::fs::RealFs;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use serde_json::{Value, json};
+
+use super::{gateway, output};
+
+pub(super) fn command() -> AppCommand {
+    let id = || {
+        Arg::new("id")
+            .value_name("ID")
+            .required(true)
+            .help("The reply, as `bub outbox list` names it")
+    };
+    let json = Arg::new("json")
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print everything as JSON");
+    let command = Command::new("outbox")
+        .about("Look after replies that were not delivered")
+        .subcommand_required(true)
+        .arg(gateway::name_arg().global(true))
+        .subcommand(Command::new("list").about("List them").arg(json))
+        .subcommand(
+            Command::new("retry")
+                .about("Try to deliver one again, now or at the next start")
+                .arg(id()),
+        )
+        .subcommand(Command::new("drop").about("Give one up for good").arg(id()));
+    AppCommand::new(command, run)
+}
+
+async fn run(context: CommandContext) -> Result<ExitCode> {
+    let settings = &context.settings;
+    let options = Options::new(settings, gateway::name(&context.matches));
+    let (what, given) = context
+        .matches
+        .subcommand()
+        .unwrap_or(("list", &context.matches));
+    let request = match what {
+        "list" => json!({"do": "outbox"}),
+        _ => json!({"do": what, "id": given.try_get_one::<String>("id").ok().flatten()}),
+    };
+    let answer = match status::ask(&options.directory, &request).await? {
+        Some(answer) => answer,
+        // Looking must not make a journal.
+        None if !options.directory.exists() => {
+            match given.try_get_one::<String>("id").ok().flatten() {
+                Some(id) => {
+                    return Err(Error::not_found(format!(
+                        "there is no undelivered reply `{id}`"
+                    )));
+                }
+                None => json!({"replies": []}),
+            }
+        }
+        None => {
+            status::tend(
+                Arc::new(RealFs),
+                &options.directory,
+                options.durability,
+                &request,
+            )
+            .await?
+        }
+    };
+    output::print_text(&report(what, given, &answer))
+}
+
+fn report(what: &str, given: &ArgMatches, answer: &Value) -> String {
+    if what != "list" {
+        let id = given
+            .try_get_one::<String>("id")
+            .ok()
+            .flatten()
+            .map_or("", String::as_str);
+        let done = if what == "retry" {
+            "is tried again"
+        } else {
+            "is dropped"
+        };
+        return format!("{id} {done}\n");
+    }
+    if given.try_get_one::<bool>("json").ok().flatten() == Some(&true) {
+        return format!("{answer}\n");
+    }
+    let mut text = String::new();
+    for reply in answer
+        .get("replies")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let word =
+            |key: &str| output::one_line(reply.get(key).and_then(Value::as_str).unwrap_or(""));
+        let number = |key: &str| reply.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let _ = writeln!(
+            text,
+            "{} {}:{} {}, {} s old, {} attempts, {}: {}",
+            word("id"),
+            word("channel"),
+            word("chat"),
+            word("state"),
+            number("age_seconds"),
+            number("attempts"),
+            word("error"),
+            word("text"),
+        );
+    }
+    if text.is_empty() {
+        "(every reply is delivered)\n".to_owned()
+    } else {
+        text
+    }
+}

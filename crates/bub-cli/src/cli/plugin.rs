@@ -1,0 +1,486 @@
+//! `bub plugin`: adding programs that extend bub, and looking after them.
+
+mod new;
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+use bub::{AppCommand, CommandContext, external};
+use bub_kernel::{Error, Framework, PluginState, Result};
+use bub_plugin::{
+    Descriptor, External, Installed, Manifest, Pin, Record, SettingEntry, changed, pin,
+};
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
+use serde_json::{Value, json};
+
+use super::{ask, output};
+use crate::bundled;
+
+pub(super) fn command() -> AppCommand {
+    let command = Command::new("plugin")
+        .about("Add, look at and remove plugins: programs in any language that extend bub")
+        .long_about(
+            "Add, look at and remove plugins: programs in any language that extend bub. A plugin runs with your rights; add \
+             only what you trust. It is pinned: one whose files changed is not started until it is added again.",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommands([
+            add_command("add").visible_alias("install"),
+            remove_command("remove").visible_alias("uninstall"),
+            Command::new("list").about("List the plugins and what became of them").arg(flag("json", "Print JSON")),
+            Command::new("show").about("Show what a plugin is, does and may").arg(name()).arg(flag("json", "Print JSON")),
+            Command::new("enable").about("Use a plugin again").arg(name()),
+            Command::new("disable").about("Keep a plugin, but do not use it").arg(name()),
+            new::command(),
+        ]);
+    AppCommand::new(command, run).runs_with_invalid_settings()
+}
+
+/// `bub install` and `bub uninstall`, which users of other versions know.
+pub(super) fn aliases() -> [AppCommand; 2] {
+    let install = add_command("install")
+        .about("The same as `bub plugin add`")
+        .hide(true);
+    let uninstall = remove_command("uninstall")
+        .about("The same as `bub plugin remove`")
+        .hide(true);
+    [
+        AppCommand::new(install, |context: CommandContext| async move {
+            add(&context, &context.matches).await
+        }),
+        AppCommand::new(uninstall, |context: CommandContext| async move {
+            remove(&context, &context.matches)
+        }),
+    ]
+}
+
+fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
+}
+
+fn name() -> Arg {
+    Arg::new("name")
+        .value_name("NAME")
+        .required(true)
+        .help("The name of the plugin")
+}
+
+fn add_command(name: &'static str) -> Command {
+    Command::new(name)
+        .about("Add a plugin: a directory with a bub-plugin.yml, or an executable")
+        .arg(
+            Arg::new("path")
+                .value_name("DIR|EXECUTABLE")
+                .required(true)
+                .value_parser(ValueParser::path_buf())
+                .help("The plugin"),
+        )
+        .arg(flag("yes", "Do not ask"))
+        .arg(flag(
+            "unpinned",
+            "Start it also when its files changed; for a plugin you are working on",
+        ))
+}
+
+fn remove_command(name: &'static str) -> Command {
+    Command::new(name)
+        .about("Forget a plugin; its files stay")
+        .arg(self::name())
+}
+
+async fn run(context: CommandContext) -> Result<ExitCode> {
+    let Some((name, matches)) = context.matches.subcommand() else {
+        return Err(Error::invalid_input("say what to do"));
+    };
+    match name {
+        "add" => add(&context, matches).await,
+        "remove" => remove(&context, matches),
+        "show" => show(&context, matches),
+        "enable" => switch(&context, matches, true),
+        "disable" => switch(&context, matches, false),
+        "new" => new::run(&context, matches),
+        _ => list(&context, matches),
+    }
+}
+
+fn given<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    matches.get_one::<String>(name).map_or("", String::as_str)
+}
+
+async fn add(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let settings = &context.settings;
+    let path = matches
+        .get_one::<PathBuf>("path")
+        .cloned()
+        .unwrap_or_default();
+    let (manifest, directory, pinned) = Manifest::find(&path)?;
+    let is_sure = matches.get_flag("yes");
+    if !is_sure && !ask::is_possible() {
+        return Err(Error::invalid_input(
+            "there is no terminal to ask at; look at the plugin, and add --yes",
+        ));
+    }
+    let pin = if matches.get_flag("unpinned") {
+        None
+    } else {
+        let pin = pin(&pinned, &directory, &manifest.command);
+        Some(pin.map_err(|error| not_added(&manifest, error.message()))?)
+    };
+    let left_out = pin.as_ref().map(left_out).unwrap_or_default();
+    let digest = pin.map(|pin| pin.digest);
+    let mut record = Record {
+        manifest,
+        directory,
+        pinned,
+        digest,
+        enabled: true,
+        descriptor: Descriptor::default(),
+    };
+    if !left_out.is_empty() {
+        ask::say(&left_out);
+    }
+    if !is_sure {
+        ask::say(&started(&record));
+        if !ask::confirm("Start it, to learn what it implements?", false).await? {
+            return Err(ask::interrupted());
+        }
+    }
+    // Before it is started: it would be told.
+    external::check_settings(&record.manifest)
+        .map_err(|error| not_added(&record.manifest, error.message()))?;
+    settings
+        .fits(&record.manifest.section())
+        .map_err(|error| not_added(&record.manifest, &error.to_string()))?;
+    record.descriptor = describe(&record, context)?;
+    let stock = stock(context);
+    external::check(&record, &context.bundled_channels)
+        .map_err(|error| not_added(&record.manifest, error.message()))?;
+    if let Some(taken) = taken(&record.descriptor, context) {
+        return Err(not_added(
+            &record.manifest,
+            &format!("there is a command `{taken}` already"),
+        ));
+    }
+    if !is_sure {
+        ask::say(&abilities(&record.descriptor, &stock));
+        if !ask::confirm("Use it from now on?", true).await? {
+            return Err(ask::interrupted());
+        }
+    }
+    let name = record.manifest.name.clone();
+    let tools = replaced_tools(&record.descriptor, &stock);
+    let before = Installed::change(settings.home(), |installed| {
+        let elsewhere = installed
+            .find(&name)
+            .ok()
+            .filter(|before| before.pinned != record.pinned);
+        let before = elsewhere.map(|before| shown(&before.pinned));
+        installed.put(record);
+        Ok(before)
+    })?;
+    let mut replaced = before
+        .map(|path| format!(", in the place of the one at {path}"))
+        .unwrap_or_default();
+    if is_sure && !tools.is_empty() {
+        let _ = write!(
+            replaced,
+            ", with its own {} in place of the built-in",
+            tools.join(", ")
+        );
+    }
+    output::print(&format!(
+        "added {name}{replaced}; `bub plugin show {name}` tells about it\n"
+    ))
+}
+
+fn describe(record: &Record, context: &CommandContext) -> Result<Descriptor> {
+    let setup = external::setup(record, &context.settings)?;
+    let host = external::host(
+        Arc::clone(&context.settings),
+        context.framework.workspace(),
+        context.launcher.clone(),
+    );
+    External::describe(setup, host).map_err(|error| {
+        let why = format!("{}; -v shows what it wrote", error.message());
+        not_added(&record.manifest, &why).with_kind(error.kind())
+    })
+}
+
+fn not_added(manifest: &Manifest, why: &str) -> Error {
+    Error::config(format!("{} was not added: {why}", manifest.name))
+}
+
+/// What a pin says nothing about.
+fn left_out(pin: &Pin) -> String {
+    const SHOWN: usize = 5;
+    let mut names: Vec<_> = pin
+        .left_out
+        .iter()
+        .take(SHOWN)
+        .map(|path| shown(path))
+        .collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    if pin.left_out.len() > SHOWN {
+        names.push("…".to_owned());
+    }
+    format!(
+        "not pinned, because tools make it anew: {}\n",
+        names.join(", ")
+    )
+}
+
+/// The program without plugins: what a plugin would be beside.
+fn stock(context: &CommandContext) -> Framework {
+    bundled::framework(&context.framework, Arc::clone(&context.settings))
+}
+
+/// A command of the plugin that the program has already.
+fn taken<'a>(descriptor: &'a Descriptor, context: &CommandContext) -> Option<&'a str> {
+    let mut names = descriptor.commands.iter().map(|own| own.name.as_str());
+    names.find(|own| context.has_command(own))
+}
+
+fn remove(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let name = given(matches, "name");
+    Installed::change(context.settings.home(), |installed| installed.remove(name))?;
+    output::print(&format!("removed {name}; its files are where they were\n"))
+}
+
+fn switch(context: &CommandContext, matches: &ArgMatches, enabled: bool) -> Result<ExitCode> {
+    let name = given(matches, "name");
+    let settings = &context.settings;
+    Installed::change(settings.home(), |installed| {
+        let record = installed.find_mut(name)?;
+        if enabled && !is_there(record) {
+            let path = record.pinned.display();
+            return Err(Error::config(format!(
+                "its files are gone from {path}; put them back, or remove it"
+            )));
+        }
+        record.enabled = enabled;
+        Ok(())
+    })?;
+    output::print(&format!(
+        "{name} is {}\n",
+        if enabled { "in use" } else { "not in use" }
+    ))
+}
+
+fn list(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let settings = &context.settings;
+    let installed = Installed::load(settings.home())?;
+    if matches.get_flag("json") {
+        let rows = installed.plugins.iter().map(|record| {
+            json!({"name": record.manifest.name, "enabled": record.enabled, "path": record.pinned,
+                   "pinned": record.digest.is_some(), "problem": problem(&context.framework, record)})
+        });
+        let damaged = installed.damaged.iter();
+        let rows =
+            rows.chain(damaged.map(|row| json!({"name": row.name(), "problem": row.problem})));
+        return output::print(&format!("{:#}\n", Value::Array(rows.collect())));
+    }
+    if installed.plugins.is_empty() && installed.damaged.is_empty() {
+        return output::print(
+            "(no plugins; `bub plugin add DIR` adds one, `bub plugin new` starts one)\n",
+        );
+    }
+    let damaged = installed.damaged.iter().map(|row| {
+        let state = format!("refused: {}; remove it and add it again", row.problem);
+        [row.name(), "-", "-", &state].map(super::one_line)
+    });
+    let rows: Vec<_> = installed
+        .plugins
+        .iter()
+        .map(|record| row(context, record))
+        .chain(damaged)
+        .collect();
+    output::print(&super::tape::text::columns(&rows))
+}
+
+fn row(context: &CommandContext, record: &Record) -> [String; 4] {
+    let state = match problem(&context.framework, record) {
+        Some(problem) => format!("refused: {problem}"),
+        None if record.enabled => "in use".to_owned(),
+        None => "disabled".to_owned(),
+    };
+    let version = record.descriptor.version.as_deref().unwrap_or("-");
+    [
+        &record.manifest.name,
+        version,
+        &shown(&record.pinned),
+        &state,
+    ]
+    .map(super::one_line)
+}
+
+/// The plugins whose hooks are registered, but which would not be started.
+pub(super) fn refused(context: &CommandContext) -> Vec<String> {
+    let installed = Installed::load(context.settings.home());
+    let records = installed
+        .unwrap_or_default()
+        .plugins
+        .into_iter()
+        .filter(|record| record.enabled);
+    records
+        .filter(|record| problem(&context.framework, record).is_some())
+        .map(|record| record.manifest.name)
+        .collect()
+}
+
+/// Why an enabled plugin is not in use.
+pub(super) fn problem(framework: &Framework, record: &Record) -> Option<String> {
+    let status = framework
+        .plugins()
+        .iter()
+        .find(|status| *status.name == *record.manifest.name);
+    match &status?.state {
+        PluginState::Failed(reason) if record.enabled => Some(reason.clone()),
+        _ if !is_there(record) => Some("its files are gone".to_owned()),
+        _ => changed(
+            &record.pinned,
+            &record.directory,
+            &record.manifest.command,
+            record.digest.as_deref(),
+        )
+        .unwrap_or_else(|error| Some(error.message().to_owned())),
+    }
+}
+
+fn is_there(record: &Record) -> bool {
+    record.pinned.exists() && record.directory.is_dir()
+}
+
+fn show(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let settings = &context.settings;
+    let installed = Installed::load(settings.home())?;
+    let record = installed.find(given(matches, "name"))?;
+    if matches.get_flag("json") {
+        let value =
+            serde_json::to_value(record).map_err(|error| Error::unknown(error.to_string()))?;
+        return output::print(&format!("{value:#}\n"));
+    }
+    let mut text = super::one_line(&record.manifest.name);
+    if let Some(version) = &record.descriptor.version {
+        let _ = write!(text, " {}", super::one_line(version));
+    }
+    let about = record
+        .descriptor
+        .description
+        .as_deref()
+        .unwrap_or(&record.manifest.description);
+    let about = super::one_line(about);
+    let _ = writeln!(text, "{}{about}", if about.is_empty() { "" } else { ": " });
+    text.push_str(&started(record));
+    text.push_str(&abilities(&record.descriptor, &stock(context)));
+    let [.., state] = row(context, record);
+    let pin = record
+        .digest
+        .as_deref()
+        .map_or("not pinned", |digest| digest.get(..18).unwrap_or(digest));
+    let _ = writeln!(text, "state: {state}\npin: {pin}");
+    output::print_text(&text)
+}
+
+/// What is started, and what it gets.
+fn started(record: &Record) -> String {
+    let command = super::one_line(&record.manifest.command.join(" "));
+    let mut text = format!("runs: {command}\nin: {}\n", shown(&record.directory));
+    let env = if record.manifest.env.is_empty() {
+        "nothing more".to_owned()
+    } else {
+        record.manifest.env.join(", ")
+    };
+    let _ = writeln!(
+        text,
+        "environment variables it gets beyond the usual: {env}"
+    );
+    let setting = |own: &SettingEntry| {
+        let mark = if own.secret { " (secret)" } else { "" };
+        format!("{}.{}{mark}", record.manifest.name, own.name)
+    };
+    let settings: Vec<String> = record.manifest.settings.iter().map(setting).collect();
+    if !settings.is_empty() {
+        let _ = writeln!(text, "settings it reads: {}", settings.join(", "));
+    }
+    text
+}
+
+fn shown(path: &Path) -> String {
+    super::one_line(&path.to_string_lossy())
+}
+
+/// The tools of a plugin that take the place of built-in ones.
+fn replaced_tools(descriptor: &Descriptor, stock: &Framework) -> Vec<String> {
+    let builtin: Vec<_> = stock
+        .tools()
+        .iter()
+        .map(|known| known.spec().model_name())
+        .collect();
+    let replaced = descriptor
+        .tools
+        .iter()
+        .filter(|own| builtin.contains(&own.model_name()));
+    replaced.map(|own| own.name.clone()).collect()
+}
+
+/// What it implements and provides.
+fn abilities(descriptor: &Descriptor, stock: &Framework) -> String {
+    let mut text = String::new();
+    let replaced = replaced_tools(descriptor, stock);
+    let is_builtin = |name: &str| replaced.iter().any(|known| known == name);
+    let tool = |name: &str| {
+        format!(
+            "{name}{}",
+            if is_builtin(name) {
+                " (replaces the built-in one)"
+            } else {
+                ""
+            }
+        )
+    };
+    let tools: Vec<String> = descriptor.tools.iter().map(|own| tool(&own.name)).collect();
+    let mut line = |what: &str, names: Vec<&str>| {
+        if !names.is_empty() {
+            let _ = writeln!(text, "{what}: {}", names.join(", "));
+        }
+    };
+    line(
+        "hooks",
+        descriptor
+            .hooks
+            .iter()
+            .map(|hook| hook.name.as_str())
+            .collect(),
+    );
+    line("tools", tools.iter().map(String::as_str).collect());
+    line(
+        "channels",
+        descriptor
+            .channels
+            .iter()
+            .map(|channel| channel.name.as_str())
+            .collect(),
+    );
+    line(
+        "commands",
+        descriptor
+            .commands
+            .iter()
+            .map(|command| command.name.as_str())
+            .collect(),
+    );
+    if text.is_empty() {
+        text.push_str("it implements nothing\n");
+    }
+    text
+}

@@ -1,0 +1,160 @@
+//! `bub plugin new`: a plugin to start from, which runs as it is.
+
+use std::{
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use bub::CommandContext;
+use bub_kernel::{Error, Result};
+use bub_plugin::Manifest;
+use clap::{Arg, ArgMatches, Command, builder::ValueParser};
+
+use crate::cli::output;
+
+/// A file of the Python SDK, which a plugin brings along: it needs nothing to be installed.
+macro_rules! sdk {
+    ($name:literal) => {
+        (
+            concat!("bub_sdk/", $name),
+            include_str!(concat!("../../../sdk/", $name)),
+        )
+    };
+}
+
+/// The files of a plugin in each language; `NAME` is replaced in those that are not the SDK's.
+const PYTHON: &[(&str, &str)] = &[
+    (
+        "bub-plugin.yml",
+        "name: NAME\ndescription: Says hello\ncommand: [python3, plugin.py]\n",
+    ),
+    ("plugin.py", include_str!("new/plugin.py.txt")),
+    sdk!("__init__.py"),
+    sdk!("__main__.py"),
+    sdk!("host.py"),
+    sdk!("marks.py"),
+    sdk!("peer.py"),
+    sdk!("py.typed"),
+    sdk!("schema.py"),
+    sdk!("serve.py"),
+    sdk!("values.py"),
+];
+const RUST: &[(&str, &str)] = &[
+    (
+        "bub-plugin.yml",
+        "name: NAME\ndescription: Says hello\ncommand: [cargo, run, --quiet, --release]\n",
+    ),
+    (
+        "Cargo.toml",
+        "[package]\nname = \"NAME\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\nserde_json = \"1\"\n\n[workspace]\n",
+    ),
+    (".gitignore", "target\n"),
+    ("src/main.rs", include_str!("new/main.rs.txt")),
+];
+const SHELL: &[(&str, &str)] = &[
+    (
+        "bub-plugin.yml",
+        "name: NAME\ndescription: Says hello\ncommand: [./plugin.sh]\n",
+    ),
+    ("plugin.sh", include_str!("new/plugin.sh.txt")),
+];
+
+pub(super) fn command() -> Command {
+    Command::new("new")
+        .about("Start a plugin in a directory of its name")
+        .arg(
+            Arg::new("name")
+                .value_name("NAME")
+                .required(true)
+                .help("The name of the plugin"),
+        )
+        .arg(
+            Arg::new("lang")
+                .long("lang")
+                .value_name("LANGUAGE")
+                .value_parser(["python", "rust", "shell"])
+                .default_value("python")
+                .help("What it is written in"),
+        )
+        .arg(
+            Arg::new("dir")
+                .long("dir")
+                .value_name("DIR")
+                .value_parser(ValueParser::path_buf())
+                .help("Where, instead of here"),
+        )
+}
+
+pub(super) fn run(context: &CommandContext, matches: &ArgMatches) -> Result<ExitCode> {
+    let name = super::given(matches, "name");
+    let is_fine = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '_';
+    if name == "builtin" {
+        return Err(Error::invalid_input("the name `builtin` is taken"));
+    }
+    if !name.starts_with(|c: char| c.is_ascii_lowercase()) || !name.chars().all(is_fine) {
+        return Err(Error::invalid_input(format!(
+            "`{name}` is no name for a plugin: lower-case letters, digits, - and _, a letter first"
+        )));
+    }
+    // What `add` would refuse is not begun.
+    let manifest = Manifest {
+        name: name.to_owned(),
+        ..Manifest::default()
+    };
+    context
+        .settings
+        .fits(&manifest.section())
+        .map_err(|error| Error::invalid_input(error.to_string()))?;
+    let directory = matches
+        .get_one::<PathBuf>("dir")
+        .cloned()
+        .unwrap_or_else(|| PathBuf::from(name));
+    if directory
+        .read_dir()
+        .is_ok_and(|mut entries| entries.next().is_some())
+    {
+        return Err(Error::invalid_input(format!(
+            "{} is not empty",
+            directory.display()
+        )));
+    }
+    let files = match super::given(matches, "lang") {
+        "rust" => RUST,
+        "shell" => SHELL,
+        _ => PYTHON,
+    };
+    for (file, text) in files {
+        let is_own = !file.starts_with("bub_sdk/");
+        write(
+            &directory.join(file),
+            &if is_own {
+                text.replace("NAME", name)
+            } else {
+                (*text).to_owned()
+            },
+        )?;
+    }
+    let shown = bub_plugin::quoted(&directory);
+    output::print(&format!(
+        "made {shown}; try it: bub plugin add {shown} --unpinned\n"
+    ))
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    let failed =
+        |error: std::io::Error| Error::invalid_input(format!("{}: {error}", path.display()));
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    let is_script = path.extension().is_some_and(|extension| extension == "sh");
+    let mode = if is_script { 0o755 } else { 0o644 };
+    let file = std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path);
+    file.and_then(|mut file| file.write_all(text.as_bytes()))
+        .map_err(failed)
+}

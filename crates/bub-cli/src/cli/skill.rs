@@ -1,0 +1,196 @@
+//! `bub skill`: which skills there are, whether one is right, and a start for a new one.
+
+use std::{
+    fmt::Write as _,
+    io::Write as _,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use bub::{AppCommand, CommandContext};
+use bub_agent::{LoadedSkills, SkillProblem, Skills};
+use bub_kernel::Result;
+use clap::{Arg, ArgAction, ArgMatches, Command, builder::ValueParser};
+use serde_json::json;
+
+use super::output;
+
+/// Something was found wrong.
+const PROBLEMS: u8 = 1;
+/// Wrong arguments: nothing was done.
+const USAGE: u8 = 2;
+
+pub(super) fn command() -> AppCommand {
+    let flag = |name: &'static str, help| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    let name = || {
+        Arg::new("name")
+            .value_name("NAME")
+            .required(true)
+            .help("The name of the skill")
+    };
+    let list = Command::new("list")
+        .about("List the skills that can be used here, and where they come from")
+        .arg(flag("json", "Print one JSON object for each skill"));
+    let show = Command::new("show")
+        .about("Print a skill as the model sees it")
+        .arg(name());
+    let check = Command::new("check")
+        .about("Check skills: those in the given directories, or all")
+        .arg(
+            Arg::new("directory")
+                .value_name("DIR")
+                .num_args(0..)
+                .value_parser(ValueParser::path_buf())
+                .help("A directory with a SKILL.md"),
+        );
+    let new = Command::new("new")
+        .about("Start a new skill in the workspace")
+        .arg(name())
+        .arg(
+            Arg::new("description")
+                .long("description")
+                .value_name("TEXT")
+                .help("What it does and when to use it"),
+        )
+        .arg(flag(
+            "global",
+            "Start it in your home directory, for every workspace",
+        ));
+    let command = Command::new("skill")
+        .about("List, show, check and start skills")
+        .long_about(
+            "List, show, check and start skills: directories with a SKILL.md, in `.agents/skills` of the workspace or of your \
+             home directory.",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommands([list, show, check, new]);
+    AppCommand::new(
+        command,
+        |context: CommandContext| async move { run(&context) },
+    )
+}
+
+fn run(context: &CommandContext) -> Result<ExitCode> {
+    let settings = &context.settings;
+    let (skills, workspace) = (Skills::new(settings), context.framework.workspace());
+    match context.matches.subcommand() {
+        Some(("list", matches)) => list(&skills, workspace, matches.get_flag("json")),
+        Some(("show", matches)) => show(&skills, workspace, name(matches)),
+        Some(("check", matches)) => check(&skills, workspace, matches),
+        Some((_, matches)) => new(&skills, workspace, matches),
+        None => Ok(ExitCode::from(USAGE)),
+    }
+}
+
+fn list(skills: &Skills, workspace: &Path, as_json: bool) -> Result<ExitCode> {
+    let all = skills.list(Some(workspace));
+    let width = all
+        .iter()
+        .map(|skill| skill.name().len())
+        .max()
+        .unwrap_or_default();
+    let mut text = String::new();
+    for skill in all {
+        let (name, source, description) = (skill.name(), skill.source(), skill.description());
+        let _ = if as_json {
+            let (source, location) = (source.to_string(), skill.location());
+            let line = json!({"name": name, "source": source, "description": description, "location": location, "env": skill.asks()});
+            writeln!(text, "{line}")
+        } else {
+            let source = source.to_string();
+            writeln!(
+                text,
+                "{name:width$}  {source:7}  {}",
+                output::one_line(description)
+            )
+        };
+    }
+    report(&skills.problems(Some(workspace)));
+    output::print(&text)
+}
+
+fn show(skills: &Skills, workspace: &Path, name: &str) -> Result<ExitCode> {
+    let Some(skill) = skills.find(Some(workspace), name) else {
+        return Ok(wrong(&format!("no skill {name:?}; see `bub skill list`")));
+    };
+    output::print_text(&format!(
+        "{}\n",
+        skills.load(&skill, &LoadedSkills::default())
+    ))
+}
+
+fn check(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
+    let directories: Vec<_> = matches
+        .get_many::<PathBuf>("directory")
+        .into_iter()
+        .flatten()
+        .collect();
+    let (mut text, mut problems) = (String::new(), Vec::new());
+    if directories.is_empty() {
+        problems = skills.problems(Some(workspace));
+        let count = skills.list(Some(workspace)).len();
+        let _ = writeln!(
+            text,
+            "{count} skills can be used, {} cannot",
+            problems.len()
+        );
+    }
+    for directory in directories {
+        match Skills::check(directory) {
+            Ok(skill) => {
+                let _ = writeln!(text, "ok: {}", skill.name());
+            }
+            Err(problem) => problems.push(problem),
+        }
+    }
+    output::print(&text)?;
+    report(&problems);
+    Ok(if problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(PROBLEMS)
+    })
+}
+
+fn new(skills: &Skills, workspace: &Path, matches: &ArgMatches) -> Result<ExitCode> {
+    let base = if matches.get_flag("global") {
+        None
+    } else {
+        Some(workspace)
+    };
+    let Some(directory) = skills.directory(base) else {
+        return Ok(wrong("there is no home directory"));
+    };
+    let description = matches
+        .get_one::<String>("description")
+        .map_or("Say what it does and when to use it.", String::as_str);
+    match Skills::create(&directory, name(matches), description) {
+        Ok(file) => output::print(&format!("created {}\n", file.display())),
+        Err(problem) => Ok(wrong(&problem.to_string())),
+    }
+}
+
+fn name(matches: &ArgMatches) -> &str {
+    matches.get_one::<String>("name").map_or("", String::as_str)
+}
+
+fn report(problems: &[SkillProblem]) {
+    for problem in problems {
+        let _ = writeln!(
+            std::io::stderr(),
+            "{}",
+            output::one_line(&problem.to_string())
+        );
+    }
+}
+
+fn wrong(text: &str) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "error: {}", output::one_line(text));
+    ExitCode::from(USAGE)
+}

@@ -1,0 +1,127 @@
+//! `bub status`: how the gateway is.
+
+use std::fmt::Write as _;
+
+use bub::{AppCommand, CommandContext};
+use bub_gateway::{directory, status};
+
+use clap::{Arg, ArgAction, Command};
+use serde_json::{Value, json};
+
+use super::{gateway, output};
+
+pub(super) fn command() -> AppCommand {
+    let json = Arg::new("json")
+        .long("json")
+        .action(ArgAction::SetTrue)
+        .help("Print everything as JSON");
+    let command = Command::new("status")
+        .about("Show how the gateway is: channels, queues, what is undelivered")
+        .arg(gateway::name_arg())
+        .arg(json);
+    AppCommand::new(command, |context: CommandContext| async move {
+        let settings = &context.settings;
+        let name = gateway::name(&context.matches);
+        let found = status::ask(&directory(settings, name), &json!({"do": "status"})).await?;
+        let text = match found {
+            Some(found) if context.matches.get_flag("json") => format!("{found}\n"),
+            Some(found) => report(name, &found),
+            None if context.matches.get_flag("json") => format!("{}\n", json!({"running": false})),
+            None => format!("gateway {name}: not running; start it with `bub gateway`\n"),
+        };
+        output::print_text(&text)
+    })
+}
+
+/// Who may do what, in one line.
+pub(super) fn rights(owners: &[String]) -> String {
+    let owners = if owners.is_empty() {
+        "nobody; see the setting `owners`".to_owned()
+    } else {
+        owners.join(", ")
+    };
+    format!(
+        "owners: {owners}; others are what their channel says, or else guests, see `bub policy`"
+    )
+}
+
+fn report(name: &str, status: &Value) -> String {
+    let count = |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).unwrap_or(0);
+    let text_of = |value: &Value, key: &str| {
+        output::one_line(value.get(key).and_then(Value::as_str).unwrap_or(""))
+    };
+    let state = if status.get("stopping") == Some(&Value::Bool(true)) {
+        "stopping"
+    } else {
+        "running"
+    };
+    let mut text = format!("gateway {name}: {state}, pid {}\n", count(status, "pid"));
+    for channel in status
+        .get("channels")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let _ = write!(
+            text,
+            "channel {}: {}, {} accepted, {} undelivered",
+            text_of(channel, "name"),
+            text_of(channel, "state"),
+            count(channel, "accepted"),
+            count(channel, "undelivered"),
+        );
+        for (what, key) in [("last error", "last_error"), ("lets in", "audience")] {
+            let said = text_of(channel, key);
+            if !said.is_empty() {
+                let _ = write!(text, "; {what}: {said}");
+            }
+        }
+        let _ = writeln!(text);
+    }
+    let _ = writeln!(
+        text,
+        "messages: {} unfinished in {} sessions, {} turns running",
+        count(status, "unfinished"),
+        count(status, "busy_sessions"),
+        count(status, "running_turns"),
+    );
+    let _ = writeln!(
+        text,
+        "replies: {} undelivered, {} of them given up and {} unclaimed; see `bub outbox list`",
+        count(status, "undelivered"),
+        count(status, "given_up"),
+        count(status, "unclaimed"),
+    );
+    if let Some(process) = status.get("process") {
+        let (memory, files) = (count(process, "memory_mb"), count(process, "files"));
+        let _ = writeln!(
+            text,
+            "process: {memory} MB, {files} open files, {} tasks",
+            count(process, "tasks")
+        );
+    }
+    let owners = status
+        .get("owners")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten();
+    let owners: Vec<String> = owners
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    let _ = writeln!(text, "{}", rights(&owners));
+    for session in status
+        .get("sessions")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        let (unfinished, running) = (count(session, "unfinished"), count(session, "running"));
+        let _ = writeln!(
+            text,
+            "session {}: {unfinished} unfinished, {running} running",
+            text_of(session, "id")
+        );
+    }
+    text
+}

@@ -1,0 +1,138 @@
+//! `bub tape`: looking at what was recorded, and keeping it in order.
+
+mod anchors;
+mod check;
+mod export;
+mod find;
+mod fork;
+mod info;
+mod list;
+mod markdown;
+mod out;
+mod payload;
+mod progress;
+mod prune;
+mod reindex;
+mod search;
+mod show;
+mod style;
+mod tapes;
+pub(super) mod text;
+
+use std::{io::Write, process::ExitCode};
+
+use bub::{AppCommand, CommandContext};
+use bub_kernel::Error;
+use bub_settings::Settings;
+use bub_tape::{ErrorKind, Result, TapeError};
+use clap::{ArgMatches, Command};
+
+use self::tapes::{Files, Tapes};
+
+/// Wrong arguments: nothing was done.
+const USAGE: u8 = 2;
+
+pub(super) fn command() -> AppCommand {
+    let command = Command::new("tape")
+        .about("List, show, search, fork, export, check and tidy up what was recorded")
+        .long_about(
+            "List, show, search, fork, export, check and tidy up what was recorded. A TAPE is named by its session id, \
+             by its tape name, or by the beginning of either.",
+        )
+        .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .subcommand(list::command())
+        .subcommand(show::command())
+        .subcommand(search::command())
+        .subcommand(anchors::command())
+        .subcommand(info::command())
+        .subcommand(fork::command())
+        .subcommand(export::command())
+        .subcommand(check::command())
+        .subcommand(reindex::command())
+        .subcommand(prune::command());
+    AppCommand::new(command, run)
+}
+
+async fn run(context: CommandContext) -> bub_kernel::Result<ExitCode> {
+    let framework = &context.framework;
+    let settings = &context.settings;
+    let Some((name, matches)) = context.matches.subcommand() else {
+        return Ok(ExitCode::from(USAGE));
+    };
+    let outcome = match name {
+        // These are about the files themselves, whatever store a plugin provides.
+        "check" | "reindex" | "prune" => {
+            on_files(name, &Files::new(framework, settings), matches).await
+        }
+        _ => {
+            let work =
+                async { Ok(on_store(name, &Tapes::open(framework, settings)?, matches).await) };
+            framework.run_scoped(work).await?
+        }
+    };
+    outcome.or_else(|error| fail(error, settings))
+}
+
+async fn on_store(name: &str, tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {
+    match name {
+        "list" => list::run(tapes, matches).await,
+        "show" => show::run(tapes, matches).await,
+        "search" => search::run(tapes, matches).await,
+        "anchors" => anchors::run(tapes, matches).await,
+        "info" => info::run(tapes, matches).await,
+        "fork" => fork::run(tapes, matches).await,
+        _ => export::run(tapes, matches).await,
+    }
+}
+
+async fn on_files(name: &str, files: &Files, matches: &ArgMatches) -> Result<ExitCode> {
+    match name {
+        "check" => check::run(files, matches).await,
+        "reindex" => reindex::run(files, matches).await,
+        _ => prune::run(files, matches).await,
+    }
+}
+
+/// What the user can correct ends with the code of wrong arguments, everything else as a failure of the command.
+fn fail(error: TapeError, settings: &Settings) -> bub_kernel::Result<ExitCode> {
+    if !matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::NotFound) {
+        return Err(Error::from_boxed(error.into()));
+    }
+    let line = text::line(&error.to_string());
+    let _ = writeln!(
+        std::io::stderr(),
+        "error: {}",
+        settings.redactor().redact(&line)
+    );
+    Ok(ExitCode::from(USAGE))
+}
+
+/// Something to know that is no result.
+fn note(text: &str) {
+    // Nothing sensible is left to do when standard error is gone.
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// The argument that names a tape.
+fn tape_arg() -> clap::Arg {
+    clap::Arg::new("tape")
+        .value_name("TAPE")
+        .required(true)
+        .help("The session id, the tape name, or the beginning of either")
+}
+
+fn json_arg(help: &'static str) -> clap::Arg {
+    flag("json", help)
+}
+
+fn flag(name: &'static str, help: &'static str) -> clap::Arg {
+    clap::Arg::new(name)
+        .long(name)
+        .action(clap::ArgAction::SetTrue)
+        .help(help)
+}
+
+fn text_of<'a>(matches: &'a ArgMatches, name: &str) -> Option<&'a str> {
+    matches.get_one::<String>(name).map(String::as_str)
+}

@@ -1,0 +1,129 @@
+//! `bub usage`: tokens and cost by session, model or day.
+
+use std::{io::Write as _, process::ExitCode};
+
+use bub::{AppCommand, CommandContext};
+use bub_agent::usage::{By, Row, report};
+use bub_kernel::{Error, ErrorKind, Result};
+use bub_model::Catalogue;
+use clap::{Arg, ArgAction, Command};
+use serde_json::{Value, json};
+
+use super::{output, tape::text};
+
+/// Wrong arguments: nothing was done.
+const WRONG: u8 = 2;
+
+pub(super) fn command() -> AppCommand {
+    let by = Arg::new("by")
+        .long("by")
+        .value_parser(["session", "model", "day"])
+        .default_value("day");
+    let since = Arg::new("since").long("since").value_name("DATE");
+    let json = Arg::new("json").long("json").action(ArgAction::SetTrue);
+    let command = Command::new("usage")
+        .about("Show tokens and cost by session, model or day")
+        .long_about(
+            "Show tokens and cost by session, model or day, as the tapes of all workspaces record them. Costs are in US \
+             dollars at public prices, or those of `providers.<name>.prices`; a price that is not known is shown as such.",
+        )
+        .arg(by.help("What makes a row"))
+        .arg(since.help("Only calls since this day, as 2026-11-16"))
+        .arg(json.help("Print one JSON object for each row"));
+    AppCommand::new(command, run)
+}
+
+async fn run(context: CommandContext) -> Result<ExitCode> {
+    let framework = &context.framework;
+    let settings = &context.settings;
+    let catalogue = Catalogue::new(settings).map_err(|error| Error::config(error.to_string()))?;
+    let argument = |name: &str| context.matches.get_one::<String>(name).map(String::as_str);
+    let (by, head) = match argument("by") {
+        Some("session") => (By::Session, "SESSION"),
+        Some("model") => (By::Model, "MODEL"),
+        _ => (By::Day, "DAY"),
+    };
+    let work = async {
+        let store = framework
+            .tape_store()
+            .ok_or_else(|| Error::config("no plugin provides a tape store"))?;
+        Ok(report(&*store, &catalogue, by, argument("since")).await)
+    };
+    let (rows, sum, unread) = match framework.run_scoped(work).await? {
+        Err(error) if error.kind() == ErrorKind::InvalidInput => {
+            let _ = writeln!(
+                std::io::stderr(),
+                "error: {}",
+                output::one_line(error.message())
+            );
+            return Ok(ExitCode::from(WRONG));
+        }
+        outcome => outcome?,
+    };
+    for problem in unread {
+        let _ = writeln!(
+            std::io::stderr(),
+            "left out: {}",
+            output::one_line(&problem)
+        );
+    }
+    let shown = if context.matches.get_flag("json") {
+        rows.iter()
+            .map(|row| as_json(row, &head.to_lowercase()).to_string() + "\n")
+            .collect()
+    } else if rows.is_empty() {
+        "(no calls)\n".to_owned()
+    } else {
+        table(head, &rows, &sum)
+    };
+    output::print(&settings.redactor().redact(&shown))
+}
+
+fn table(head: &str, rows: &[Row], sum: &Row) -> String {
+    let mut lines = vec![[head, "CALLS", "INPUT", "CACHED", "OUTPUT", "COST"].map(str::to_owned)];
+    let total = Row {
+        name: "total".to_owned(),
+        ..sum.clone()
+    };
+    lines.extend(rows.iter().chain([&total]).map(|row| {
+        let counts = [
+            row.calls,
+            row.tokens.input,
+            row.tokens.cached,
+            row.tokens.output,
+        ]
+        .map(|count| count.to_string());
+        let [calls, input, cached, output] = counts;
+        [
+            output::one_line(&row.name),
+            calls,
+            input,
+            cached,
+            output,
+            cost(row),
+        ]
+    }));
+    text::columns(&lines)
+}
+
+/// What is not known is never shown as nothing.
+fn cost(row: &Row) -> String {
+    match row.unpriced {
+        0 => format!("${:.4}", row.cost),
+        all if all == row.calls => "unknown".to_owned(),
+        some => format!("${:.4} and {some} of unknown price", row.cost),
+    }
+}
+
+fn as_json(row: &Row, head: &str) -> Value {
+    json!({
+        head: row.name,
+        "calls": row.calls,
+        "input_tokens": row.tokens.input,
+        "cached_tokens": row.tokens.cached,
+        "cache_write_tokens": row.tokens.cache_write,
+        "output_tokens": row.tokens.output,
+        "cost": if row.unpriced == row.calls { Value::Null } else { json!(row.cost) },
+        "calls_of_unknown_price": row.unpriced,
+    })
+}

@@ -1,0 +1,461 @@
+//! The whole path of a message (accepted, a turn, a tool, a reply, delivered) under every fault of the disk, at every
+//! step, with both durability policies.
+//!
+//! `BUB_FAULT_STEPS=all cargo test -p bub-cli --test fault_matrix -- --nocapture` is the long form: every step, not some.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod tapes;
+mod world;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt, io,
+    path::Path,
+    time::Duration,
+};
+
+use bub_tape::Durability;
+use bub_testkit::{Faults, Left};
+
+use crate::{
+    tapes::Tapes,
+    world::{Seen, World, life},
+};
+
+/// The messages: number and chat.
+const MESSAGES: [(u64, &str); 4] = [(1, "a"), (2, "b"), (3, "a"), (4, "b")];
+/// In the short form, every so many steps; coprime to what repeats in a turn.
+const STRIDE: u64 = 7;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fault {
+    /// Nothing.
+    None,
+    /// Every write takes at most seven bytes.
+    ShortWrites,
+    /// Every operation takes a millisecond.
+    SlowDisk,
+    /// One operation fails.
+    FailsOnce,
+    /// No room from that step on, for a while.
+    Full,
+    /// No fsync works from that step on, for a while.
+    Unsynced,
+    /// One fsync fails.
+    FailsToSync,
+    /// The process is gone in the middle of a write.
+    Killed,
+    /// It is gone, and all that was not synced.
+    PowerCut,
+}
+
+impl Fault {
+    const ALL: [Self; 9] = [
+        Self::None,
+        Self::ShortWrites,
+        Self::SlowDisk,
+        Self::FailsOnce,
+        Self::Full,
+        Self::Unsynced,
+        Self::FailsToSync,
+        Self::Killed,
+        Self::PowerCut,
+    ];
+
+    fn is_everywhere(self) -> bool {
+        matches!(self, Self::None | Self::ShortWrites | Self::SlowDisk)
+    }
+
+    fn ends_the_process(self) -> bool {
+        matches!(self, Self::Killed | Self::PowerCut)
+    }
+
+    /// What goes wrong in the recovery from it, one after the other.
+    fn seconds(self, durability: Durability) -> Vec<Self> {
+        let seconds = [Self::Killed, Self::FailsToSync, Self::PowerCut];
+        // A failing fsync hits next to nothing where there are hardly any, but is no end.
+        let is_tried =
+            |second: &Self| second.is_survived(durability) || *second == Self::FailsToSync;
+        if self.ends_the_process() {
+            seconds.into_iter().filter(is_tried).collect()
+        } else {
+            vec![Self::None]
+        }
+    }
+
+    /// Whether the policy promises to survive it.
+    fn is_survived(self, durability: Durability) -> bool {
+        match self {
+            // Without fsyncs none can fail, and none protects.
+            Self::PowerCut | Self::Unsynced | Self::FailsToSync => durability == Durability::Always,
+            _ => true,
+        }
+    }
+
+    /// How many senders may be told of an error instead of getting their answer.
+    fn most_told(self) -> u64 {
+        match self {
+            Self::None | Self::ShortWrites | Self::SlowDisk | Self::Killed | Self::PowerCut => 0,
+            Self::FailsOnce | Self::FailsToSync => 1,
+            Self::Full | Self::Unsynced => MESSAGES.len() as u64,
+        }
+    }
+
+    fn prepare(self, faults: &Faults, root: &Path, step: u64) {
+        match self {
+            Self::None => {}
+            Self::ShortWrites => faults.short_writes(7),
+            Self::SlowDisk => faults.slow(Duration::from_millis(1)),
+            Self::FailsOnce => faults.fail_at(step, io::ErrorKind::Other),
+            Self::Full => faults.full_from(step),
+            Self::Unsynced => faults.fail_syncs_from(step),
+            Self::FailsToSync => faults.fail_sync_after(step),
+            Self::Killed => faults.crash_at(step),
+            Self::PowerCut => {
+                faults.remember_durable(root).unwrap();
+                faults.crash_at(step);
+            }
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Default)]
+struct Report {
+    runs: u64,
+    accepted: u64,
+    answered: u64,
+    /// Answered with an error that says what is wrong.
+    told: u64,
+    refused: u64,
+    /// Something went wrong in the recovery as well.
+    twice: u64,
+    /// The same reply arrived twice: the process ended between sending it and writing that down.
+    sent_again: u64,
+    lost: u64,
+    damaged: u64,
+}
+
+impl Report {
+    fn add(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.accepted += other.accepted;
+        self.answered += other.answered;
+        self.told += other.told;
+        self.refused += other.refused;
+        self.twice += other.twice;
+        self.sent_again += other.sent_again;
+        self.lost += other.lost;
+        self.damaged += other.damaged;
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            runs,
+            accepted,
+            answered,
+            told,
+            refused,
+            twice,
+            sent_again,
+            lost,
+            damaged,
+        } = self;
+        write!(
+            f,
+            "{runs:>4} runs, {twice:>3} with a fault in the recovery, {accepted:>5} accepted, {answered:>5} answered, {told:>3} told of an error, {refused:>4} \
+             refused, {sent_again:>3} sent again, {lost} lost, {damaged} tapes damaged"
+        )
+    }
+}
+
+/// What the clients know: the id of each message that was accepted, by its number.
+#[derive(Default)]
+struct Clients {
+    accepted: HashMap<u64, String>,
+    /// The numbers of those that were accepted when nothing was wrong any more.
+    late: HashSet<u64>,
+    refused: u64,
+}
+
+impl Clients {
+    /// Posts what is not accepted, each as often as that.
+    async fn post(&mut self, world: &World, faults: &Faults, times: u32, is_late: bool) {
+        for (number, chat) in MESSAGES {
+            for _ in 0..times {
+                if self.accepted.contains_key(&number) {
+                    break;
+                }
+                match world.say(number, chat).await {
+                    Ok(id) => {
+                        self.accepted.insert(number, id);
+                        self.late.extend(is_late.then_some(number));
+                    }
+                    // Nobody hears the refusal of a dead process.
+                    Err(_) if faults.crashed() => break,
+                    Err(error) => {
+                        self.refused += 1;
+                        // L1: the sender is told what is wrong, and that trying again makes sense.
+                        let text = error.to_string();
+                        assert!(
+                            text.contains("the journal cannot be written"),
+                            "unclear: {text}"
+                        );
+                        assert!(error.retry_after().is_some(), "{text}");
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for a reply to everything that was accepted; not for ever.
+    async fn wait(&self, seen: &Seen) {
+        let mut replies = seen.replies.subscribe();
+        let all =
+            replies.wait_for(|replies| self.accepted.values().all(|id| replies.contains_key(id)));
+        let _ = tokio::time::timeout(Duration::from_mins(10), all).await;
+    }
+}
+
+/// A life under a fault, which goes away after a while.
+async fn under_fault(
+    root: &Path,
+    durability: Durability,
+    faults: &Faults,
+    seen: &Seen,
+    clients: &mut Clients,
+) {
+    let world = match World::open(root, durability, faults.fs(), seen).await {
+        Ok(world) => world,
+        // It says why it does not start, and nothing was accepted.
+        Err(error) => return assert!(error.to_string().contains("cannot be"), "unclear: {error}"),
+    };
+    clients.post(&world, faults, 2, false).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    if faults.crashed() {
+        return;
+    }
+    faults.heal();
+    clients.post(&world, faults, 2, true).await;
+    clients.wait(seen).await;
+    world.stop().await;
+}
+
+/// Another life, without faults.
+async fn after(root: &Path, durability: Durability, seen: &Seen, clients: &mut Clients) {
+    let faults = Faults::new();
+    let world = World::open(root, durability, faults.fs(), seen)
+        .await
+        .unwrap();
+    clients.post(&world, &faults, 1, true).await;
+    clients.wait(seen).await;
+    world.stop().await;
+}
+
+/// What goes wrong, and when; and what goes wrong then, in the recovery.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    durability: Durability,
+    fault: Fault,
+    step: u64,
+    second: Fault,
+    second_step: u64,
+}
+
+/// One life under a fault; whether it happened.
+fn suffer(
+    (fault, step): (Fault, u64),
+    durability: Durability,
+    root: &Path,
+    seen: &Seen,
+    clients: &mut Clients,
+) -> (bool, u64) {
+    let faults = Faults::new();
+    fault.prepare(&faults, root, step);
+    life(under_fault(root, durability, &faults, seen, clients));
+    if fault == Fault::PowerCut && faults.crashed() {
+        let left = usize::try_from(step).unwrap() % Left::ALL.len();
+        faults.cut_power(root, Left::ALL[left]).unwrap();
+    }
+    (
+        faults.crashed() || !fault.ends_the_process() && faults.steps() >= step,
+        faults.steps(),
+    )
+}
+
+/// One run; also how many steps it had.
+fn run(plan: Plan) -> (Report, u64) {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, seen, mut clients) = (dir.path(), Seen::default(), Clients::default());
+    let (happened, steps) = suffer(
+        (plan.fault, plan.step),
+        plan.durability,
+        root,
+        &seen,
+        &mut clients,
+    );
+    let mut twice = false;
+    if happened && plan.second != Fault::None {
+        twice = suffer(
+            (plan.second, plan.second_step),
+            plan.durability,
+            root,
+            &seen,
+            &mut clients,
+        )
+        .0;
+    }
+    life(after(root, plan.durability, &seen, &mut clients));
+    // The last life finds nothing to do.
+    let recovered = life(async {
+        let world = World::open(root, plan.durability, Faults::new().fs(), &seen)
+            .await
+            .unwrap();
+        let recovered = world.recovered;
+        world.stop().await;
+        (recovered.messages, recovered.replies)
+    });
+    assert_eq!(recovered, (0, 0), "{plan:?}: something is never finished");
+    assert_eq!(
+        clients.accepted.len(),
+        MESSAGES.len(),
+        "{plan:?}: not everything was accepted in the end"
+    );
+    let mut report = judge(plan, &seen, &clients, &life(Tapes::read(root)));
+    report.twice = u64::from(twice);
+    (report, steps)
+}
+
+fn judge(plan: Plan, seen: &Seen, clients: &Clients, tapes: &Tapes) -> Report {
+    let replies = seen.replies.borrow().clone();
+    let ran = seen.ran.lock().unwrap();
+    let ends = [plan.fault, plan.second]
+        .into_iter()
+        .filter(|fault| fault.ends_the_process())
+        .count();
+    let mut report = Report {
+        runs: 1,
+        damaged: tapes.damaged,
+        refused: clients.refused,
+        ..Report::default()
+    };
+    for (number, id) in &clients.accepted {
+        report.accepted += 1;
+        let Some(replies) = replies.get(id) else {
+            report.lost += 1;
+            continue;
+        };
+        let texts: HashSet<_> = replies.iter().map(|reply| reply.text.as_str()).collect();
+        let ids: HashSet<_> = replies.iter().map(|reply| reply.id.as_str()).collect();
+        // An error may follow the answer when the disk fails while a turn is looked at again that had been answered.
+        let afterwards = usize::from(plan.second == Fault::FailsToSync);
+        assert!(
+            ids.len() <= 1 + afterwards,
+            "{plan:?}: several replies to {number}: {replies:?}"
+        );
+        let is_answer = texts.contains(format!("noted {number}").as_str());
+        let is_error = texts
+            .iter()
+            .any(|text| text.contains("An error occurred") && text.contains("tapes"));
+        assert!(
+            is_answer || is_error && !clients.late.contains(number),
+            "{plan:?}: {replies:?}"
+        );
+        report.answered += u64::from(is_answer);
+        report.told += u64::from(!is_answer);
+        report.sent_again += u64::from(replies.len() > 1);
+        // The named case, and no other.
+        assert!(
+            replies.len() <= 1 + ends + afterwards,
+            "{plan:?}: sent too often: {replies:?}"
+        );
+        let ran = ran.get(number).copied().unwrap_or(0);
+        assert!(ran <= 1, "{plan:?}: the tool of {number} ran {ran} times");
+        if let Err(problem) = tapes.check(*number, is_answer, ran) {
+            panic!("{plan:?}: message {number} on its tape: {problem}");
+        }
+    }
+    let unasked: Vec<_> = replies
+        .keys()
+        .filter(|id| !clients.accepted.values().any(|known| known == *id))
+        .collect();
+    assert!(
+        unasked.is_empty(),
+        "{plan:?}: replies to nobody: {unasked:?}"
+    );
+    let most = plan.fault.most_told() + plan.second.most_told();
+    assert!(
+        report.told <= most,
+        "{plan:?}: {} told of an error, not {most}",
+        report.told
+    );
+    assert_eq!(report.lost, 0, "{plan:?}: acknowledged and never answered");
+    assert_eq!(report.damaged, 0, "{plan:?}: damaged tapes");
+    report
+}
+
+// L1, L3: accepted = answered, whatever the disk does; a tool never runs twice; no tape is damaged.
+#[test]
+fn the_whole_path_under_every_fault_of_the_disk_loses_nothing() {
+    let every = std::env::var_os("BUB_FAULT_STEPS").is_some();
+    let mut total = Report::default();
+    for durability in [Durability::Os, Durability::Always] {
+        let mut plan = Plan {
+            durability,
+            fault: Fault::None,
+            step: 0,
+            second: Fault::None,
+            second_step: 0,
+        };
+        let (_, steps) = run(plan);
+        assert!(steps > 50, "{steps}");
+        println!("durability {durability:?}: {steps} steps");
+        for fault in Fault::ALL
+            .into_iter()
+            .filter(|fault| fault.is_survived(durability))
+        {
+            let mut report = Report::default();
+            let stride = if every { 1 } else { STRIDE };
+            // Each fault begins elsewhere, so that together they are at all places.
+            let first = 1 + fault as u64 % stride;
+            let last = if fault.is_everywhere() { first } else { steps };
+            for step in (first..=last).step_by(usize::try_from(stride).unwrap()) {
+                let seconds = fault.seconds(durability);
+                let one = usize::try_from(step / stride).unwrap() % seconds.len();
+                let chosen = if every {
+                    &seconds[..]
+                } else {
+                    &seconds[one..=one]
+                };
+                for second in chosen {
+                    // The recovery has about as much to do as was left.
+                    let second_step = 1 + step * 13 % (steps - step + 10);
+                    plan = Plan {
+                        fault,
+                        step,
+                        second: *second,
+                        second_step,
+                        ..plan
+                    };
+                    report.add(&run(plan).0);
+                }
+            }
+            println!("{:<12} {report}", format!("{fault:?}"));
+            total.add(&report);
+        }
+    }
+    println!("{:<12} {total}", "all");
+    assert!(total.twice > 25, "{} recoveries met a fault", total.twice);
+}

@@ -1,0 +1,350 @@
+//! The invariants of ARCHITECTURE.md, each a test of the same name.
+
+use std::path::{Path, PathBuf};
+
+use crate::sandbox::{Sandbox, root};
+
+/// What each crate may depend on among ours, outside its tests.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("bub-tape", &[]),
+    ("bub-settings", &[]),
+    ("bub-macros", &[]),
+    ("bub-sandbox", &[]),
+    ("bub-kernel", &["bub-tape", "bub-macros"]),
+    ("bub-model", &["bub-settings"]),
+    (
+        "bub-agent",
+        &[
+            "bub-kernel",
+            "bub-model",
+            "bub-sandbox",
+            "bub-tape",
+            "bub-settings",
+        ],
+    ),
+    ("bub-gateway", &["bub-kernel", "bub-tape", "bub-settings"]),
+    ("bub-terminal", &["bub-kernel", "bub-settings"]),
+    (
+        "bub-plugin",
+        &["bub-kernel", "bub-sandbox", "bub-tape", "bub-settings"],
+    ),
+    (
+        "bub",
+        &[
+            "bub-agent",
+            "bub-gateway",
+            "bub-kernel",
+            "bub-macros",
+            "bub-model",
+            "bub-plugin",
+            "bub-sandbox",
+            "bub-tape",
+            "bub-terminal",
+            "bub-settings",
+        ],
+    ),
+    (
+        "bub-cli",
+        &[
+            "bub",
+            "bub-agent",
+            "bub-gateway",
+            "bub-http",
+            "bub-kernel",
+            "bub-macros",
+            "bub-model",
+            "bub-plugin",
+            "bub-tape",
+            "bub-telegram",
+            "bub-terminal",
+            "bub-settings",
+        ],
+    ),
+    (
+        "bub-testkit",
+        &["bub-tape", "bub-kernel", "bub-model", "bub-settings"],
+    ),
+];
+
+/// Where a vendor is adapted, its name is at home. Until each has a module, its settings are declared here.
+const VENDOR_MODULES: &[&str] = &[
+    "bub-agent/src/skills/bundled",
+    "bub-cli/src/bundled.rs",
+    "bub-settings/src/core.rs",
+    "bub-settings/src/types.rs",
+    "bub-settings/src/redact",
+    "bub-testkit/src/lib.rs",
+    "bub-testkit/src/telegram",
+    "plugins/telegram/src",
+    "bub-model/src/catalogue",
+    "bub-model/src/codex",
+    "bub-model/src/wire",
+];
+const VENDORS: &[&str] = &[
+    "openai",
+    "anthropic",
+    "gemini",
+    "openrouter",
+    "telegram",
+    "discord",
+    "slack",
+    "ollama",
+    "deepseek",
+];
+
+#[test]
+fn arrows_point_downwards() {
+    for (name, allowed) in ALLOWED {
+        let manifest =
+            std::fs::read_to_string(root().join("crates").join(name).join("Cargo.toml")).unwrap();
+        let production = manifest.split("[dev-dependencies]").next().unwrap();
+        let (_, dependencies) = production.split_once("[dependencies]").unwrap();
+        for line in dependencies.lines().filter(|line| line.starts_with("bub")) {
+            let dependency = line.split(['.', ' ', '=']).next().unwrap();
+            assert!(
+                allowed.contains(&dependency),
+                "{name} must not depend on {dependency}"
+            );
+        }
+    }
+    let crates = std::fs::read_dir(root().join("crates")).unwrap().count();
+    assert_eq!(
+        crates,
+        ALLOWED.len(),
+        "a new crate needs its row in ALLOWED and in ARCHITECTURE.md"
+    );
+}
+
+/// What a crate under `plugins/` may depend on among ours.
+const PLUGIN_DEPENDENCIES: &[&str] = &["bub"];
+const PLUGIN_DEV_DEPENDENCIES: &[&str] = &["bub", "bub-testkit"];
+
+/// The dependencies in the manifest of a plugin that it must not have. Names of ours are `bub` and `bub-…`; a renamed
+/// dependency shows by its `package` or `path`.
+fn forbidden_dependencies(manifest: &str) -> Vec<String> {
+    let mut forbidden = Vec::new();
+    let mut table = "";
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[') {
+            table = header.trim_matches(['[', ']']);
+            // `[dependencies.bub-tape]`
+            if let Some((kind, name)) = table.split_once("dependencies.") {
+                check_dependency(kind.starts_with("dev"), name, "", &mut forbidden);
+            }
+            continue;
+        }
+        let Some((name, value)) = line.split_once('=').filter(|_| !line.starts_with('#')) else {
+            continue;
+        };
+        if table.ends_with("dependencies") {
+            let name = name.trim().split('.').next().unwrap();
+            let is_dev = table.ends_with("dev-dependencies");
+            check_dependency(is_dev, name.trim_matches('"'), value, &mut forbidden);
+        } else if table.contains("dependencies.") {
+            check_dependency(table.starts_with("dev"), "", line, &mut forbidden);
+        }
+    }
+    forbidden
+}
+
+fn check_dependency(is_dev: bool, name: &str, value: &str, forbidden: &mut Vec<String>) {
+    let allowed = if is_dev {
+        PLUGIN_DEV_DEPENDENCIES
+    } else {
+        PLUGIN_DEPENDENCIES
+    };
+    let is_ours = name == "bub" || name.starts_with("bub-");
+    if is_ours && !allowed.contains(&name)
+        || ["path", "package"].iter().any(|key| value.contains(key))
+    {
+        forbidden.push(format!("{name} {}", value.trim()).trim().to_owned());
+    }
+}
+
+#[test]
+fn plugins_depend_on_the_library_only() {
+    let mut count = 0;
+    for entry in std::fs::read_dir(root().join("plugins")).unwrap() {
+        let path = entry.unwrap().path().join("Cargo.toml");
+        let manifest = std::fs::read_to_string(&path).unwrap();
+        let forbidden = forbidden_dependencies(&manifest);
+        assert!(forbidden.is_empty(), "{}: {forbidden:?}", path.display());
+        count += 1;
+    }
+    assert!(count >= 2, "only {count} plugins found");
+}
+
+#[test]
+fn a_plugin_with_a_forbidden_dependency_is_found() {
+    let bad = [
+        (
+            "[dependencies]\nbub-kernel.workspace = true\n",
+            "bub-kernel",
+        ),
+        (
+            "[dependencies]\nbub-testkit.workspace = true\n",
+            "bub-testkit",
+        ),
+        ("[dependencies]\n\"bub-tape\" = \"1\"\n", "bub-tape"),
+        ("[dependencies.bub-agent]\nworkspace = true\n", "bub-agent"),
+        (
+            "[dev-dependencies]\nbub-settings = { workspace = true }\n",
+            "bub-settings",
+        ),
+        (
+            "[dependencies]\ntape = { package = \"bub-tape\", version = \"1\" }\n",
+            "bub-tape",
+        ),
+        (
+            "[dependencies]\ntape = { path = \"../../crates/bub-tape\" }\n",
+            "bub-tape",
+        ),
+        ("[dependencies.tape]\npackage = \"bub-tape\"\n", "bub-tape"),
+        (
+            "[target.'cfg(unix)'.dependencies]\nbub-sandbox.workspace = true\n",
+            "bub-sandbox",
+        ),
+        (
+            "[build-dependencies]\nbub-macros.workspace = true\n",
+            "bub-macros",
+        ),
+    ];
+    for (manifest, name) in bad {
+        let found = forbidden_dependencies(manifest);
+        assert!(
+            found.len() == 1 && found[0].contains(name),
+            "{manifest}: {found:?}"
+        );
+    }
+    let good = "[package]\nname = \"bub-x\"\n[dependencies]\nbub.workspace = true\n# bub-tape = \"1\"\n\
+                tokio = { version = \"1\" }\n[dev-dependencies]\nbub-testkit.workspace = true\n";
+    assert_eq!(forbidden_dependencies(good), Vec::<String>::new());
+}
+
+#[test]
+fn the_kernel_touches_no_network_and_no_processes() {
+    let forbidden = [
+        "std::net",
+        "std::process::Command",
+        "tokio::net",
+        "tokio::process",
+        "std::fs",
+    ];
+    for (path, text) in production_files("crates/bub-kernel") {
+        for word in forbidden {
+            assert!(!text.contains(word), "{} uses {word}", path.display());
+        }
+    }
+}
+
+#[test]
+fn vendor_names_stay_in_their_modules() {
+    for (path, text) in all_production_files() {
+        let shown = path.to_string_lossy();
+        if VENDOR_MODULES.iter().any(|module| shown.contains(module)) {
+            continue;
+        }
+        // Names in examples of documentation are no dependency.
+        let code: String = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"))
+            .collect();
+        let code = code.to_lowercase();
+        for vendor in VENDORS {
+            assert!(!code.contains(vendor), "{shown} names {vendor}");
+        }
+    }
+}
+
+#[test]
+fn every_module_says_what_it_is_for() {
+    for (path, text) in all_production_files() {
+        assert!(
+            text.starts_with("//!"),
+            "{} does not open with `//!`",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn files_stay_small() {
+    for (path, text) in all_production_files() {
+        let lines = text.lines().count();
+        assert!(lines <= 700, "{} has {lines} lines", path.display());
+    }
+}
+
+#[test]
+fn the_workspace_stays_readable() {
+    let is_code = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
+    for name in packages() {
+        let lines = |(_, text): (PathBuf, String)| text.lines().filter(is_code).count();
+        let total: usize = production_files(&name).into_iter().map(lines).sum();
+        assert!(
+            total <= 10_100,
+            "{name} has {total} lines of production code"
+        );
+    }
+}
+
+#[test]
+fn the_hook_reference_matches_the_table() {
+    let table = Sandbox::new().bub(["hooks", "--all"]).ok();
+    let page = std::fs::read_to_string(root().join("docs/hooks.md")).unwrap();
+    assert!(
+        page.contains(&table),
+        "docs/hooks.md is out of date; it should hold:\n{table}"
+    );
+}
+
+#[test]
+fn the_plugin_schema_matches_the_table() {
+    let schema = Sandbox::new().bub(["hooks", "--schema"]).ok();
+    let file = std::fs::read_to_string(root().join("docs/plugin-protocol.schema.json")).unwrap();
+    assert!(
+        file == schema,
+        "docs/plugin-protocol.schema.json is out of date; `bub hooks --schema` prints it"
+    );
+}
+
+fn all_production_files() -> Vec<(PathBuf, String)> {
+    packages()
+        .iter()
+        .flat_map(|name| production_files(name))
+        .collect()
+}
+
+/// The directories of all packages of the product and the testkit.
+fn packages() -> Vec<String> {
+    let crates = ALLOWED.iter().map(|(name, _)| format!("crates/{name}"));
+    let plugins = std::fs::read_dir(root().join("plugins")).unwrap();
+    let plugins = plugins.map(|entry| {
+        let name = entry.unwrap().file_name();
+        format!("plugins/{}", name.to_string_lossy())
+    });
+    crates.chain(plugins).collect()
+}
+
+fn production_files(name: &str) -> Vec<(PathBuf, String)> {
+    let mut found = Vec::new();
+    collect(&root().join(name).join("src"), &mut found);
+    assert!(!found.is_empty(), "no files in {name}");
+    found
+}
+
+fn collect(directory: &Path, found: &mut Vec<(PathBuf, String)>) {
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs")
+            && !path.ends_with("tests.rs")
+        {
+            let text = std::fs::read_to_string(&path).unwrap();
+            // What follows the production code of a file is its tests.
+            let production = text.split("#[cfg(test)]").next().unwrap().to_owned();
+            found.push((path, production));
+        }
+    }
+}

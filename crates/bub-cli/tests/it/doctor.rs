@@ -1,0 +1,450 @@
+//! `bub doctor`: every kind of finding, with its fix.
+
+use std::{
+    os::unix::fs::PermissionsExt,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use bub_testkit::{
+    model::{ModelServer, Reply},
+    pty::{LEADER, Pty},
+};
+use serde_json::Value;
+
+use crate::sandbox::{Run, Sandbox, bub, example};
+
+const KEY: &str = "sk-correct-horse-battery";
+
+fn doctor(sandbox: &Sandbox, variables: &[(&str, &str)], args: &[&str]) -> Run {
+    let mut command = sandbox.command(&bub());
+    Run::of(
+        command
+            .envs(variables.iter().copied())
+            .arg("doctor")
+            .args(args)
+            .output()
+            .unwrap(),
+    )
+}
+
+/// The findings of one check, as `state: text; fix`.
+fn findings(run: &Run, check: &str) -> Vec<String> {
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let of_check = report["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["check"] == check);
+    of_check
+        .map(|finding| {
+            let text = |name: &str| finding[name].as_str().unwrap_or("-").to_owned();
+            assert!(
+                finding["state"] == "ok" || finding["fix"].is_string(),
+                "no fix: {finding}"
+            );
+            format!("{}: {}; {}", text("state"), text("text"), text("fix"))
+        })
+        .collect()
+}
+
+// L7: a rule with a name that nothing has protects nobody.
+#[test]
+fn rules_of_the_policy_that_never_fit_are_found() {
+    let sandbox = Sandbox::new();
+    let rules = [
+        ("tools: [bsh]", Some("there is no tool `bsh`")),
+        (
+            "tools: [bash], arguments: {command: '*rm*'}",
+            Some("has an argument `command`; `bash` has cmd, "),
+        ),
+        (
+            "tools: ['fs.*'], arguments: {file: x}",
+            Some("no tool that it is about has an argument `file`"),
+        ),
+        ("tools: [fs_read, 'tape*'], arguments: {path: x}", None),
+        ("channels: [nowhere]", None),
+    ];
+    let lines = rules.map(|(rule, _)| format!("    - {{{rule}, action: deny}}\n"));
+    sandbox.write(
+        "home/config.yml",
+        &format!("policy:\n  rules:\n{}", lines.concat()),
+    );
+    let found = findings(&doctor(&sandbox, &[], &["--offline", "--json"]), "config");
+    let listed = sandbox.bub(["policy", "list"]).ok();
+    let expected: Vec<_> = rules.iter().filter_map(|(_, reason)| *reason).collect();
+    assert_eq!(found.len(), expected.len(), "{found:?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(
+            found.starts_with("doubtful: ") && found.contains(expected),
+            "{found}"
+        );
+        assert!(listed.contains(expected), "{listed}");
+    }
+}
+
+#[test]
+fn an_empty_home_is_not_broken_and_the_report_takes_a_moment() {
+    let sandbox = Sandbox::new();
+    let run = doctor(&sandbox, &[], &[]);
+    let text = run.ok();
+    for line in [
+        "home      ok ",
+        "model     doubtful  none: no model",
+        "fix: `bub onboard`",
+        "tapes     ok ",
+        "disk ",
+        "clock ",
+    ] {
+        assert!(text.contains(line), "{line} is missing in {text}");
+    }
+    assert!(text.ends_with("\nnothing is broken\n"), "{text}");
+    assert!(!sandbox.home().exists(), "nothing is made");
+    let moment = (0..5).map(|_| {
+        let start = Instant::now();
+        doctor(&sandbox, &[], &["--offline"]).ok();
+        start.elapsed()
+    });
+    // 200 ms on a computer with nothing else to do; this one has.
+    assert!(moment.min().unwrap() < Duration::from_secs(1));
+}
+
+#[test]
+fn each_value_in_force_has_its_source_and_secrets_are_masked() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "home/config.yml",
+        "max_steps: 7\napi_key: {openai: sk-correct-horse-battery}\n",
+    );
+    sandbox.write("workspace/.env", "BUB_MAX_TOKENS=99\n");
+    let variables = [("BUB_TELEGRAM_TOKEN", KEY), ("BUB_LOG", "trace")];
+    for args in [&["--offline"][..], &["--offline", "--json"]] {
+        let run = doctor(&sandbox, &variables, args);
+        assert!(
+            !run.stdout.contains(KEY) && !run.stderr.contains(KEY),
+            "{run:?}"
+        );
+        for part in [
+            "max_steps",
+            "config.yml:1",
+            "max_tokens",
+            "99",
+            ".env:1",
+            "environment variable BUB_LOG",
+            "***",
+        ] {
+            assert!(
+                run.stdout.contains(part),
+                "{part} is missing in {}",
+                run.stdout
+            );
+        }
+    }
+    let home = findings(&doctor(&sandbox, &[], &["--offline", "--json"]), "home");
+    assert!(
+        home.iter()
+            .any(|line| line.starts_with("doubtful: ") && line.contains("holds secrets")),
+        "{home:?}"
+    );
+    assert!(
+        home.iter().any(|line| line.contains("chmod 600 ")),
+        "{home:?}"
+    );
+}
+
+#[test]
+fn what_is_wrong_with_the_configuration_is_listed_and_not_only_the_first() {
+    let sandbox = Sandbox::new();
+    sandbox.write(
+        "home/config.yml",
+        "max_steps: many\nmax_tokens: few\nmodle: x\nproviders: {lab: {}}\n",
+    );
+    let run = doctor(&sandbox, &[], &["--offline", "--json"]);
+    assert_eq!(run.code, Some(1));
+    let config = findings(&run, "config").join("\n");
+    for part in [
+        "broken: ",
+        ":1: `max_steps` is `many`",
+        ":2: `max_tokens`",
+        "doubtful: ",
+        "did you mean `model`?",
+        "providers.lab",
+    ] {
+        assert!(config.contains(part), "{part} is missing in {config}");
+    }
+    sandbox.write("home/config.yml", "model: [\n");
+    assert!(
+        findings(&doctor(&sandbox, &[], &["--offline", "--json"]), "config")[0]
+            .contains("not valid YAML")
+    );
+}
+
+#[test]
+fn the_model_is_asked_unless_nobody_shall_be() {
+    let sandbox = Sandbox::new();
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("ok"));
+    let base = format!("{}/v1", server.url());
+    let variables = [
+        ("BUB_MODEL", "openai:small"),
+        ("BUB_API_BASE", base.as_str()),
+        ("BUB_API_KEY", KEY),
+    ];
+    let run = doctor(&sandbox, &variables, &["--json"]);
+    assert!(
+        findings(&run, "model")[0]
+            .starts_with("ok: openai:small answers (configured in environment"),
+        "{run:?}"
+    );
+    assert!(
+        findings(
+            &doctor(&sandbox, &variables, &["--json", "--offline"]),
+            "model"
+        )[0]
+        .contains("not asked")
+    );
+    assert_eq!(server.requests().len(), 1);
+
+    server.otherwise(Reply::status(401).message(&format!("wrong key {KEY}")));
+    let run = doctor(&sandbox, &variables, &["--json"]);
+    assert_eq!(run.code, Some(1));
+    assert!(
+        findings(&run, "model")[0].starts_with("broken: openai:small"),
+        "{run:?}"
+    );
+    assert!(!run.stdout.contains(KEY), "{run:?}");
+    let nobody = [
+        ("BUB_MODEL", "openai:small"),
+        ("BUB_API_BASE", "http://127.0.0.1:1/v1"),
+        ("BUB_API_KEY", KEY),
+    ];
+    assert!(findings(&doctor(&sandbox, &nobody, &["--json"]), "model")[0].starts_with("broken: "));
+    let unknown = doctor(&sandbox, &[("BUB_MODEL", "opnai:x")], &["--json"]);
+    assert!(
+        findings(&unknown, "model")[0].contains("did you mean `openai`?"),
+        "{unknown:?}"
+    );
+}
+
+#[test]
+fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
+    let sandbox = Sandbox::new();
+    let run = doctor(
+        &sandbox,
+        &[("BUB_ENABLED_CHANNELS", "pigeon")],
+        &["--json", "--offline"],
+    );
+    assert_eq!(run.code, Some(1));
+    assert!(
+        findings(&run, "channels")[0].contains("there is no channel `pigeon`"),
+        "{run:?}"
+    );
+    let token = [("BUB_WEBHOOK_TOKEN", "a-token-of-some-length")];
+    let channels = findings(
+        &doctor(&sandbox, &token, &["--json", "--offline"]),
+        "channels",
+    );
+    assert!(channels[0].starts_with("ok: webhook"), "{channels:?}");
+    // What the gateway refuses.
+    let wrong = [token[0], ("BUB_WEBHOOK_LISTEN", "foo"), ("BUB_LOG", "loud")];
+    let run = doctor(&sandbox, &wrong, &["--json", "--offline"]);
+    for (line, wrong) in findings(&run, "config")
+        .iter()
+        .zip(["`webhook.listen` is `foo`", "`log.filter` is `loud`"])
+    {
+        assert!(
+            line.starts_with("broken: ") && line.contains(wrong),
+            "{run:?}"
+        );
+    }
+
+    let mut faulty = sandbox.command(&example("faulty"));
+    let run = Run::of(
+        faulty
+            .args(["doctor", "--json", "--offline"])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(run.code, Some(1));
+    assert!(
+        findings(&run, "plugins")
+            .join("\n")
+            .contains("unloadable is not in use: its licence has run out"),
+        "{run:?}"
+    );
+
+    sandbox.write("workspace/.agents/skills/odd/SKILL.md", "no frontmatter\n");
+    sandbox.example("echo_model", ["run", "hi"]).ok();
+    let tape = std::fs::read_dir(sandbox.home().join("tapes"))
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let tape = tape
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|ext| ext == "jsonl"))
+        .unwrap();
+    let mut text = std::fs::read_to_string(&tape).unwrap();
+    text.insert_str(0, "no entry\n");
+    std::fs::write(&tape, text).unwrap();
+    let run = doctor(&sandbox, &[], &["--json", "--offline"]);
+    assert!(
+        findings(&run, "skills")
+            .iter()
+            .any(|line| line.starts_with("doubtful: ") && line.contains("SKILL.md")),
+        "{run:?}"
+    );
+    let tapes = findings(&run, "tapes");
+    assert!(
+        tapes[0].contains("the latest 1 of 1 session checked"),
+        "{tapes:?}"
+    );
+    assert!(
+        tapes[1].starts_with("broken: ") && tapes[1].contains("bub tape check --repair"),
+        "{tapes:?}"
+    );
+}
+
+#[test]
+fn permissions_of_the_home_are_looked_at() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir(sandbox.home()).unwrap();
+    std::fs::set_permissions(sandbox.home(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let home = findings(&doctor(&sandbox, &[], &["--json", "--offline"]), "home");
+    assert!(
+        home[1].contains("can be read by others (mode 755)") && home[1].contains("chmod 700"),
+        "{home:?}"
+    );
+    std::fs::set_permissions(sandbox.home(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(
+        findings(&doctor(&sandbox, &[], &["--json", "--offline"]), "home").len(),
+        1
+    );
+    std::fs::remove_dir(sandbox.home()).unwrap();
+    sandbox.write("home", "a file");
+    let run = doctor(&sandbox, &[], &["--json", "--offline"]);
+    assert!(
+        findings(&run, "home")[0].contains("is no directory"),
+        "{run:?}"
+    );
+    assert_eq!(run.code, Some(1));
+}
+
+#[test]
+fn a_home_that_cannot_be_made_is_broken() {
+    let sandbox = Sandbox::new();
+    // Nobody makes anything there.
+    let run = doctor(
+        &sandbox,
+        &[("BUB_HOME", "/proc/self/no/home")],
+        &["--json", "--offline"],
+    );
+    let home = findings(&run, "home");
+    assert!(
+        run.code == Some(1)
+            && home[0].starts_with("broken: ")
+            && home[0].contains("cannot be made"),
+        "{home:?}"
+    );
+}
+
+// A plugin that would not be started is not fine.
+#[test]
+fn plugins_that_changed_or_are_gone_are_broken() {
+    let sandbox = Sandbox::new();
+    let directory = sandbox.workspace().join("fixed");
+    let plugins =
+        || findings(&doctor(&sandbox, &[], &["--json", "--offline"]), "plugins").join("\n");
+    sandbox.bub(["plugin", "new", "fixed"]).ok();
+    sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
+    assert_eq!(plugins(), "ok: builtin, telegram, http, cli, fixed; -");
+    std::fs::write(directory.join("more.txt"), "new").unwrap();
+    let found = plugins();
+    assert!(
+        found.contains("broken: fixed is not in use: its files changed"),
+        "{found}"
+    );
+    assert!(found.contains("bub plugin remove fixed"), "{found}");
+    std::fs::remove_dir_all(&directory).unwrap();
+    assert!(plugins().contains("broken: fixed is not in use: its files are gone"));
+    sandbox.write("home/plugins.json", "{");
+    assert!(
+        plugins().contains("broken: ") && plugins().contains("plugins.json: "),
+        "{}",
+        plugins()
+    );
+}
+
+// A snapshot of what a person sees.
+#[test]
+fn at_a_terminal_the_report_is_readable() {
+    let sandbox = Sandbox::new();
+    sandbox.write("home/config.yml", "max_steps: many\n");
+    std::fs::set_permissions(sandbox.home(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = sandbox.command(Path::new(LEADER[0]));
+    command
+        .args(&LEADER[1..])
+        .arg(bub())
+        .args(["doctor", "--offline"])
+        .env("TERM", "xterm");
+    let (code, shown) = Pty::spawn_sized(command, 40, 200).finish();
+    assert_eq!(code, Some(1));
+    let root = sandbox.home().parent().unwrap().display().to_string();
+    let shown = shown.replace(&root, "~").replace("\r\n", "\n");
+    // What depends on the computer, and on what else comes with the program.
+    let varies = |line: &&str| {
+        ["disk", "clock", "channels", "skills"]
+            .iter()
+            .any(|check| line.starts_with(check))
+    };
+    let narrow = |line: &str| match line.strip_prefix("  ") {
+        Some(line) => format!(
+            "  {}",
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        ),
+        None => line.to_owned(),
+    };
+    let fixed: Vec<_> = shown
+        .lines()
+        .filter(|line| !varies(line))
+        .map(narrow)
+        .collect();
+    assert_eq!(
+        fixed.join("\n"),
+        "home      ok        ~/home\n\
+         config    broken    ~/home/config.yml:1: `max_steps` is `many`, expected a whole number of at least 1, or null\n\
+         \x20 fix: correct it there; for the config file `bub config set` or `bub config edit`\n\
+         model     doubtful  none: no model is configured, no key is set and no local server answers\n\
+         \x20 fix: `bub onboard` sets one up; `bub models` lists what there is\n\
+         plugins   ok        builtin, telegram, http, cli\n\
+         tapes     ok        the latest 0 of 0 sessions checked\n\
+         \n\
+         settings that are not at their default:\n\
+         \x20 home ~/home environment variable BUB_HOME\n\
+         \x20 local_models false environment variable BUB_LOCAL_MODELS\n\
+         \n\
+         1 thing is broken"
+    );
+}
+
+#[test]
+fn what_no_turn_and_no_gateway_would_run_with_is_broken() {
+    for (config, found) in [
+        (
+            "usage: {daily_cost: 1}\n",
+            "the price of lab:x is not known",
+        ),
+        (
+            "usage: {daily_tokens: 0}\n",
+            "0 of 0 tokens (`usage.daily_tokens`)",
+        ),
+        (
+            "enabled_channels: telegram\n",
+            "no channel of `enabled_channels` (telegram) is set up",
+        ),
+    ] {
+        let sandbox = Sandbox::new();
+        sandbox.write("home/config.yml", &format!("model: lab:x\nproviders: {{lab: {{base_url: 'https://lab.example/v1', needs_key: false}}}}\n{config}"));
+        let run = sandbox.bub(["doctor", "--offline"]);
+        assert_eq!(run.code, Some(1), "{config}: {run:?}");
+        assert!(run.stdout.contains(found), "{run:?}");
+    }
+}

@@ -1,0 +1,843 @@
+//! `bub plugin`, and plugins in the program.
+
+use std::{
+    os::unix::fs::PermissionsExt as _,
+    time::{Duration, Instant},
+};
+
+use bub_testkit::model::{ModelServer, Reply};
+
+use crate::{
+    posting::Gateway,
+    sandbox::{Run, Sandbox, bub},
+};
+
+/// A plugin that answers every prompt itself.
+const LOUD: &str = r#"#!/bin/sh
+while IFS= read -r line; do
+    id=$(printf '%s\n' "$line" | sed -n 's/^{"jsonrpc":"2.0","id":\([0-9]*\),.*/\1/p')
+    case $line in
+        *'"method":"initialize"'*)
+            echo "started" >> "$PWD/starts"
+            result='{"protocol":1,"hooks":["run_model"],"commands":[{"name":"greet","about":"Greets","args":[{"name":"who","positional":true,"required":true}]}]}' ;;
+        *'"method":"hook/run_model"'*) result='{"value":"LOUD '"${WEATHER_KEY:-none}"' '"${BUB_API_KEY:-none}"'"}' ;;
+        *'"method":"cli/run"'*)
+            printf '{"jsonrpc":"2.0","method":"stream/event","params":{"id":%s,"event":{"stdout":"hello from the plugin\\n"}}}\n' "$id"
+            result='{"code":3}' ;;
+        *'"method":"shutdown"'*) exit 0 ;;
+        *) result='{}' ;;
+    esac
+    printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
+done
+"#;
+
+pub(crate) fn loud(sandbox: &Sandbox, extra: &str) {
+    let directory = sandbox.workspace().join("loud");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(
+        directory.join("bub-plugin.yml"),
+        format!("name: loud\ncommand: [sh, plugin.sh]\n{extra}"),
+    )
+    .unwrap();
+    std::fs::write(directory.join("plugin.sh"), LOUD).unwrap();
+}
+
+fn starts(sandbox: &Sandbox) -> usize {
+    std::fs::read_to_string(sandbox.workspace().join("loud/starts"))
+        .unwrap_or_default()
+        .lines()
+        .count()
+}
+
+// H-8, H-31, S-41, design §8: registered after builtin, asked before it.
+#[test]
+fn an_added_plugin_answers_and_can_be_switched_off() {
+    let sandbox = Sandbox::new();
+    loud(&sandbox, "");
+    // What it writes is its own affair.
+    let added = sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
+    assert!(added.contains("added loud"), "{added}");
+    assert!(sandbox.bub(["run", "hi"]).ok().contains("LOUD none none"));
+    assert!(
+        sandbox
+            .bub(["hooks", "--order"])
+            .ok()
+            .contains("run_model: loud\n")
+    );
+    sandbox.bub(["plugin", "disable", "loud"]).ok();
+    assert!(!sandbox.bub(["hooks"]).ok().contains("loud"));
+    sandbox.bub(["plugin", "enable", "loud"]).ok();
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    sandbox.bub(["uninstall", "loud"]).ok();
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .starts_with("(no plugins")
+    );
+    assert!(sandbox.workspace().join("loud/plugin.sh").exists());
+}
+
+// L7: a plugin gets what it was granted, and no key.
+#[test]
+fn a_plugin_gets_only_the_variables_it_was_granted() {
+    let sandbox = Sandbox::new();
+    let run = || {
+        let mut command = sandbox.command(&bub());
+        command
+            .env("WEATHER_KEY", "w-123456789")
+            .env("BUB_API_KEY", "sk-secret-value-1");
+        Run::of(command.args(["run", "hi"]).output().unwrap()).ok()
+    };
+    loud(&sandbox, "");
+    sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
+    assert!(run().contains("LOUD none none"));
+    loud(&sandbox, "env: [WEATHER_KEY]\n");
+    sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
+    // It has the value; what it says with it is masked on the way out.
+    let said = run();
+    assert!(
+        !said.contains("LOUD none") && !said.contains("w-123456789"),
+        "{said}"
+    );
+    assert!(
+        sandbox
+            .bub(["plugin", "show", "loud"])
+            .ok()
+            .contains("beyond the usual: WEATHER_KEY")
+    );
+}
+
+#[test]
+fn help_and_config_start_no_plugin_and_a_command_of_one_runs_in_it() {
+    let sandbox = Sandbox::new();
+    loud(&sandbox, "");
+    sandbox
+        .bub(["plugin", "add", "loud", "--yes", "--unpinned"])
+        .ok();
+    let before = starts(&sandbox);
+    assert!(sandbox.bub(["--help"]).ok().contains("greet"));
+    sandbox.bub(["config", "list"]).ok();
+    sandbox.bub(["plugin", "list"]).ok();
+    sandbox.bub(["hooks"]).ok();
+    assert_eq!(starts(&sandbox), before);
+    let greeted = sandbox.bub(["greet", "Ada"]);
+    assert_eq!(
+        (greeted.code, greeted.stdout.as_str()),
+        (Some(3), "hello from the plugin\n"),
+        "{}",
+        greeted.stderr
+    );
+}
+
+#[test]
+fn a_plugin_whose_files_changed_is_left_out_until_it_is_added_again() {
+    let sandbox = Sandbox::new();
+    let directory = sandbox.workspace().join("fixed");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(
+        directory.join("bub-plugin.yml"),
+        "name: fixed\ncommand: [sh, plugin.sh]\n",
+    )
+    .unwrap();
+    let script = LOUD.replace("echo \"started\" >> \"$PWD/starts\"", ":");
+    std::fs::write(directory.join("plugin.sh"), &script).unwrap();
+    sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
+    assert!(sandbox.bub(["run", "hi"]).ok().contains("LOUD"));
+    std::fs::write(directory.join("plugin.sh"), script.replace("LOUD", "EVIL")).unwrap();
+    let refused = sandbox.bub(["run", "hi"]);
+    assert!(!refused.stdout.contains("EVIL"), "{}", refused.stdout);
+    assert!(
+        refused.stderr.contains("files changed"),
+        "{}",
+        refused.stderr
+    );
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .contains("files changed")
+    );
+    sandbox.bub(["plugin", "add", "fixed", "--yes"]).ok();
+    assert!(sandbox.bub(["run", "hi"]).ok().contains("EVIL"));
+}
+
+#[test]
+fn what_cannot_be_added_is_refused_with_the_reason() {
+    let sandbox = Sandbox::new();
+    let plugin = |name: &str, manifest: &str, script: &str| {
+        let directory = sandbox.workspace().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("bub-plugin.yml"), manifest).unwrap();
+        std::fs::write(directory.join("plugin.sh"), script).unwrap();
+    };
+    let saying = |result: &str| {
+        format!(
+            "read -r line\nprintf '{{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":%s}}\\n' '{result}'\nsleep 5\n"
+        )
+    };
+    plugin(
+        "nothing",
+        "name: nothing\ncommand: [sh, plugin.sh]\n",
+        "exit 1\n",
+    );
+    plugin(
+        "missing",
+        "name: missing\ncommand: [./no-such-program]\n",
+        "",
+    );
+    plugin("typo", "nane: typo\ncommand: [sh]\n", "");
+    plugin(
+        "future",
+        "name: future\ncommand: [sh, plugin.sh]\n",
+        &saying(r#"{"protocol":9}"#),
+    );
+    plugin(
+        "hook",
+        "name: hook\ncommand: [sh, plugin.sh]\n",
+        &saying(r#"{"protocol":1,"hooks":["build_promt"]}"#),
+    );
+    plugin(
+        "store",
+        "name: store\ncommand: [sh, plugin.sh]\n",
+        &saying(r#"{"protocol":1,"hooks":["provide_tape_store"]}"#),
+    );
+    for (name, why) in [
+        ("absent", "cannot be read"),
+        ("nothing", "it did not start"),
+        ("missing", "cannot be started"),
+        ("typo", "nane"),
+        ("future", "version 9 of the protocol"),
+        ("hook", "did it mean `build_prompt`"),
+        ("store", "cannot implement provide_tape_store"),
+    ] {
+        let refused = sandbox.bub(["plugin", "add", name, "--yes"]);
+        assert_ne!(refused.code, Some(0), "{name}");
+        assert!(refused.stderr.contains(why), "{name}: {}", refused.stderr);
+    }
+    assert!(
+        sandbox
+            .bub(["plugin", "add", "hook"])
+            .stderr
+            .contains("add --yes")
+    );
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .starts_with("(no plugins")
+    );
+}
+
+/// A plugin that says that about itself, and nothing else.
+pub(crate) fn saying(sandbox: &Sandbox, name: &str, manifest: &str, descriptor: &str) -> Run {
+    let script = format!(
+        "while read -r line; do\nid=$(printf '%s\\n' \"$line\" | sed -n 's/^{{\"jsonrpc\":\"2.0\",\"id\":\\([0-9]*\\),.*/\\1/p')\n\
+         case $line in *'\"initialize\"'*) result='{descriptor}';; *) result='{{}}';; esac\n\
+         printf '{{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":%s}}\\n' \"$id\" \"$result\"\ndone\n"
+    );
+    let manifest = format!("name: {name}\ncommand: [sh, plugin.sh]\n{manifest}");
+    sandbox.write(&format!("workspace/{name}/bub-plugin.yml"), &manifest);
+    sandbox.write(&format!("workspace/{name}/plugin.sh"), &script);
+    sandbox.bub(["plugin", "add", name, "--yes"])
+}
+
+/// Changes the list of plugins, as somebody does who edits it, or an older bub that checked less.
+pub(crate) fn edit(sandbox: &Sandbox, change: impl FnOnce(&mut serde_json::Value)) {
+    let file = sandbox.home().join("plugins.json");
+    let mut list = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    change(&mut list);
+    std::fs::write(file, list.to_string()).unwrap();
+}
+
+// L8: a plugin adds commands, and replaces none.
+#[test]
+fn what_a_plugin_wants_to_be_must_not_be_there_already() {
+    let sandbox = Sandbox::new();
+    let command = |entry: &str| format!(r#"{{"protocol":1,"commands":[{entry}]}}"#);
+    let commands = [
+        (
+            r#"{"name":"plugin"}"#,
+            "there is a command `plugin` already",
+        ),
+        (
+            r#"{"name":"install"}"#,
+            "there is a command `install` already",
+        ),
+        (r#"{"name":"help"}"#, "the name is taken"),
+        (r#"{"name":"-x"}"#, "is no name for a command"),
+        (
+            r#"{"name":"a"},{"name":"a"}"#,
+            "it has two of the command `a`",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"help"}]}"#,
+            "there is an argument `help` already",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b"},{"name":"b"}]}"#,
+            "there is an argument `b` already",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b c"}]}"#,
+            "is no name for an argument",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b","positional":true,"many":true},{"name":"c","positional":true}]}"#,
+            "may follow `b`",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b","flag":true,"default":"x"}]}"#,
+            "`b` is a flag",
+        ),
+        (
+            r#"{"name":"a","args":[{"name":"b","required":true,"default":"x"}]}"#,
+            "required and has a default",
+        ),
+    ];
+    let tools = |schema: &str| {
+        format!(r#"{{"protocol":1,"tools":[{{"name":"a.b","inputSchema":{schema}}}]}}"#)
+    };
+    let checks = commands.map(|(entry, why)| ("p", "", command(entry), why));
+    let nothing = || r#"{"protocol":1}"#.to_owned();
+    for (name, manifest, descriptor, why) in checks.into_iter().chain([
+        (
+            "p",
+            "",
+            r#"{"protocol":1,"channels":[{"name":"webhook"}]}"#.to_owned(),
+            "there is a channel `webhook` already",
+        ),
+        (
+            "p",
+            "",
+            tools("{}"),
+            "the tool `a.b` has an `inputSchema` whose `type` is not \"object\"",
+        ),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"array"}"#),
+            "the tool `a.b` has an `inputSchema` whose `type` is not",
+        ),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"object","properties":[]}"#),
+            "`properties` are no map of schemas",
+        ),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"object","properties":{"x":5}}"#),
+            "`properties` are no map of schemas",
+        ),
+        (
+            "p",
+            "",
+            tools(r#"{"type":"object"}},{"name":"a_b","inputSchema":{"type":"object"}"#),
+            "the tools `a.b` and `a_b` are one to the model",
+        ),
+        (
+            "webhook",
+            "settings: [{name: token}]\n",
+            nothing(),
+            "a section of this name exists already",
+        ),
+        (
+            "model",
+            "",
+            nothing(),
+            "a setting of this name exists already",
+        ),
+        (
+            "api",
+            "settings: [{name: key}]\n",
+            nothing(),
+            "BUB_API_KEY is a setting of a provider",
+        ),
+        (
+            "openai",
+            "settings: [{name: api_key}]\n",
+            nothing(),
+            "BUB_OPENAI_API_KEY is a setting of a provider",
+        ),
+        (
+            "openai_api",
+            "settings: [{name: key}]\n",
+            nothing(),
+            "BUB_OPENAI_API_KEY is a setting of a provider",
+        ),
+        (
+            "lab",
+            "settings: [{name: Api_Base}]\n",
+            nothing(),
+            "BUB_LAB_API_BASE is a setting of a provider",
+        ),
+        (
+            "a_api_key",
+            "settings: [{name: command}]\n",
+            nothing(),
+            "BUB_A_API_KEY_COMMAND is a setting",
+        ),
+    ]) {
+        let refused = saying(&sandbox, name, manifest, &descriptor);
+        assert_eq!(refused.code, Some(2), "{descriptor}: {}", refused.stderr);
+        assert!(
+            refused.stderr.contains(why),
+            "{descriptor}: {}",
+            refused.stderr
+        );
+    }
+    assert_eq!(sandbox.bub(["plugin", "list", "--json"]).ok(), "[]\n");
+}
+
+// L8: the list may hold what nobody would add today.
+#[test]
+fn nothing_that_is_listed_stops_the_program_or_replaces_a_part_of_it() {
+    let sandbox = Sandbox::new();
+    saying(
+        &sandbox,
+        "p",
+        "",
+        r#"{"protocol":1,"commands":[{"name":"mine"}]}"#,
+    )
+    .ok();
+    let entry = |sandbox: &Sandbox, path: &str, value: serde_json::Value| {
+        edit(sandbox, |list| *list.pointer_mut(path).unwrap() = value);
+    };
+    for (path, value) in [
+        (
+            "/plugins/0/descriptor/commands/0/name",
+            serde_json::json!("plugin"),
+        ),
+        (
+            "/plugins/0/descriptor/commands/0/name",
+            serde_json::json!("help"),
+        ),
+        (
+            "/plugins/0/descriptor/commands/0/args",
+            serde_json::json!([{"name": "help"}, {"name": "help"}]),
+        ),
+        (
+            "/plugins/0/manifest/settings",
+            serde_json::json!([{"name": "x"}, {"name": "x"}]),
+        ),
+        (
+            "/plugins/0/manifest/settings",
+            serde_json::json!([{"name": "api_key"}]),
+        ),
+        ("/plugins/0/manifest/name", serde_json::json!("webhook")),
+        ("/plugins/0/descriptor/protocol", serde_json::json!("one")),
+    ] {
+        entry(&sandbox, path, value);
+        for arguments in [
+            &["--help"][..],
+            &["config", "list"],
+            &["plugin", "list"],
+            &["run", ",help"],
+        ] {
+            let run = sandbox.bub(arguments);
+            assert_eq!(run.code, Some(0), "{path} {arguments:?}: {}", run.stderr);
+            assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+        }
+        let left = sandbox.bub(["hooks"]);
+        assert!(
+            left.stderr.contains("left_out") || left.stdout.contains("is not in use"),
+            "{path}: {left:?}"
+        );
+    }
+    sandbox.bub(["plugin", "remove", "webhook"]).ok();
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .ok()
+            .starts_with("(no plugins")
+    );
+}
+
+// L7: what a plugin reads of the configuration is known before it does.
+#[test]
+fn settings_and_replaced_tools_of_a_plugin_are_shown() {
+    let sandbox = Sandbox::new();
+    let settings = "settings: [{name: units}, {name: key, secret: true}]\n";
+    let tool = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"other","inputSchema":{"type":"object"}}]}"#;
+    saying(&sandbox, "weather", settings, tool).ok();
+    let shown = sandbox.bub(["plugin", "show", "weather"]).ok();
+    assert!(
+        shown.contains("settings it reads: weather.units, weather.key (secret)\n"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("tools: bash (replaces the built-in one), other\n"),
+        "{shown}"
+    );
+    // Its own section is no reason to refuse it the second time.
+    let again = saying(&sandbox, "weather", settings, tool).ok();
+    assert!(
+        again.starts_with("added weather, with its own bash"),
+        "{again}"
+    );
+}
+
+// Design §3: a guard that fails denies.
+#[test]
+fn without_a_readable_list_of_plugins_no_tool_is_called() {
+    let sandbox = Sandbox::new();
+    let denied = |sandbox: &Sandbox| {
+        let run = sandbox.bub(["run", ",bash cmd='echo ran'"]);
+        (!run.stdout.contains("\nran")).then(|| format!("{}{}", run.stdout, run.stderr))
+    };
+    saying(
+        &sandbox,
+        "p",
+        "",
+        r#"{"protocol":1,"hooks":["before_tool_call"]}"#,
+    )
+    .ok();
+    saying(
+        &sandbox,
+        "q",
+        "",
+        r#"{"protocol":1,"hooks":["system_prompt"]}"#,
+    )
+    .ok();
+    assert_eq!(denied(&sandbox), None);
+    // A row that is no plugin any more takes no other with it.
+    edit(&sandbox, |list| list["plugins"][1]["directory"] = 5.into());
+    assert_eq!(denied(&sandbox), None);
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("q  "));
+    edit(&sandbox, |list| list["plugins"][0]["directory"] = 5.into());
+    let why = denied(&sandbox).unwrap();
+    assert!(
+        why.contains("the plugin p") && why.contains("bub plugin remove p"),
+        "{why}"
+    );
+    edit(&sandbox, |list| {
+        list["plugins"][0]["enabled"] = false.into();
+    });
+    assert_eq!(denied(&sandbox), None);
+    std::fs::write(sandbox.home().join("plugins.json"), "{ half").unwrap();
+    let why = denied(&sandbox).unwrap();
+    assert!(
+        why.contains("plugins.json") && why.contains("move it away"),
+        "{why}"
+    );
+    let list = sandbox.home().join("plugins.json");
+    for wrong in ["{}", "[]", ""] {
+        std::fs::write(&list, wrong).unwrap();
+        assert!(
+            denied(&sandbox).unwrap().contains("plugins.json"),
+            "{wrong}"
+        );
+    }
+    std::fs::remove_file(&list).unwrap();
+    assert_eq!(denied(&sandbox), None);
+    std::os::unix::fs::symlink("nowhere", &list).unwrap();
+    assert!(denied(&sandbox).unwrap().contains("plugins.json"));
+}
+
+#[test]
+fn a_damaged_list_of_plugins_stops_nothing_but_is_told() {
+    let sandbox = Sandbox::new();
+    std::fs::create_dir_all(sandbox.home()).unwrap();
+    std::fs::write(sandbox.home().join("plugins.json"), "{ half").unwrap();
+    let helped = sandbox.bub(["hooks"]);
+    assert_eq!(helped.code, Some(0));
+    assert!(helped.stderr.contains("plugins.json"), "{}", helped.stderr);
+    assert!(
+        sandbox
+            .bub(["plugin", "list"])
+            .stderr
+            .contains("plugins.json")
+    );
+}
+
+#[test]
+fn a_new_plugin_runs_as_it_is_and_the_sdk_it_brings_is_whole() {
+    let sandbox = Sandbox::new();
+    sandbox.bub(["plugin", "new", "hello-py"]).ok();
+    let shipped = std::fs::read_dir(crate::sandbox::root().join("sdk/python/bub_sdk")).unwrap();
+    for file in shipped
+        .map(|file| file.unwrap())
+        .filter(|file| file.file_type().unwrap().is_file())
+    {
+        let copy = sandbox
+            .workspace()
+            .join("hello-py/bub_sdk")
+            .join(file.file_name());
+        assert_eq!(
+            std::fs::read(copy).unwrap(),
+            std::fs::read(file.path()).unwrap(),
+            "{:?}",
+            file.file_name()
+        );
+    }
+    sandbox
+        .bub(["plugin", "new", "hello-sh", "--lang", "shell"])
+        .ok();
+    sandbox
+        .bub(["plugin", "new", "hello-rs", "--lang", "rust"])
+        .ok();
+    assert!(sandbox.workspace().join("hello-rs/src/main.rs").exists());
+    assert!(
+        sandbox
+            .bub(["plugin", "new", "hello-sh"])
+            .stderr
+            .contains("is not empty")
+    );
+    sandbox.bub(["plugin", "add", "hello-sh", "--yes"]).ok();
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        println!("python3 is not here: the Python plugin is not tried");
+        return;
+    }
+    sandbox.bub(["plugin", "add", "hello-py", "--yes"]).ok();
+    assert!(
+        sandbox
+            .bub(["run", "hello"])
+            .ok()
+            .contains("hello-py says hello")
+    );
+    assert!(
+        sandbox
+            .bub(["run", ",hello-py.count text='one two three'"])
+            .ok()
+            .contains('3')
+    );
+}
+
+/// A plugin in Python with the SDK; `false` when there is no Python here.
+pub(crate) fn python(sandbox: &Sandbox, name: &str, code: &str) -> bool {
+    if std::process::Command::new("python3")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        println!("python3 is not here: the Python plugin is not tried");
+        return false;
+    }
+    sandbox.bub(["plugin", "new", name]).ok();
+    sandbox.write(&format!("workspace/{name}/plugin.py"), code);
+    sandbox
+        .bub(["plugin", "add", name, "--yes", "--unpinned"])
+        .ok();
+    true
+}
+
+/// A channel whose one guest writes, is answered, and looks at what became of it.
+const ROOM: &str = r#"
+import asyncio
+from bub_sdk import Channel, ask, hookimpl, send, serve, tape
+
+answered = asyncio.Event()
+
+
+async def note(what, work):
+    try:
+        outcome = await work
+    except Exception as error:
+        outcome = f"failed: {error}"
+    with open("log", "a") as file:
+        print(what, outcome, file=file)
+
+
+class Room(Channel):
+    name = "room"
+
+    async def start(self):
+        asyncio.ensure_future(self.listen())
+
+    async def listen(self):
+        guest = {"id": "u", "role": "owner"}
+        await note("forged", self.receive({"content": "x", "chat_id": "1", "session_id": "webhook:a"}, guest))
+        await note("received", self.receive({"content": "hello", "chat_id": "1"}, guest))
+        await answered.wait()
+        await note("asked", ask("what?", default="nothing"))
+        await note("nobody", ask("what?"))
+        await note("found", self.texts())
+        await note("noted", tape.append("noted", {"a": 1}, session_id="room:1"))
+        await note("unknown", tape.append("noted", {"a": 1}, session_id="room:2"))
+        await note("sent", send({"content": "by the way", "channel": "room", "chat_id": "1"}))
+
+    async def texts(self):
+        return [entry["payload"].get("content") for entry in await tape.query(kinds=["message"], session_id="room:1")]
+
+    async def send(self, message):
+        await note("told", asyncio.sleep(0, message["content"]))
+        answered.set()
+
+
+@hookimpl
+def provide_channels(message_handler):
+    return [Room()]
+
+
+@hookimpl
+def run_model(prompt):
+    return "welcome"
+
+
+serve()
+"#;
+
+// L8, L7, design §8: a channel of a plugin, with all it may ask for, in the real gateway.
+#[test]
+fn a_channel_of_a_plugin_receives_answers_and_asks_its_host() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    if !python(&sandbox, "room", ROOM) {
+        return;
+    }
+    let gateway = Gateway::start(&sandbox, &model);
+    let log = || std::fs::read_to_string(sandbox.workspace().join("room/log")).unwrap_or_default();
+    let started = Instant::now();
+    while !log().contains("\nsent ") {
+        assert!(started.elapsed() < Duration::from_mins(1), "{}", log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    gateway.stop();
+    let log = log();
+    for expected in [
+        "forged failed: `session_id` must begin with `room:`\n",
+        "received True\n",
+        "told welcome\n",
+        "asked nothing\n",
+        "nobody failed: there is no terminal to ask at\n",
+        "'welcome'",
+        "unknown failed: there is no session `room:2`\n",
+        "told by the way\n",
+        "sent True\n",
+    ] {
+        assert!(log.contains(expected), "{expected}: {log}");
+    }
+    assert!(sandbox.only_tape().contains(r#""noted""#));
+}
+
+// Design §3: what a plugin asks the chain below it is what the model is asked.
+#[test]
+fn a_prompt_that_a_plugin_replaces_reaches_the_model() {
+    for asks in [
+        "async def run_model_stream(prompt, next):\n    async for event in next(prompt='two and two?'):\n        yield event",
+        "async def run_model(prompt, next):\n    return await next(prompt='two and two?')",
+    ] {
+        let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+        let code = format!("from bub_sdk import hookimpl, serve\n\n@hookimpl\n{asks}\n\nserve()\n");
+        if !python(&sandbox, "asking", &code) {
+            return;
+        }
+        model.script(Reply::text("four"));
+        let run = asking(&sandbox, &model, &["run", "my secret: 2+2?"]).ok();
+        assert!(run.contains("four"), "{run}");
+        let messages = model.requests()[0].json()["messages"].to_string();
+        assert!(
+            messages.contains("two and two?") && !messages.contains("my secret"),
+            "{messages}"
+        );
+        let tape = sandbox.only_tape();
+        assert!(
+            tape.contains("my secret: 2+2?") && tape.contains("\"replaces\""),
+            "{tape}"
+        );
+    }
+}
+
+/// The program with that model.
+pub(crate) fn asking(sandbox: &Sandbox, model: &ModelServer, arguments: &[&str]) -> Run {
+    let mut command = sandbox.command(&bub());
+    command
+        .env("BUB_MODEL", "llamacpp:test")
+        .env("BUB_LLAMACPP_API_BASE", format!("{}/v1", model.url()));
+    Run::of(command.args(arguments).output().unwrap())
+}
+
+#[test]
+fn what_a_plugin_said_before_it_crashed_is_printed() {
+    let sandbox = Sandbox::new();
+    let code = "import os\nfrom bub_sdk import hookimpl, serve\n\n@hookimpl\nasync def run_model_stream(prompt):\n    \
+                yield 'as far as '\n    yield 'this'\n    os._exit(3)\n\nserve()\n";
+    if !python(&sandbox, "brittle", code) {
+        return;
+    }
+    let run = sandbox.bub(["run", "hi"]);
+    assert_eq!(run.code, Some(1), "{run:?}");
+    assert!(run.stdout.contains("as far as this"), "{run:?}");
+    assert!(run.stderr.contains("plugin brittle: it ended"), "{run:?}");
+}
+
+#[test]
+fn plugins_that_cannot_be_meant_are_told_apart() {
+    let sandbox = Sandbox::new();
+    let refused = |name: &str, why: &str| {
+        let run = sandbox.bub(["plugin", "add", name, "--yes"]);
+        assert_eq!(run.code, Some(2), "{name}: {run:?}");
+        assert!(run.stderr.contains(why), "{name}: {}", run.stderr);
+    };
+    sandbox.write(
+        "workspace/echo/bub-plugin.yml",
+        "name: echo\ncommand: [cat]\n",
+    );
+    refused("echo", "it does not speak the protocol");
+    std::fs::create_dir(sandbox.workspace().join("pipe")).unwrap();
+    let pipe = sandbox.workspace().join("pipe/bub-plugin.yml");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    refused("pipe", "it is no file");
+    for name in ["'*'", "A=B", "''"] {
+        sandbox.write(
+            "workspace/env/bub-plugin.yml",
+            &format!("name: env\ncommand: [cat]\nenv: [{name}]\n"),
+        );
+        refused("env", "is no name of an environment variable");
+    }
+    // What `add` would refuse is not begun.
+    for (name, why) in [
+        ("builtin", "is taken"),
+        ("gateway", "a section of this name exists already"),
+        ("webhook", "a section of this name exists already"),
+        ("model", "a setting of this name exists already"),
+    ] {
+        let run = sandbox.bub(["plugin", "new", name]);
+        assert_eq!(run.code, Some(2), "{name}: {run:?}");
+        assert!(run.stderr.contains(why), "{name}: {}", run.stderr);
+        assert!(!sandbox.workspace().join(name).exists(), "{name}");
+    }
+
+    let guard = r#"{"protocol":1,"hooks":["system_prompt"]}"#;
+    saying(&sandbox, "p", "", guard).ok();
+    // Whether a file can be run is part of what it is.
+    let script = sandbox.workspace().join("p/plugin.sh");
+    std::fs::set_permissions(script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let order = sandbox.bub(["hooks", "--order"]).ok();
+    assert!(
+        order.contains("system_prompt: p (refused), builtin\n"),
+        "{order}"
+    );
+    // Another one of the same name takes its place, and that is said.
+    std::fs::rename(sandbox.workspace().join("p"), sandbox.workspace().join("q")).unwrap();
+    let added = sandbox.bub(["plugin", "add", "q", "--yes"]).ok();
+    assert!(
+        added.contains("added p, in the place of the one at "),
+        "{added}"
+    );
+    sandbox.bub(["plugin", "disable", "p"]).ok();
+    std::fs::remove_dir_all(sandbox.workspace().join("q")).unwrap();
+    assert!(
+        sandbox
+            .bub(["plugin", "enable", "p"])
+            .stderr
+            .contains("its files are gone")
+    );
+}

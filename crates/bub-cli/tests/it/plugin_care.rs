@@ -1,0 +1,426 @@
+//! What is told about plugins that are not as they should be, and what is not done with them.
+
+use std::{os::unix::fs::PermissionsExt as _, process::Command, time::Instant};
+
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::json;
+
+use crate::{
+    plugin::{asking, edit, python, saying},
+    sandbox::Sandbox,
+};
+
+const NOTHING: &str = r#"{"protocol":1}"#;
+const GUARD: &str = r#"{"protocol":1,"hooks":["before_tool_call"]}"#;
+
+// A pin says how it was made: one that was made otherwise is not taken for a change of the files.
+#[test]
+fn a_pin_of_an_older_version_says_so() {
+    let sandbox = Sandbox::new();
+    saying(&sandbox, "p", "", NOTHING).ok();
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    edit(&sandbox, |list| {
+        let pin = list["plugins"][0]["digest"]
+            .as_str()
+            .unwrap()
+            .split_once(':')
+            .unwrap()
+            .1
+            .to_owned();
+        list["plugins"][0]["digest"] = pin.into();
+    });
+    let listed = sandbox.bub(["plugin", "list"]).ok();
+    assert!(
+        listed.contains("pinned by an older version of bub") && !listed.contains("changed"),
+        "{listed}"
+    );
+    saying(&sandbox, "p", "", NOTHING).ok();
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+}
+
+// Pinned is what is run, wherever it is.
+#[test]
+fn what_the_command_of_a_plugin_names_is_pinned_wherever_it_is() {
+    let sandbox = Sandbox::new();
+    saying(&sandbox, "p", "", NOTHING).ok();
+    let directory = sandbox.workspace().join("p");
+    let script = std::fs::read_to_string(directory.join("plugin.sh")).unwrap();
+    let outside = sandbox.workspace().join("outside.sh");
+    let absolute = outside.to_str().unwrap().to_owned();
+    for (command, file) in [
+        ("target/run.sh", "p/target/run.sh"),
+        (".venv/bin/run.sh", "p/.venv/bin/run.sh"),
+        ("__pycache__/run.sh", "p/__pycache__/run.sh"),
+        ("./node_modules/run.sh", "p/node_modules/run.sh"),
+        ("../outside.sh", "outside.sh"),
+        (&absolute, "outside.sh"),
+        ("link.sh", "outside.sh"),
+    ] {
+        let manifest = format!("name: p\ncommand: [sh, {command}]\n");
+        sandbox.write("workspace/p/bub-plugin.yml", &manifest);
+        let file = format!("workspace/{file}");
+        sandbox.write(&file, &script);
+        if command == "link.sh" {
+            std::os::unix::fs::symlink("../outside.sh", directory.join(command)).unwrap();
+        }
+        let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
+        added.ok();
+        assert!(
+            sandbox.bub(["plugin", "list"]).ok().contains("in use"),
+            "{command}"
+        );
+        sandbox.write(&file, &format!("{script}# other\n"));
+        let listed = sandbox.bub(["plugin", "list"]).ok();
+        assert!(listed.contains("files changed"), "{command}: {listed}");
+    }
+    let added = sandbox.bub(["plugin", "add", "p", "--yes"]);
+    assert!(
+        added.stderr.contains(
+            "not pinned, because tools make it anew: .venv, __pycache__, node_modules, target\n"
+        ),
+        "{}",
+        added.stderr
+    );
+    // An interpreter is the system's: an update of it changes no plugin.
+    let interpreter = sandbox.workspace().join("sh");
+    std::fs::copy("/bin/sh", &interpreter).unwrap();
+    let manifest = format!("name: p\ncommand: [{}, plugin.sh]\n", interpreter.display());
+    sandbox.write("workspace/p/bub-plugin.yml", &manifest);
+    sandbox.bub(["plugin", "add", "p", "--yes"]).ok();
+    let updated = [std::fs::read(&interpreter).unwrap(), b"x".to_vec()].concat();
+    std::fs::write(&interpreter, updated).unwrap();
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+    // Links to directories: those whose files are pinned, and others.
+    let link = |target: &str| {
+        let link = directory.join("lib");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(target, link).unwrap();
+        sandbox.bub(["plugin", "add", "p", "--yes"])
+    };
+    sandbox.write("workspace/p/src/a", "");
+    sandbox.write("workspace/elsewhere/a", "");
+    link("src").ok();
+    for target in ["../elsewhere", ".venv/bin"] {
+        let refused = link(target);
+        assert_ne!(refused.code, Some(0), "{target}");
+        assert!(
+            refused.stderr.contains("p was not added: `"),
+            "{target}: {}",
+            refused.stderr
+        );
+        assert!(
+            refused.stderr.contains("/p/lib` is a link to "),
+            "{target}: {}",
+            refused.stderr
+        );
+    }
+    sandbox
+        .bub(["plugin", "add", "p", "--yes", "--unpinned"])
+        .ok();
+}
+
+#[test]
+fn limits_that_are_none_are_told() {
+    let sandbox = Sandbox::new();
+    saying(&sandbox, "p", "", NOTHING).ok();
+    for (given, expected) in [
+        ("5", "plugins.p has to be a map"),
+        (
+            "{limit: {hook: 5}}",
+            "plugins.p.limit is not known; there are `limits` and `role`",
+        ),
+        (
+            "{limits: 5}",
+            "plugins.p.limits has to be a map with start, hook",
+        ),
+        (
+            "{limits: {hook: -1}}",
+            "plugins.p.limits.hook has to be a number of seconds, more than 0",
+        ),
+        (
+            "{limits: {tool: 0}}",
+            "plugins.p.limits.tool has to be a number of seconds, more than 0",
+        ),
+        (
+            "{limits: {start: soon}}",
+            "plugins.p.limits.start has to be a number of seconds, more than 0",
+        ),
+        (
+            "{limits: {hooks: 3}}",
+            "plugins.p.limits.hooks has to be a map",
+        ),
+        (
+            "{limits: {hooks: {build_promt: 3}}}",
+            "plugins.p.limits.hooks.build_promt is no hook",
+        ),
+        (
+            "{limits: {hoook: 3}}",
+            "plugins.p.limits.hoook is not known; there are start",
+        ),
+        (
+            "{role: 7}",
+            "plugins.p.role has to be guest, member or owner",
+        ),
+    ] {
+        sandbox.write("home/config.yml", &format!("plugins:\n  p: {given}\n"));
+        let run = sandbox.bub(["run", ",help"]);
+        assert!(run.stderr.contains(expected), "{given}: {}", run.stderr);
+        assert!(
+            sandbox.bub(["plugin", "list"]).ok().contains(expected),
+            "{given}"
+        );
+    }
+    sandbox.write(
+        "home/config.yml",
+        "plugins:\n  p: {limits: {hook: 0.5, hooks: {build_prompt: 3}}}\n",
+    );
+    assert!(sandbox.bub(["plugin", "list"]).ok().contains("in use"));
+}
+
+// L8: whatever lies where the list should be; each time it is said what to do.
+#[test]
+fn a_list_of_plugins_that_is_none_hangs_nothing_and_says_what_to_do() {
+    type Make = fn(&std::path::Path);
+    let forms: [(&str, Make, &str, &str); 6] = [
+        (
+            "pipe",
+            |file| assert!(Command::new("mkfifo").arg(file).status().unwrap().success()),
+            "it is no file",
+            "move it away",
+        ),
+        (
+            "directory",
+            |file| std::fs::create_dir(file).unwrap(),
+            "it is no file",
+            "move it away",
+        ),
+        (
+            "device",
+            |file| std::os::unix::fs::symlink("/dev/zero", file).unwrap(),
+            "it is no file",
+            "move it away",
+        ),
+        (
+            "nowhere",
+            |file| std::os::unix::fs::symlink("nowhere", file).unwrap(),
+            "link to nowhere",
+            "remove the link",
+        ),
+        (
+            "half",
+            |file| std::fs::write(file, "{\n half").unwrap(),
+            "no JSON, from line 2, column 2",
+            "move it away",
+        ),
+        (
+            "other",
+            |file| std::fs::write(file, r#"{"plugins": 5}"#).unwrap(),
+            "`plugins`: there has to be a list",
+            "move it away",
+        ),
+    ];
+    for (name, make, why, remedy) in forms {
+        let sandbox = Sandbox::new();
+        std::fs::create_dir_all(sandbox.home()).unwrap();
+        make(&sandbox.home().join("plugins.json"));
+        let begun = Instant::now();
+        for arguments in [
+            &["plugin", "list"][..],
+            &["plugin", "remove", "p"],
+            &["plugin", "show", "p"],
+            &["doctor"],
+            &["run", ",bash cmd=true"],
+        ] {
+            let run = sandbox.bub(arguments);
+            let said = format!("{}{}", run.stdout, run.stderr);
+            assert!(
+                said.contains(why) && said.contains(remedy),
+                "{name} {arguments:?}: {said}"
+            );
+            assert!(!said.contains("expected"), "{name}: {said}");
+        }
+        assert!(begun.elapsed().as_secs() < 60, "{name}");
+    }
+}
+
+#[test]
+fn what_a_terminal_would_obey_never_gets_there() {
+    let sandbox = Sandbox::new();
+    for (name, manifest) in [
+        (r#""a\eb""#, ""),
+        ("p", r#"description: "\e[2Jgone""#),
+        ("p", r#"settings: [{name: a, help: "\e]0;title\a"}]"#),
+    ] {
+        sandbox.write(
+            "workspace/p/bub-plugin.yml",
+            &format!("name: {name}\ncommand: [cat]\n{manifest}\n"),
+        );
+        let refused = sandbox.bub(["plugin", "add", "p", "--yes"]);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(!refused.stderr.contains('\u{1b}'), "{refused:?}");
+    }
+    for said in [
+        r#""description":"a\u001b[2Jb""#,
+        r#""commands":[{"name":"c","about":"a\u001b[2Jb"}]"#,
+    ] {
+        let refused = saying(&sandbox, "p", "", &format!("{{\"protocol\":1,{said}}}"));
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(
+            refused.stderr.contains("control characters") && !refused.stderr.contains('\u{1b}'),
+            "{refused:?}"
+        );
+    }
+    // The list may hold what nobody would add today.
+    for (path, value) in [
+        ("/plugins/0/manifest/name", "a\u{1b}[2Jb"),
+        ("/plugins/0/manifest/description", "a\u{1b}[2Jb"),
+        ("/plugins/0/pinned", "/a\u{1b}[2Jb"),
+        ("/plugins/0/descriptor/version", "\u{1b}[2J"),
+    ] {
+        saying(&sandbox, "p", "", r#"{"protocol":1,"version":"1"}"#).ok();
+        edit(&sandbox, |list| {
+            *list.pointer_mut(path).unwrap() = value.into();
+        });
+        let name = if path.ends_with("name") { value } else { "p" };
+        for arguments in [
+            &["plugin", "list"][..],
+            &["plugin", "show", name],
+            &["hooks"],
+            &["doctor"],
+            &["--help"],
+        ] {
+            let run = sandbox.bub(arguments);
+            assert!(
+                !run.stdout.contains('\u{1b}') && !run.stderr.contains('\u{1b}'),
+                "{path} {arguments:?}: {run:?}"
+            );
+        }
+        std::fs::remove_file(sandbox.home().join("plugins.json")).unwrap();
+    }
+}
+
+// What is wrong is said in words of ours, with the place; what is to be typed can be typed.
+#[test]
+fn mistakes_are_told_with_their_place_and_hints_can_be_copied() {
+    let sandbox = Sandbox::new();
+    for (manifest, expected) in [
+        (
+            "name: p\ncommand: sh\n",
+            "`command`: there has to be a list, not the text \"sh\"",
+        ),
+        (
+            "name: p\ncommand: [sh]\nenv: 5\n",
+            "`env`: there has to be a list, not the number `5`",
+        ),
+        ("name: p\n", "`command` is missing"),
+        (
+            "name: p\ncommand: [sh]\nenvs: []\n",
+            "`envs` is not known; there are `name`, ",
+        ),
+        (
+            "name: p\ncommand: [sh]\nsettings: [{name: a, type: int}]\n",
+            "`settings`: `int` is not known; there are `string`, ",
+        ),
+        ("[a]\n", "there has to be a map"),
+    ] {
+        sandbox.write("workspace/p/bub-plugin.yml", manifest);
+        let refused = sandbox.bub(["plugin", "add", "p", "--yes"]);
+        assert!(
+            refused.stderr.contains(expected),
+            "{manifest}: {}",
+            refused.stderr
+        );
+        assert!(!refused.stderr.contains("expected"), "{}", refused.stderr);
+    }
+    let refused = saying(&sandbox, "p", "", r#"{"protocol":1,"tools":5}"#);
+    assert!(
+        refused
+            .stderr
+            .contains("its answer to `initialize` cannot be used: `tools`: there has to be a list"),
+        "{refused:?}"
+    );
+
+    saying(&sandbox, "q", "", NOTHING).ok();
+    let spaced = sandbox.workspace().join("it's here");
+    std::fs::rename(sandbox.workspace().join("q"), &spaced).unwrap();
+    sandbox.bub(["plugin", "add", "it's here", "--yes"]).ok();
+    std::fs::set_permissions(
+        spaced.join("plugin.sh"),
+        std::fs::Permissions::from_mode(0o755),
+    )
+    .unwrap();
+    let listed = sandbox.bub(["plugin", "list"]).ok();
+    let hint = listed.split_once("bub plugin add ").unwrap().1.trim();
+    let unquoted = Command::new("sh")
+        .arg("-c")
+        .arg(format!("printf %s {hint}"))
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8(unquoted.stdout).unwrap(),
+        spaced.canonicalize().unwrap().display().to_string()
+    );
+}
+
+#[test]
+fn adding_without_a_question_says_which_tools_are_replaced() {
+    let sandbox = Sandbox::new();
+    let tools = r#"{"protocol":1,"tools":[{"name":"bash","inputSchema":{"type":"object"}},{"name":"fs_read","inputSchema":{"type":"object"}},{"name":"own","inputSchema":{"type":"object"}}]}"#;
+    let added = saying(&sandbox, "p", "", tools).ok();
+    assert!(
+        added.contains("with its own bash, fs_read in place of the built-in;"),
+        "{added}"
+    );
+}
+
+// Design §3: a guard that is left out denies, also one whose name is taken.
+#[test]
+fn a_guard_whose_name_a_linked_in_plugin_has_denies() {
+    let sandbox = Sandbox::new();
+    let call = ["run", ",bash cmd='echo ran'"];
+    saying(&sandbox, "faulty", "", NOTHING).ok();
+    assert!(sandbox.example("faulty", call).stdout.contains("\nran"));
+    saying(&sandbox, "faulty", "", GUARD).ok();
+    let run = sandbox.example("faulty", call);
+    assert!(!run.stdout.contains("\nran"), "{run:?}");
+    let said = format!("{}{}", run.stdout, run.stderr);
+    assert!(
+        said.contains("another plugin of this program has its name"),
+        "{said}"
+    );
+    // Nor can one that is added take the place of who denies for it.
+    saying(&sandbox, "absent-guards", "", NOTHING).ok();
+    assert!(!sandbox.example("faulty", call).stdout.contains("\nran"));
+}
+
+// H-30: what a plugin offers can be seen, chosen, and is what the next turn asks.
+#[test]
+fn models_that_a_plugin_offers_are_shown_and_used() {
+    let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+    let code = "from bub_sdk import hookimpl, serve\n\n@hookimpl\ndef provide_model_options(session_id, workspace):\n    \
+                return {'choices': [{'id': 'llamacpp:big', 'label': 'Big'}, {'id': 'own:odd'}], 'current': None}\n\n\
+                @hookimpl\ndef run_model(prompt, state):\n    \
+                return 'odd one' if state.get('model') == 'own:odd' else None\n\nserve()\n";
+    if !python(&sandbox, "offering", code) {
+        return;
+    }
+    let shown = asking(&sandbox, &model, &["run", ",model"]).ok();
+    assert!(
+        shown.contains("- llamacpp:big  Big\n- own:odd\n"),
+        "{shown}"
+    );
+    asking(&sandbox, &model, &["run", ",model llamacpp:big"]).ok();
+    model.script(Reply::text("hello"));
+    asking(&sandbox, &model, &["run", "hi"]).ok();
+    assert_eq!(model.requests()[0].json()["model"], json!("big"));
+    assert_eq!(
+        asking(&sandbox, &model, &["run", ",model nobody:x"]).code,
+        Some(2)
+    );
+    asking(&sandbox, &model, &["run", ",model own:odd"]).ok();
+    assert!(
+        asking(&sandbox, &model, &["run", "hi"])
+            .ok()
+            .contains("odd one")
+    );
+}

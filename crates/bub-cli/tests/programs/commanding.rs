@@ -1,0 +1,47 @@
+//! A program for the tests: its plugin runs each message as a command, with the launcher the program has.
+
+use std::{process::ExitCode, sync::Arc, time::Duration};
+
+use bub::{
+    agent::shell::{Launcher, Request, Shells},
+    prelude::*,
+};
+
+struct Commanding(Shells);
+
+impl Commanding {
+    fn new(context: &PluginContext<'_>) -> Result<Self> {
+        let settings = context
+            .service()
+            .ok_or_else(|| Error::config("no settings"))?;
+        let launcher = context
+            .service::<Launcher>()
+            .ok_or_else(|| Error::config("no launcher"))?;
+        Ok(Self(Shells::new(
+            settings,
+            Some(Arc::unwrap_or_clone(launcher)),
+        )))
+    }
+}
+
+#[hooks]
+impl Commanding {
+    async fn run_model(&self, prompt: &Prompt) -> Result<String> {
+        let command = prompt.text().lines().last().unwrap_or_default().to_owned();
+        let request = Request {
+            command,
+            ..Request::default()
+        };
+        let outcome = self
+            .0
+            .run(request, Duration::from_mins(1), &CancellationToken::new())
+            .await?;
+        Ok(outcome.output.trim().to_owned())
+    }
+}
+
+fn main() -> ExitCode {
+    bub_cli::app()
+        .plugin_with("commanding", Commanding::new)
+        .main()
+}

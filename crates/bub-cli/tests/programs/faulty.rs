@@ -1,0 +1,70 @@
+//! A program for the tests: its plugin does what the message asks, however bad that is.
+#![allow(clippy::panic, reason = "that is one of the things it is asked for")]
+
+use std::{io::Write, process::ExitCode, sync::Arc};
+
+use bub::prelude::*;
+
+struct Faulty {
+    settings: Arc<Settings>,
+}
+
+impl Faulty {
+    fn new(context: &PluginContext<'_>) -> Result<Self> {
+        Ok(Self {
+            settings: context
+                .service()
+                .ok_or_else(|| Error::config("no settings"))?,
+        })
+    }
+
+    fn secret(&self) -> String {
+        let key = self.settings.get(&bub::settings::core::API_KEY);
+        key.any()
+            .map(|secret| secret.expose().to_owned())
+            .unwrap_or_default()
+    }
+}
+
+#[hooks]
+impl Faulty {
+    async fn run_model(&self, prompt: &Prompt) -> Result<Option<String>> {
+        match prompt.text().lines().last().unwrap_or_default() {
+            "panic" => panic!("on purpose, with {}", self.secret()),
+            "fail" => Err(Error::invalid_input(format!(
+                "refused for {}",
+                self.secret()
+            ))),
+            "log" => {
+                tracing::warn!("the key is {}", self.secret());
+                Ok(Some("logged".into()))
+            }
+            "block" => {
+                let _ = writeln!(std::io::stderr(), "blocking");
+                loop {
+                    std::thread::park();
+                }
+            }
+            "hang" => {
+                let _ = writeln!(std::io::stderr(), "hanging");
+                std::future::pending().await
+            }
+            command if command.starts_with(',') => Ok(None),
+            other => Ok(Some(other.to_owned())),
+        }
+    }
+}
+
+struct Unloadable;
+
+#[hooks]
+impl Unloadable {}
+
+fn main() -> ExitCode {
+    bub_cli::app()
+        .plugin_with("faulty", Faulty::new)
+        .plugin_with("unloadable", |_| {
+            Err::<Unloadable, _>("its licence has run out")
+        })
+        .main()
+}

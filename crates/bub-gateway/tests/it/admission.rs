@@ -1,0 +1,141 @@
+//! What becomes of an arriving message: process, drop, follow up, steer.
+
+use std::sync::atomic::Ordering;
+
+use bub_gateway::Outcome;
+use bub_kernel::{Admission, Decision, Role, TurnSnapshot};
+
+use crate::world::{Fake, World, replies};
+
+async fn world(decision: Decision, dir: &tempfile::TempDir) -> World {
+    let fake = Fake::new("lab");
+    *fake.admission.lock().unwrap() = Some(Admission::new(decision).because("says the test"));
+    World::open(dir.path(), vec![fake]).await
+}
+
+// H-145: a dropped message ends with its reason, and does not come back.
+#[tokio::test(start_paused = true)]
+async fn a_dropped_message_has_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(Decision::Drop, &dir).await;
+    let ticket = world.channel(0).say("a", "hi").await.unwrap();
+    assert_eq!(
+        ticket.settled().await,
+        Outcome::Dropped {
+            reason: "says the test".to_owned()
+        }
+    );
+    world.stop().await;
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    assert_eq!(world.recovered.messages, 0);
+    world.stop().await;
+}
+
+// H-145: the snapshot; process overlaps because the hook asks for it, follow_up waits.
+#[tokio::test(start_paused = true)]
+async fn process_overlaps_and_follow_up_waits() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(Decision::Process, &dir).await;
+    let channel = world.channel(0);
+    channel.say("a", "wait 1").await.unwrap();
+    channel.say("a", "wait 2").await.unwrap();
+    world.echo.wait_asked(2).await;
+    *channel.admission.lock().unwrap() = Some(Admission::new(Decision::FollowUp));
+    channel.say("a", "3").await.unwrap();
+    let last = channel.say("a", "4").await.unwrap();
+    world.echo.permits.add_permits(2);
+    last.settled().await;
+    assert_eq!(
+        world.echo.asked.borrow().clone(),
+        ["wait 1", "wait 2", "3", "4"]
+    );
+    let snapshot = |running, pending| TurnSnapshot {
+        session_id: "lab:a".to_owned(),
+        is_running: running > 0,
+        running_count: running,
+        pending_count: pending,
+        steering_count: 0,
+    };
+    let expected = [
+        snapshot(0, 0),
+        snapshot(1, 0),
+        snapshot(2, 0),
+        snapshot(2, 1),
+    ];
+    assert_eq!(channel.snapshots.lock().unwrap().clone(), expected);
+    world.stop().await;
+}
+
+// H-145, H-146: a steered message is part of the running turn, and done with it.
+#[tokio::test(start_paused = true)]
+async fn a_steered_message_is_answered_by_the_running_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(Decision::Steer, &dir).await;
+    world.echo.take_steering.store(true, Ordering::SeqCst);
+    let channel = world.channel(0);
+    let first = channel.say("a", "wait").await.unwrap();
+    world.echo.wait_asked(1).await;
+    let second = channel.say("a", "more").await.unwrap();
+    world.echo.inbox.arrived.notified().await;
+    world.echo.permits.add_permits(1);
+    assert_eq!(replies(&first.settled().await), 1);
+    let inbound_id = first.inbound_id().unwrap().to_owned();
+    assert_eq!(second.settled().await, Outcome::Joined { inbound_id });
+    assert_eq!(channel.contents(), ["echo: wait + more"]);
+    world.stop().await;
+}
+
+// H-146, W-51: what the turn did not take becomes a turn of its own, also after a failure, in order and before others.
+#[tokio::test(start_paused = true)]
+async fn leftovers_become_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(Decision::Steer, &dir).await;
+    let channel = world.channel(0);
+    channel.say("a", "wait").await.unwrap();
+    world.echo.wait_asked(1).await;
+    for text in ["1", "2"] {
+        channel.say("a", text).await.unwrap();
+        world.echo.inbox.arrived.notified().await;
+    }
+    *channel.admission.lock().unwrap() = None;
+    let last = channel.say("a", "3").await.unwrap();
+    world.echo.permits.add_permits(1);
+    last.settled().await;
+    assert_eq!(world.echo.asked.borrow().clone(), ["wait", "1", "2", "3"]);
+    world.stop().await;
+}
+
+// A message rides only in a turn of the same person, and a command in none.
+#[tokio::test(start_paused = true)]
+async fn nobody_rides_in_the_turn_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(Decision::Steer, &dir).await;
+    world.echo.take_steering.store(true, Ordering::SeqCst);
+    let channel = world.channel(0);
+    channel.say("a", "wait").await.unwrap();
+    world.echo.wait_asked(1).await;
+    let member = channel
+        .say_as((Role::Member, "bob"), "a", "by a member", None)
+        .await
+        .unwrap();
+    let same_id = channel
+        .say_as((Role::Member, "ada"), "a", "by a lesser self", None)
+        .await
+        .unwrap();
+    let command = channel.say("a", ",help").await.unwrap();
+    world.echo.permits.add_permits(1);
+    for ticket in [member, same_id, command] {
+        assert_eq!(replies(&ticket.settled().await), 1);
+    }
+    let contents = channel.contents();
+    assert_eq!(
+        contents,
+        [
+            "echo: wait",
+            "echo: by a member",
+            "echo: by a lesser self",
+            "echo: ,help"
+        ]
+    );
+    world.stop().await;
+}

@@ -1,0 +1,190 @@
+//! Which channels run, and how they start and stop.
+
+use std::{sync::Arc, time::Duration};
+
+use bub_gateway::{choose, status};
+use bub_kernel::{Channel, ChannelRole, Error};
+use serde_json::json;
+
+use crate::world::{Echo, Fake, FakeHandle, World, options};
+
+// H-141: the matrix.
+#[test]
+fn names_choose_channels() {
+    let make = |name: &str, role, disabled| {
+        Arc::new(FakeHandle(Arc::new(Fake {
+            role: Some(role),
+            disabled,
+            ..Fake::new(name)
+        }))) as Arc<dyn Channel>
+    };
+    let channels = [
+        make("cli", ChannelRole::Interface, false),
+        make("a", ChannelRole::Service, false),
+        make("off", ChannelRole::Service, true),
+        make("b", ChannelRole::Service, false),
+        make("clock", ChannelRole::Lifecycle, false),
+        make("sweep", ChannelRole::Lifecycle, false),
+    ];
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["all"], &["a", "b", "clock", "sweep"]),
+        (&["all", "!b"], &["a", "clock", "sweep"]),
+        (&[" b ", "a"], &["a", "b", "clock", "sweep"]),
+        (&["b", "!clock"], &["b", "sweep"]),
+        (&["cli"], &["cli", "clock", "sweep"]),
+        (&["clock"], &["clock"]),
+        (&["off"], &[]),
+        (&[], &[]),
+    ];
+    for (names, expected) in cases {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let chosen = choose(&names, &channels);
+        let chosen: Vec<_> = chosen.iter().map(|channel| channel.name()).collect();
+        assert_eq!(&chosen, expected, "{names:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn wrong_names_and_no_channel_are_said_clearly() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |names: &'static [&'static str]| {
+        World::try_with(
+            options(dir.path()),
+            Echo::new(vec![Fake::new("lab")]),
+            names,
+        )
+    };
+    let unknown = open(&["lap"]).await.err().unwrap();
+    assert!(
+        unknown
+            .message()
+            .starts_with("there is no channel `lap`; there are: lab"),
+        "{unknown}"
+    );
+    let none = open(&["!lab"]).await.err().unwrap();
+    assert!(
+        none.message()
+            .starts_with("no channel is enabled (there are: lab"),
+        "{none}"
+    );
+    let world = open(&["all"]).await.unwrap();
+    let second = open(&["all"]).await.err().unwrap();
+    assert!(
+        second.message().contains("another gateway uses"),
+        "{second}"
+    );
+    world.stop().await;
+}
+
+// W-50: one that cannot start is tried again and shown; one that never returns holds nobody up; all are stopped.
+#[tokio::test(start_paused = true)]
+async fn channels_start_independently() {
+    let dir = tempfile::tempdir().unwrap();
+    let failing = Fake::new("failing");
+    *failing.start_failures.lock().unwrap() =
+        vec![Error::unknown("port in use"), Error::unknown("port in use")];
+    let stuck = Fake {
+        blocks_in_start: true,
+        ..Fake::new("stuck")
+    };
+    let world = World::open(dir.path(), vec![failing, stuck, Fake::new("fine")]).await;
+    world.channel(2).say("a", "hi").await.unwrap();
+    assert_eq!(world.channel(2).wait_sent(1).await[0].content, "echo: hi");
+    let failing = Arc::clone(world.channel(0));
+    let path = dir.path();
+    let state = |name: &'static str| async move {
+        let found = status::ask(path, &json!({"do": "status"}))
+            .await
+            .unwrap()
+            .unwrap();
+        let channels = found["channels"].as_array().unwrap().clone();
+        channels
+            .into_iter()
+            .find(|channel| channel["name"] == name)
+            .unwrap()
+    };
+    failing
+        .starts
+        .subscribe()
+        .wait_for(|starts| *starts == 3)
+        .await
+        .unwrap();
+    let shown = state("failing").await;
+    assert_eq!(
+        (&shown["state"], &shown["last_error"]),
+        (&json!("running"), &json!("port in use"))
+    );
+    assert_eq!(state("stuck").await["state"], "starting");
+    failing.say("a", "late").await.unwrap();
+    assert_eq!(failing.wait_sent(1).await[0].content, "echo: late");
+    let fakes = world.echo.channels.clone();
+    world.stop().await;
+    assert!(fakes.iter().all(|fake| *fake.stops.borrow() > 0));
+}
+
+// The socket is for its owner alone, and goes with the gateway.
+#[tokio::test]
+async fn the_status_socket_is_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let path = dir.path().join("status.sock");
+    assert_eq!(
+        std::fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert!(
+        status::ask(dir.path(), &json!({"do": "nonsense"}))
+            .await
+            .is_err()
+    );
+    let found = status::ask(dir.path(), &json!({"do": "status"}))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(found["unfinished"], 0);
+    world.stop().await;
+    assert!(!path.exists());
+}
+
+// W-14: a stop waits for what runs, but not for ever; what is left is answered at the next start, once.
+#[tokio::test(start_paused = true)]
+async fn a_stop_drains_within_its_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = Arc::clone(world.channel(0));
+    channel.say("a", "wait 1").await.unwrap();
+    channel.say("a", "2").await.unwrap();
+    channel.say("b", "wait 3").await.unwrap();
+    world.echo.wait_asked(2).await;
+    world.echo.permits.add_permits(1);
+    let begun = tokio::time::Instant::now();
+    world.stop().await;
+    assert!(begun.elapsed() >= Duration::from_secs(30));
+    assert!(
+        begun.elapsed() < Duration::from_secs(40),
+        "{:?}",
+        begun.elapsed()
+    );
+    let refused = channel.say("a", "late").await.err().unwrap();
+    assert!(
+        refused.message().contains("stopping") || refused.message().contains("not running"),
+        "{refused}"
+    );
+    let before = channel.contents();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    world.echo.permits.add_permits(10);
+    let left = 3 - before.len();
+    assert_eq!(world.recovered.messages, left);
+    let mut all = world
+        .channel(0)
+        .wait_sent(left)
+        .await
+        .iter()
+        .map(|sent| sent.content.clone())
+        .collect::<Vec<_>>();
+    all.extend(before);
+    all.sort();
+    assert_eq!(all, ["echo: 2", "echo: wait 1", "echo: wait 3"]);
+    world.stop().await;
+}

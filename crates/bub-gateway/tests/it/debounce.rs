@@ -1,0 +1,125 @@
+//! Messages in quick succession become one turn.
+
+use std::time::Duration;
+
+use bub_gateway::Outcome;
+use bub_kernel::{ChannelMessage, Role};
+use tokio::time::{Instant, sleep};
+
+use crate::world::{Fake, World, replies};
+
+async fn world(dir: &tempfile::TempDir) -> World {
+    World::open(
+        dir.path(),
+        vec![Fake {
+            debounce: true,
+            ..Fake::new("lab")
+        }],
+    )
+    .await
+}
+
+// H-143, H-42: one turn for all, when it is quiet for the debounce time.
+#[tokio::test(start_paused = true)]
+async fn quick_messages_become_one_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(&dir).await;
+    let channel = world.channel(0);
+    let begun = Instant::now();
+    let first = channel.say("a", "1").await.unwrap();
+    sleep(Duration::from_millis(900)).await;
+    let second = channel.say("a", "2").await.unwrap();
+    assert_eq!(replies(&second.settled().await), 1);
+    assert_eq!(begun.elapsed().as_millis(), 1900);
+    let inbound_id = second.inbound_id().unwrap().to_owned();
+    assert_eq!(first.settled().await, Outcome::Joined { inbound_id });
+    assert_eq!(channel.wait_sent(1).await[0].content, "echo: 1\n2");
+    world.stop().await;
+}
+
+// W-49: however fast they come, nobody waits longer than the cap.
+#[tokio::test(start_paused = true)]
+async fn the_wait_has_a_hard_cap() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(&dir).await;
+    let channel = world.channel(0);
+    let begun = Instant::now();
+    for number in 0..24 {
+        channel.say("a", &number.to_string()).await.unwrap();
+        sleep(Duration::from_millis(500)).await;
+        if begun.elapsed() < Duration::from_secs(10) {
+            assert!(
+                world.echo.asked.borrow().is_empty(),
+                "{:?}",
+                begun.elapsed()
+            );
+        }
+    }
+    let asked = world.echo.wait_asked(1).await;
+    assert_eq!(asked[0].lines().count(), 20);
+    world.stop().await;
+}
+
+// H-143: commands are not held back.
+#[tokio::test(start_paused = true)]
+async fn commands_bypass_the_debounce() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(&dir).await;
+    let channel = world.channel(0);
+    let begun = Instant::now();
+    channel.say("a", "held").await.unwrap();
+    channel.say("a", ",help").await.unwrap().settled().await;
+    assert_eq!(begun.elapsed(), Duration::ZERO);
+    world.echo.wait_asked(2).await;
+    world.stop().await;
+}
+
+// H-143: what is merely heard joins while the chat is active, waits for the cap on its own, and is dropped outside.
+#[tokio::test(start_paused = true)]
+async fn heard_messages_need_an_active_chat() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(&dir).await;
+    let channel = world.channel(0);
+    let hear = |text: &str| {
+        let message = ChannelMessage::new("lab:a", "lab", text)
+            .chat_id("a")
+            .into();
+        channel.hand_in(message, Role::Member, "bob", None)
+    };
+    let unheard = hear("too early").await.unwrap();
+    assert!(matches!(unheard.settled().await, Outcome::Dropped { .. }));
+    channel.say("a", "hey").await.unwrap();
+    let joined = hear("also").await.unwrap();
+    assert!(matches!(
+        joined.settled().await,
+        Outcome::Joined { .. } | Outcome::Done { .. }
+    ));
+    assert_eq!(world.echo.asked.borrow().clone(), ["hey\nalso"]);
+    let begun = Instant::now();
+    let alone = hear("alone").await.unwrap();
+    assert_eq!(replies(&alone.settled().await), 1);
+    assert_eq!(begun.elapsed(), Duration::from_secs(10));
+    // The window is measured from the last message that addressed bub, and includes its last moment.
+    sleep(Duration::from_secs(49)).await;
+    assert!(matches!(
+        hear("last moment").await.unwrap().settled().await,
+        Outcome::Done { .. }
+    ));
+    assert!(matches!(
+        hear("too late").await.unwrap().settled().await,
+        Outcome::Dropped { .. }
+    ));
+    world.stop().await;
+}
+
+// W-14: what is held back at a stop is answered before the end.
+#[tokio::test(start_paused = true)]
+async fn a_stop_flushes_what_is_held() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = world(&dir).await;
+    let channel = std::sync::Arc::clone(world.channel(0));
+    channel.say("a", "1").await.unwrap();
+    channel.say("a", "2").await.unwrap();
+    world.stop().await;
+    assert_eq!(channel.contents(), ["echo: 1\n2"]);
+}

@@ -1,0 +1,288 @@
+//! What the file of the journal holds, what becomes of it when it is written anew, and its limits.
+
+use std::{fs, path::Path, sync::Arc, time::Duration};
+
+use bub_gateway::{Options, status};
+use bub_kernel::{Error, ErrorKind};
+use bub_tape::{Durability, fs::RealFs};
+use bub_testkit::Faults;
+use serde_json::{Value, json};
+
+use crate::world::{Echo, Fake, World, options};
+
+const HOUR: u64 = 60 * 60 * 1000;
+
+fn now() -> u64 {
+    let since = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
+    u64::try_from(since.as_millis()).unwrap()
+}
+
+/// Makes a journal of these records.
+fn write(directory: &Path, records: &[Value]) {
+    let line = |record: &Value| {
+        let text = record.to_string();
+        format!("{:08x} {text}\n", crc32fast::hash(text.as_bytes()))
+    };
+    let text: String = records.iter().map(line).collect();
+    fs::write(directory.join("journal-0000000001.log"), text).unwrap();
+}
+
+/// The records of the newest file.
+fn read(directory: &Path) -> Vec<Value> {
+    let names = fs::read_dir(directory)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let newest = names
+        .filter(|path| path.to_string_lossy().contains("/journal-"))
+        .max()
+        .unwrap();
+    let text = fs::read_to_string(newest).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(&line[9..]).unwrap())
+        .collect()
+}
+
+async fn tend(directory: &Path, request: Value) -> bub_kernel::Result<Value> {
+    status::tend(Arc::new(RealFs), directory, Durability::Os, &request).await
+}
+
+/// Opens and closes the journal, which writes it anew.
+async fn rewrite(directory: &Path) {
+    tend(directory, json!({"do": "drop", "id": "nothing"}))
+        .await
+        .unwrap_err();
+}
+
+/// Each undelivered reply: its chat, its state, how often it was tried.
+async fn outbox(directory: &Path) -> Vec<(String, String, u64)> {
+    let list = tend(directory, json!({"do": "outbox"})).await.unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let replies = list["replies"].as_array().unwrap().iter();
+    replies
+        .map(|it| {
+            (
+                text(&it["chat"]),
+                text(&it["state"]),
+                it["attempts"].as_u64().unwrap(),
+            )
+        })
+        .collect()
+}
+
+fn reply(id: &str, at: u64) -> Value {
+    let message = json!({"content": "hi", "channel": "lab", "chat_id": id});
+    json!({"reply": {"id": id, "at": at, "channel": "lab", "chat": id, "print": 7, "message": message}})
+}
+
+fn accepted(id: &str) -> Value {
+    let message = json!({"content": "wait", "channel": "lab", "chat_id": id});
+    json!({"accepted": {"id": id, "at": now(), "session": "lab:a", "message": message}})
+}
+
+// L1: a journal that is written anew, at every start and when it has grown, has all that is not finished: what was given
+// up, how often what was tried, what was said already, what a key stands for.
+#[tokio::test]
+async fn a_journal_that_is_written_anew_forgets_nothing_unfinished() {
+    let dir = tempfile::tempdir().unwrap();
+    let unfinished = [
+        json!({"key": {"key": "lab:k", "id": "m1", "at": now()}}),
+        reply("r1", now()),
+        json!({"attempt": {"id": "r1", "attempt": 3, "error": "down"}}),
+        reply("r2", now()),
+        json!({"attempt": {"id": "r2", "attempt": 1, "error": "no such chat"}}),
+        json!({"undeliverable": {"id": "r2", "error": "no such chat"}}),
+        accepted("m1"),
+        json!({"started": {"id": "m1", "attempt": 2, "with": ["m0"]}}),
+        json!({"replied": {"id": "m1", "prints": [1, 2], "has_spoken": true}}),
+    ];
+    let finished = [
+        accepted("m2"),
+        json!({"done": {"ids": ["m2"]}}),
+        accepted("m3"),
+        json!({"dropped": {"ids": ["m3"], "reason": "no"}}),
+        reply("r3", now()),
+        json!({"delivered": {"id": "r3"}}),
+        reply("r4", now()),
+        json!({"forgotten": {"id": "r4"}}),
+        json!("mark"),
+    ];
+    write(dir.path(), &[&unfinished[..], &finished[..]].concat());
+    for _ in 0..2 {
+        rewrite(dir.path()).await;
+        assert_eq!(read(dir.path()), unfinished);
+    }
+}
+
+// What was given up stays so: no start sends it again.
+#[tokio::test(start_paused = true)]
+async fn what_was_given_up_stays_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        &[
+            reply("a", now()),
+            json!({"undeliverable": {"id": "a", "error": "no such chat"}}),
+        ],
+    );
+    for _ in 0..3 {
+        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+        let channel = Arc::clone(world.channel(0));
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        world.stop().await;
+        assert_eq!(channel.contents(), [""; 0]);
+        assert_eq!(
+            outbox(dir.path()).await,
+            [("a".to_owned(), "given up".to_owned(), 0)]
+        );
+    }
+}
+
+// A reply that fails is left to a person after a day or two hundred attempts, and not before.
+#[tokio::test(start_paused = true)]
+async fn a_failing_reply_is_given_up_after_a_day_or_two_hundred_attempts() {
+    let cases = [
+        ("a", 23, 1, false),
+        ("b", 25, 1, true),
+        ("c", 0, 198, false),
+        ("d", 0, 199, true),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let records = cases.map(|(chat, hours, attempts, _)| {
+        let error = json!({"attempt": {"id": chat, "attempt": attempts, "error": "down"}});
+        [reply(chat, now() - hours * HOUR), error]
+    });
+    write(dir.path(), records.as_flattened());
+    let fake = Fake::new("lab");
+    let later =
+        Error::new(ErrorKind::Temporary, "down").with_retry_after(Duration::from_hours(1000));
+    *fake.failures.lock().unwrap() = vec![later; cases.len()];
+    let world = World::open(dir.path(), vec![fake]).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    world.stop().await;
+    let found = outbox(dir.path()).await;
+    assert_eq!(found.len(), cases.len());
+    for ((chat, hours, attempts, is_given_up), found) in cases.into_iter().zip(found) {
+        let state = if is_given_up {
+            "given up"
+        } else {
+            "being tried"
+        };
+        assert_eq!(
+            (found.0.as_str(), found.1.as_str()),
+            (chat, state),
+            "{hours} hours, {attempts} attempts"
+        );
+        assert_eq!(
+            found.2,
+            attempts + 1,
+            "{chat}: it is tried, and attempts are counted on: {found:?}"
+        );
+    }
+}
+
+// L5: so many keys are remembered, and no longer than a day; the newest stay.
+#[tokio::test]
+async fn idempotency_keys_have_a_limit_and_an_age() {
+    let key =
+        |number: u64, at| json!({"key": {"key": format!("lab:{number}"), "id": "m", "at": at}});
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        &[
+            key(1, now() - 25 * HOUR),
+            key(2, now() - 23 * HOUR),
+            key(3, now()),
+        ],
+    );
+    rewrite(dir.path()).await;
+    let left = |directory| -> Vec<String> {
+        read(directory)
+            .iter()
+            .map(|record| record["key"]["key"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(left(dir.path()), ["lab:2", "lab:3"]);
+    let dir = tempfile::tempdir().unwrap();
+    write(
+        dir.path(),
+        &(0..100_002)
+            .map(|number| key(number, now()))
+            .collect::<Vec<_>>(),
+    );
+    rewrite(dir.path()).await;
+    let left = left(dir.path());
+    assert_eq!(
+        (left.len(), left[0].as_str(), left[99_999].as_str()),
+        (100_000, "lab:2", "lab:100001")
+    );
+}
+
+// L5: a channel that delivers nothing is given nothing more to answer, until it does; the others are.
+#[tokio::test(start_paused = true)]
+async fn undelivered_replies_of_a_channel_have_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let echo = Echo::new(vec![Fake::new("lab"), Fake::new("other")]);
+    let world = World::with(
+        Options {
+            queue: 2,
+            ..options(dir.path())
+        },
+        echo,
+    )
+    .await;
+    let channel = world.channel(0);
+    let later = Error::new(ErrorKind::Temporary, "down").with_retry_after(Duration::from_hours(1));
+    *channel.failures.lock().unwrap() = vec![later; 2];
+    for chat in ["a", "b"] {
+        channel.say(chat, "hi").await.unwrap().settled().await;
+    }
+    let refused = channel.say("c", "hi").await.unwrap_err();
+    assert!(
+        refused
+            .message()
+            .contains("2 replies cannot be delivered; see `bub outbox list`"),
+        "{refused}"
+    );
+    assert!(refused.retry_after().is_some());
+    world
+        .channel(1)
+        .say("c", "hi")
+        .await
+        .unwrap()
+        .settled()
+        .await;
+    channel.wait_sent(2).await;
+    // That they are delivered is written down a moment later.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    channel.say("c", "hi").await.unwrap();
+    channel.wait_sent(3).await;
+    world.stop().await;
+}
+
+// L1: a new file that does not read back as it was written is not relied on.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_does_not_read_back_is_not_relied_on() {
+    let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+    let options = Options {
+        fs: faults.fs(),
+        ..options(dir.path())
+    };
+    let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
+    let channel = world.channel(0);
+    channel.say("a", "wait").await.unwrap();
+    world.echo.wait_asked(1).await;
+    // The write fails; the new file is made, and its content is garbled.
+    faults.fail_at(faults.steps() + 1, std::io::ErrorKind::Other);
+    faults.garble_at(faults.steps() + 3);
+    let refused = channel.say("b", "wait").await.unwrap_err();
+    assert!(
+        refused.message().contains("does not read back"),
+        "{refused}"
+    );
+    channel.say("b", "wait").await.unwrap();
+    world.echo.permits.add_permits(2);
+    channel.wait_sent(2).await;
+    world.stop().await;
+}

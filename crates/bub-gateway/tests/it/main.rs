@@ -1,0 +1,20 @@
+//! The gateway through its public surface, with channels and a model that are made for it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod admission;
+mod channels;
+mod contract;
+mod debounce;
+mod journal;
+mod lanes;
+mod outbox;
+mod recovery;
+mod spoken;
+mod world;

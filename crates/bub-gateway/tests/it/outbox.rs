@@ -1,0 +1,215 @@
+//! Replies are delivered, or a person can see that they are not.
+
+use std::time::Duration;
+
+use bub_gateway::status;
+use bub_kernel::{Error, ErrorKind};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::world::{Fake, World};
+
+fn temporary(text: &str) -> Error {
+    Error::new(ErrorKind::Temporary, text)
+}
+
+/// The list of undelivered replies once it is as it should be, which takes a moment.
+async fn listed(directory: &std::path::Path, is_right: impl Fn(&Value) -> bool) -> Value {
+    let mut list = Value::Null;
+    for _ in 0..5_000 {
+        list = status::ask(directory, &json!({"do": "outbox"}))
+            .await
+            .unwrap()
+            .unwrap();
+        if is_right(&list) {
+            return list;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{list}");
+}
+
+// Design §7: an attempt that fails is made again, later and later, not before the platform wants it; order is kept.
+#[tokio::test(start_paused = true)]
+async fn delivery_is_tried_again_and_keeps_its_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    let limited = temporary("slow down").with_retry_after(Duration::from_secs(100));
+    *channel.failures.lock().unwrap() = vec![limited, temporary("gone"), temporary("gone")];
+    let begun = Instant::now();
+    channel.say("a", "1").await.unwrap();
+    channel.say("a", "2").await.unwrap();
+    let sent = channel.wait_sent(2).await;
+    assert_eq!(sent[0].content, "echo: 1");
+    assert_eq!(sent[1].content, "echo: 2");
+    let took = begun.elapsed().as_secs();
+    assert!((103..=110).contains(&took), "{took}");
+    world.stop().await;
+}
+
+// A reply with an address of its own, such as a callback, holds up only those to the same address.
+#[tokio::test(start_paused = true)]
+async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    let later = temporary("down").with_retry_after(Duration::from_secs(1000));
+    *channel.failures.lock().unwrap() = vec![later];
+    let message = bub_kernel::ChannelMessage::new("lab:a", "lab", "1").chat_id("a");
+    let message = bub_kernel::Envelope::from(message).with("reply_route", "http://127.0.0.1:1/");
+    channel
+        .hand_in(message, bub_kernel::Role::Owner, "ada", None)
+        .await
+        .unwrap()
+        .settled()
+        .await;
+    let begun = Instant::now();
+    channel.say("a", "2").await.unwrap();
+    assert_eq!(channel.wait_sent(1).await[0].content, "echo: 2");
+    assert!(begun.elapsed() < Duration::from_secs(100));
+    assert_eq!(channel.wait_sent(2).await[1].content, "echo: 1");
+    world.stop().await;
+}
+
+// Issue: answered but undelivered: a person sees it, and can have it sent or forgotten.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_delivered_waits_for_a_person() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    *channel.failures.lock().unwrap() = vec![
+        Error::invalid_input("no such chat"),
+        Error::invalid_input("no such chat"),
+    ];
+    channel.say("a", "1").await.unwrap().settled().await;
+    channel.say("b", "2").await.unwrap().settled().await;
+    let given_up = |list: &Value| {
+        list["replies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|reply| reply["state"] == "given up")
+            .count()
+    };
+    let listed = listed(dir.path(), |list| given_up(list) == 2).await;
+    assert_eq!(listed["replies"][0]["error"], "no such chat");
+    let id = |at: usize| listed["replies"][at]["id"].clone();
+    status::ask(dir.path(), &json!({"do": "retry", "id": id(0)}))
+        .await
+        .unwrap();
+    assert_eq!(channel.wait_sent(1).await[0].content, "echo: 1");
+    world.stop().await;
+    // Without a gateway the journal itself is looked after.
+    assert!(
+        status::ask(dir.path(), &json!({"do": "outbox"}))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let fs = || std::sync::Arc::new(bub_tape::fs::RealFs) as std::sync::Arc<dyn bub_tape::fs::Fs>;
+    let path = dir.path();
+    let tend = |request: Value| async move {
+        status::tend(fs(), path, bub_tape::Durability::Os, &request).await
+    };
+    assert!(tend(json!({"do": "drop", "id": "nothing"})).await.is_err());
+    assert_eq!(
+        tend(json!({"do": "outbox"})).await.unwrap()["replies"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    // Looking needs no room on the disk; what does is no mistake in the configuration.
+    let full = bub_testkit::Faults::new();
+    full.full_from(0);
+    let on_full = |request: Value| {
+        let fs = full.fs();
+        async move { status::tend(fs, path, bub_tape::Durability::Os, &request).await }
+    };
+    let seen = on_full(json!({"do": "outbox"})).await.unwrap();
+    assert_eq!((seen["replies"][0]["id"].clone(), full.steps()), (id(1), 0));
+    let refused = on_full(json!({"do": "drop", "id": id(1)}))
+        .await
+        .unwrap_err();
+    assert!(
+        refused.kind() == bub_kernel::ErrorKind::Unknown && refused.message().contains("cannot be"),
+        "{refused}"
+    );
+    tend(json!({"do": "drop", "id": id(1)})).await.unwrap();
+    assert_eq!(
+        tend(json!({"do": "outbox"})).await.unwrap()["replies"]
+            .as_array()
+            .unwrap()
+            .len(),
+        0
+    );
+}
+
+// What one reply is wished for is nothing to another: that waits as long as its platform asks.
+#[tokio::test(start_paused = true)]
+async fn dropping_a_reply_hurries_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    let later = Error::new(bub_kernel::ErrorKind::Temporary, "slow down");
+    *channel.failures.lock().unwrap() = vec![
+        Error::invalid_input("no such chat"),
+        later.with_retry_after(std::time::Duration::from_mins(1)),
+    ];
+    channel.say("a", "1").await.unwrap().settled().await;
+    channel.say("b", "2").await.unwrap().settled().await;
+    let begun = tokio::time::Instant::now();
+    let list = listed(dir.path(), |list| {
+        let states: Vec<_> = list["replies"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| &one["state"])
+            .collect();
+        states.contains(&&json!("given up")) && states.contains(&&json!("being tried"))
+    })
+    .await;
+    let replies = list["replies"].as_array().unwrap();
+    let given_up = replies
+        .iter()
+        .find(|one| one["state"] == "given up")
+        .unwrap();
+    status::ask(dir.path(), &json!({"do": "drop", "id": given_up["id"]}))
+        .await
+        .unwrap();
+    channel.wait_sent(1).await;
+    assert!(
+        begun.elapsed() >= std::time::Duration::from_secs(59),
+        "{:?}",
+        begun.elapsed()
+    );
+    world.stop().await;
+}
+
+// Empty text is nothing to send.
+#[tokio::test(start_paused = true)]
+async fn an_empty_reply_sends_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let router = world.framework.router().unwrap();
+    let message = bub_kernel::Envelope::text(" \n").with("channel", "lab");
+    assert!(router.dispatch(&message).await.unwrap());
+    // H-148: unknown channels take nothing; defaults are filled in.
+    assert!(
+        !router
+            .dispatch(&bub_kernel::Envelope::text("x").with("channel", "null"))
+            .await
+            .unwrap()
+    );
+    let message = bub_kernel::Envelope::text("hi")
+        .with("channel", "x")
+        .with("output_channel", "lab");
+    assert!(router.dispatch(&message).await.unwrap());
+    let sent = world.channel(0).wait_sent(1).await;
+    assert_eq!(
+        (sent[0].chat.as_str(), sent[0].content.as_str()),
+        ("default", "hi")
+    );
+    world.stop().await;
+}

@@ -1,0 +1,551 @@
+//! The end of the process at any moment loses nothing.
+
+use std::{collections::HashMap, path::Path, sync::Arc};
+
+use bub_gateway::Options;
+use bub_kernel::{Role, Sender};
+use bub_tape::Durability;
+use bub_testkit::{Faults, Left};
+
+use crate::world::{Echo, Fake, World, options};
+
+fn on(faults: &Faults, dir: &Path, durability: Durability) -> Options {
+    Options {
+        fs: faults.fs(),
+        durability,
+        ..options(dir)
+    }
+}
+
+/// One life of the process: when it is over, everything that ran in it is gone.
+fn life<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(work)
+}
+
+/// Runs messages of three chats until the crash, and returns those that were accepted and those that were sent.
+async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<String>)> {
+    let echo = Echo::new(vec![Fake::new("lab")]);
+    let world = World::try_with(on(faults, dir, Durability::Always), echo, &["all"])
+        .await
+        .ok()?;
+    let channel = Arc::clone(world.channel(0));
+    let mut accepted = Vec::new();
+    for number in 0..3 {
+        for chat in ["a", "b"] {
+            let text = format!("{chat}{number}");
+            if let Ok(ticket) = channel.say(chat, &text).await {
+                accepted.push(format!("echo: {text}"));
+                if number == 1 {
+                    tokio::select! {
+                        _ = ticket.settled() => {}
+                        () = tokio::time::sleep(std::time::Duration::from_secs(3)) => {}
+                    }
+                }
+            }
+        }
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let sent = channel.contents();
+    if !faults.crashed() {
+        world.stop().await;
+    }
+    Some((accepted, sent))
+}
+
+// L1: a crash at any step of the journal: what was accepted is answered, and a reply is doubled only when the process
+// died between sending it and writing that down.
+#[test]
+fn a_crash_at_any_step_loses_nothing() {
+    let faults = Faults::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (accepted, sent) = life(until_crash(&faults, dir.path())).unwrap();
+    assert_eq!((accepted.len(), sent.len()), (6, 6));
+    let steps = faults.steps();
+    assert!(steps > 20, "{steps}");
+    for step in 1..=steps {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        faults.crash_at(step);
+        let (accepted, before) = life(until_crash(&faults, dir.path())).unwrap_or_default();
+        let after = life(async {
+            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            let channel = Arc::clone(world.channel(0));
+            world.stop().await;
+            channel.contents()
+        });
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        for text in before.iter().chain(&after) {
+            *counts.entry(text.clone()).or_default() += 1;
+        }
+        for text in &accepted {
+            assert!(
+                counts.contains_key(text),
+                "step {step}: {text} is lost; {counts:?}"
+            );
+        }
+        let doubled: Vec<_> = counts.iter().filter(|(_, count)| **count > 1).collect();
+        // One batch of the journal may hold the deliveries of both chats.
+        assert!(
+            doubled.len() <= 2 && doubled.iter().all(|(_, count)| **count == 2),
+            "step {step}: {doubled:?}"
+        );
+        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
+        assert_eq!(
+            (world.recovered.messages, world.recovered.replies),
+            (0, 0),
+            "step {step}"
+        );
+    }
+}
+
+// L1: with durability `always` the loss of power loses nothing that was accepted, whatever is left of what was not synced.
+#[test]
+fn a_loss_of_power_loses_nothing_that_was_accepted() {
+    for left in Left::ALL {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        faults.remember_durable(dir.path()).unwrap();
+        life(async {
+            let echo = Echo::new(vec![Fake::new("lab")]);
+            let world = World::with(on(&faults, dir.path(), Durability::Always), echo).await;
+            for chat in ["a", "b", "c"] {
+                world.channel(0).say(chat, "wait").await.unwrap();
+            }
+            faults.crash_at(faults.steps() + 1);
+            world.channel(0).say("d", "unheard").await.unwrap_err();
+        });
+        faults.cut_power(dir.path(), left).unwrap();
+        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
+        assert_eq!(world.recovered.messages, 3, "{left:?}");
+    }
+}
+
+// The same when the power goes at any step of the start that recovers it: the new file is durable before the old one goes.
+#[test]
+fn a_loss_of_power_at_any_step_of_a_start_loses_nothing() {
+    let fakes = || Echo::new(vec![Fake::new("lab")]);
+    for (left, step) in Left::ALL
+        .into_iter()
+        .flat_map(|left| (1..=8).map(move |step| (left, step)))
+    {
+        let dir = tempfile::tempdir().unwrap();
+        life(async {
+            let world = World::with(options(dir.path()), fakes()).await;
+            for chat in ["a", "b", "c"] {
+                world.channel(0).say(chat, "wait").await.unwrap();
+            }
+        });
+        let faults = Faults::new();
+        faults.remember_durable(dir.path()).unwrap();
+        faults.crash_at(step);
+        life(async {
+            let world = World::try_with(
+                on(&faults, dir.path(), Durability::Always),
+                fakes(),
+                &["all"],
+            )
+            .await;
+            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            drop(world);
+        });
+        assert!(faults.crashed(), "step {step}");
+        faults.cut_power(dir.path(), left).unwrap();
+        let world = life(World::open(dir.path(), vec![Fake::new("lab")]));
+        assert_eq!(world.recovered.messages, 3, "{left:?} at step {step}");
+    }
+}
+
+// L1: a failing write or fsync is not acknowledged; a new file takes over, and nothing is lost or doubled.
+#[tokio::test(start_paused = true)]
+async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
+    let faults = Faults::new();
+    let dir = tempfile::tempdir().unwrap();
+    let echo = Echo::new(vec![Fake::new("lab")]);
+    let world = World::with(on(&faults, dir.path(), Durability::Always), echo).await;
+    let channel = world.channel(0);
+    channel.say("a", "1").await.unwrap().settled().await;
+    // Once: a new file is written and read back, and the sender notices nothing.
+    faults.fail_syncs(1);
+    channel.say("a", "2").await.unwrap().settled().await;
+    // The disk is full: refused with the reason, and taken again when there is room.
+    faults.disk_space(Some(0));
+    let refused = channel.say("a", "3").await.unwrap_err();
+    assert!(
+        refused.message().contains("the journal cannot be written"),
+        "{refused}"
+    );
+    let status = bub_gateway::status::ask(dir.path(), &serde_json::json!({"do": "status"}))
+        .await
+        .unwrap();
+    assert!(
+        status.unwrap()["channels"]
+            .to_string()
+            .contains("the journal cannot be written")
+    );
+    faults.disk_space(None);
+    channel.say("a", "3").await.unwrap().settled().await;
+    assert_eq!(channel.wait_sent(3).await.len(), 3);
+    world.stop().await;
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    assert_eq!((world.recovered.messages, world.recovered.replies), (0, 0));
+    world.stop().await;
+}
+
+// L1: a failure of which nobody could be told is no end: it is told once that can be written down, at the latest by the next
+// start, which tries the message again.
+#[test]
+fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
+    for comes_back in [true, false] {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        life(async {
+            let echo = Echo::new(vec![Fake::new("lab")]);
+            let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
+            world.channel(0).say("a", "fail, wait").await.unwrap();
+            world.echo.wait_asked(1).await;
+            faults.disk_space(Some(0));
+            world.echo.permits.add_permits(1);
+            // The clock stands still until nothing else is left to do.
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            if comes_back {
+                faults.disk_space(None);
+                is_told(&world).await;
+            }
+            world.stop().await;
+        });
+        life(async {
+            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            assert_eq!(world.recovered.messages, usize::from(!comes_back));
+            if !comes_back {
+                world.echo.permits.add_permits(1);
+                is_told(&world).await;
+                assert!(
+                    world.echo.deliveries.lock().unwrap()[0].attempt > 1,
+                    "attempts are counted"
+                );
+            }
+            world.stop().await;
+        });
+    }
+}
+
+// L1, docs/reliability.md: whoever was told of a failure is told once: the message is not tried again, also when nothing could be
+// written after the notice.
+#[test]
+fn a_message_whose_failure_was_told_is_not_tried_again() {
+    for (records, is_killed) in (0..5).flat_map(|records| [(records, false), (records, true)]) {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        let told = life(async {
+            let lab = Fake {
+                debounce: true,
+                ..Fake::new("lab")
+            };
+            let world = World::with(
+                on(&faults, dir.path(), Durability::Os),
+                Echo::new(vec![lab]),
+            )
+            .await;
+            for text in ["fail", "and wait"] {
+                world.channel(0).say("a", text).await.unwrap();
+            }
+            world.echo.wait_asked(1).await;
+            faults.full_from(faults.steps() + 1 + records);
+            world.echo.permits.add_permits(1);
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+            let told = world.channel(0).contents();
+            assert!(
+                told.iter().all(|text| text.contains("is not answered")),
+                "{told:?}"
+            );
+            if is_killed {
+                faults.crash_at(faults.steps() + 1);
+            } else {
+                world.stop().await;
+            }
+            told
+        });
+        faults.heal();
+        assert_eq!(
+            told.len(),
+            usize::from(records > 0),
+            "{records}: the notice is written before it is sent"
+        );
+        life(async {
+            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            assert_eq!(
+                world.recovered.messages,
+                if records > 0 { 0 } else { 2 },
+                "{records}, {is_killed}"
+            );
+        });
+    }
+}
+
+// L4: what steered a turn when the process died is given to that turn again before it goes on, in order, with what was
+// merged; what it does not take has turns of its own.
+#[test]
+fn what_steered_a_killed_turn_is_given_to_it_again() {
+    for takes in [true, false] {
+        let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
+        let lab = || {
+            let lab = Fake {
+                debounce: true,
+                ..Fake::new("lab")
+            };
+            *lab.admission.lock().unwrap() =
+                Some(bub_kernel::Admission::new(bub_kernel::Decision::Steer));
+            vec![lab]
+        };
+        life(async {
+            let world =
+                World::with(on(&faults, dir.path(), Durability::Os), Echo::new(lab())).await;
+            world.channel(0).say("a", "wait").await.unwrap();
+            world.echo.wait_asked(1).await;
+            for texts in [&["one", "two"][..], &["three"]] {
+                for text in texts {
+                    world.channel(0).say("a", text).await.unwrap();
+                }
+                world.echo.inbox.arrived.notified().await;
+            }
+            faults.crash_at(faults.steps() + 1);
+            world.channel(0).say("a", "unheard").await.unwrap_err();
+        });
+        for life_number in [2, 3] {
+            life(async {
+                let echo = Echo::new(lab());
+                echo.take_steering
+                    .store(takes, std::sync::atomic::Ordering::SeqCst);
+                let world = World::with(options(dir.path()), echo).await;
+                // The third life finds what the second wrote anew.
+                assert_eq!(world.recovered.messages, 4, "life {life_number}");
+                assert_eq!(world.echo.wait_asked(1).await, ["wait"]);
+                assert_eq!(world.framework.steering_inbox().unwrap().count("lab:a"), 2);
+                if life_number == 2 {
+                    return;
+                }
+                world.echo.permits.add_permits(1);
+                if takes {
+                    world.channel(0).wait_sent(1).await;
+                } else {
+                    world.channel(0).wait_sent(3).await;
+                    let attempts: Vec<_> = world
+                        .echo
+                        .deliveries
+                        .lock()
+                        .unwrap()
+                        .iter()
+                        .map(|delivery| delivery.attempt)
+                        .collect();
+                    assert_eq!(attempts, [3, 2, 2], "each may be on the tape");
+                }
+                let one = if takes {
+                    "echo: wait + one\ntwo + three"
+                } else {
+                    "echo: wait"
+                };
+                assert_eq!(world.channel(0).contents()[0], one);
+                assert!(takes || world.channel(0).contents()[2] == "echo: three");
+                world.stop().await;
+            });
+        }
+        life(async {
+            let world = World::open(dir.path(), lab()).await;
+            assert_eq!(
+                world.recovered.messages, 0,
+                "each is settled: takes {takes}"
+            );
+        });
+    }
+}
+
+async fn is_told(world: &World) {
+    let sent = world.channel(0).wait_sent(1).await;
+    assert!(sent[0].content.contains("is not answered"), "{sent:?}");
+}
+
+// L1: a channel that is not enabled any more keeps its messages for the day when it is, and stops nobody else.
+#[tokio::test(start_paused = true)]
+async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let fakes = || vec![Fake::new("lab"), Fake::new("other")];
+    let world = World::open(dir.path(), fakes()).await;
+    world.channel(0).say("a", "wait").await.unwrap();
+    world.stop().await;
+    for _ in 0..2 {
+        let world = World::try_with(options(dir.path()), Echo::new(fakes()), &["other"])
+            .await
+            .unwrap();
+        assert_eq!(world.recovered.messages, 1);
+        world
+            .channel(1)
+            .say("b", "hello")
+            .await
+            .unwrap()
+            .settled()
+            .await;
+        assert_eq!(
+            world.echo.wait_asked(1).await.len(),
+            1,
+            "only what can be answered is asked"
+        );
+        world.stop().await;
+    }
+    let world = World::open(dir.path(), fakes()).await;
+    world.echo.permits.add_permits(1);
+    assert_eq!(world.channel(0).wait_sent(1).await[0].content, "echo: wait");
+    world.stop().await;
+}
+
+// Design §5: who sent it is known after a restart, and which attempt it is.
+#[test]
+fn a_redelivered_message_is_what_it_was() {
+    let faults = Faults::new();
+    let dir = tempfile::tempdir().unwrap();
+    let echo = Echo::new(vec![Fake::new("lab")]);
+    let ticket = life(async {
+        let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
+        let ticket = world
+            .channel(0)
+            .say_as((Role::Member, "bob"), "a", "wait", None)
+            .await
+            .unwrap();
+        world.echo.wait_asked(1).await;
+        faults.crash_at(faults.steps() + 1);
+        world.channel(0).say("a", "unheard").await.unwrap_err();
+        ticket
+    });
+    life(redelivered(dir.path(), &ticket));
+}
+
+async fn redelivered(dir: &Path, ticket: &bub_gateway::Ticket) {
+    let world = World::open(dir, vec![Fake::new("lab")]).await;
+    assert_eq!(world.recovered.messages, 1);
+    world.echo.permits.add_permits(1);
+    let sent = world.channel(0).wait_sent(1).await;
+    assert_eq!(sent[0].inbound_id.as_deref(), ticket.inbound_id());
+    let delivery = world.echo.deliveries.lock().unwrap()[0].clone();
+    assert_eq!(
+        (delivery.inbound_id.as_str(), delivery.attempt),
+        (ticket.inbound_id().unwrap(), 2)
+    );
+    let sender = world.echo.senders.lock().unwrap()[0].clone();
+    let bob = Sender {
+        role: Role::Member,
+        channel: "lab".to_owned(),
+        chat_id: "a".to_owned(),
+        id: "bob".to_owned(),
+        name: String::new(),
+    };
+    assert_eq!(sender, bob);
+    world.stop().await;
+}
+
+// L5: the journal is as big as what is live, not as what has been.
+#[tokio::test(start_paused = true)]
+async fn the_journal_does_not_grow_with_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    let channel = world.channel(0);
+    let long = "x".repeat(100_000);
+    for _ in 0..400 {
+        channel.say("a", &long).await.unwrap().settled().await;
+    }
+    let size = || {
+        let files = std::fs::read_dir(dir.path()).unwrap();
+        files
+            .map(|file| file.unwrap().metadata().unwrap().len())
+            .sum::<u64>()
+    };
+    assert!(size() < 18 * 1024 * 1024, "{}", size());
+    world.stop().await;
+    let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+    assert!(size() < 1024, "{}", size());
+    world.stop().await;
+}
+
+// A torn last line was never acknowledged; a damaged one is reported and kept, and the rest is recovered.
+#[test]
+fn damage_is_reported_and_kept_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults = Faults::new();
+    let echo = Echo::new(vec![Fake::new("lab")]);
+    life(async {
+        let world = World::with(on(&faults, dir.path(), Durability::Os), echo).await;
+        for chat in ["a", "b", "c"] {
+            world.channel(0).say(chat, "wait").await.unwrap();
+        }
+        world.echo.wait_asked(3).await;
+        faults.crash_at(faults.steps() + 1);
+        world.channel(0).say("d", "lost").await.unwrap_err();
+    });
+    let journal = || {
+        let files = std::fs::read_dir(dir.path()).unwrap();
+        let mut logs: Vec<_> = files
+            .map(|file| file.unwrap().path())
+            .filter(|path| {
+                path.file_name()
+                    .unwrap()
+                    .to_string_lossy()
+                    .starts_with("journal-")
+            })
+            .collect();
+        logs.sort();
+        logs.pop().unwrap()
+    };
+    let path = journal();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let torn = text.len() - text.rfind('\n').unwrap() - 1;
+    assert!(torn > 0);
+    std::fs::write(&path, text.replacen("lab:b", "lab:B", 1)).unwrap();
+    let recovered = life(async {
+        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+        let recovered = world.recovered;
+        world.echo.permits.add_permits(2);
+        world.channel(0).wait_sent(2).await;
+        world.stop().await;
+        recovered
+    });
+    assert_eq!((recovered.messages, recovered.damaged_lines), (2, 1));
+    assert_eq!(recovered.torn_bytes, torn);
+    assert!(std::fs::read_dir(dir.path()).unwrap().any(|file| {
+        file.unwrap()
+            .file_name()
+            .to_string_lossy()
+            .starts_with("damaged-")
+    }));
+}
+
+// Design §5: a message that ends the process again and again is given up, and its sender told.
+#[test]
+fn a_message_that_ends_the_process_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    life(async {
+        World::open(dir.path(), vec![Fake::new("lab")])
+            .await
+            .channel(0)
+            .say("a", "wait")
+            .await
+            .unwrap();
+    });
+    for _ in 0..5 {
+        life(async {
+            let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+            world.echo.wait_asked(1).await;
+        });
+    }
+    life(async {
+        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+        let sent = world.channel(0).wait_sent(1).await;
+        assert!(
+            sent[0].content.contains("will not be tried again"),
+            "{sent:?}"
+        );
+        assert!(world.echo.asked.borrow().is_empty());
+        world.stop().await;
+        let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
+        assert_eq!((world.recovered.messages, world.recovered.replies), (0, 0));
+        world.stop().await;
+    });
+}

@@ -1,0 +1,178 @@
+//! Commands of the program itself, which use clap directly.
+
+use std::{fmt, process::ExitCode, sync::Arc};
+
+use bub_agent::shell::Launcher;
+use bub_kernel::{BoxFuture, CliCommand, CliContext, Framework, Result};
+use bub_settings::Settings;
+use clap::{ArgMatches, Command};
+
+use crate::{app::Problems, arguments, ask::PluginPrompt};
+
+/// What a command of the program works with.
+#[non_exhaustive]
+pub struct CommandContext {
+    /// The framework, not yet running.
+    pub framework: Framework,
+    /// The arguments that the user gave.
+    pub matches: ArgMatches,
+    /// The settings of the program.
+    pub settings: Arc<Settings>,
+    /// Errors in the configuration, for commands that run in spite of them.
+    pub problems: Arc<Problems>,
+    /// Starts supervised processes; `None` if the program cannot run itself as the supervisor.
+    pub launcher: Option<Arc<Launcher>>,
+    /// Asks the user what plugins want to know.
+    #[doc(hidden)]
+    pub plugin_prompt: Arc<PluginPrompt>,
+    /// The channels that no external plugin may replace.
+    #[doc(hidden)]
+    pub bundled_channels: Arc<[&'static str]>,
+    pub(crate) commands: Arc<[AppCommand]>,
+}
+
+impl CommandContext {
+    /// Returns the complete command line, with the commands of all plugins.
+    pub fn command_line(&self) -> Command {
+        arguments::command_line(&self.all_commands())
+    }
+
+    /// Returns whether the program or a linked plugin has a command of this name or alias.
+    pub fn has_command(&self, name: &str) -> bool {
+        let commands = self.all_commands();
+        let mut own = commands.iter().filter(|known| !known.is_offered());
+        own.any(|known| known.is_called(name))
+    }
+
+    /// The commands that this run uses leave out the offered ones, so they are collected again.
+    fn all_commands(&self) -> Vec<AppCommand> {
+        let own = self
+            .commands
+            .iter()
+            .filter(|known| known.source == CommandSource::Program);
+        AppCommand::merge(self.framework.cli_commands(), own.cloned().collect())
+    }
+}
+
+impl fmt::Debug for CommandContext {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CommandContext")
+            .field("matches", &self.matches)
+            .finish_non_exhaustive()
+    }
+}
+
+type Handler = Arc<dyn Fn(CommandContext) -> BoxFuture<'static, Result<ExitCode>> + Send + Sync>;
+
+/// A command of the program: a clap command, its handler, and how it is run.
+#[derive(Clone)]
+pub struct AppCommand {
+    pub(crate) command: Command,
+    pub(crate) run: Handler,
+    pub(crate) allows_invalid_settings: bool,
+    pub(crate) is_multi_threaded: bool,
+    source: CommandSource,
+}
+
+/// Who has a command, and whether it may replace another one of its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CommandSource {
+    Program,
+    Plugin,
+    /// A plugin that only offers it; see [`CliApp::offer`](bub_kernel::CliApp::offer).
+    Offered,
+}
+
+impl AppCommand {
+    /// A command that runs an async function.
+    pub fn new<F, R>(command: Command, run: F) -> Self
+    where
+        F: Fn(CommandContext) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<ExitCode>> + Send + 'static,
+    {
+        Self {
+            command,
+            run: Arc::new(move |context| Box::pin(run(context))),
+            allows_invalid_settings: false,
+            is_multi_threaded: false,
+            source: CommandSource::Program,
+        }
+    }
+
+    /// Runs the command even if the configuration has errors: it explains or repairs them.
+    #[must_use]
+    pub fn runs_with_invalid_settings(mut self) -> Self {
+        self.allows_invalid_settings = true;
+        self
+    }
+
+    /// Runs the command with one worker thread per core, 2 to 8, instead of one.
+    #[must_use]
+    pub fn multi_threaded(mut self) -> Self {
+        self.is_multi_threaded = true;
+        self
+    }
+
+    /// The name of the command.
+    pub fn name(&self) -> &str {
+        self.command.get_name()
+    }
+
+    pub(crate) fn is_offered(&self) -> bool {
+        self.source == CommandSource::Offered
+    }
+
+    pub(crate) fn is_called(&self, word: &str) -> bool {
+        self.name() == word || self.command.get_all_aliases().any(|alias| alias == word)
+    }
+
+    /// Makes a plugin's command one of the program.
+    pub(crate) fn from_plugin(plugin: CliCommand) -> Self {
+        let CliCommand {
+            spec,
+            run,
+            is_offered,
+        } = plugin;
+        let command = arguments::to_clap(&spec);
+        let own = Self::new(command, move |context: CommandContext| {
+            run(CliContext {
+                args: arguments::to_args(&spec, &context.matches),
+                framework: context.framework,
+            })
+        });
+        let source = if is_offered {
+            CommandSource::Offered
+        } else {
+            CommandSource::Plugin
+        };
+        Self { source, ..own }
+    }
+
+    /// Merges the commands of plugins with those of the program. A plugin's command replaces one of the program that
+    /// has its name; an offered one whose name is taken is skipped.
+    pub(crate) fn merge(plugins: Vec<CliCommand>, own: Vec<Self>) -> Vec<Self> {
+        let (offered, added): (Vec<_>, Vec<_>) =
+            plugins.into_iter().partition(|known| known.is_offered);
+        let mut commands: Vec<_> = added.into_iter().map(Self::from_plugin).collect();
+        for command in own {
+            if commands.iter().all(|known| known.name() != command.name()) {
+                commands.push(command);
+            }
+        }
+        for command in offered {
+            let name = &command.spec.name;
+            if name == "help" || commands.iter().any(|known| known.is_called(name)) {
+                tracing::warn!("cli.command_left_out command={name} error=the name is taken");
+            } else {
+                commands.push(Self::from_plugin(command));
+            }
+        }
+        commands
+    }
+}
+
+impl fmt::Debug for AppCommand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AppCommand({})", self.name())
+    }
+}

@@ -1,0 +1,422 @@
+//! Which message waits for which reply, and what is remembered of both.
+//!
+//! An exchange begins with whichever comes first: the request that posted the message, or, after a restart or for a
+//! very fast turn, the reply. Everything here is bounded; an exchange that is forgotten is no message lost.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use bub::kernel::Envelope;
+use bub::settings::Redactor;
+use futures_util::FutureExt;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{broadcast, watch},
+    time::Instant,
+};
+
+use super::options::WebhookOptions;
+use bub::gateway::{Outcome, Ticket};
+
+/// How many pieces of a growing answer a slow reader may be behind.
+const DELTAS: usize = 256;
+/// How long a reply waits for those who wait for it to take it.
+const TAKE_DEADLINE: Duration = Duration::from_secs(5);
+/// How long a reply waits for somebody who comes for it: whoever asks for it again is about to.
+const CLAIM_DEADLINE: Duration = Duration::from_secs(1);
+/// How long after its last reply a turn may take to end.
+const SETTLE_DEADLINE: Duration = Duration::from_millis(250);
+/// How many messages may have joined each other.
+const MOST_JOINS: usize = 8;
+
+/// All exchanges that are remembered.
+pub(super) struct Exchanges {
+    known: Mutex<Known>,
+    redactor: Redactor,
+    most: usize,
+    most_bytes: usize,
+    longest: Duration,
+}
+
+#[derive(Default)]
+struct Known {
+    by_id: HashMap<String, Arc<Exchange>>,
+    /// Oldest first.
+    order: VecDeque<(Instant, Arc<Exchange>)>,
+    bytes: usize,
+}
+
+/// One message and its replies.
+pub(super) struct Exchange {
+    id: OnceLock<String>,
+    ticket: OnceLock<Arc<Ticket>>,
+    fingerprint: OnceLock<u64>,
+    callback: OnceLock<String>,
+    outbounds: watch::Sender<Vec<Outbound>>,
+    waiting: watch::Sender<usize>,
+    /// How many of the replies were written to a connection.
+    written: watch::Sender<usize>,
+    deltas: OnceLock<broadcast::Sender<String>>,
+    redactor: Redactor,
+}
+
+/// A reply as clients see it.
+#[derive(Clone, Debug)]
+pub(super) struct Outbound {
+    /// The same for every attempt to deliver it.
+    pub(super) reply_id: String,
+    value: Arc<Value>,
+}
+
+impl Outbound {
+    pub(super) fn new(message: &Envelope, reply_id: Option<&str>) -> Self {
+        let mut value = json!({"content": message.content(), "kind": message.kind()});
+        for name in ["chat_id", "session_id", "media"] {
+            if let (Value::Object(map), Some(field)) = (&mut value, message.field(name)) {
+                map.insert(name.to_owned(), field.clone());
+            }
+        }
+        let reply_id = reply_id.unwrap_or_default().to_owned();
+        Self {
+            reply_id,
+            value: Arc::new(value),
+        }
+    }
+
+    pub(super) fn content(&self) -> &str {
+        self.value
+            .get("content")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn is_error(&self) -> bool {
+        self.is_of("error")
+    }
+
+    /// Whether somebody is asked to approve a tool call.
+    pub(super) fn is_question(&self) -> bool {
+        self.is_of("approval")
+    }
+
+    fn is_of(&self, kind: &str) -> bool {
+        self.value.get("kind").and_then(Value::as_str) == Some(kind)
+    }
+
+    pub(super) fn value(&self) -> &Value {
+        &self.value
+    }
+}
+
+/// How far an exchange has come.
+#[derive(Clone, Debug)]
+pub(super) enum Progress {
+    Pending,
+    Answered(Vec<Outbound>),
+    /// It was answered before this process began, or so long ago that the reply is forgotten.
+    Delivered,
+    Dropped(String),
+}
+
+impl Exchanges {
+    pub(super) fn new(options: &WebhookOptions) -> Self {
+        Self {
+            known: Mutex::default(),
+            redactor: options.redactor.clone(),
+            most: options.kept,
+            most_bytes: options.kept_bytes,
+            longest: options.kept_for,
+        }
+    }
+
+    /// An exchange whose message has no id yet.
+    pub(super) fn begin(&self) -> Arc<Exchange> {
+        Arc::new(Exchange::new(self.redactor.clone()))
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<Arc<Exchange>> {
+        self.known().by_id.get(id).cloned()
+    }
+
+    /// The exchange of that id.
+    pub(super) fn open(&self, id: &str) -> Arc<Exchange> {
+        let mut known = self.known();
+        match known.by_id.get(id) {
+            Some(exchange) => Arc::clone(exchange),
+            None => self.insert(&mut known, id, self.begin()),
+        }
+    }
+
+    /// Names an exchange that was begun. What is known under that name already, a duplicate or a reply that was faster
+    /// than its request, is kept and returned.
+    pub(super) fn name(&self, exchange: Arc<Exchange>, id: &str) -> Arc<Exchange> {
+        let mut known = self.known();
+        match known.by_id.get(id).cloned() {
+            Some(faster) => {
+                faster.adopt(&exchange);
+                faster
+            }
+            None => self.insert(&mut known, id, exchange),
+        }
+    }
+
+    /// Adds a reply, once.
+    pub(super) fn add(&self, exchange: &Exchange, outbound: &Outbound) {
+        let is_new = exchange.outbounds.send_if_modified(|all| {
+            let repeats = |known: &Outbound| {
+                !known.reply_id.is_empty() && known.reply_id == outbound.reply_id
+            };
+            let is_new = !all.iter().any(repeats);
+            if is_new {
+                all.push(outbound.clone());
+            }
+            is_new
+        });
+        if is_new {
+            let mut known = self.known();
+            known.bytes += outbound.content().len();
+            self.forget(&mut known);
+        }
+    }
+
+    /// Forgets what is too old or too much.
+    pub(super) fn sweep(&self) {
+        self.forget(&mut self.known());
+    }
+
+    /// How far an exchange has come, and the same of the one it joined.
+    pub(super) fn progress(&self, exchange: &Arc<Exchange>) -> Progress {
+        self.answered(exchange)
+            .now_or_never()
+            .unwrap_or(Progress::Pending)
+    }
+
+    /// Waits for the end of an exchange. One whose first request is not known ends with its first reply.
+    pub(super) async fn answered(&self, exchange: &Arc<Exchange>) -> Progress {
+        let mut exchange = Arc::clone(exchange);
+        for _ in 0..MOST_JOINS {
+            let mut outbounds = exchange.outbounds.subscribe();
+            let outcome = match exchange.ticket.get() {
+                Some(ticket) if !ticket.is_duplicate() => ticket.settled().await,
+                Some(ticket) => tokio::select! {
+                    biased;
+                    _ = outbounds.wait_for(|all| all.len() >= ticket.owed().max(1)) => Outcome::Done { replies: 1 },
+                    _ = ticket.settled() => return Progress::Delivered,
+                },
+                None => Outcome::Done { replies: 1 },
+            };
+            match outcome {
+                Outcome::Done { replies } => {
+                    let expected = usize::try_from(replies).unwrap_or(usize::MAX);
+                    let found = outbounds.wait_for(|all| all.len() >= expected).await;
+                    return found.map_or(Progress::Pending, |all| Progress::Answered(all.clone()));
+                }
+                Outcome::Joined { inbound_id } => exchange = self.open(&inbound_id),
+                Outcome::Dropped { reason } => return Progress::Dropped(reason),
+            }
+        }
+        std::future::pending().await
+    }
+
+    fn insert(&self, known: &mut Known, id: &str, exchange: Arc<Exchange>) -> Arc<Exchange> {
+        // An exchange is named once, here.
+        let _ = exchange.id.set(id.to_owned());
+        known.by_id.insert(id.to_owned(), Arc::clone(&exchange));
+        known
+            .order
+            .push_back((Instant::now(), Arc::clone(&exchange)));
+        self.forget(known);
+        exchange
+    }
+
+    fn forget(&self, known: &mut Known) {
+        // Those that somebody waits for are passed over, each once.
+        for _ in 0..known.order.len() {
+            let Some((since, _)) = known.order.front() else {
+                return;
+            };
+            let is_too_much = known.order.len() > self.most || known.bytes > self.most_bytes;
+            if !is_too_much && since.elapsed() < self.longest {
+                return;
+            }
+            let Some((_, oldest)) = known.order.pop_front() else {
+                return;
+            };
+            if *oldest.waiting.borrow() > 0 {
+                known.order.push_back((Instant::now(), oldest));
+                continue;
+            }
+            known.by_id.remove(oldest.id());
+            known.bytes = known.bytes.saturating_sub(oldest.bytes());
+            if known.by_id.is_empty() {
+                *known = Known::default();
+            }
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Exchange {
+    fn new(redactor: Redactor) -> Self {
+        Self {
+            id: OnceLock::new(),
+            ticket: OnceLock::new(),
+            fingerprint: OnceLock::new(),
+            callback: OnceLock::new(),
+            outbounds: watch::Sender::default(),
+            waiting: watch::Sender::default(),
+            written: watch::Sender::default(),
+            deltas: OnceLock::new(),
+            redactor,
+        }
+    }
+
+    /// The id of the message; empty until it is accepted.
+    pub(super) fn id(&self) -> &str {
+        self.id.get().map_or("", String::as_str)
+    }
+
+    /// The replies, as they come.
+    pub(super) fn outbounds(&self) -> watch::Receiver<Vec<Outbound>> {
+        self.outbounds.subscribe()
+    }
+
+    /// The URL to which replies go.
+    pub(super) fn callback(&self) -> Option<String> {
+        self.callback.get().cloned()
+    }
+
+    /// Notes what was posted.
+    pub(super) fn posted(&self, ticket: Arc<Ticket>, fingerprint: u64, callback: Option<String>) {
+        // An exchange is posted once, before it is named.
+        let _ = self.ticket.set(ticket);
+        let _ = self.fingerprint.set(fingerprint);
+        if let Some(url) = callback {
+            let _ = self.callback.set(url);
+        }
+    }
+
+    /// Whether it is about another message than the one of this fingerprint.
+    pub(super) fn differs(&self, fingerprint: u64) -> bool {
+        self.fingerprint
+            .get()
+            .is_some_and(|own| *own != fingerprint)
+    }
+
+    /// Takes over what a request knows.
+    fn adopt(&self, begun: &Self) {
+        if let Some(fingerprint) = begun.fingerprint.get() {
+            let _ = self.fingerprint.set(*fingerprint);
+        }
+        if let Some(ticket) = begun.ticket.get().filter(|ticket| !ticket.is_duplicate()) {
+            let _ = self.ticket.set(Arc::clone(ticket));
+        }
+        if let Some(url) = begun.callback.get() {
+            let _ = self.callback.set(url.clone());
+        }
+    }
+
+    /// Says that somebody waits, until the guard is dropped.
+    pub(super) fn wait(self: &Arc<Self>) -> Waiting {
+        self.waiting.send_modify(|count| *count += 1);
+        Waiting(Arc::clone(self))
+    }
+
+    /// Waits until those who wait have taken the replies, when these are all.
+    pub(super) async fn taken(&self) {
+        let mut waiting = self.waiting.subscribe();
+        if *waiting.borrow() == 0 || self.has_more_to_come().await {
+            return;
+        }
+        let _ = tokio::time::timeout(TAKE_DEADLINE, waiting.wait_for(|count| *count == 0)).await;
+    }
+
+    /// Waits until a reply is written to the connection of somebody who waits; `false` when nobody does.
+    pub(super) async fn claimed(&self, outbound: &Outbound) -> bool {
+        let is_it = |known: &Outbound| known.reply_id == outbound.reply_id;
+        let place = self
+            .outbounds
+            .borrow()
+            .iter()
+            .position(is_it)
+            .map_or(usize::MAX, |at| at + 1);
+        let (mut written, mut waiting) = (self.written.subscribe(), self.waiting.subscribe());
+        loop {
+            let is_awaited = *waiting.borrow_and_update() > 0;
+            tokio::select! {
+                biased;
+                Ok(_) = written.wait_for(|count| *count >= place) => return true,
+                Ok(()) = waiting.changed() => {}
+                () = tokio::time::sleep(CLAIM_DEADLINE), if !is_awaited => return false,
+            }
+        }
+    }
+
+    /// Whether a reply is missing, or the turn goes on after this one.
+    async fn has_more_to_come(&self) -> bool {
+        let Some(ticket) = self.ticket.get().filter(|ticket| !ticket.is_duplicate()) else {
+            return false;
+        };
+        let expected = match tokio::time::timeout(SETTLE_DEADLINE, ticket.settled()).await {
+            Ok(Outcome::Done { replies }) => usize::try_from(replies).unwrap_or(usize::MAX),
+            Ok(Outcome::Joined { .. } | Outcome::Dropped { .. }) => 0,
+            Err(_) => return true,
+        };
+        self.outbounds.borrow().len() < expected
+    }
+
+    /// Passes on a piece of the growing answer, when somebody listens.
+    pub(super) fn grow(&self, delta: &str) {
+        if let Some(deltas) = self.deltas.get() {
+            let _ = deltas.send(self.redactor.redact(delta).into_owned());
+        }
+    }
+
+    /// Listens to the growing answer.
+    pub(super) fn listen(&self) -> broadcast::Receiver<String> {
+        self.deltas
+            .get_or_init(|| broadcast::Sender::new(DELTAS))
+            .subscribe()
+    }
+
+    /// The same, when it is wanted.
+    pub(super) fn listen_if(&self, is_wanted: bool) -> Option<broadcast::Receiver<String>> {
+        is_wanted.then(|| self.listen())
+    }
+
+    fn bytes(&self) -> usize {
+        self.outbounds
+            .borrow()
+            .iter()
+            .map(|outbound| outbound.content().len())
+            .sum()
+    }
+}
+
+/// Somebody waits for a reply.
+pub(super) struct Waiting(Arc<Exchange>);
+
+impl Waiting {
+    /// The answer about an exchange goes to its connection.
+    pub(super) fn write(&self, progress: &Progress) {
+        if let Progress::Answered(outbounds) = progress {
+            self.0
+                .written
+                .send_modify(|count| *count = outbounds.len().max(*count));
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0
+            .waiting
+            .send_modify(|count| *count = count.saturating_sub(1));
+    }
+}

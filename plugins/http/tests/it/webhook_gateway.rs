@@ -1,0 +1,356 @@
+//! The webhook with the gateway behind it: what a client sees of journal, lanes and outbox.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bub::hooks;
+use bub::kernel::{
+    CancellationToken, Channel, Envelope, Error, Framework, FrameworkRef, MessageHandler,
+    ModelStream, PluginContext, Prompt, Result, StreamEvent,
+};
+use bub::{
+    gateway::{Gateway, NoHouse, Options},
+    tape::{Durability, fs::RealFs},
+};
+use bub_http::webhook::{Webhook, WebhookOptions};
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::Semaphore};
+
+use crate::{
+    webhook_callback::receive,
+    webhook_support::{Answer, TOKEN, begin},
+};
+
+/// Answers in two pieces; one of its messages also goes elsewhere.
+#[derive(Clone, Default)]
+struct Model {
+    framework: FrameworkRef,
+    webhook: Arc<OnceLock<Arc<Webhook>>>,
+    pace: Arc<Pace>,
+    waiting: Option<usize>,
+}
+
+/// What a message that says `wait` waits for.
+struct Pace {
+    asked: Semaphore,
+    go_on: Semaphore,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            asked: Semaphore::new(0),
+            go_on: Semaphore::new(0),
+        }
+    }
+}
+
+#[hooks]
+impl Model {
+    fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
+        if message.content() == "nowhere" {
+            Err(Error::unknown("it has no session"))
+        } else {
+            Ok(None)
+        }
+    }
+
+    async fn run_model_stream(&self, prompt: &Prompt) -> ModelStream {
+        if prompt.text() == "wait" {
+            self.pace.asked.add_permits(1);
+            self.pace.go_on.acquire().await.unwrap().forget();
+        }
+        ModelStream::of([
+            StreamEvent::Text("echo: ".to_owned()),
+            StreamEvent::Text(prompt.text().clone()),
+        ])
+    }
+
+    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
+        let router = self
+            .framework
+            .get()
+            .and_then(|framework| framework.router());
+        match router {
+            Some(router) => router.dispatch(message).await,
+            None => Ok(false),
+        }
+    }
+
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let mut options = WebhookOptions::default();
+        options.token = Some(TOKEN.into());
+        options.listen = String::from("127.0.0.1:0");
+        options.callback_hosts = vec!["127.0.0.1".to_owned()];
+        options.keep_alive = std::time::Duration::from_millis(20);
+        options.waiting = self.waiting.unwrap_or(options.waiting);
+        let webhook = self
+            .webhook
+            .get_or_init(|| Arc::new(Webhook::new(options, Arc::clone(message_handler))));
+        vec![Arc::clone(webhook) as Arc<dyn Channel>]
+    }
+}
+
+fn options(directory: &Path) -> Options {
+    Options {
+        directory: directory.to_owned(),
+        durability: Durability::Os,
+        debounce: Duration::from_secs(1),
+        max_wait: Duration::from_secs(10),
+        active_window: Duration::from_mins(1),
+        stream_output: false,
+        drain: Duration::from_secs(30),
+        session_queue: 100,
+        queue: 10_000,
+        turns: 1_000,
+        fs: Arc::new(RealFs),
+        house: Arc::new(NoHouse),
+    }
+}
+
+struct Running {
+    directory: PathBuf,
+    address: SocketAddr,
+    pace: Arc<Pace>,
+    stop: CancellationToken,
+    task: tokio::task::JoinHandle<Result<()>>,
+}
+
+impl Running {
+    async fn open(directory: &Path) -> Self {
+        Self::with(directory, Model::default()).await
+    }
+
+    async fn with(directory: &Path, mut model: Model) -> Self {
+        let (webhook, pace) = (Arc::clone(&model.webhook), Arc::clone(&model.pace));
+        let make = move |context: &PluginContext<'_>| {
+            model.framework = context.framework.clone();
+            Ok::<_, Error>(model)
+        };
+        let framework = Framework::builder().plugin_with("model", make).build();
+        let running = framework.running().await.unwrap();
+        let gateway = Gateway::open(&framework, options(directory), &["all".to_owned()]).unwrap();
+        let stop = CancellationToken::new();
+        let until = stop.clone();
+        let task = tokio::spawn(async move {
+            let outcome = gateway.run(until, || ()).await;
+            running.close().await?;
+            outcome
+        });
+        let webhook = webhook.get().unwrap();
+        let address = loop {
+            match webhook.address() {
+                Some(address) => break address,
+                None => tokio::task::yield_now().await,
+            }
+        };
+        Self {
+            directory: directory.to_owned(),
+            address,
+            pace,
+            stop,
+            task,
+        }
+    }
+
+    async fn post(&self, body: Value) -> Answer {
+        begin(self.address, "POST", "/v1/messages", "", &body.to_string())
+            .await
+            .finish()
+            .await
+    }
+
+    /// Waits until nobody waits for a reply any more.
+    async fn is_free(&self) {
+        while self
+            .post(json!({"content": "hello", "chat_id": "probe"}))
+            .await
+            .status
+            == 429
+        {}
+    }
+
+    async fn ask(&self, what: &str) -> Value {
+        bub::gateway::status::ask(&self.directory, &json!({"do": what}))
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    /// Waits until so many replies are not delivered.
+    async fn undelivered(&self, count: usize) {
+        while self.ask("outbox").await["replies"]
+            .as_array()
+            .unwrap()
+            .len()
+            != count
+        {}
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_message_is_answered_once_however_often_it_is_posted_also_after_a_restart() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let body = json!({"content": "hello", "idempotency_key": "k"});
+    let first = running.post(body.clone()).await;
+    assert_eq!(
+        (first.status, &first.json()["reply"]),
+        (200, &json!("echo: hello"))
+    );
+    assert_eq!(running.post(body.clone()).await.json(), first.json());
+    running.stop().await;
+
+    let running = Running::open(home.path()).await;
+    let again = running.post(body).await;
+    assert_eq!(
+        (again.status, again.json()),
+        (
+            200,
+            json!({"id": first.json()["id"], "status": "delivered"})
+        )
+    );
+    running.stop().await;
+}
+
+// L1: a reply that went to no connection waits for whoever asks again with the key: across restarts, and whatever else was said
+// meanwhile. It is seen to wait, and is delivered once it is written to somebody.
+#[tokio::test]
+async fn a_reply_whose_client_has_gone_waits_for_its_key() {
+    let home = tempfile::tempdir().unwrap();
+    for reply in ["sync", "stream"] {
+        let running = Running::with(
+            home.path(),
+            Model {
+                waiting: Some(1),
+                ..Model::default()
+            },
+        )
+        .await;
+        let body = json!({"content": "wait", "idempotency_key": reply, "reply": reply}).to_string();
+        let client = begin(running.address, "POST", "/v1/messages", "", &body).await;
+        running.pace.asked.acquire().await.unwrap().forget();
+        drop(client);
+        running.is_free().await;
+        running.pace.go_on.add_permits(1);
+        running.undelivered(1).await;
+        while running.ask("status").await["unclaimed"] != 1 {}
+        assert_eq!(running.ask("status").await["given_up"], 0);
+        running.stop().await;
+
+        // Nobody asks in this life.
+        let running = Running::open(home.path()).await;
+        running.undelivered(1).await;
+        running.stop().await;
+
+        let running = Running::open(home.path()).await;
+        let answer = begin(running.address, "POST", "/v1/messages", "", &body)
+            .await
+            .finish()
+            .await;
+        assert!(
+            answer.status == 200 && answer.body.contains(r#""reply":"echo: wait""#),
+            "{answer:?}"
+        );
+        running.undelivered(0).await;
+        running.stop().await;
+    }
+}
+
+// H-144: the refusal is the answer; nothing waits for somebody to come back with the key.
+#[tokio::test]
+async fn a_message_without_a_session_is_refused_and_leaves_no_reply() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let answer = running
+        .post(json!({"content": "nowhere", "idempotency_key": "k"}))
+        .await;
+    assert_eq!(answer.status, 500, "{answer:?}");
+    let is_open = |reply: &Value| reply["state"] == "waiting" || reply["state"] == "being tried";
+    let left = loop {
+        let found = running.ask("outbox").await;
+        let replies = found["replies"].as_array().unwrap();
+        if !replies.iter().any(is_open) {
+            break replies.clone();
+        }
+    };
+    assert!(left.is_empty(), "{left:?}");
+    running.stop().await;
+}
+
+// S-54
+#[tokio::test]
+async fn a_stream_grows_though_the_setting_streams_to_nobody() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let answer = running
+        .post(json!({"content": "hello", "reply": "stream"}))
+        .await;
+    let expected = [
+        "event: accepted",
+        r#"{"delta":"echo: "}"#,
+        r#"{"delta":"hello"}"#,
+        r#""reply":"echo: hello""#,
+    ];
+    let places: Vec<_> = expected
+        .iter()
+        .map(|text| answer.body.find(text).expect(text))
+        .collect();
+    assert!(places.is_sorted(), "{answer:?}");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_callback_that_failed_is_posted_again_after_a_restart_under_the_same_key() {
+    let home = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let running = Running::open(home.path()).await;
+    let body = json!({"content": "hello", "reply": "callback", "callback_url": url});
+    let accepted = running.post(body).await;
+    assert_eq!(accepted.status, 202);
+    let key = |head: &str| {
+        head.split("idempotency-key: ")
+            .nth(1)
+            .unwrap()
+            .lines()
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let (first, _) = receive(&listener, "503 Busy").await;
+    running.stop().await;
+
+    let running = Running::open(home.path()).await;
+    let (second, body) = receive(&listener, "200 OK").await;
+    assert_eq!(key(&first), key(&second));
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        (&body["reply"], &body["id"]),
+        (&json!("echo: hello"), &accepted.json()["id"])
+    );
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn many_clients_at_once_each_get_their_own_reply() {
+    let home = tempfile::tempdir().unwrap();
+    let running = Running::open(home.path()).await;
+    let ask = async |number: usize| {
+        let body = json!({"content": format!("n{number}"), "chat_id": format!("c{}", number % 7)});
+        (number, running.post(body).await.json()["reply"].clone())
+    };
+    for (number, reply) in futures_util::future::join_all((0..100).map(ask)).await {
+        assert_eq!(reply, format!("echo: n{number}"));
+    }
+    running.stop().await;
+}

@@ -1,0 +1,306 @@
+//! A webhook without a gateway: the test plays the gateway's part, and speaks HTTP by hand.
+
+use std::{
+    collections::HashMap,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bub::gateway::{Outcome, ReplyTo, Ticket};
+use bub::kernel::{
+    CancellationToken, Channel, Envelope, Error, MessageHandler, Result, StreamEvent,
+};
+use bub_http::webhook::{Webhook, WebhookOptions};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::{Mutex as AsyncMutex, mpsc},
+};
+
+pub(crate) const TOKEN: &str = "correct-horse-battery";
+
+/// A running webhook, and what came in by it.
+pub(crate) struct House {
+    pub(crate) webhook: Arc<Webhook>,
+    pub(crate) address: SocketAddr,
+    pub(crate) stop: CancellationToken,
+    inbound: AsyncMutex<mpsc::UnboundedReceiver<Envelope>>,
+    pub(crate) accepted: Arc<AtomicUsize>,
+    /// What the next message is refused with.
+    pub(crate) refuse: Arc<Mutex<Option<Error>>>,
+    /// The messages of the keys that were used.
+    pub(crate) keys: Keys,
+    replies: AtomicUsize,
+}
+
+type Keys = Arc<Mutex<HashMap<String, String>>>;
+
+impl House {
+    pub(crate) async fn open() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(change: impl FnOnce(&mut WebhookOptions)) -> Self {
+        let mut options = WebhookOptions::default();
+        options.token = Some(TOKEN.into());
+        options.listen = String::from("127.0.0.1:0");
+        change(&mut options);
+        let (sender, inbound) = mpsc::unbounded_channel();
+        let (accepted, refuse) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+        let keys = Keys::default();
+        let handler = handler(
+            sender,
+            Arc::clone(&accepted),
+            Arc::clone(&refuse),
+            Arc::clone(&keys),
+        );
+        let webhook = Arc::new(Webhook::new(options, handler));
+        let stop = CancellationToken::new();
+        webhook.start(stop.clone()).await.unwrap();
+        let address = webhook.address().unwrap();
+        let (inbound, replies) = (AsyncMutex::new(inbound), AtomicUsize::new(0));
+        Self {
+            webhook,
+            address,
+            stop,
+            inbound,
+            accepted,
+            refuse,
+            keys,
+            replies,
+        }
+    }
+
+    /// The next message that came in.
+    pub(crate) async fn inbound(&self) -> Envelope {
+        self.inbound.lock().await.recv().await.unwrap()
+    }
+
+    pub(crate) async fn post(&self, body: impl ToString) -> Answer {
+        self.request("POST", "/v1/messages", "", &body.to_string())
+            .await
+    }
+
+    pub(crate) async fn get(&self, id: &str) -> Answer {
+        self.request("GET", &format!("/v1/messages/{id}"), "", "")
+            .await
+    }
+
+    pub(crate) async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Answer {
+        let mut client = self.begin(method, path, headers, body).await;
+        client.finish().await
+    }
+
+    /// Sends a request without waiting for its answer.
+    pub(crate) async fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &str,
+        body: &str,
+    ) -> Client {
+        begin(self.address, method, path, headers, body).await
+    }
+
+    pub(crate) async fn begin_post(&self, body: impl ToString) -> Client {
+        self.begin("POST", "/v1/messages", "", &body.to_string())
+            .await
+    }
+
+    pub(crate) async fn connect(&self) -> Client {
+        connect(self.address).await
+    }
+
+    /// Delivers a reply, as the outbox does.
+    pub(crate) async fn send(&self, message: &Envelope, text: &str) -> Result<()> {
+        self.send_kind(message, text, "normal").await
+    }
+
+    pub(crate) async fn send_kind(&self, message: &Envelope, text: &str, kind: &str) -> Result<()> {
+        let number = self.replies.fetch_add(1, Ordering::SeqCst);
+        self.webhook
+            .send(&outbound(message, &format!("r{number}"), text, kind))
+            .await
+    }
+
+    /// Ends the turn of a message with these replies.
+    pub(crate) async fn answer(&self, message: &Envelope, texts: &[&str]) {
+        settle(
+            message,
+            Outcome::Done {
+                replies: u32::try_from(texts.len()).unwrap(),
+            },
+        );
+        for text in texts {
+            self.send(message, text).await.unwrap();
+        }
+    }
+
+    pub(crate) async fn delta(&self, message: &Envelope, delta: &str) {
+        self.webhook
+            .on_event(&StreamEvent::Text(delta.to_owned()), message)
+            .await
+            .unwrap();
+    }
+}
+
+pub(crate) async fn connect(address: SocketAddr) -> Client {
+    Client {
+        stream: TcpStream::connect(address).await.unwrap(),
+        seen: String::new(),
+    }
+}
+
+/// Sends a request with the right token.
+pub(crate) async fn begin(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> Client {
+    let mut client = connect(address).await;
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {TOKEN}\r\n"
+    );
+    client
+        .write(&format!(
+            "{head}{headers}content-length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+        .await;
+    client
+}
+
+/// A reply as the outbox hands it over.
+pub(crate) fn outbound(message: &Envelope, reply_id: &str, text: &str, kind: &str) -> Envelope {
+    let mut reply = Envelope::text(text)
+        .with("channel", "webhook")
+        .with("kind", kind);
+    for name in ["chat_id", "reply_route"] {
+        if let Some(value) = message.field(name) {
+            reply.set(name, value.clone());
+        }
+    }
+    let inbound_id = Some(id(message));
+    reply.put_slot(Arc::new(ReplyTo {
+        inbound_id,
+        reply_id: reply_id.to_owned(),
+        attempt: 1,
+    }));
+    reply
+}
+
+pub(crate) fn id(message: &Envelope) -> String {
+    message
+        .slot::<Ticket>()
+        .unwrap()
+        .inbound_id()
+        .unwrap()
+        .to_owned()
+}
+
+pub(crate) fn settle(message: &Envelope, outcome: Outcome) {
+    message.slot::<Ticket>().unwrap().settle(outcome);
+}
+
+/// Names messages `m0`, `m1`, …, and takes each idempotency key once, as the journal does.
+fn handler(
+    inbound: mpsc::UnboundedSender<Envelope>,
+    accepted: Arc<AtomicUsize>,
+    refuse: Arc<Mutex<Option<Error>>>,
+    keys: Keys,
+) -> MessageHandler {
+    Arc::new(move |message: Envelope| {
+        let outcome = refuse.lock().unwrap().take().map_or(Ok(()), Err);
+        if outcome.is_ok() {
+            let ticket = message.slot::<Ticket>().unwrap();
+            let id = format!("m{}", accepted.load(Ordering::SeqCst));
+            let known = ticket
+                .key()
+                .and_then(|key| keys.lock().unwrap().get(key).cloned());
+            ticket.accept(known.as_ref().unwrap_or(&id), known.is_some());
+            if known.is_none() {
+                accepted.fetch_add(1, Ordering::SeqCst);
+                keys.lock()
+                    .unwrap()
+                    .extend(ticket.key().map(|key| (key.to_owned(), id)));
+                inbound.send(message).unwrap();
+            }
+        }
+        Box::pin(std::future::ready(outcome))
+    })
+}
+
+/// One connection of a client.
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    seen: String,
+}
+
+impl Client {
+    pub(crate) async fn write(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Reads until a text comes, and returns everything so far.
+    pub(crate) async fn until(&mut self, text: &str) -> &str {
+        let mut buffer = [0; 4096];
+        while !self.seen.contains(text) {
+            let count = self.stream.read(&mut buffer).await.unwrap();
+            assert!(
+                count > 0,
+                "the connection ended before {text:?}: {}",
+                self.seen
+            );
+            self.seen
+                .push_str(std::str::from_utf8(&buffer[..count]).unwrap());
+        }
+        &self.seen
+    }
+
+    /// Reads to the end.
+    pub(crate) async fn finish(&mut self) -> Answer {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).await.unwrap();
+        self.seen.push_str(std::str::from_utf8(&rest).unwrap());
+        let (head, body) = self.seen.split_once("\r\n\r\n").expect("an answer");
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        Answer {
+            status,
+            head: head.to_owned(),
+            body: body.to_owned(),
+        }
+    }
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|_| panic!("no JSON: {self:?}"))
+    }
+
+    /// The status and the code of what is wrong.
+    pub(crate) fn problem(&self) -> (u16, String) {
+        let error = self.json()["error"].clone();
+        assert!(!error["message"].as_str().unwrap().is_empty());
+        (self.status, error["code"].as_str().unwrap().to_owned())
+    }
+}

@@ -1,0 +1,335 @@
+//! What kind of message it is, its text, and the file in it.
+
+use bub::kernel::MediaKind;
+use serde_json::{Map, Value, json};
+
+use super::put;
+
+/// Animated stickers are vector drawings that no model reads.
+const ANIMATED_STICKER: &str = "application/x-tgsticker";
+/// The longest name of a file, in bytes.
+const NAME_LIMIT: usize = 120;
+
+/// A file that the platform has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// What it is to the model.
+    pub kind: MediaKind,
+    /// Its type.
+    pub mime: String,
+    /// By what it can be fetched.
+    pub file_id: String,
+    /// How long it is, if the platform says so.
+    pub size: Option<u64>,
+    /// A name that is safe as that of a file.
+    pub filename: Option<String>,
+}
+
+/// What the platform itself says of a chat: nobody said it.
+const SERVICE: [&str; 14] = [
+    "new_chat_members",
+    "left_chat_member",
+    "new_chat_title",
+    "new_chat_photo",
+    "delete_chat_photo",
+    "group_chat_created",
+    "supergroup_chat_created",
+    "migrate_to_chat_id",
+    "migrate_from_chat_id",
+    "pinned_message",
+    "message_auto_delete_timer_changed",
+    "forum_topic_created",
+    "forum_topic_closed",
+    "forum_topic_edited",
+];
+
+/// Whether a message is one of the platform.
+pub(super) fn is_service(message: &Value) -> bool {
+    SERVICE.iter().any(|field| !message[field].is_null())
+}
+
+/// What a message of a kind that the original does not know says, when there are words for it.
+pub(super) fn other(message: &Value) -> Option<String> {
+    let at = |place: &Value| {
+        Some(format!(
+            "{}, {}",
+            place["latitude"].as_f64()?,
+            place["longitude"].as_f64()?
+        ))
+    };
+    let words = |values: &[&Value]| {
+        let known: Vec<&str> = values.iter().filter_map(|value| value.as_str()).collect();
+        (!known.is_empty()).then(|| known.join(", "))
+    };
+    let (venue, contact, poll) = (&message["venue"], &message["contact"], &message["poll"]);
+    let what = if let Some(name) = words(&[&venue["title"], &venue["address"]]) {
+        format!("Venue: {name} ({})", at(&venue["location"])?)
+    } else if let Some(place) = at(&message["location"]) {
+        format!("Location: {place}")
+    } else if let Some(name) = words(&[
+        &contact["first_name"],
+        &contact["last_name"],
+        &contact["phone_number"],
+    ]) {
+        format!("Contact: {name}")
+    } else if let Some(question) = poll["question"].as_str() {
+        let options: Vec<&str> = poll["options"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|option| option["text"].as_str())
+            .collect();
+        format!("Poll: {question} ({})", options.join(" / "))
+    } else {
+        let dice = &message["dice"];
+        format!(
+            "Dice: {} {}",
+            dice["emoji"].as_str()?,
+            dice["value"].as_i64()?
+        )
+    };
+    Some(format!("[{what}]"))
+}
+
+/// The kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Text,
+    Photo,
+    Audio,
+    Sticker,
+    Video,
+    Voice,
+    Document,
+    VideoNote,
+    Unknown,
+}
+
+impl Kind {
+    /// The first that the message has.
+    pub(super) fn of(message: &Value) -> Self {
+        let kinds = [
+            Self::Text,
+            Self::Photo,
+            Self::Audio,
+            Self::Sticker,
+            Self::Video,
+            Self::Voice,
+            Self::Document,
+            Self::VideoNote,
+        ];
+        kinds
+            .into_iter()
+            .find(|kind| kind.is_in(message))
+            .unwrap_or(Self::Unknown)
+    }
+
+    fn is_in(self, message: &Value) -> bool {
+        match &message[self.name()] {
+            Value::String(text) => self == Self::Text && !text.is_empty(),
+            Value::Array(sizes) => self == Self::Photo && !sizes.is_empty(),
+            Value::Object(_) => !matches!(self, Self::Text | Self::Photo),
+            _ => false,
+        }
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Photo => "photo",
+            Self::Audio => "audio",
+            Self::Sticker => "sticker",
+            Self::Video => "video",
+            Self::Voice => "voice",
+            Self::Document => "document",
+            Self::VideoNote => "video_note",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// What the message says, in words.
+    pub(super) fn text(self, message: &Value) -> String {
+        let file = self.file(message);
+        let word = |key: &str| file[key].as_str().unwrap_or_default();
+        let seconds = file["duration"].as_u64().unwrap_or_default();
+        let what = match self {
+            Self::Text => return message["text"].as_str().unwrap_or_default().to_owned(),
+            Self::Photo => "[Photo message]".to_owned(),
+            Self::Audio => {
+                let title = if word("title").is_empty() {
+                    "Unknown"
+                } else {
+                    word("title")
+                };
+                let performer = word("performer");
+                let dash = if performer.is_empty() { "" } else { " - " };
+                format!("[Audio: {performer}{dash}{title} ({seconds}s)]")
+            }
+            Self::Sticker => {
+                let emoji = Some(word("emoji")).filter(|emoji| !emoji.is_empty());
+                let set = Some(word("set_name")).filter(|set| !set.is_empty());
+                let emoji = emoji.map(|emoji| format!(": {emoji}")).unwrap_or_default();
+                format!(
+                    "[Sticker{emoji}{}]",
+                    set.map(|set| format!(" from {set}")).unwrap_or_default()
+                )
+            }
+            Self::Video => format!("[Video: {seconds}s]"),
+            Self::Voice => format!("[Voice message: {seconds}s]"),
+            Self::Document => {
+                let name = safe_name(word("file_name"));
+                format!(
+                    "[Document: {} ({})]",
+                    name.as_deref().unwrap_or("unknown"),
+                    self.mime(message)
+                )
+            }
+            Self::VideoNote => format!("[Video note: {seconds}s]"),
+            Self::Unknown => {
+                return other(message)
+                    .unwrap_or_else(|| "[Unsupported message type: unknown]".to_owned());
+            }
+        };
+        match message["caption"].as_str() {
+            Some(caption) if !caption.is_empty() => format!("{what} Caption: {caption}"),
+            _ => what,
+        }
+    }
+
+    /// The file, of a photo the largest.
+    fn file(self, message: &Value) -> &Value {
+        let value = &message[self.name()];
+        value
+            .as_array()
+            .and_then(|sizes| sizes.last())
+            .unwrap_or(value)
+    }
+
+    fn mime(self, message: &Value) -> String {
+        let file = self.file(message);
+        let usual = match self {
+            Self::Photo => return "image/jpeg".to_owned(),
+            Self::Sticker if file["is_animated"] == true => return ANIMATED_STICKER.to_owned(),
+            Self::Sticker if file["is_video"] == true => return "video/webm".to_owned(),
+            Self::Sticker => return "image/webp".to_owned(),
+            Self::Audio => "audio/mpeg",
+            Self::Voice => "audio/ogg",
+            Self::Video | Self::VideoNote => "video/mp4",
+            Self::Text | Self::Document | Self::Unknown => "application/octet-stream",
+        };
+        let told = file["mime_type"].as_str().filter(|mime| is_mime(mime));
+        told.unwrap_or(usual).to_owned()
+    }
+
+    /// What the content tells of the file, with the original's keys.
+    pub(super) fn metadata(self, message: &Value) -> Value {
+        let keys: &[&str] = match self {
+            Self::Text | Self::Unknown => return Value::Null,
+            Self::Photo => &["file_id", "file_size", "width", "height", "mime_type"],
+            Self::Audio => &[
+                "file_id",
+                "mime_type",
+                "file_size",
+                "duration",
+                "title",
+                "performer",
+            ],
+            Self::Sticker => &[
+                "file_id",
+                "width",
+                "height",
+                "mime_type",
+                "emoji",
+                "set_name",
+                "is_animated",
+            ],
+            Self::Video => &[
+                "file_id",
+                "file_size",
+                "width",
+                "height",
+                "duration",
+                "mime_type",
+            ],
+            Self::Voice | Self::VideoNote => &["file_id", "duration", "mime_type"],
+            Self::Document => &["file_id", "file_name", "file_size", "mime_type"],
+        };
+        let file = self.file(message);
+        let mut fields = Map::new();
+        for key in keys {
+            let value = if *key == "mime_type" {
+                json!(self.mime(message))
+            } else {
+                file[key].clone()
+            };
+            put(&mut fields, [(key, value)]);
+        }
+        Value::Object(fields)
+    }
+
+    /// The file for the model, if there is one that it could read.
+    pub(super) fn attachment(self, message: &Value) -> Option<Attachment> {
+        let file = self.file(message);
+        let mime = self.mime(message);
+        let kind = match self {
+            Self::Text | Self::Unknown => return None,
+            _ if mime == ANIMATED_STICKER => return None,
+            // A picture sent as a file is a picture, and a sticker may be a film.
+            Self::Document | Self::Sticker => match mime.split('/').next() {
+                Some("image") if mime != "image/svg+xml" => MediaKind::Image,
+                Some("audio") => MediaKind::Audio,
+                Some("video") => MediaKind::Video,
+                _ => MediaKind::Document,
+            },
+            Self::Photo => MediaKind::Image,
+            Self::Audio | Self::Voice => MediaKind::Audio,
+            Self::Video | Self::VideoNote => MediaKind::Video,
+        };
+        let file_id = file["file_id"]
+            .as_str()
+            .filter(|id| !id.is_empty())?
+            .to_owned();
+        let filename = file["file_name"].as_str().and_then(safe_name);
+        Some(Attachment {
+            kind,
+            mime,
+            file_id,
+            size: file["file_size"].as_u64(),
+            filename,
+        })
+    }
+}
+
+/// Whether somebody's word for a type is one.
+fn is_mime(mime: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"/+-._".contains(&byte);
+    mime.len() <= 100
+        && mime.split('/').filter(|half| !half.is_empty()).count() == 2
+        && mime.bytes().all(fits)
+}
+
+/// A name that somebody gave to a file, as one that is safe to write to: no directories, nothing hidden or invisible.
+pub fn safe_name(name: &str) -> Option<String> {
+    let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
+    let seen = |character: &char| {
+        !character.is_control()
+            && !matches!(character, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    let clean: String = last.chars().filter(seen).collect();
+    let clean = clean.trim().trim_start_matches('.').trim();
+    // The end is kept as well: it says what the file is.
+    let short = if clean.len() <= NAME_LIMIT {
+        clean.to_owned()
+    } else {
+        let (head, tail) = (
+            clean.floor_char_boundary(NAME_LIMIT - 20),
+            clean.ceil_char_boundary(clean.len() - 20),
+        );
+        format!(
+            "{}…{}",
+            clean.get(..head).unwrap_or_default(),
+            clean.get(tail..).unwrap_or_default()
+        )
+    };
+    (!short.is_empty()).then_some(short)
+}

@@ -1,0 +1,334 @@
+//! What becomes of an update: a message for the gateway, a word of the channel's own, or nothing.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a JSON value is `null` where there is nothing"
+)]
+
+use std::sync::Arc;
+
+use bub::kernel::{ChannelMessage, Envelope, Lifespan, MessageHandler, Result, Role, Sender};
+use serde_json::{Value, json};
+
+use super::{
+    Bot, NAME,
+    access::{Access, Who},
+    inbound::{self, Reading},
+    media,
+    route::{Button, Place, Route},
+    typing::Scope,
+};
+use bub::gateway::{
+    Ticket,
+    fields::{SESSION_FULL, TOLD},
+};
+
+/// What `/start` is answered with, as the original does.
+const GREETING: &str = "Bub is online. Send text to start.";
+const NO_ACCESS: &str =
+    "You are not allowed to chat with me. Please deploy your own instance of Bub.";
+const DENIED: &str = "Access denied.";
+
+/// Takes an update, or all updates of an album. An error means that it was not taken, and should come again.
+pub(super) async fn take(
+    bot: &Arc<Bot>,
+    handler: &MessageHandler,
+    updates: &[Value],
+) -> Result<()> {
+    let Some(update) = updates.first() else {
+        return Ok(());
+    };
+    let intake = Intake {
+        bot,
+        handler,
+        key: key(updates),
+    };
+    match (
+        &update["message"],
+        &update["edited_message"],
+        &update["callback_query"],
+    ) {
+        (message @ Value::Object(_), ..) => {
+            let others: Vec<&Value> = updates
+                .iter()
+                .skip(1)
+                .map(|update| &update["message"])
+                .collect();
+            intake.message(message, &others, false).await
+        }
+        (_, message @ Value::Object(_), _) => intake.message(message, &[], true).await,
+        (.., query @ Value::Object(_)) => intake.button(query).await,
+        _ => Ok(()),
+    }
+}
+
+/// What names an update when it comes again. An album that comes again with one more is another one: rather twice than
+/// not at all.
+fn key(updates: &[Value]) -> String {
+    let id = |update: Option<&Value>| {
+        update
+            .and_then(|update| update["update_id"].as_i64())
+            .unwrap_or_default()
+    };
+    match updates {
+        [_, .., _] => format!("update:{}-{}", id(updates.first()), id(updates.last())),
+        _ => format!("update:{}", id(updates.first())),
+    }
+}
+
+/// The album that an update belongs to, and whose it is.
+pub(super) fn album_of(update: &Value) -> Option<(&str, Option<i64>)> {
+    let message = &update["message"];
+    Some((
+        message["media_group_id"].as_str()?,
+        message["from"]["id"].as_i64(),
+    ))
+}
+
+/// The chat of an update, within which the order counts.
+pub(super) fn chat_of(update: &Value) -> Option<i64> {
+    let chat = |message: &Value| message["chat"]["id"].as_i64();
+    let message = chat(&update["message"]).or_else(|| chat(&update["edited_message"]));
+    message.or_else(|| chat(&update["callback_query"]["message"]))
+}
+
+/// How somebody asked.
+#[derive(Clone, Copy)]
+struct Knock {
+    is_private: bool,
+    is_start: bool,
+}
+
+struct Intake<'a> {
+    bot: &'a Arc<Bot>,
+    handler: &'a MessageHandler,
+    key: String,
+}
+
+impl Intake<'_> {
+    async fn message(&self, message: &Value, others: &[&Value], is_edit: bool) -> Result<()> {
+        let (Some(chat), Some(who), Some(me)) = (
+            message["chat"]["id"].as_i64(),
+            Who::of(message),
+            self.bot.me.get(),
+        ) else {
+            return Ok(());
+        };
+        let is_private = message["chat"]["type"] == "private";
+        // Outside of forums the number names a chain of replies.
+        let thread = message["message_thread_id"]
+            .as_i64()
+            .filter(|_| message["is_topic_message"] == true);
+        let message_id = message["message_id"].as_i64();
+        let route = Route {
+            message_id,
+            is_quoted: !is_private,
+            ..Route::new(Place { chat, thread })
+        };
+        // A place that moves, a poll that goes on: nobody said anything.
+        if is_edit && message["text"].is_null() && message["caption"].is_null() {
+            return Ok(());
+        }
+        let mut reading = inbound::read(message, is_edit, me);
+        if let Reading::Said(said) = &mut reading {
+            for other in others {
+                if let Reading::Said(member) = inbound::read(other, false, me) {
+                    said.absorb(member);
+                }
+            }
+        }
+        let role = match self.bot.gate.decide(&who, chat) {
+            Access::Granted(role) => role,
+            access => {
+                let is_addressed = match &reading {
+                    Reading::Start => true,
+                    Reading::Silence => false,
+                    Reading::Said(said) => said.is_active,
+                };
+                if is_addressed && !is_edit {
+                    let is_start = reading == Reading::Start;
+                    self.turn_away(
+                        &who,
+                        access,
+                        &route,
+                        Knock {
+                            is_private,
+                            is_start,
+                        },
+                    );
+                }
+                return Ok(());
+            }
+        };
+        match reading {
+            Reading::Start => self.bot.tell(route, GREETING.to_owned()),
+            Reading::Silence => {}
+            Reading::Said(said) => {
+                let mut envelope = self.envelope(&route, &who, role, &said.content());
+                envelope.set("is_active", said.is_active);
+                if said.is_command {
+                    envelope.set("kind", "command");
+                } else {
+                    media::attach(self.bot, &mut envelope, &said.media);
+                    if !self.bot.options.is_auto {
+                        envelope.set("output_channel", "null");
+                    }
+                    envelope.set(
+                        "stream_output",
+                        self.bot.options.stream && self.bot.options.is_auto,
+                    );
+                }
+                return self.hand_in(envelope, &route).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says no, once, to somebody who asked for something.
+    fn turn_away(&self, who: &Who, access: Access, route: &Route, knock: Knock) {
+        let chat = if knock.is_private {
+            0
+        } else {
+            route.place.chat
+        };
+        let is_first = || self.bot.gate.is_first(format!("{}:{chat}", who.id));
+        let text = match access {
+            Access::Elsewhere if knock.is_start && is_first() => NO_ACCESS.to_owned(),
+            Access::Stranger
+                if knock.is_private && self.bot.options.pairing && !who.id.is_empty() =>
+            {
+                match self.bot.gate.pairings.ask(NAME, &who.id, &who.shown()) {
+                    Ok(Some(code)) => format!(
+                        "{DENIED} To be let in, give this code to whoever runs me, and write again: {code}\n\
+                         (They say `bub pair {code}` on the computer I run on.)"
+                    ),
+                    Ok(None) => return,
+                    Err(error) => {
+                        return tracing::error!("telegram.cannot_pair error={}", error.message());
+                    }
+                }
+            }
+            Access::Stranger if !who.id.is_empty() && is_first() => DENIED.to_owned(),
+            _ => return,
+        };
+        tracing::info!(
+            "telegram.turned_away user={} chat={}",
+            who.id,
+            route.place.chat
+        );
+        self.bot.tell(route.clone(), text);
+    }
+
+    /// Somebody pressed a button: the same as writing the command that it stands for.
+    async fn button(&self, query: &Value) -> Result<()> {
+        let message = &query["message"];
+        let (Some(chat), Some(who)) = (message["chat"]["id"].as_i64(), Who::of(query)) else {
+            return Ok(());
+        };
+        let data = query["data"].as_str().unwrap_or_default();
+        let command = match data.split_once(':') {
+            Some((verb @ ("approve" | "deny"), id)) if !id.is_empty() => format!(",{verb} {id}"),
+            _ => return Ok(()),
+        };
+        let place = Place {
+            chat,
+            thread: message["message_thread_id"].as_i64(),
+        };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let query_id = text(&query["id"]);
+        let Access::Granted(role) = self.bot.gate.decide(&who, chat) else {
+            self.bot.answer_query(query_id, DENIED.to_owned());
+            return Ok(());
+        };
+        let message_id = message["message_id"].as_i64().unwrap_or_default();
+        let button = Some(Button {
+            query: query_id,
+            message_id,
+            text: text(&message["text"]),
+        });
+        let route = Route {
+            button,
+            ..Route::new(place)
+        };
+        let envelope = self.envelope(&route, &who, role, &command);
+        self.hand_in(envelope.with("kind", "command"), &route).await
+    }
+
+    fn envelope(&self, route: &Route, who: &Who, role: Role, content: &str) -> Envelope {
+        let chat = route.place.chat.to_string();
+        let message = ChannelMessage::new(route.place.session(), NAME, content)
+            .chat_id(&chat)
+            .active()
+            .lifespan(Lifespan::new(Scope::new(self.bot, route.place)));
+        let mut message: Envelope = message.into();
+        route.put_on(&mut message);
+        let sender = Sender {
+            role,
+            channel: NAME.to_owned(),
+            chat_id: chat,
+            id: who.id.clone(),
+            name: who.name.clone(),
+        };
+        message.put_slot(Arc::new(Ticket::new(Some(self.key.clone()))));
+        message.with_sender(sender)
+    }
+
+    async fn hand_in(&self, message: Envelope, route: &Route) -> Result<()> {
+        match (self.handler)(message).await {
+            // Everybody else would wait for this chat. Its sender knows, and has the message.
+            Err(error) if error.details().contains_key(SESSION_FULL) => {
+                tracing::warn!(
+                    "telegram.refused chat={} error={}",
+                    route.place.chat,
+                    error.message()
+                );
+                self.bot
+                    .tell(route.clone(), format!("Not taken: {}", error.message()));
+                Ok(())
+            }
+            Err(error) if error.details().get(TOLD) == Some(&Value::Bool(true)) => {
+                tracing::error!(
+                    "telegram.not_taken chat={} error={}",
+                    route.place.chat,
+                    error.message()
+                );
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+}
+
+impl Bot {
+    /// Says something that is no reply of a turn: as well as it can, and without anybody waiting for it.
+    fn tell(self: &Arc<Self>, route: Route, text: String) {
+        let Ok(permit) = Arc::clone(&self.notices).try_acquire_owned() else {
+            return;
+        };
+        let bot = Arc::clone(self);
+        tokio::spawn(async move {
+            bot.limiter.wait(route.place.chat).await;
+            let mut params = super::outbound::reply_params(&route, true);
+            params["text"] = text.into();
+            if let Err(failure) = bot.client.call("sendMessage", &params).await {
+                tracing::warn!(
+                    "telegram.not_told chat={} error={}",
+                    route.place.chat,
+                    failure.text
+                );
+            }
+            drop(permit);
+        });
+    }
+
+    /// Answers whoever pressed a button, as well as it can: the platform waits for seconds only.
+    fn answer_query(self: &Arc<Self>, query: String, text: String) {
+        let bot = Arc::clone(self);
+        tokio::spawn(async move {
+            let params = json!({"callback_query_id": query, "text": text, "show_alert": true});
+            if let Err(failure) = bot.client.call("answerCallbackQuery", &params).await {
+                tracing::debug!("telegram.query_not_answered error={}", failure.text);
+            }
+        });
+    }
+}

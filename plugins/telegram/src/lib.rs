@@ -1,0 +1,263 @@
+//! The Telegram channel: a bot that answers every message once, and nobody it should not.
+//!
+//! * [`TelegramPlugin`]: the plugin that provides the channel and its tools.
+//! * [`html`]: Markdown as messages that the platform accepts.
+//! * [`inbound`]: what arrives, as the model reads it.
+//! * `client`: the Bot API; `limiter`: its limits; `options`: the settings.
+//! * `poll`: updates come in, one after the other; `intake`: what becomes of each; `access`: who may talk.
+//! * `outbound`: replies go out; `progress`: how far each has come; `preview`: an answer that grows; `typing`.
+//! * `tools`: what the model can do beside answering. `media`: the files that come with a message.
+//! * `route`: where a message belongs.
+
+mod access;
+mod client;
+pub mod html;
+pub mod inbound;
+mod intake;
+mod limiter;
+mod media;
+mod options;
+mod outbound;
+mod plugin;
+mod poll;
+mod preview;
+mod progress;
+mod route;
+mod tools;
+mod typing;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool},
+    time::Duration,
+};
+
+use bub::kernel::{
+    BoxFuture, CancellationToken, Channel, Envelope, Error, Lifespan, MessageHandler, Result,
+    StreamEvent,
+};
+use serde_json::{Value, json};
+use tokio::{sync::Semaphore, task::JoinHandle};
+
+use self::{
+    access::Gate, client::Client, inbound::Me, limiter::Limiter, outbound::Notes,
+    preview::Previews, progress::Progress, route::Route, typing::Typing,
+};
+pub use self::{options::TelegramOptions, plugin::TelegramPlugin};
+
+/// The name of the channel.
+pub const NAME: &str = "telegram";
+/// How long the poll has to end when the channel stops.
+const STOP_DEADLINE: Duration = Duration::from_secs(3);
+
+/// So many words of the channel's own may be on their way; strangers get no more.
+const MOST_NOTICES: usize = 64;
+
+/// The channel.
+pub struct Telegram {
+    bot: Arc<Bot>,
+    handler: MessageHandler,
+    running: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The bot itself: what its channel and its tools share.
+pub struct Bot {
+    options: TelegramOptions,
+    client: Client,
+    limiter: Limiter,
+    progress: Progress,
+    gate: Gate,
+    typing: Typing,
+    previews: Previews,
+    notes: Notes,
+    /// Room for words of the channel's own.
+    notices: Arc<Semaphore>,
+    /// Groups that have another id now.
+    moved: Mutex<HashMap<i64, i64>>,
+    /// Who the bot is, once the platform has said so.
+    me: OnceLock<Me>,
+    has_dropped: AtomicBool,
+    /// Why no updates come.
+    trouble: Mutex<Option<String>>,
+}
+
+impl Bot {
+    /// A bot that has done nothing yet.
+    pub fn new(options: TelegramOptions) -> Self {
+        Self {
+            client: Client::new(&options),
+            limiter: Limiter::new(&options),
+            progress: Progress::new(&options.home),
+            gate: Gate::new(&options),
+            typing: Typing::default(),
+            previews: Previews::default(),
+            notes: Notes::default(),
+            notices: Arc::new(Semaphore::new(MOST_NOTICES)),
+            moved: Mutex::default(),
+            me: OnceLock::new(),
+            has_dropped: AtomicBool::new(false),
+            trouble: Mutex::default(),
+            options,
+        }
+    }
+
+    /// Whether the channel can be used.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.options.token.is_some()
+    }
+
+    /// Whether the bot types in any chat.
+    pub fn is_typing(&self) -> bool {
+        self.typing.is_on()
+    }
+
+    /// Notes that a group has another id.
+    fn moved(&self, from: i64, to: i64) {
+        tracing::info!("telegram.group_moved from={from} to={to}");
+        lock(&self.moved).insert(from, to);
+    }
+
+    /// Finds out who the bot is, and that updates come to whoever asks.
+    async fn introduce(&self) -> Result<()> {
+        let me = self.client.call("getMe", &json!({})).await?;
+        let username = me
+            .get("username")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        let id = me.get("id").and_then(Value::as_i64);
+        let id = id.ok_or_else(|| Error::unknown("Telegram does not say who the bot is"))?;
+        let _ = self.me.set(Me {
+            id,
+            username: username.clone(),
+        });
+        // What piled up is dropped at the start of the program only, not whenever the network comes back.
+        let is_dropped = self.options.drop_pending
+            && !self.has_dropped.load(std::sync::atomic::Ordering::Relaxed);
+        self.client
+            .call(
+                "deleteWebhook",
+                &json!({"drop_pending_updates": is_dropped}),
+            )
+            .await?;
+        self.has_dropped
+            .store(true, std::sync::atomic::Ordering::Relaxed);
+        tracing::info!("telegram.start bot=@{username} {}", self.gate.describe());
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Bot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bot")
+    }
+}
+
+impl Telegram {
+    /// A channel that hands what it accepts to `handler`.
+    pub fn new(bot: Arc<Bot>, handler: MessageHandler) -> Self {
+        Self {
+            bot,
+            handler,
+            running: Mutex::default(),
+        }
+    }
+}
+
+impl Channel for Telegram {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn start(&self, stop: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            if self.bot.options.token.is_none() {
+                return Err(Error::config("the bot needs a token: set `telegram.token`"));
+            }
+            self.bot.introduce().await?;
+            let task = tokio::spawn(poll::run(
+                Arc::clone(&self.bot),
+                Arc::clone(&self.handler),
+                stop,
+            ));
+            if let Some(before) = lock(&self.running).replace(task) {
+                before.abort();
+            }
+            Ok(())
+        })
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let running = lock(&self.running).take();
+            if let Some(mut task) = running
+                && tokio::time::timeout(STOP_DEADLINE, &mut task)
+                    .await
+                    .is_err()
+            {
+                task.abort();
+            }
+            Ok(())
+        })
+    }
+
+    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+        Box::pin(outbound::deliver(&self.bot, message))
+    }
+
+    fn on_event<'a>(
+        &'a self,
+        event: &'a StreamEvent,
+        message: &'a Envelope,
+    ) -> BoxFuture<'a, Result<()>> {
+        if let StreamEvent::Text(delta) = event {
+            preview::grow(&self.bot, delta, message);
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn restore(&self, message: &mut Envelope) {
+        media::restore(&self.bot, message);
+        if let Ok(route) = Route::of(message) {
+            message.put_slot(Arc::new(Lifespan::new(typing::Scope::new(
+                &self.bot,
+                route.place,
+            ))));
+        }
+    }
+
+    fn check(&self) -> BoxFuture<'_, Result<Option<String>>> {
+        Box::pin(async move {
+            let me = self.bot.client.call("getMe", &json!({})).await?;
+            Ok(me
+                .get("username")
+                .and_then(Value::as_str)
+                .map(|username| format!("@{username}")))
+        })
+    }
+
+    fn trouble(&self) -> Option<String> {
+        lock(&self.bot.trouble).clone()
+    }
+
+    fn needs_debounce(&self) -> bool {
+        true
+    }
+
+    fn enabled(&self) -> bool {
+        self.bot.is_enabled()
+    }
+
+    fn validate(&self) -> Result<()> {
+        self.bot.options.check()
+    }
+
+    fn audience(&self) -> Option<String> {
+        Some(self.bot.gate.describe())
+    }
+}
+
+/// Locks a mutex even if a thread panicked while holding it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

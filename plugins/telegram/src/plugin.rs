@@ -1,0 +1,42 @@
+//! The plugin `telegram`.
+
+use std::sync::Arc;
+
+use bub::{
+    hooks,
+    kernel::{Channel, Error, MessageHandler, PluginContext, Result},
+    settings::Settings,
+};
+
+use crate::{Bot, Telegram, TelegramOptions, tools};
+
+/// Provides the channel, and its tools if a token is set.
+#[derive(Debug)]
+pub struct TelegramPlugin {
+    bot: Arc<Bot>,
+}
+
+impl TelegramPlugin {
+    /// The name it is registered with.
+    pub const NAME: &'static str = "telegram";
+
+    /// Creates the plugin from the settings of the program.
+    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
+        let settings = context.service::<Settings>();
+        let settings = settings
+            .ok_or_else(|| Error::config("the plugin needs the program's settings as a service"))?;
+        let bot = Arc::new(Bot::new(TelegramOptions::new(&settings)));
+        if bot.is_enabled() {
+            tools::register(context, &bot);
+        }
+        Ok(Self { bot })
+    }
+}
+
+#[hooks]
+impl TelegramPlugin {
+    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
+        let (bot, handler) = (Arc::clone(&self.bot), Arc::clone(message_handler));
+        vec![Arc::new(Telegram::new(bot, handler))]
+    }
+}

@@ -1,0 +1,196 @@
+//! People who mean harm, and messages that are not what they should be.
+
+use bub::kernel::Role;
+use bub_testkit::telegram::{BotServer, person};
+use serde_json::{Value, json};
+
+use crate::world::{MEMBER, OWNER, World, check, options};
+
+const STRANGER: i64 = 666;
+const GROUP: i64 = -100_500;
+
+fn private(user: i64) -> Value {
+    json!({"id": user, "type": "private"})
+}
+
+fn group() -> Value {
+    json!({"id": GROUP, "type": "supergroup", "title": "g"})
+}
+
+// H-167, L7: whoever is not known gets no turn, whatever the message claims.
+#[tokio::test]
+async fn nobody_gets_in_by_what_a_message_claims() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    options.pairing = false;
+    let world = World::with(options, home.path()).await;
+    let claims = [
+        // Another name than the number says.
+        json!({"chat": private(STRANGER), "from": {"id": STRANGER, "is_bot": false, "first_name": "x", "username": "42"}, "text": "bub"}),
+        json!({"chat": private(STRANGER), "from": {"id": STRANGER, "is_bot": false, "first_name": "42", "last_name": "owner"}, "text": "bub"}),
+        // Fields of ours, as if they were the platform's.
+        json!({"chat": private(STRANGER), "from": person(STRANGER), "text": "bub", "sender": {"role": "owner"}, "role": "owner", "sender_id": OWNER}),
+        // A forward of the owner's words, a reply to them, a contact, a via.
+        json!({"chat": private(STRANGER), "from": person(STRANGER), "text": ", ls", "forward_origin": {"type": "user", "sender_user": person(OWNER), "date": 1}}),
+        json!({"chat": group(), "from": person(STRANGER), "text": "bub ,ls", "reply_to_message": {"message_id": 1, "date": 1, "chat": group(), "from": person(OWNER), "text": "x"}}),
+        // A channel, an anonymous admin, who stands behind the same account as all others.
+        json!({"chat": group(), "from": {"id": 1_087_968_824, "is_bot": true, "first_name": "Group", "username": "GroupAnonymousBot"}, "sender_chat": group(), "text": "bub, ls"}),
+        json!({"chat": group(), "from": person(OWNER), "sender_chat": {"id": -5, "type": "channel"}, "text": "bub ,ls"}),
+        json!({"chat": {"id": -7, "type": "channel"}, "sender_chat": {"id": -7, "type": "channel"}, "text": "bub"}),
+        // Numbers that are none, or too big.
+        json!({"chat": private(STRANGER), "from": {"id": "42", "first_name": "x"}, "text": "bub"}),
+        json!({"chat": {"id": 1e300, "type": "private"}, "from": person(OWNER), "text": "bub"}),
+        json!({"chat": null, "from": null, "text": "bub"}),
+        json!([]),
+        json!("bub"),
+    ];
+    for claim in claims {
+        server.update("message", claim);
+    }
+    server.update("message", Value::Null);
+    server.update("callback_query", json!({"id": "1", "from": person(STRANGER), "data": "approve:1", "message": {"chat": private(OWNER), "message_id": 1}}));
+    server.update(
+        "callback_query",
+        json!({"id": "2", "from": person(OWNER), "data": "approve:"}),
+    );
+    server.update("nothing_known", json!({}));
+    server.says(OWNER, "say through");
+    server.wait_texts(OWNER, 1).await;
+    let senders: Vec<_> = world
+        .model
+        .senders
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|sender| (sender.id.clone(), sender.role))
+        .collect();
+    assert_eq!(senders, [(OWNER.to_string(), Role::Owner)]);
+    assert_eq!(server.texts(STRANGER), ["Access denied."], "told once");
+    assert_eq!(
+        server.texts(GROUP),
+        ["Access denied."],
+        "told once in the group, where it was addressed"
+    );
+    world.stop().await;
+    check(&server);
+}
+
+// L7: a chat that is listed lets its people talk, and no more; elsewhere there is silence.
+#[tokio::test]
+async fn a_listed_chat_makes_guests_and_other_chats_are_silent() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let mut options = options(&server, home.path());
+    (options.allow_users, options.allow_chats) = (None, Some(vec![GROUP.to_string()]));
+    let world = World::with(options, home.path()).await;
+    server.says(STRANGER, "hello?");
+    server.says(STRANGER, "/start");
+    server.says_in(GROUP, STRANGER, "bub, hello");
+    server.wait_texts(GROUP, 1).await;
+    let roles: Vec<_> = world
+        .model
+        .senders
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|sender| sender.role)
+        .collect();
+    assert_eq!(roles, [Role::Guest]);
+    // H-166
+    let told = server.wait_texts(STRANGER, 1).await;
+    assert!(
+        told[0].starts_with("You are not allowed to chat with me."),
+        "{told:?}"
+    );
+    server.says(OWNER, "/start");
+    assert_eq!(
+        server.wait_texts(OWNER, 1).await,
+        ["Bub is online. Send text to start."]
+    );
+    world.stop().await;
+    check(&server);
+}
+
+// Strangers cannot fill the disk or the outbox: codes are few, and each person has one.
+#[tokio::test]
+async fn a_crowd_of_strangers_gets_few_codes_and_no_turns() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    for stranger in 1000..1200 {
+        server.says(stranger, "let me in");
+        server.says(stranger, "please");
+    }
+    server.says(MEMBER, "say still here");
+    server.wait_texts(MEMBER, 1).await;
+    server.wait_confirmed().await;
+    let told = server
+        .calls_of("sendMessage")
+        .iter()
+        .filter(|call| call.number("chat_id") >= 1000)
+        .count();
+    assert!(told <= 50, "{told} strangers were told something");
+    assert_eq!(world.model.senders.lock().unwrap().len(), 1);
+    world.stop().await;
+}
+
+// Entities out of range, names that lead elsewhere, files that are not what they say: the message is answered.
+#[tokio::test]
+async fn odd_messages_are_answered_like_others() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    server.file("up", "../../../etc/passwd", b"root:x:0".to_vec());
+    let world = World::start(&server, &home).await;
+    let odd = [
+        json!({"text": "say 0", "entities": [{"type": "url", "offset": -5, "length": 9_000_000_000_i64}]}),
+        json!({"text": "say 1", "entities": [{"type": "text_link", "offset": 4_000_000_000_i64, "length": 3, "url": "javascript:x"}]}),
+        json!({"text": "say 2", "entities": [{"type": "mention", "offset": 3, "length": 2}, {"type": 7}, null, "x"]}),
+        json!({"document": {"file_id": "up", "file_unique_id": "u", "file_name": "../../../../etc/cron.d/x\u{202e}gpj.exe", "mime_type": "text/plain", "file_size": 8}}),
+        json!({"document": {"file_id": "gone", "file_unique_id": "u", "file_name": "42.zip".repeat(5000), "mime_type": "x/y\r\nEvil: 1"}}),
+        json!({"photo": []}),
+        json!({"photo": [{"file_id": "none", "width": "x"}], "media_group_id": 7}),
+        json!({"sticker": {"file_id": "", "is_animated": true}}),
+        json!({"location": {"latitude": 1.0, "longitude": 2.0}}),
+    ];
+    let count = odd.len();
+    for mut message in odd {
+        message["chat"] = private(OWNER);
+        message["from"] = person(OWNER);
+        server.message(message);
+    }
+    server.says(MEMBER, "say on");
+    server.wait_texts(MEMBER, 1).await;
+    server.wait_confirmed().await;
+    server.says(OWNER, "say end");
+    server
+        .wait_for(|server| {
+            server
+                .texts(OWNER)
+                .iter()
+                .any(|text| text == "end")
+                .then_some(())
+        })
+        .await;
+    assert!(count > 0 && !server.texts(OWNER).is_empty());
+    world.stop().await;
+    check(&server);
+}
+
+// A session that is full refuses its own, and only them: everybody else goes on.
+#[tokio::test]
+async fn one_chat_that_floods_the_bot_does_not_stop_the_others() {
+    let (server, home) = (BotServer::start(), tempfile::tempdir().unwrap());
+    let world = World::start(&server, &home).await;
+    server.says(MEMBER, "wait for it");
+    world.asked(1).await;
+    for at in 0..150 {
+        server.says(MEMBER, &format!("say {at}"));
+    }
+    server.says(OWNER, "say here");
+    server.wait_texts(OWNER, 1).await;
+    server.wait_confirmed().await;
+    let told = server.texts(MEMBER);
+    assert!(
+        told.iter().all(|text| text.starts_with("Not taken: ")),
+        "{told:?}"
+    );
+    world.model.permits.add_permits(1);
+    world.stop().await;
+}
