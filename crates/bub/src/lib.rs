@@ -3,8 +3,7 @@
 //! * [`prelude`]: everything a plugin needs.
 //! * [`App`]: a program that runs plugins and commands. The crate `bub-cli` has an `App` with the
 //!   stock commands and channels, to which you add your own plugins.
-//! * [`kernel`](bub_kernel), [`tape`](bub_tape), [`settings`](bub_settings), [`agent`](bub_agent),
-//!   [`gateway`](bub_gateway), [`plugin`](bub_plugin): the parts.
+//! * [`kernel`], [`tape`], [`settings`], [`agent`], [`gateway`], [`plugin`]: the parts.
 //!
 //! ```
 //! use bub::prelude::*;
