@@ -1,12 +1,13 @@
 //! A body of any bytes: it is refused, or a message of this channel that claims nothing which is the runtime's to say.
 
 use bub_http::webhook::{NAME, WebhookOptions, read_body};
-use bub_kernel::{Role, Sender};
+use bub_kernel::Role;
 
 pub(crate) fn check(input: &[u8]) {
-    let Some(message) = read_body(input, &WebhookOptions::default()) else {
+    let Some(inbound) = read_body(input, &WebhookOptions::default()) else {
         return;
     };
+    let message = &inbound.message;
     assert!(!message.content().trim().is_empty());
     assert!(
         message
@@ -14,7 +15,7 @@ pub(crate) fn check(input: &[u8]) {
             .is_some_and(|id| id.starts_with(&format!("{NAME}:"))),
         "a session of another channel"
     );
-    let sender = message.slot::<Sender>().expect("who sent it");
+    let sender = inbound.known_sender().expect("a sender");
     assert_eq!((sender.role, sender.channel.as_str()), (Role::Member, NAME));
     let context = message
         .field("context")
@@ -25,5 +26,5 @@ pub(crate) fn check(input: &[u8]) {
         !context.keys().any(|key| key.starts_with('_')),
         "{context:?}"
     );
-    serde_json::to_string(&message).expect("it can be written down");
+    serde_json::to_string(message).expect("a message that serializes");
 }

@@ -6,10 +6,8 @@
 
 use std::sync::Arc;
 
-use bub_agent::{Answering, Builtin};
-use bub_kernel::{
-    ChannelMessage, Envelope, Framework, Prompt, Running, Sender, TurnOptions, hooks,
-};
+use bub_agent::{Answering, Builtin, BuiltinOptions};
+use bub_kernel::{BoxError, ChannelMessage, Framework, Inbound, Prompt, Running, Sender, hooks};
 use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
 use bub_settings::{Environment, Loader};
 use bub_tape::{Entry, Tape, TapeName};
@@ -46,16 +44,18 @@ fn echo_turn_with_builtin(bencher: Bencher<'_, '_>) {
     .load()
     .expect("defaults");
     let framework = Framework::builder()
-        .service(Arc::new(settings))
-        .plugin_with("builtin", Builtin::new)
+        .settings(Arc::new(settings))
+        .plugin_with("builtin", |context| {
+            Ok::<_, BoxError>(Builtin::new(context, BuiltinOptions::default()))
+        })
         .plugin("echo", Echo)
         .build();
-    let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
+    let message = Inbound::from(ChannelMessage::new("s", "lab", "hi").chat_id("7"));
     bencher
         .with_inputs(|| message.clone())
         .bench_values(|message| {
             runtime
-                .block_on(framework.process_inbound(message, TurnOptions::default()))
+                .block_on(framework.process_inbound(message))
                 .expect("a turn")
         });
 }
@@ -95,11 +95,16 @@ impl House {
             let done = done.filter(|message| message["role"] == "tool").count();
             if done < calls { call(done) } else { answer() }
         }));
+        let options = BuiltinOptions {
+            answering: Some(Arc::new(answering)),
+            ..BuiltinOptions::default()
+        };
         let framework = Framework::builder()
             .workspace(workspace)
-            .service(Arc::new(settings))
-            .service(Arc::new(answering))
-            .plugin_with("builtin", Builtin::new)
+            .settings(Arc::new(settings))
+            .plugin_with("builtin", |context| {
+                Ok::<_, BoxError>(Builtin::new(context, options))
+            })
             .build();
         let running = runtime.block_on(framework.running()).expect("a scope");
         Self {
@@ -119,17 +124,14 @@ impl House {
     }
 
     fn turns(&self, bencher: Bencher<'_, '_>) {
-        let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
-        let message = message.with_sender(Sender::terminal());
+        let message = ChannelMessage::new("s", "lab", "hi").chat_id("7");
+        let message = Inbound::from(message).with_sender(Sender::terminal());
         bencher
             .counter(ItemsCount::new(1u32))
             .with_inputs(|| message.clone())
             .bench_values(|message| {
                 self.runtime.block_on(async {
-                    let turn = self
-                        .framework
-                        .process_inbound(message, TurnOptions::default())
-                        .await;
+                    let turn = self.framework.process_inbound(message).await;
                     // A session hands off now and then: what is measured is a turn, not a view of a thousand.
                     let turn = turn.expect("a turn");
                     let tape = self.tape();

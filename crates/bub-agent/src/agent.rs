@@ -4,22 +4,24 @@ use std::sync::{Arc, OnceLock};
 
 use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result,
-    State, StreamEvent, Tool,
+    State, StreamEvent, Tool, Turn,
 };
 use bub_model::{CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelId, Models};
 use bub_settings::{Settings, core};
 use serde_json::{Value, json};
 
 use crate::{
-    emit, offline, prompt,
-    record::TurnTape,
+    agent_loop::{AgentLoop, Calibration},
+    emit, offline,
+    policy::Policy,
     runner::stream_command,
+    shell::Shells,
+    skills::Skills,
     toolbox::Toolbox,
-    turn::{Calibration, Turn},
     usage::DailyCap,
 };
 
-/// What answers prompts when no plugin does: the typed slot that `load_state` seeds.
+/// What answers prompts when no plugin does.
 pub struct Agent {
     framework: FrameworkRef,
     /// Or what is wrong with the providers of the settings, for whoever asks.
@@ -29,6 +31,9 @@ pub struct Agent {
     calibration: Calibration,
     cap: DailyCap,
     answering: Option<Arc<Answering>>,
+    policy: Policy,
+    skills: Arc<Skills>,
+    shells: Arc<Shells>,
     all_tools: OnceLock<Arc<Toolbox>>,
 }
 
@@ -38,14 +43,11 @@ pub struct Answering(pub Box<AnswerCall>);
 /// Answers one call of a model.
 pub type AnswerCall = dyn Fn(&ModelId, &ChatRequest) -> Vec<ModelEvent> + Send + Sync;
 
-/// A piece of work for the agent: a turn, or a part of one.
-pub(crate) struct Errand {
-    pub(crate) framework: Framework,
-    pub(crate) state: State,
-    pub(crate) tape: Arc<TurnTape>,
-    pub(crate) session_id: String,
-    /// The tools that may be used.
-    pub(crate) toolbox: Arc<Toolbox>,
+/// A run of the agent: a turn, or a run nested in one, with the tools it may use.
+#[derive(Clone)]
+pub(crate) struct AgentTask {
+    pub(crate) turn: Turn,
+    pub(crate) tools: Arc<Toolbox>,
 }
 
 impl Agent {
@@ -54,6 +56,8 @@ impl Agent {
         framework: FrameworkRef,
         settings: Arc<Settings>,
         answering: Option<Arc<Answering>>,
+        skills: Arc<Skills>,
+        shells: Arc<Shells>,
     ) -> Self {
         let client = ModelClient::from_settings(&settings);
         let models = Models::new(Arc::clone(&settings), Arc::new(client.clone()));
@@ -65,10 +69,13 @@ impl Agent {
             framework,
             models,
             client,
-            settings,
             cap,
             calibration: Calibration::default(),
             answering,
+            policy: Policy::new(&settings),
+            skills,
+            shells,
+            settings,
             all_tools: OnceLock::new(),
         }
     }
@@ -77,66 +84,49 @@ impl Agent {
     pub(crate) async fn run_stream(
         self: &Arc<Self>,
         prompt: &Prompt,
-        state: &State,
+        turn: &Turn,
     ) -> Result<ModelStream> {
-        let framework = self.framework()?;
         if prompt.is_empty() {
             let text = "error: empty prompt";
             let end = StreamEvent::Final(json!({"ok": false, "text": text}));
             return Ok(ModelStream::of([StreamEvent::Text(text.to_owned()), end]));
         }
-        let session_id = state.get_str("session_id").unwrap_or_default();
-        let tape = if let Some(tape) = state.slot::<TurnTape>() {
-            tape
-        } else {
-            // Somebody asks outside of a turn.
-            let tape =
-                TurnTape::in_memory(&framework, self.settings.redactor(), &session_id, None)?;
-            tape.ask(prompt, Vec::new()).await?;
-            Arc::new(tape)
+        let task = AgentTask {
+            turn: turn.clone(),
+            tools: self.toolbox(turn.framework(), turn.state())?,
         };
-        let toolbox = self.toolbox(&framework, state)?;
-        let errand = Errand {
-            framework,
-            state: state.clone(),
-            tape,
-            session_id,
-            toolbox,
-        };
-        if prompt::is_command(prompt) {
-            return Ok(stream_command(Arc::clone(self), errand, prompt.text()));
+        if prompt.is_command() {
+            return Ok(stream_command(Arc::clone(self), task, prompt.text()));
         }
-        errand.tape.ask_instead(prompt).await?;
-        self.run_errand(errand, prompt.clone()).await
+        turn.tape().replace_prompt(prompt).await?;
+        self.run_task(task, prompt.clone()).await
     }
 
     /// Answers a prompt by the loop.
-    pub(crate) async fn run_errand(
+    pub(crate) async fn run_task(
         self: &Arc<Self>,
-        errand: Errand,
+        task: AgentTask,
         prompt: Prompt,
     ) -> Result<ModelStream> {
-        let models = self.candidates(&errand.state).await?;
+        let models = self.candidates(task.turn.state()).await?;
         if models.is_empty() {
-            return Ok(offline::guide(&errand.state));
+            return Ok(offline::guide(&task.turn));
         }
         let agent = Arc::clone(self);
         Ok(emit::stream(move |events| async move {
             let cancel = CancellationToken::new();
-            // Whatever ends the turn ends what it started.
+            // Whatever ends the run ends what it started.
             let _guard = cancel.clone().drop_guard();
-            let turn = Turn {
-                framework: errand.framework,
+            let run = AgentLoop {
                 agent,
-                state: errand.state,
-                tape: errand.tape,
-                session_id: errand.session_id,
-                toolbox: errand.toolbox,
+                turn: task.turn,
+                tools: task.tools,
                 models,
                 events,
                 cancel,
+                requests: Arc::default(),
             };
-            turn.run(prompt).await
+            run.run(prompt).await
         }))
     }
 
@@ -158,8 +148,9 @@ impl Agent {
     }
 
     /// The tools that a model may use in a turn.
-    pub(crate) fn tools_for(&self, state: &State) -> Result<Vec<Arc<dyn Tool>>> {
-        Ok(self.toolbox(&self.framework()?, state)?.tools().to_vec())
+    pub(crate) fn tools_for(&self, turn: &Turn) -> Result<Vec<Arc<dyn Tool>>> {
+        let tools = self.toolbox(turn.framework(), turn.state())?;
+        Ok(tools.tools().to_vec())
     }
 
     /// The models to try: that of the turn, or else the chosen one and its fallbacks.
@@ -223,6 +214,21 @@ impl Agent {
         self.cap
             .check(models, self.models.clone()?.catalogue(), store.as_deref())
             .await
+    }
+
+    /// The policy of tool calls.
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The skills.
+    pub(crate) fn skills(&self) -> &Skills {
+        &self.skills
+    }
+
+    /// The shells of all sessions.
+    pub(crate) fn shells(&self) -> &Shells {
+        &self.shells
     }
 
     /// The cap of the day.

@@ -4,26 +4,20 @@ use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
-    Framework, FrameworkRef, LastWord, ModelStream, PluginContext, Prompt, Provided,
-    RecorderHandle, Result, Role, ScopeGuard, State, StatePatch, SteeringInbox, hooks,
-    hooks::{args, point},
+    Framework, FrameworkRef, MessageKind, ModelStream, PluginContext, Prompt, Provided, Result,
+    Role, ScopeGuard, State, StatePatch, SteeringInbox, Turn, hooks,
 };
-use bub_settings::{Redactor, Settings, core};
+use bub_settings::{Redactor, core};
 use bub_tape::{Durability, FileStore, Sidecar, TapeStore};
 
 use crate::{
     agent::{Agent, Answering},
-    policy::{Approvals, Policy},
-    prompt,
-    record::{Ending, OpenTurns, Recorder, TurnTape},
-    sessions,
+    prompt, sessions,
     shell::{Launcher, Shells},
-    skills::{LoadedSkills, Skills},
+    skills::Skills,
     spill,
-    steering::MemoryInbox,
-    system_prompt,
-    tools::{self, Files},
-    web::Web,
+    steering::MemorySteeringInbox,
+    system_prompt, tools,
 };
 
 /// How long commands have to end when the program does.
@@ -35,80 +29,51 @@ pub struct Builtin {
     framework: FrameworkRef,
     redactor: Redactor,
     agent: Arc<Agent>,
-    open_turns: OpenTurns,
-    policy: Arc<Policy>,
-    approvals: Arc<Approvals>,
-    skills: Arc<Skills>,
-    files: Files,
     shells: Arc<Shells>,
-    web: Arc<Web>,
     home: PathBuf,
     durability: Durability,
 }
 
+/// What the program provides to the builtin plugin.
+#[derive(Default)]
+pub struct BuiltinOptions {
+    /// Starts commands under a supervisor; without one they run directly.
+    pub launcher: Option<Launcher>,
+    /// Answers model calls in place of providers.
+    pub answering: Option<Arc<Answering>>,
+}
+
+impl std::fmt::Debug for BuiltinOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BuiltinOptions").finish_non_exhaustive()
+    }
+}
+
 impl Builtin {
     /// Makes the plugin from the settings the program loaded.
-    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context.service::<Settings>().ok_or_else(|| {
-            Error::config("the builtin plugin needs the program's settings as a service")
-        })?;
-        tools::register(context);
-        Ok(Self {
+    pub fn new(context: &PluginContext<'_>, options: BuiltinOptions) -> Self {
+        let settings = context.settings;
+        let skills = Arc::new(Skills::new(settings));
+        let shells = Arc::new(Shells::new(Arc::clone(settings), options.launcher));
+        let agent = Arc::new(Agent::new(
+            context.framework.clone(),
+            Arc::clone(settings),
+            options.answering,
+            Arc::clone(&skills),
+            Arc::clone(&shells),
+        ));
+        tools::register(context, &agent, &skills, &shells);
+        Self {
             framework: context.framework.clone(),
             redactor: settings.redactor().clone(),
-            agent: Arc::new(Agent::new(
-                context.framework.clone(),
-                Arc::clone(&settings),
-                context.service::<Answering>(),
-            )),
-            open_turns: OpenTurns::default(),
-            policy: Arc::new(Policy::new(&settings)),
-            approvals: Arc::default(),
-            skills: Arc::new(Skills::new(&settings)),
-            files: Files::new(&settings),
-            shells: Arc::new(Shells::new(
-                Arc::clone(&settings),
-                context
-                    .service::<Launcher>()
-                    .map(|launcher| (*launcher).clone()),
-            )),
-            web: Arc::new(Web::new(&settings)),
+            agent,
+            shells,
             home: settings.get(&core::HOME),
             durability: match settings.get(&core::TAPE_DURABILITY) {
                 core::Durability::Os => Durability::Os,
                 core::Durability::Always => Durability::Always,
             },
-        })
-    }
-
-    /// A turn that failed before its model stage has no `save_state`: it is recorded, and its session set free, here.
-    async fn record_failure(&self, error: &Error, message: Option<&Envelope>) -> Result<()> {
-        let Some((message, session_id)) =
-            message.and_then(|message| Some((message, message.session_id()?)))
-        else {
-            return Ok(());
-        };
-        let tape = match self.open_turns.take(&session_id) {
-            Some(tape) => tape,
-            // Another plugin's `load_state` failed before this one's was asked.
-            None if error
-                .origin()
-                .is_some_and(|origin| origin.hook == "load_state") =>
-            {
-                Arc::new(
-                    TurnTape::open(&self.framework()?, &self.redactor, message, &session_id)
-                        .await?,
-                )
-            }
-            None => return Ok(()),
-        };
-        let prompt = Prompt::from(message.content().as_ref());
-        tape.finish(Ending {
-            prompt: &prompt,
-            output: "",
-            error: Some(error),
-        })
-        .await
+        }
     }
 
     fn framework(&self) -> Result<Framework> {
@@ -126,15 +91,14 @@ impl Builtin {
         sessions::in_use(&self.framework()?, id).await
     }
 
-    async fn load_state(&self, message: &Envelope, session_id: &str) -> Result<StatePatch> {
-        if let Some(lifespan) = message.lifespan() {
+    async fn load_state(&self, message: &Envelope, turn: &Turn) -> Result<StatePatch> {
+        if let Some(lifespan) = &turn.inbound().lifespan {
             lifespan.enter().await?;
         }
-        let framework = self.framework()?;
-        let tape = Arc::new(TurnTape::open(&framework, &self.redactor, message, session_id).await?);
-        self.open_turns.add(session_id, &tape);
-        let mut patch = StatePatch::with_capacity(8).with("session_id", session_id);
-        let summary = tape.summary().await?;
+        let mut patch = StatePatch::with_capacity(8)
+            .with("session_id", turn.session_id())
+            .with("_runtime_agent", "builtin");
+        let summary = turn.tape().summary().await?;
         let chosen = [
             ("model", &summary.model),
             ("reasoning_effort", &summary.reasoning_effort),
@@ -144,31 +108,6 @@ impl Builtin {
                 patch = patch.with(name, value.as_str());
             }
         }
-        let sender = message.sender();
-        let is_confined = self.policy.confines(&sender);
-        let files = if is_confined {
-            self.files.clone().confined()
-        } else {
-            self.files.clone()
-        };
-        let recorder = Recorder {
-            tape: Arc::clone(&tape),
-            framework,
-        };
-        patch = patch
-            .with_slot(Arc::new(self.framework.clone()))
-            .with_slot(Arc::clone(&self.agent))
-            .with_slot(Arc::new(files))
-            .with_slot(Arc::new(self.framework.clone()))
-            .with_slot(sender)
-            .with_slot(Arc::clone(&self.policy))
-            .with_slot(Arc::clone(&self.approvals))
-            .with_slot(Arc::clone(&self.shells))
-            .with_slot(Arc::clone(&self.skills))
-            .with_slot(Arc::clone(&self.web))
-            .with_slot(Arc::new(LoadedSkills::default()))
-            .with_slot(Arc::new(RecorderHandle(Arc::new(recorder))))
-            .with_slot(tape);
         let context = message.context_str();
         if !context.is_empty() {
             patch = patch.with("context", context);
@@ -185,34 +124,15 @@ impl Builtin {
         prompt::build(message).await
     }
 
-    async fn run_model_stream(&self, prompt: &Prompt, state: &State) -> Result<ModelStream> {
-        self.agent.run_stream(prompt, state).await
+    async fn run_model_stream(&self, prompt: &Prompt, turn: &Turn) -> Result<ModelStream> {
+        self.agent.run_stream(prompt, turn).await
     }
 
-    async fn save_state(
-        &self,
-        session_id: &str,
-        message: &Envelope,
-        prompt: &Prompt,
-        partial_output: &str,
-        error: Option<&Error>,
-    ) -> Result<()> {
-        let recorded = match self.open_turns.take(session_id) {
-            Some(tape) => {
-                tape.finish(Ending {
-                    prompt,
-                    output: partial_output,
-                    error,
-                })
-                .await
-            }
+    async fn save_state(&self, turn: &Turn, error: Option<&Error>) -> Result<()> {
+        match &turn.inbound().lifespan {
+            Some(lifespan) => lifespan.exit(error).await,
             None => Ok(()),
-        };
-        // The lifespan ends here whether the record could be written or not.
-        if let Some(lifespan) = message.lifespan() {
-            lifespan.exit(error).await?;
         }
-        recorded
     }
 
     fn render_outbound(
@@ -224,51 +144,44 @@ impl Builtin {
         reply(message, session_id, model_output, prompt::kind(message))
     }
 
-    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        let Some(router) = self.framework()?.router() else {
-            return Ok(false);
+    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        // Redact here because any plugin may have rendered the reply.
+        let message = match self.redactor.redact(&message.content()) {
+            Cow::Borrowed(_) => message.clone(),
+            Cow::Owned(clean) => message.clone().with("content", clean),
         };
-        // Whoever rendered it: a secret does not leave the house.
-        match self.redactor.redact(&message.content()) {
-            Cow::Borrowed(_) => router.dispatch(message).await,
-            Cow::Owned(clean) => {
-                router
-                    .dispatch(&message.clone().with("content", clean))
-                    .await
-            }
+        match (turn, self.framework()?.router()) {
+            (Some(turn), _) => turn.deliver(message).await,
+            (None, Some(router)) => router.dispatch(message.into()).await,
+            (None, None) => Ok(false),
         }
     }
 
-    async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) -> Result<()> {
-        let recorded = match stage {
-            "turn" => self.record_failure(error, message).await,
-            _ => Ok(()),
-        };
+    async fn on_error(
+        &self,
+        stage: &str,
+        error: &Error,
+        message: Option<&Envelope>,
+        turn: Option<&Turn>,
+    ) -> Result<()> {
         // Whoever cancelled a turn knows.
         let Some(message) = message.filter(|_| error.kind() != ErrorKind::Cancelled) else {
-            return recorded;
+            return Ok(());
         };
         let session_id = message.session_id().unwrap_or("unknown".into());
+        let role = turn.map_or(Role::Guest, |turn| turn.sender().role);
         let text = format!(
             "An error occurred at stage '{stage}': {}",
-            shown(error, message.sender().role)
+            shown(error, role)
         );
-        let mut notice = reply(message, &session_id, &self.redactor.redact(&text), "error");
-        if stage == "turn" {
-            notice.put_slot(Arc::new(LastWord));
-        }
-        // Also where the answers of the model are not sent by themselves.
+        let text = self.redactor.redact(&text);
+        let mut notice = reply(message, &session_id, &text, MessageKind::Error);
+        // Also where the answers of the model are not sent automatically.
         notice.set(
             "output_channel",
             message.channel().unwrap_or_default().into_owned(),
         );
-        let framework = self.framework()?;
-        framework
-            .hooks()
-            .call_many::<point::DispatchOutbound>(args::DispatchOutbound { message: &notice })
-            .await?;
-        // The person is told also when the tape cannot be written.
-        recorded
+        self.framework()?.dispatch_outbound(&notice, turn).await
     }
 
     fn system_prompt(&self, state: &State) -> String {
@@ -276,7 +189,7 @@ impl Builtin {
     }
 
     async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
-        self.approvals.wait(&request.id).await
+        self.framework.get()?.approvals().wait(&request.id).await
     }
 
     fn continue_prompt(&self, state: &State) -> String {
@@ -289,7 +202,7 @@ impl Builtin {
 
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
         Provided::with_guard(
-            Arc::new(MemoryInbox::default()),
+            Arc::new(MemorySteeringInbox::default()),
             StopShells(Arc::clone(&self.shells)),
         )
     }
@@ -315,7 +228,7 @@ impl ScopeGuard for StopShells {
 }
 
 /// A message back to where `message` came from.
-fn reply(message: &Envelope, session_id: &str, content: &str, kind: &str) -> Envelope {
+fn reply(message: &Envelope, session_id: &str, content: &str, kind: MessageKind) -> Envelope {
     let channel = message.channel().unwrap_or("default".into());
     let mut reply = ChannelMessage::new(session_id, channel, content).kind(kind);
     if let Some(chat_id) = message.chat_id() {

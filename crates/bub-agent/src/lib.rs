@@ -9,18 +9,17 @@
 //! * [`usage`]: tokens and cost by session, model and day, and the cap of a day.
 //! * [`web`]: pages of the web, and why others cannot be read.
 //! * `prompt`, `system_prompt`: what the model is told.
-//! * `record`: a turn leaves entries on its tape, also when another plugin ran the model.
 
 use std::hash::{BuildHasher as _, RandomState};
 
 mod agent;
+mod agent_loop;
 mod builtin;
 pub mod command;
 mod emit;
 mod offline;
 pub mod policy;
 mod prompt;
-mod record;
 mod runner;
 mod sessions;
 pub mod shell;
@@ -30,18 +29,14 @@ mod steering;
 mod system_prompt;
 mod toolbox;
 pub mod tools;
-mod turn;
 pub mod usage;
 pub mod web;
 
 pub use agent::{Agent, AnswerCall, Answering};
-pub use builtin::Builtin;
-pub use offline::NO_MODEL;
-pub use record::wait_for_session;
-pub use sessions::SWITCH;
+pub use builtin::{Builtin, BuiltinOptions};
 #[doc(hidden)]
 pub use skills::read_skill;
-pub use skills::{LoadedSkills, Problem as SkillProblem, Skill, Skills, Source as SkillSource};
+pub use skills::{LoadedSkills, Problem as SkillProblem, Skill, SkillSource, Skills};
 
 /// Bits nobody can guess.
 pub(crate) fn random() -> u128 {

@@ -1,13 +1,10 @@
 //! The answers when no model is configured: honest, and of use.
 
-use bub_kernel::{ModelStream, State};
-
-/// Set to `true` in the state of a turn that no model answered.
-pub const NO_MODEL: &str = "_runtime_no_model";
+use bub_kernel::{ModelStream, Turn};
 
 /// The answer without a model.
-pub(crate) fn guide(state: &State) -> ModelStream {
-    state.set(NO_MODEL, true);
+pub(crate) fn guide(turn: &Turn) -> ModelStream {
+    turn.set_no_model();
     ModelStream::text(GUIDE)
 }
 

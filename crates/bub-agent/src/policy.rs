@@ -2,7 +2,7 @@
 //!
 //! * [`Policy`]: the rules of the configuration, then the defaults; [`Policy::decide`] gives a [`Verdict`].
 //! * `rule`: one rule, read and matched. `glob`: its patterns.
-//! * [`Approvals`]: what happens when the verdict is [`Action::Ask`].
+//! * `approvals`: what happens when the verdict is [`Action::Ask`].
 //!
 //! What fails denies: a policy that cannot be read allows nothing.
 
@@ -12,11 +12,11 @@ mod rule;
 
 use std::time::Duration;
 
-use bub_kernel::{Error, ErrorKind, Role, Sender, State, ToolSpec};
+use bub_kernel::{Error, ErrorKind, Role, Sender, ToolSpec};
 use bub_settings::{Origin, Settings, core};
 use serde_json::{Map, Value};
 
-pub use approvals::{Approval, Approvals, Decision, Question};
+pub use approvals::{Approval, Decision, Question, ask};
 pub use rule::{Action, Rule};
 
 /// What members may use without a rule: tools that read, and change nothing but the session they are used in.
@@ -205,16 +205,6 @@ impl Policy {
             Role::Guest => Verdict::default(Action::Deny, "guests may use no tools"),
         }
     }
-}
-
-/// Whether the `fs` tools of this turn stay inside the workspace.
-pub fn confined(state: &State) -> bool {
-    let sender = state.sender();
-    state
-        .slot::<Policy>()
-        .map_or(sender.role != Role::Owner, |policy| {
-            policy.confines(&sender)
-        })
 }
 
 fn is_owner_entry(owner: &str) -> bool {

@@ -1,21 +1,14 @@
 //! What a message looks like to the model.
 
-use bub_kernel::{Envelope, Error, MediaItem, MediaKind, Prompt, Result, audio_format};
+use bub_kernel::{
+    COMMAND_PREFIX, Envelope, Error, MediaItem, MediaKind, MessageKind, Prompt, Result,
+    audio_format,
+};
 use jiff::Zoned;
 use serde_json::{Value, json};
 
-/// A message that starts with this is a command for the runtime.
-pub(crate) const COMMAND_PREFIX: char = ',';
-
 /// So many letters of a document reach the model.
 const DOCUMENT_LIMIT: usize = 100_000;
-
-/// Whether a prompt is a command.
-pub(crate) fn is_command(prompt: &Prompt) -> bool {
-    prompt
-        .as_text()
-        .is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
-}
 
 /// What keeps a turn going from step to step.
 pub(crate) fn go_on(context: Option<&str>) -> String {
@@ -54,9 +47,9 @@ pub(crate) async fn build(message: &Envelope) -> Result<Prompt> {
 }
 
 /// `command` for a command, otherwise what the message says.
-pub(crate) fn kind(message: &Envelope) -> &str {
+pub(crate) fn kind(message: &Envelope) -> MessageKind {
     if message.content().starts_with(COMMAND_PREFIX) {
-        "command"
+        MessageKind::Command
     } else {
         message.kind()
     }

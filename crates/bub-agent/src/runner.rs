@@ -11,19 +11,19 @@ mod command;
 use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolCall, ToolContext,
-    ToolDecision, ToolOutcome, ToolSpec, run_tool,
+    CancellationToken, ErrorKind, Result, StepRequests, Tool, ToolCall, ToolCaller, ToolContext,
+    ToolDecision, ToolOutcome, ToolSpec, Turn, run_tool,
 };
 use bub_tape::Entry;
 use serde_json::{Map, Value};
+use tokio::sync::mpsc;
 
-pub(crate) use self::command::{Live, TimedOut, run_command, stream_command};
+pub(crate) use self::command::{run_command, stream_command};
 use crate::{
     agent::Agent,
-    policy::{Action, Approvals, Policy, Question},
-    record::TurnTape,
+    agent_loop::AgentLoop,
+    policy::{self, Action, Question},
     spill,
-    turn::Turn,
 };
 
 /// The target of log lines with what people and models say: a program shows them only when asked to.
@@ -31,23 +31,27 @@ const CONTENTS_LOG: &str = "bub::contents";
 /// The longest value in a log line.
 const LOGGED_CHARS: usize = 100;
 
-/// What a call is made with.
-pub(crate) struct Runner<'a> {
-    pub(crate) framework: &'a Framework,
+/// Runs tool calls of one run of the agent.
+pub(crate) struct ToolRunner<'a> {
     pub(crate) agent: &'a Agent,
-    pub(crate) state: &'a State,
-    pub(crate) tape: &'a TurnTape,
+    pub(crate) turn: &'a Turn,
     pub(crate) cancel: &'a CancellationToken,
+    pub(crate) caller: ToolCaller,
+    /// What tools ask of the loop; `None` for a command.
+    pub(crate) requests: Option<&'a Arc<StepRequests>>,
+    /// Receives output while a tool runs.
+    pub(crate) live_output: Option<mpsc::Sender<String>>,
 }
 
-impl<'a> Runner<'a> {
-    pub(crate) fn of(turn: &'a Turn) -> Self {
+impl<'a> ToolRunner<'a> {
+    pub(crate) fn of(run: &'a AgentLoop) -> Self {
         Self {
-            framework: &turn.framework,
-            agent: &turn.agent,
-            state: &turn.state,
-            tape: &turn.tape,
-            cancel: &turn.cancel,
+            agent: &run.agent,
+            turn: &run.turn,
+            cancel: &run.cancel,
+            caller: ToolCaller::Model,
+            requests: Some(&run.requests),
+            live_output: None,
         }
     }
 
@@ -63,7 +67,7 @@ impl<'a> Runner<'a> {
             Ok(value) => self.put_aside(name, value).await,
             Err(error) => {
                 let mut shown = error.to_value();
-                self.tape.redact(&mut shown);
+                self.turn.tape().redact(&mut shown);
                 if let Some(message) = shown.get_mut("message") {
                     *message = self.put_aside(name, message.take()).await;
                 }
@@ -81,18 +85,18 @@ impl<'a> Runner<'a> {
     ) -> Result<Value> {
         let name = tool.spec().name.clone();
         let started = Instant::now();
-        self.state.put_slot(Arc::new(self.tape.tape().clone()));
         let call = ToolCall {
-            run_id: self.tape.run_id().to_owned(),
+            run_id: self.turn.id().clone(),
             tool: name.clone(),
             arguments,
         };
         let gate = self
-            .framework
+            .turn
+            .framework()
             .hooks()
-            .before_tool_call(call, self.state)
+            .before_tool_call(call, self.turn)
             .await;
-        self.tape.note_hooks(&gate.notes);
+        self.turn.tape().append_hook_notes(&gate.notes);
         let mut call = gate.call;
         tracing::info!("tool.call.start name={name}");
         tracing::info!(target: CONTENTS_LOG, "tool.call.arguments name={name} {}", Logged(&call.arguments));
@@ -113,11 +117,12 @@ impl<'a> Runner<'a> {
             duration: started.elapsed(),
         };
         let (outcome, notes) = self
-            .framework
+            .turn
+            .framework()
             .hooks()
-            .after_tool_call(&call, outcome, self.state)
+            .after_tool_call(&call, outcome, self.turn)
             .await;
-        self.tape.note_hooks(&notes);
+        self.turn.tape().append_hook_notes(&notes);
         let elapsed = outcome.duration.as_millis();
         match &outcome.result {
             Ok(_) => tracing::info!("tool.call.success name={name} elapsed_time={elapsed}ms"),
@@ -139,10 +144,11 @@ impl<'a> Runner<'a> {
     ) -> Result<Value> {
         self.permit(tool.spec(), &call.arguments, call_id).await?;
         let context = ToolContext {
-            run_id: call.run_id.clone(),
-            tape: Some(Arc::new(self.tape.tape().clone())),
-            state: self.state.clone(),
+            turn: self.turn.clone(),
             cancel: self.cancel.clone(),
+            caller: self.caller,
+            step_requests: self.requests.cloned(),
+            live_output: self.live_output.clone(),
         };
         run_tool(&**tool, call.arguments.clone(), context)
             .await
@@ -160,26 +166,12 @@ impl<'a> Runner<'a> {
         arguments: &Map<String, Value>,
         call_id: Option<&str>,
     ) -> Result<()> {
-        let missing = |what: &str| {
-            Error::new(
-                ErrorKind::Tool,
-                format!("there is no {what} in this turn: denied"),
-            )
-        };
-        let policy = self
-            .state
-            .slot::<Policy>()
-            .ok_or_else(|| missing("policy"))?;
-        let sender = self.state.sender();
-        let verdict = policy.decide(&sender, tool, arguments);
+        let policy = self.agent.policy();
+        let verdict = policy.decide(self.turn.sender(), tool, arguments);
         match verdict.action {
             Action::Allow => Ok(()),
             Action::Deny => Err(verdict.denial(&tool.name)),
             Action::Ask => {
-                let approvals = self
-                    .state
-                    .slot::<Approvals>()
-                    .ok_or_else(|| missing("way to ask"))?;
                 let question = Question {
                     tool,
                     arguments,
@@ -187,16 +179,14 @@ impl<'a> Runner<'a> {
                     timeout: policy.approval_timeout(),
                     redactor: self.agent.settings().redactor(),
                 };
-                let hooks = self.framework.hooks();
-                let approval = approvals
-                    .ask(hooks, question, self.state, self.cancel)
-                    .await?;
+                let approval = policy::ask(self.turn, question, self.cancel).await?;
                 let event = Entry::event(
                     "approval",
                     Some(approval.event(call_id.unwrap_or_default())),
                 );
-                self.tape
-                    .append(vec![self.tape.owned(event.outside_context())])
+                self.turn
+                    .tape()
+                    .append(vec![self.turn.tape().with_run_id(event.outside_context())])
                     .await?;
                 approval.spend(&tool.name, arguments)
             }
@@ -207,7 +197,7 @@ impl<'a> Runner<'a> {
     async fn put_aside(&self, tool: &str, mut value: Value) -> Value {
         let settings = self.agent.settings();
         // Before it becomes JSON, in which a quote would no longer look like that of a secret.
-        self.tape.redact(&mut value);
+        self.turn.tape().redact(&mut value);
         let text = match value {
             Value::String(text) => text,
             other => {
@@ -225,7 +215,7 @@ impl<'a> Runner<'a> {
                 }
             }
         };
-        spill::put_aside(self.tape, settings, tool, text)
+        spill::put_aside(self.turn.tape(), settings, tool, text)
             .await
             .into()
     }

@@ -3,13 +3,11 @@
 //! A chat's first session has the chat's own id; later ones have that id, a tilde and a stamp. Which of them is in
 //! use is an event on the first one's tape, so that the index knows it.
 
-use bub_kernel::{Framework, Result};
+use bub_kernel::{Framework, Result, SessionId, tape_error};
 use bub_tape::TapeName;
 
-use crate::record::tape_error;
-
-/// The event that changes it; in the state of a turn that did, the session that is in use from now on.
-pub const SWITCH: &str = "session_switch";
+/// The event on the tape of a chat's first session that names the session in use.
+pub(crate) const SESSION_SWITCH_EVENT: &str = "session_switch";
 
 const MARK: char = '~';
 
@@ -21,9 +19,9 @@ pub(crate) fn chat_of(session_id: &str) -> &str {
 }
 
 /// An id for one more session of the same chat.
-pub(crate) fn fresh_id(session_id: &str) -> String {
+pub(crate) fn fresh_id(session_id: &str) -> SessionId {
     let stamp = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%3f");
-    format!("{}{MARK}{stamp}", chat_of(session_id))
+    SessionId::from(format!("{}{MARK}{stamp}", chat_of(session_id)))
 }
 
 /// The session that is in use in the chat of that id.

@@ -14,13 +14,13 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{CancellationToken, Error, ErrorKind, Result};
+use bub_kernel::{CancellationToken, Error, ErrorKind, Result, SessionId};
 use bub_settings::Settings;
 use futures_util::future::join_all;
 use tokio::{
     io::AsyncReadExt,
     net::unix::pipe::Receiver,
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc::UnboundedSender, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc::Sender, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -66,13 +66,13 @@ pub struct Request {
     /// For the shell.
     pub command: String,
     /// The session that owns it.
-    pub session: String,
+    pub session: SessionId,
     /// Where it runs; where the program runs when there is none.
     pub directory: Option<PathBuf>,
     /// Variables beyond those every child gets.
     pub granted: Vec<(String, OsString)>,
     /// Who is told what it prints as it comes, as far as the beginning is kept.
-    pub live: Option<UnboundedSender<String>>,
+    pub live: Option<Sender<String>>,
 }
 
 /// What a command in the foreground came to.
@@ -90,7 +90,7 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Shell {
     id: String,
-    session: String,
+    session: SessionId,
     output: Mutex<Output>,
     progress: watch::Sender<Progress>,
     stop: CancellationToken,
@@ -251,7 +251,7 @@ impl Shells {
             .collect()
     }
 
-    fn add(&self, session: String, live: Option<UnboundedSender<String>>) -> Arc<Shell> {
+    fn add(&self, session: SessionId, live: Option<Sender<String>>) -> Arc<Shell> {
         let mut all = self.lock();
         let mut excess = all
             .iter()

@@ -42,7 +42,7 @@ const MOST_WARNINGS: usize = 1000;
 
 /// Where a skill comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SkillSource {
     /// The workspace: anybody may have written it.
     Project,
     /// The user's home directory.
@@ -51,7 +51,17 @@ pub enum Source {
     Builtin,
 }
 
-impl fmt::Display for Source {
+impl SkillSource {
+    const ALL: [Self; 3] = [Self::Project, Self::Global, Self::Builtin];
+
+    fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|source| source.to_string() == name)
+    }
+}
+
+impl fmt::Display for SkillSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Project => "project",
@@ -66,7 +76,7 @@ impl fmt::Display for Source {
 pub struct Skill {
     name: String,
     description: String,
-    source: Source,
+    source: SkillSource,
     asks: Vec<String>,
     text: Text,
 }
@@ -78,7 +88,7 @@ enum Text {
 }
 
 impl Skill {
-    fn new(name: &str, source: Source, frontmatter: Frontmatter, text: Text) -> Self {
+    fn new(name: &str, source: SkillSource, frontmatter: Frontmatter, text: Text) -> Self {
         let Frontmatter { description, asks } = frontmatter;
         Self {
             name: name.to_owned(),
@@ -100,7 +110,7 @@ impl Skill {
     }
 
     /// Where it comes from.
-    pub fn source(&self) -> Source {
+    pub fn source(&self) -> SkillSource {
         self.source
     }
 
@@ -195,8 +205,8 @@ impl Skills {
         for skill in loaded.all() {
             // What was granted to the user's own skill is not for one of that name in a workspace.
             let key = match skill.source {
-                Source::Project => format!("project:{}", skill.name),
-                Source::Global | Source::Builtin => skill.name.clone(),
+                SkillSource::Project => format!("project:{}", skill.name),
+                SkillSource::Global | SkillSource::Builtin => skill.name.clone(),
             };
             let granted: Vec<_> = grants.get(&key).into_iter().flat_map(names).collect();
             for name in skill
@@ -276,7 +286,7 @@ impl Skills {
         Found { skills, scan }
     }
 
-    fn roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, Source)> {
+    fn roots(&self, workspace: Option<&Path>) -> Vec<(PathBuf, SkillSource)> {
         let global = self
             .settings
             .environment()
@@ -298,9 +308,12 @@ impl Skills {
             ));
         }
         let of = |source| move |root: PathBuf| (root, source);
-        let project = project.into_iter().chain(legacy).map(of(Source::Project));
+        let project = project
+            .into_iter()
+            .chain(legacy)
+            .map(of(SkillSource::Project));
         project
-            .chain(global.into_iter().map(of(Source::Global)))
+            .chain(global.into_iter().map(of(SkillSource::Global)))
             .collect()
     }
 

@@ -1,11 +1,9 @@
 //! Big tool output is put aside: the model gets its ends and a handle to read the rest with.
 
-use bub_kernel::Result;
+use bub_kernel::{Result, TurnTape, tape_error};
 use bub_settings::{Settings, core};
 use bub_tape::{AnchorSearch, Entry, Kind, Span, Tape};
 use serde_json::{Value, json};
-
-use crate::record::{TurnTape, tape_error};
 
 /// The sidecar that holds it.
 pub(crate) const SIDECAR: &str = "spill";
@@ -50,7 +48,7 @@ pub(crate) async fn put_aside(
         data.insert(key.to_owned(), value);
         data.insert("tool".to_owned(), tool.into());
     }
-    turn.note(turn.owned(Entry::event("spill.write", Some(data)).outside_context()));
+    turn.append_later(turn.with_run_id(Entry::event("spill.write", Some(data)).outside_context()));
     let (bytes, preview) = (grouped(text.len()), preview(&text));
     match stored {
         Ok(()) => format!(
@@ -92,7 +90,9 @@ async fn store(
     });
     batch.push(Entry::anchor(&manifest_anchor(handle), None));
     batch.push(
-        turn.owned(Entry::event("spill.manifest", Some(data)).with_meta("spill_handle", handle)),
+        turn.with_run_id(
+            Entry::event("spill.manifest", Some(data)).with_meta("spill_handle", handle),
+        ),
     );
     sidecar.append_all(batch).await.map_err(tape_error)?;
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bub_kernel::Tool;
 use serde_json::{Value, json};
 
-use crate::{tools, turn::estimate};
+use crate::{agent_loop::estimate, tools};
 
 /// Tools in the order of their registration.
 pub(crate) struct Toolbox {

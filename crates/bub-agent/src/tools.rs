@@ -11,38 +11,40 @@ mod subagent;
 mod tape;
 mod web;
 
+use std::sync::Arc;
+
 use bub_kernel::PluginContext;
 
-pub use bash::{bash, bash_kill, bash_output};
-pub use fs::{Files, fs_edit, fs_read, fs_write, resolve as resolve_path};
+pub use bash::BashTools;
+pub use fs::{FileTools, resolve as resolve_path};
 pub use help::{help, usage};
 pub use names::{block, find, resolve};
-pub use skill::skill;
+pub use skill::SkillTools;
 pub use tape::{tape_anchors, tape_info, tape_search};
-pub use web::web_fetch;
+pub use web::WebTools;
+
+use self::{session::SessionTools, subagent::SubagentTool};
+use crate::{agent::Agent, shell::Shells, skills::Skills, web::Web};
 
 /// Registers the builtin tools. The model sees them in this order.
-pub(crate) fn register(context: &PluginContext<'_>) {
+pub(crate) fn register(
+    context: &PluginContext<'_>,
+    agent: &Arc<Agent>,
+    skills: &Arc<Skills>,
+    shells: &Arc<Shells>,
+) {
     context.add_tool(spill::spill_read());
-    context.add_tool(bash());
-    context.add_tool(bash_output());
-    context.add_tool(bash_kill());
-    context.add_tool(fs_read());
-    context.add_tool(fs_write());
-    context.add_tool(fs_edit());
-    context.add_tool(skill());
+    let bash = BashTools::new(Arc::clone(shells), Arc::clone(skills));
+    context.add_tools(Arc::new(bash).tools());
+    context.add_tools(Arc::new(FileTools::new(Arc::clone(agent))).tools());
+    context.add_tools(Arc::new(SkillTools::new(Arc::clone(skills))).tools());
     context.add_tool(tape_info());
     context.add_tool(tape_search());
-    context.add_tool(session::tape_reset());
-    context.add_tool(session::tape_handoff());
+    context.add_tool(tape::tape_reset());
+    context.add_tool(tape::tape_handoff());
     context.add_tool(tape_anchors());
-    context.add_tool(web_fetch());
-    context.add_tool(subagent::SubagentTool::default());
+    context.add_tools(Arc::new(WebTools::new(Web::new(context.settings))).tools());
+    context.add_tool(SubagentTool::new(Arc::clone(agent)));
     context.add_tool(help());
-    context.add_tool(session::quit());
-    context.add_tool(session::model());
-    context.add_tool(session::reasoning_effort());
-    context.add_tool(session::new());
-    context.add_tool(session::sessions());
-    context.add_tool(session::resume());
+    context.add_tools(Arc::new(SessionTools::with_agent(Arc::clone(agent))).tools());
 }

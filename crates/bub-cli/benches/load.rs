@@ -24,15 +24,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_agent::Answering;
-use bub_gateway::{Gateway, GatewayHooks, House, Options};
+use bub_agent::{Answering, BuiltinOptions};
+use bub_gateway::{Gateway, JournalKind, Options};
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Error, Framework,
-    FrameworkRef, MessageHandler, PluginContext, Prompt, Result, Role, Sender, hooks,
+    BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Framework, Inbound,
+    MessageHandler, Outbound, Prompt, Result, Role, Sender, Turn, hooks,
 };
 use bub_model::{FinishReason, ModelEvent};
 use bub_settings::{Environment, Loader};
-use bub_tape::{Durability, fs::RealFs};
+use bub_tape::Durability;
 use bub_testkit::{
     figures::{cpu, figure},
     model::{ModelServer, Reply},
@@ -55,7 +55,6 @@ const ROUNDS: usize = 50;
 #[derive(Default)]
 struct Lab {
     handler: OnceLock<MessageHandler>,
-    framework: OnceLock<FrameworkRef>,
     answered: AtomicUsize,
     all: Notify,
     out_of_order: AtomicUsize,
@@ -78,7 +77,7 @@ impl Channel for LabChannel {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn send<'a>(&'a self, message: &'a Outbound) -> BoxFuture<'a, Result<()>> {
         let number = message.content().parse::<usize>().unwrap_or(usize::MAX - 1);
         let chat = message.chat_id().unwrap().into_owned();
         if let Some(waiting) = self.0.waiting.lock().unwrap().remove(&chat) {
@@ -107,7 +106,7 @@ impl Talking {
 }
 
 /// Answers with what it is asked, without an agent.
-struct Echoing(Arc<Lab>);
+struct Echoing;
 
 #[hooks(crate = bub_kernel)]
 impl Echoing {
@@ -115,30 +114,8 @@ impl Echoing {
         prompt.text()
     }
 
-    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        self.0
-            .framework
-            .get()
-            .unwrap()
-            .get()
-            .unwrap()
-            .router()
-            .unwrap()
-            .dispatch(message)
-            .await
-    }
-}
-
-/// What the program does for a gateway, without approvals.
-struct Leases;
-
-impl House for Leases {
-    fn wait_for_session<'a>(
-        &'a self,
-        framework: &'a Framework,
-        session_id: &'a str,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(bub_agent::wait_for_session(framework, session_id))
+    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        turn.unwrap().deliver(message.clone()).await
     }
 }
 
@@ -152,19 +129,13 @@ fn echo(messages: &[Value]) -> String {
 }
 
 fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Framework {
-    let make = |lab: &Arc<Lab>| {
-        let lab = Arc::clone(lab);
-        move |context: &PluginContext<'_>| {
-            let _ = lab.framework.set(context.framework.clone());
-            Ok::<_, Error>(Talking(lab))
-        }
-    };
+    let talking = Talking(Arc::clone(lab));
     let builder = Framework::builder().workspace(home);
     if !matches!(case, "agent" | "served") {
-        let builder = builder
-            .plugin("gateway", GatewayHooks)
-            .plugin_with("lab", make(lab));
-        return builder.plugin("echo", Echoing(Arc::clone(lab))).build();
+        return builder
+            .plugin("lab", talking)
+            .plugin("echo", Echoing)
+            .build();
     }
     let variables = [
         ("BUB_HOME", home.join("home").into_os_string()),
@@ -178,15 +149,16 @@ fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Fra
     let settings = Loader::new(Environment::from_pairs(variables))
         .load()
         .unwrap();
-    let mut builder = builder.service(Arc::new(settings));
-    if case == "agent" {
-        builder = builder.service(Arc::new(Answering(Box::new(|_, request| {
-            vec![
-                ModelEvent::Text(echo(&request.messages)),
-                ModelEvent::Finish(FinishReason::Stop),
-            ]
-        }))));
-    }
+    let answering = Answering(Box::new(|_, request| {
+        vec![
+            ModelEvent::Text(echo(&request.messages)),
+            ModelEvent::Finish(FinishReason::Stop),
+        ]
+    }));
+    let options = BuiltinOptions {
+        answering: (case == "agent").then(|| Arc::new(answering)),
+        ..BuiltinOptions::default()
+    };
     server.forget_requests().answer_with(|request| {
         Reply::text(echo(
             request.json()["messages"]
@@ -195,13 +167,15 @@ fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Fra
         ))
     });
     builder
-        .plugin_with("builtin", bub_agent::Builtin::new)
-        .plugin("gateway", GatewayHooks)
-        .plugin_with("lab", make(lab))
+        .settings(Arc::new(settings))
+        .plugin_with("builtin", |context| {
+            Ok::<_, BoxError>(bub_agent::Builtin::new(context, options))
+        })
+        .plugin("lab", talking)
         .build()
 }
 
-fn message(session: usize, number: usize) -> Envelope {
+fn message(session: usize, number: usize) -> Inbound {
     let chat = format!("chat{session}");
     let sender = Sender {
         role: Role::Owner,
@@ -212,7 +186,7 @@ fn message(session: usize, number: usize) -> Envelope {
     };
     let message =
         ChannelMessage::new(format!("lab:{chat}"), "lab", number.to_string()).chat_id(chat);
-    Envelope::from(message).with_sender(sender)
+    Inbound::from(message).with_sender(sender)
 }
 
 /// Everything at once, from a few hundred senders, as a busy server would have: how long accepting took.
@@ -268,14 +242,13 @@ async fn run(case: &str) {
     let lab = Arc::new(Lab::default());
     let framework = compose(case, &lab, dir.path(), &server);
     let running = framework.running().await.unwrap();
-    let is_always = case == "echo-always";
+    let durability = match case {
+        "echo-always" => Durability::Always,
+        _ => Durability::Os,
+    };
     let options = Options {
-        directory: dir.path().join("gateway"),
-        durability: if is_always {
-            Durability::Always
-        } else {
-            Durability::Os
-        },
+        journal: JournalKind::file(dir.path().join("gateway"), durability),
+        catch_all: None,
         debounce: Duration::ZERO,
         max_wait: Duration::ZERO,
         active_window: Duration::ZERO,
@@ -284,8 +257,6 @@ async fn run(case: &str) {
         session_queue: 100,
         queue: 10_000,
         turns: 1_000,
-        fs: Arc::new(RealFs),
-        house: Arc::new(Leases),
     };
     let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
     let stop = CancellationToken::new();

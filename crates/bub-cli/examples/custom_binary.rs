@@ -22,11 +22,10 @@ struct Greeter {
 }
 
 impl Greeter {
-    fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context
-            .service()
-            .ok_or_else(|| Error::config("no settings"))?;
-        Ok(Self { settings })
+    fn new(context: &PluginContext<'_>) -> Self {
+        Self {
+            settings: Arc::clone(context.settings),
+        }
     }
 }
 
@@ -70,6 +69,6 @@ impl Greeter {
 fn main() -> ExitCode {
     bub_cli::app()
         .settings(Section::new("greeter", KEYS))
-        .plugin_with("greeter", Greeter::new)
+        .plugin_with("greeter", |context| Ok::<_, Error>(Greeter::new(context)))
         .main()
 }

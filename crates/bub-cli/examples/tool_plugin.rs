@@ -29,39 +29,27 @@ async fn count_words(
     Ok(long.filter(|word| word.contains(&containing)).count() as u64)
 }
 
-struct Words {
-    framework: FrameworkRef,
-}
+struct Words;
 
 #[hooks]
 impl Words {
     /// Shows what a model is told about the tool and makes one call, so that this example needs no model.
-    async fn run_model(&self, state: &State) -> Result<Option<String>> {
-        let Some(framework) = self.framework.get() else {
-            return Ok(None);
-        };
-        let tool = tools::find("words_count", framework.tools())?;
-        let context = ToolContext {
-            run_id: "example".to_owned(),
-            tape: None,
-            state: state.clone(),
-            cancel: CancellationToken::new(),
-        };
+    async fn run_model(&self, turn: &Turn) -> Result<String> {
+        let tool = tools::find("words_count", turn.framework().tools())?;
+        let context = ToolContext::new(turn.clone());
         let arguments = Fields::new()
             .with("text", "one two three")
             .with("at_least", "5");
         let result = tool.call(arguments.into(), context).await?;
         let block = tools::block(std::slice::from_ref(tool));
-        Ok(Some(format!("{block}\nwords_count says {result}.")))
+        Ok(format!("{block}\nwords_count says {result}."))
     }
 }
 
 fn main() -> ExitCode {
     let words = |context: &PluginContext<'_>| {
         context.add_tool(count_words());
-        Ok::<_, Error>(Words {
-            framework: context.framework.clone(),
-        })
+        Ok::<_, Error>(Words)
     };
     bub_cli::app().plugin_with("words", words).main()
 }

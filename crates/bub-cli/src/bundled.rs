@@ -29,8 +29,10 @@ pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
 pub(crate) fn framework(framework: &Framework, settings: Arc<Settings>) -> Framework {
     Framework::builder()
         .workspace(framework.workspace())
-        .service(settings)
-        .plugin_with(Builtin::NAME, Builtin::new)
+        .settings(settings)
+        .plugin_with(Builtin::NAME, |context| {
+            Ok::<_, Error>(Builtin::new(context, None))
+        })
         .plugin_with(TelegramPlugin::NAME, TelegramPlugin::new)
         .plugin_with(HttpPlugin::NAME, HttpPlugin::new)
         .build()

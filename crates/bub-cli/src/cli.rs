@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod config;
 mod doctor;
+mod exit;
 mod gateway;
 mod hooks;
 mod login;
@@ -24,14 +25,11 @@ mod usage;
 use std::sync::Arc;
 
 use bub::{AppCommand, ask, output, output::one_line};
-use bub_kernel::{Error, Plugin, hooks::HookSet};
+use bub_kernel::{Plugin, hooks::HookSet};
 use bub_model::{HttpOptions, ModelClient};
 use bub_settings::Settings;
 
-use self::{
-    approve::{InChannel, Terminal},
-    chat::Chat,
-};
+use self::{approve::ApprovalHook, chat::ChatHooks};
 
 /// The name of the plugin [`CliHooks`].
 pub(crate) const CLI: &str = "cli";
@@ -58,9 +56,9 @@ fn client(settings: &Settings) -> ModelClient {
 /// The commands, in the order in which help lists them.
 pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
     let mut commands = vec![
-        run::command(&hooks.failures.flaw),
-        chat::command(&hooks.chat, &hooks.in_channel),
-        gateway::command(&hooks.in_channel),
+        run::command(),
+        chat::command(&hooks.chat),
+        gateway::command(),
         status::command(),
         outbox::command(),
         pair::command(),
@@ -85,30 +83,8 @@ pub(crate) fn commands(hooks: &CliHooks) -> Vec<AppCommand> {
 /// The plugin `cli`: how the commands take part in turns.
 #[derive(Default)]
 pub(crate) struct CliHooks {
-    failures: Arc<Failures>,
-    in_channel: Arc<InChannel>,
-    terminal: Arc<Terminal>,
-    chat: Arc<Chat>,
-}
-
-/// Keeps what failed in a turn, for `bub run`.
-#[derive(Default)]
-struct Failures {
-    flaw: run::Flaw,
-}
-
-#[bub_macros::hooks(crate = bub_kernel)]
-impl Failures {
-    fn save_state(&self, partial_output: &str, error: Option<&Error>) {
-        self.flaw
-            .note_partial(if error.is_some() { partial_output } else { "" });
-    }
-
-    fn on_error(&self, stage: &str, error: &Error) {
-        if stage == "run_model" {
-            self.flaw.note(error);
-        }
-    }
+    approvals: Arc<ApprovalHook>,
+    chat: Arc<ChatHooks>,
 }
 
 /// The registration of the shared [`CliHooks`].
@@ -116,10 +92,7 @@ pub(crate) struct CliPlugin(pub(crate) Arc<CliHooks>);
 
 impl Plugin for CliPlugin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
-        Arc::clone(&self.0.failures).register(hooks);
-        Arc::clone(&self.0.in_channel).register(hooks);
-        Arc::clone(&self.0.terminal).register(hooks);
-        // After the terminal: the chat asks in its own way.
+        Arc::clone(&self.0.approvals).register(hooks);
         Arc::clone(&self.0.chat).register(hooks);
     }
 }

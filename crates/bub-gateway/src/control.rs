@@ -1,14 +1,16 @@
-//! Messages that are no matter for a turn: a person's word about a tool call that waits for it.
+//! Messages that start no turn: answers to requests for approval.
 
 use std::sync::Arc;
 
-use bub_kernel::{ApprovalAnswer, ChannelMessage, Envelope, Result};
+use bub_kernel::{
+    ApprovalAnswer, ChannelMessage, Envelope, Inbound, MessageKind, MessageOutcome, Outbound,
+    Result,
+};
 
 use crate::{
-    current::{Current, DECIDED},
     gateway::Core,
-    router,
-    ticket::{Outcome, Ticket},
+    reply_scope::{DECIDED, ReplyScope},
+    router::{self, ReplyContext},
 };
 
 /// `,approve ID` or `,deny ID [REASON]`; without an id it is empty.
@@ -28,10 +30,10 @@ pub(crate) fn approval(message: &Envelope) -> Option<(String, ApprovalAnswer)> {
     }
 }
 
-/// Hands an answer to whoever asked, and says what came of it.
+/// Passes an answer to the pending request, and replies with the result.
 pub(crate) async fn answer(
     core: &Arc<Core>,
-    message: &Envelope,
+    inbound: &Inbound,
     id: &str,
     answer: ApprovalAnswer,
 ) -> Result<()> {
@@ -43,11 +45,8 @@ pub(crate) async fn answer(
             false,
         )
     } else {
-        match core
-            .options
-            .house
-            .answer_approval(id, &message.sender(), answer)
-        {
+        let approvals = core.framework.approvals();
+        match approvals.answer(id, &inbound.sender(), answer) {
             Ok(()) => (
                 if is_yes { "Approved." } else { "Denied." }.to_owned(),
                 true,
@@ -55,24 +54,29 @@ pub(crate) async fn answer(
             Err(error) => (error.message().to_owned(), false),
         }
     };
+    let message = &inbound.message;
     let channel = message.channel().unwrap_or_default();
     let session = message
         .session_id()
         .map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned);
-    let mut reply = ChannelMessage::new(session, channel, text).kind("command");
+    let mut reply = ChannelMessage::new(session, channel, text).kind(MessageKind::Command);
     if let Some(chat_id) = message.chat_id() {
         reply = reply.chat_id(chat_id);
     }
-    let turn = Arc::new(Current::new(core.journal.next_id(), message, Vec::new()));
-    let ticket = message.slot::<Ticket>();
-    if let Some(ticket) = &ticket {
-        ticket.accept(&turn.inbound_id, false);
+    let scope = ReplyScope::new(core, core.journal.next_message_id(), message);
+    if let Some(receipt) = &inbound.receipt {
+        receipt.accept(&scope.message_id, false);
     }
-    let reply = Envelope::from(reply).with(DECIDED, is_decided);
-    router::dispatch(core, &reply, Some(Arc::clone(&turn))).await?;
-    if let Some(ticket) = ticket {
-        ticket.settle(Outcome::Done {
-            replies: turn.replies(),
+    let reply = Outbound::new(Envelope::from(reply).with(DECIDED, is_decided));
+    let context = ReplyContext {
+        scope: Some(&scope),
+        ..ReplyContext::default()
+    };
+    router::dispatch(core, reply, context).await?;
+    if let Some(receipt) = &inbound.receipt {
+        receipt.settle(MessageOutcome::Done {
+            replies: scope.replies(),
+            report: None,
         });
     }
     Ok(())

@@ -2,38 +2,40 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, OnceLock, Weak},
+    sync::{
+        Arc, Mutex, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use bub_kernel::{
-    CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, MessageHandler, Result,
+    BoxFuture, CancellationToken, Channel, Error, ErrorKind, Framework, Inbound, InboundReceipt,
+    MessageHandler, MessageId, MessageOutcome, Result, SessionId,
 };
-use bub_settings::Settings;
-use tokio::sync::Semaphore;
+use futures_util::{StreamExt as _, stream};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::{
-    control,
-    current::Current,
-    enable,
+    control, enable,
     journal::{Accepted, Journal, Record, Recovered, StoredSender, lock, now, raw},
-    lane::{self, Item, Lanes, turn::FAILED},
+    lane::{self, Arrival, Item, Lanes, Seat, turn::FAILED},
     manager,
-    options::Options,
+    options::{JournalKind, Options},
     outbox::{Outbox, Parcel},
+    reply_scope::ReplyScope,
     router::{self, Router},
     status,
-    ticket::{Outcome, Ticket},
 };
 
 /// So long a message waits for room.
 const ROOM_LIMIT: Duration = Duration::from_secs(5);
-/// The detail of the error that only one session has no room.
-pub const SESSION_FULL: &str = "session_full";
-/// The detail of an error whether the person was told of it.
-pub const TOLD: &str = "told";
 /// How soon to try again what was refused for want of room.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// How many `,quit` beyond the limit of a session may wait: they make room.
+const QUIT_CAPACITY: usize = 16;
+/// How many recovered messages are resolved at a time.
+const RESOLVE_CONCURRENCY: usize = 16;
 
 /// A gateway, ready to run.
 pub struct Gateway {
@@ -47,13 +49,18 @@ pub struct Remote(Arc<Core>);
 
 impl Remote {
     /// Cancels what runs in a session; what waits there comes next.
-    pub fn cancel(&self, session: &str) {
-        self.0.lanes.cancel(session);
+    pub fn cancel(&self, session_id: &SessionId) {
+        self.0.lanes.cancel(session_id);
+    }
+
+    /// Cancels what runs in every session.
+    pub fn cancel_all(&self) {
+        self.0.lanes.cancel_all();
     }
 
     /// Drops the last of what waits in a session and has not begun, for that reason.
-    pub fn withdraw(&self, session: &str, reason: &str) {
-        self.0.lanes.withdraw(session, reason);
+    pub fn withdraw(&self, session_id: &SessionId, reason: &str) {
+        self.0.lanes.withdraw(session_id, reason);
     }
 
     /// How many messages are not settled: the next gateway picks them up.
@@ -100,6 +107,10 @@ pub(crate) struct Core {
     room: Arc<Semaphore>,
     /// Room for running turns.
     pub(crate) turns: Arc<Semaphore>,
+    /// Notified when there may be no lane left, or no reply on its way.
+    pub(crate) idle: Notify,
+    /// Whether messages are accepted: not before what the journal held is in its lanes.
+    is_open: AtomicBool,
     /// Nothing new is accepted.
     pub(crate) drain: CancellationToken,
     /// Everything stops now.
@@ -144,7 +155,7 @@ impl Phase {
 }
 
 impl Gateway {
-    /// Opens the journal and chooses the channels. Nothing runs yet.
+    /// Opens the journal, asks the plugins for channels, and chooses those with these names. Nothing runs yet.
     pub fn open(framework: &Framework, options: Options, names: &[String]) -> Result<Self> {
         let place = Arc::new(OnceLock::<Weak<Core>>::new());
         let all = framework.channels(&handler(Arc::clone(&place)))?;
@@ -161,11 +172,35 @@ impl Gateway {
                 "no channel is enabled (there are: {known}); configure one and see `enabled_channels`"
             )));
         }
-        let (journal, recovered) = Journal::open(
-            Arc::clone(&options.fs),
-            &options.directory,
-            options.durability,
-        )?;
+        Self::build(framework, options, chosen, &place)
+    }
+
+    /// Opens the journal for the channels of an embedding program. No plugin is asked for channels. `make` gets the
+    /// handler that the channels hand their messages to.
+    pub fn with_channels(
+        framework: &Framework,
+        options: Options,
+        make: impl FnOnce(&MessageHandler) -> Vec<Arc<dyn Channel>>,
+    ) -> Result<Self> {
+        let place = Arc::new(OnceLock::<Weak<Core>>::new());
+        let channels = make(&handler(Arc::clone(&place)));
+        Self::build(framework, options, channels, &place)
+    }
+
+    fn build(
+        framework: &Framework,
+        options: Options,
+        channels: Vec<Arc<dyn Channel>>,
+        place: &OnceLock<Weak<Core>>,
+    ) -> Result<Self> {
+        let (journal, recovered) = match &options.journal {
+            JournalKind::File {
+                directory,
+                durability,
+                fs,
+            } => Journal::open(Arc::clone(fs), directory, *durability)?,
+            JournalKind::Memory => (Journal::in_memory(), Recovered::default()),
+        };
         let entry = |channel: Arc<dyn Channel>| {
             (
                 channel.name().to_owned(),
@@ -180,10 +215,12 @@ impl Gateway {
             journal,
             lanes: Lanes::default(),
             outbox: Outbox::default(),
-            channels: chosen.into_iter().map(entry).collect(),
+            channels: channels.into_iter().map(entry).collect(),
             room: Arc::new(Semaphore::new(options.queue.min(Semaphore::MAX_PERMITS))),
             turns: Arc::new(Semaphore::new(options.turns.min(Semaphore::MAX_PERMITS))),
             options,
+            idle: Notify::new(),
+            is_open: AtomicBool::new(false),
             drain: CancellationToken::new(),
             halt: CancellationToken::new(),
             stop: CancellationToken::new(),
@@ -240,7 +277,8 @@ impl Gateway {
         core.framework
             .bind_router(Some(Arc::new(Router(Arc::downgrade(core)))));
         // Before anything new comes in: what is older goes first.
-        core.recover();
+        core.recover().await;
+        core.is_open.store(true, Ordering::Release);
         let listening = status::listen(core)?;
         let channels = manager::start(core).await;
         ready();
@@ -270,19 +308,19 @@ impl std::fmt::Debug for Gateway {
 
 /// The handler that channels are made with, before the gateway exists.
 fn handler(place: Arc<OnceLock<Weak<Core>>>) -> MessageHandler {
-    Arc::new(move |message| {
+    Arc::new(move |inbound| {
         let core = place.get().and_then(Weak::upgrade);
         Box::pin(async move {
             match core {
-                Some(core) => core.accept(message).await,
+                Some(core) => core.accept(inbound).await,
                 None => Err(busy("the gateway is not running")),
             }
         })
     })
 }
 
-fn busy(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Temporary, why).with_retry_after(TRY_AGAIN)
+fn busy(reason: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Temporary, reason).with_retry_after(TRY_AGAIN)
 }
 
 impl Core {
@@ -290,6 +328,12 @@ impl Core {
         self.channels
             .get(name)
             .map(|entry| Arc::clone(&entry.channel))
+    }
+
+    /// The channel that stands in for those that are not part of the gateway.
+    pub(crate) fn catch_all(&self) -> Option<&str> {
+        let name = self.options.catch_all.as_deref()?;
+        self.channels.contains_key(name).then_some(name)
     }
 
     /// The channel, when it can send.
@@ -306,68 +350,56 @@ impl Core {
 
     /// A text without secrets.
     pub(crate) fn redact(&self, text: &str) -> String {
-        match self.framework.service::<Settings>() {
-            Some(settings) => settings.redactor().redact(text).into_owned(),
-            None => text.to_owned(),
-        }
+        let redactor = self.framework.settings().redactor();
+        redactor.redact(text).into_owned()
     }
 
     /// Takes a message: it returns when the message is in the journal, or was refused with the reason.
-    async fn accept(self: &Arc<Self>, mut message: Envelope) -> Result<()> {
+    async fn accept(self: &Arc<Self>, mut inbound: Inbound) -> Result<()> {
         if self.drain.is_cancelled() {
             return Err(busy("the gateway is stopping"));
         }
-        let name = message.channel().unwrap_or_default().into_owned();
-        let Some(entry) = self.channels.get(&name) else {
+        if !self.is_open.load(Ordering::Acquire) {
+            return Err(busy("the gateway is not running"));
+        }
+        let name = inbound.message.channel().unwrap_or_default().into_owned();
+        let entry = self.channels.get(&name);
+        let Some(entry) = entry.or_else(|| self.channels.get(self.catch_all()?)) else {
             tracing::warn!("gateway.unknown_channel channel={name}: its message is dropped");
             return Err(Error::invalid_input(format!(
                 "there is no channel `{name}` here"
             )));
         };
-        if let Some((id, answer)) = control::approval(&message) {
-            return control::answer(self, &message, &id, answer).await;
+        if let Some((id, answer)) = control::approval(&inbound.message) {
+            return control::answer(self, &inbound, &id, answer).await;
         }
-        let session = match self.framework.resolve_session(&message).await {
-            Ok(session) => session,
-            Err(error) => return Err(self.without_session(&message, error).await),
-        };
-        message.set("session_id", session.as_str());
-        // There is always room for the word that makes some.
-        let permit = if lane::is_quit(&message) {
-            None
-        } else {
-            Some(self.room_for(&name, &session).await?)
-        };
-        let ticket = message.slot::<Ticket>();
-        let id = self.journal.next_id();
-        let key = ticket
-            .as_ref()
-            .and_then(|ticket| ticket.key())
-            .map(|key| format!("{name}:{key}"));
-        if let Some(key) = &key {
-            while let Some(owner) = self.reserve(key, &id) {
-                // The first may not be written yet, and may yet fail.
-                self.journal.append(Record::Mark).await?;
-                if self.journal.live().owner(key) == Some(&owner) {
-                    if let Some(ticket) = ticket {
-                        if self.journal.live().is_finished(&owner) {
-                            ticket.settle(Outcome::Done { replies: 0 });
-                        } else {
-                            ticket.owe(Outbox::claim(self, &owner).await?);
-                        }
-                        ticket.accept(&owner, true);
-                    }
-                    return Ok(());
-                }
+        let arrival = Lanes::announce(self, lane::chat_key(&inbound.message));
+        if let Err(error) = self.framework.resolve_session(&mut inbound).await {
+            return Err(self.reject(inbound, error).await);
+        }
+        let session_id = inbound.session_id().cloned().unwrap_or_default();
+        let (seat, permit) = self.room_for(&name, &session_id, inbound.is_quit()).await?;
+        let id = self.journal.next_message_id();
+        let receipt = inbound.receipt.clone();
+        let key = receipt.as_ref().and_then(|receipt| receipt.key());
+        let key = key.map(|key| format!("{name}:{key}"));
+        if let Some(key) = &key
+            && let Some(owner) = self.reserve_key(key, &id).await?
+        {
+            if let Some(receipt) = receipt {
+                self.answer_duplicate(&receipt, &owner).await?;
             }
+            return Ok(());
         }
         let accepted = Accepted {
             id: id.clone(),
             at: now(),
-            session: session.clone(),
+            session: session_id,
             key: key.clone(),
-            sender: StoredSender::of(&message),
-            message: raw(&message)?,
+            sender: inbound
+                .known_sender()
+                .map(|sender| StoredSender::new(sender)),
+            message: raw(&inbound.message)?,
         };
         if let Err(error) = self.journal.append(Record::Accepted(accepted)).await {
             if let Some(key) = key {
@@ -376,52 +408,82 @@ impl Core {
             self.note_error(&name, error.message());
             return Err(error);
         }
-        if let Some(ticket) = ticket {
-            ticket.accept(&id, false);
+        if let Some(receipt) = receipt {
+            receipt.accept(&id, false);
         }
         lock(&entry.state).accepted += 1;
-        let item = Item {
-            permit,
-            ..Item::new(id, message)
-        };
-        Lanes::push(self, &session, item);
+        enqueue(arrival, id, inbound, (seat, permit));
         Ok(())
     }
 
-    /// Tells whoever wrote a message that its session cannot be named.
-    async fn without_session(self: &Arc<Self>, message: &Envelope, error: Error) -> Error {
-        // Where nothing can be written nobody can be told, except that it is so.
+    /// Ends a message whose session cannot be resolved: it is recorded, and its sender told.
+    async fn reject(self: &Arc<Self>, mut inbound: Inbound, error: Error) -> Error {
+        // If nothing can be written, nobody can be told anything else.
         if let Err(refusal) = self.journal.append(Record::Mark).await {
             return refusal;
         }
-        let turn =
-            Arc::new(Current::new(self.journal.next_id(), message, Vec::new()).not_claimed());
-        turn.run(
-            self.framework
-                .hooks()
-                .notify_error("resolve_session", &error, Some(message)),
-        )
-        .await;
-        let is_told = router::excuse(self, &message.chat_session(), &turn, FAILED).await;
-        error.with_detail(TOLD, is_told)
+        let id = self.journal.next_message_id();
+        let scope = ReplyScope::new(self, id, &inbound.message).without_claim();
+        let scope = Arc::new(scope);
+        inbound.reply_target = Some(Arc::clone(&scope) as _);
+        let turn = self.framework.reject_inbound(inbound, &error).await;
+        if router::report_failure(self, turn.session_id(), &scope, FAILED).await {
+            error.reported()
+        } else {
+            error
+        }
     }
 
-    fn reserve(&self, key: &str, id: &str) -> Option<String> {
-        self.journal.live().reserve(key, id, now())
+    /// Reserves an idempotency key for a message; the message that has it already.
+    async fn reserve_key(&self, key: &str, id: &MessageId) -> Result<Option<MessageId>> {
+        loop {
+            let owner = self.journal.live().reserve(key, id, now());
+            let Some(owner) = owner else {
+                return Ok(None);
+            };
+            // The first may not be written yet, and may yet fail.
+            self.journal.append(Record::Mark).await?;
+            if self.journal.live().owner(key) == Some(&owner) {
+                return Ok(Some(owner));
+            }
+        }
     }
 
-    /// Room for a message, or the reason why there is none.
+    /// Names the first message with the same key on the receipt of another one.
+    async fn answer_duplicate(
+        self: &Arc<Self>,
+        receipt: &InboundReceipt,
+        owner: &MessageId,
+    ) -> Result<()> {
+        if self.journal.live().is_finished(owner) {
+            receipt.settle(MessageOutcome::Done {
+                replies: 0,
+                report: None,
+            });
+        } else {
+            receipt.set_unclaimed_replies(Outbox::claim(self, owner).await?);
+        }
+        receipt.accept(owner, true);
+        Ok(())
+    }
+
+    /// Room for a message, or the reason why there is none. There is always room for a `,quit`, which makes some.
     async fn room_for(
-        &self,
+        self: &Arc<Self>,
         channel: &str,
-        session: &str,
-    ) -> Result<tokio::sync::OwnedSemaphorePermit> {
-        if self.lanes.unfinished(session) >= self.options.session_queue {
-            let most = self.options.session_queue;
+        session_id: &SessionId,
+        is_quit: bool,
+    ) -> Result<(Seat, Option<OwnedSemaphorePermit>)> {
+        let most = self.options.session_queue;
+        let extra = if is_quit { QUIT_CAPACITY } else { 0 };
+        let Some(seat) = Lanes::reserve(self, session_id, most.saturating_add(extra)) else {
             let full = busy(format!(
                 "{most} messages of this session wait already; try again later"
             ));
-            return Err(full.with_detail(SESSION_FULL, true));
+            return Err(full.with_kind(ErrorKind::SessionFull));
+        };
+        if is_quit {
+            return Ok((seat, None));
         }
         let undelivered = self.journal.live().undelivered(channel);
         if undelivered >= self.options.queue {
@@ -430,18 +492,13 @@ impl Core {
             )));
         }
         match tokio::time::timeout(ROOM_LIMIT, Arc::clone(&self.room).acquire_owned()).await {
-            Ok(Ok(permit)) => Ok(permit),
+            Ok(Ok(permit)) => Ok((seat, Some(permit))),
             _ => Err(busy("too many messages wait already; try again later")),
         }
     }
 
-    /// Ends what runs and waits in a session.
-    pub(crate) async fn quit(&self, session: &str, except: Option<String>) {
-        self.lanes.quit(session, except).await;
-    }
-
     /// Puts what the journal holds where it was.
-    fn recover(self: &Arc<Self>) {
+    async fn recover(self: &Arc<Self>) {
         Outbox::forget_unclaimed(self);
         let (inbounds, outgoing) = {
             let live = self.journal.live();
@@ -450,30 +507,30 @@ impl Core {
                 live.outgoing().cloned().collect::<Vec<_>>(),
             )
         };
-        let mut items: HashMap<String, (String, Item)> = HashMap::new();
+        let mut items: HashMap<MessageId, (SessionId, Item)> = HashMap::new();
         let mut order = Vec::with_capacity(inbounds.len());
         let (mut groups, mut steered) = (Vec::new(), Vec::new());
         let mut kept: BTreeMap<String, usize> = BTreeMap::new();
-        for inbound in inbounds {
-            let accepted = &inbound.accepted;
-            let mut message = accepted.envelope();
-            let name = message.channel().unwrap_or_default().into_owned();
+        for message in inbounds {
+            let accepted = &message.accepted;
+            let mut inbound = accepted.inbound();
+            let name = inbound.message.channel().unwrap_or_default().into_owned();
             let Some(channel) = self.channel(&name) else {
                 // Nobody would hear the answer.
                 *kept.entry(name).or_default() += 1;
                 continue;
             };
-            channel.restore(&mut message);
-            let mut item = Item::new(accepted.id.clone(), message);
-            (item.attempt, item.is_recovered) = (inbound.attempt, true);
+            channel.restore(&mut inbound);
+            let mut item = Item::new(accepted.id.clone(), inbound);
+            (item.attempt, item.is_recovered) = (message.attempt, true);
             // Without room it is taken all the same: it was accepted.
             item.permit = Arc::clone(&self.room).try_acquire_owned().ok();
             order.push(accepted.id.clone());
-            if !inbound.with.is_empty() {
-                groups.push((accepted.id.clone(), inbound.with.clone()));
+            if !message.with.is_empty() {
+                groups.push((accepted.id.clone(), message.with.clone()));
             }
-            steered.extend(inbound.into.map(|into| (accepted.id.clone(), into)));
-            items.insert(accepted.id.clone(), (accepted.session.clone(), item));
+            steered.extend(message.into.map(|into| (accepted.id.clone(), into)));
+            items.insert(accepted.id.clone(), (message.session.clone(), item));
         }
         for (channel, messages) in kept {
             tracing::warn!(
@@ -505,31 +562,67 @@ impl Core {
                 turn.steered.push(item);
             }
         }
-        for id in order {
-            if let Some((session, item)) = items.remove(&id) {
-                Lanes::push(self, &session, item);
-            }
+        let mut resolving: Vec<BoxFuture<'_, (SessionId, Item)>> = Vec::with_capacity(order.len());
+        for (session_id, item) in order.iter().filter_map(|id| items.remove(id)) {
+            resolving.push(Box::pin(self.resolve_again(session_id, item)));
+        }
+        let mut resolving = stream::iter(resolving).buffered(RESOLVE_CONCURRENCY);
+        while let Some((session_id, item)) = resolving.next().await {
+            Lanes::push(self, &session_id, item);
         }
         for outgoing in outgoing.into_iter().filter(|outgoing| !outgoing.is_stuck) {
-            let parcel = Parcel {
-                reply: outgoing.reply,
-                message: None,
-                attempt: outgoing.attempt,
-            };
-            Outbox::send(self, parcel);
+            Outbox::send(self, Parcel::stored(outgoing.reply, outgoing.attempt));
         }
+    }
+
+    /// Names the session of a recovered message. Its chat may have switched since it was accepted, so one that never
+    /// began is resolved again; without a result it stays where it was.
+    async fn resolve_again(&self, accepted: SessionId, mut item: Item) -> (SessionId, Item) {
+        if item.attempt > 0 {
+            return (accepted, item);
+        }
+        if let Err(error) = self.framework.resolve_session(&mut item.inbound).await {
+            tracing::warn!(session_id = %accepted, inbound_id = %item.id, %error, "gateway.resolve_failed");
+        }
+        let resolved = item.inbound.session_id().cloned();
+        (resolved.unwrap_or(accepted), item)
     }
 
     /// Waits until nothing runs and nothing is on its way.
     async fn drained(&self) {
-        while !self.lanes.is_empty() || self.outbox.is_busy() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        self.idle_when(|core| core.lanes.is_empty() && !core.outbox.is_busy())
+            .await;
     }
 
     async fn lanes_gone(&self) {
-        while !self.lanes.is_empty() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
+        self.idle_when(|core| core.lanes.is_empty()).await;
+    }
+
+    async fn idle_when(&self, is_idle: impl Fn(&Self) -> bool) {
+        loop {
+            // Before the check: what happens in between is noticed.
+            let mut notified = std::pin::pin!(self.idle.notified());
+            notified.as_mut().enable();
+            if is_idle(self) {
+                return;
+            }
+            notified.await;
         }
     }
+}
+
+/// Hands an accepted message to its lane.
+fn enqueue(
+    arrival: Arrival,
+    id: MessageId,
+    inbound: Inbound,
+    (seat, permit): (Seat, Option<OwnedSemaphorePermit>),
+) {
+    let session_id = inbound.session_id().cloned().unwrap_or_default();
+    let item = Item {
+        permit,
+        seat: Some(seat),
+        ..Item::new(id, inbound)
+    };
+    arrival.push(&session_id, item);
 }

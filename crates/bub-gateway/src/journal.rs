@@ -1,7 +1,10 @@
-//! The inbox and the outbox on disk: one file that only grows, written by one task for all who wait.
+//! The inbox and the outbox: accepted messages whose turn is not finished, and replies that are not delivered.
 //!
-//! A fact is acknowledged when it is written, and with durability `always` when it is synced; all that wait share one
-//! write. After a failure nothing is acknowledged until everything live stands in a new file and was read back.
+//! On disk it is one file that only grows, written by one task for all who wait. A record is acknowledged when it is
+//! written, and with durability `always` when it is synced; all that wait share one write. After a failure nothing is
+//! acknowledged until everything live stands in a new file and was read back.
+//!
+//! A journal in memory keeps the same contract for as long as the process lives.
 
 mod live;
 mod record;
@@ -17,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{Error, ErrorKind, Result};
+use bub_kernel::{Error, ErrorKind, MessageId, ReplyId, Result};
 use bub_tape::{Durability, fs::Fs};
 use tokio::sync::{Notify, oneshot};
 
@@ -26,7 +29,7 @@ use self::segment::Segment;
 #[doc(hidden)]
 pub use self::segment::relive;
 pub(crate) use self::{
-    live::Live,
+    live::{Live, UnfinishedMessage},
     record::{Accepted, Record, Reply, StoredSender, now, raw},
 };
 
@@ -41,6 +44,7 @@ pub(crate) struct Journal {
     shared: Arc<Shared>,
     stamp: u64,
     ids: AtomicU64,
+    is_durable: bool,
     writer: Mutex<Option<tokio::task::JoinHandle<()>>>,
 }
 
@@ -80,16 +84,32 @@ impl Journal {
             live: Mutex::new(live),
         });
         let writer = tokio::spawn(write_all(Arc::clone(&shared), segment));
-        let writer = Mutex::new(Some(writer));
-        Ok((
-            Self {
-                shared,
-                stamp: (now() << 16) | u64::from(random()),
-                ids: AtomicU64::new(0),
-                writer,
-            },
-            recovered,
-        ))
+        Ok((Self::new(shared, Some(writer)), recovered))
+    }
+
+    /// Makes an empty journal that lives in memory and goes with the process.
+    pub(crate) fn in_memory() -> Self {
+        let shared = Shared {
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            live: Mutex::default(),
+        };
+        Self::new(Arc::new(shared), None)
+    }
+
+    fn new(shared: Arc<Shared>, writer: Option<tokio::task::JoinHandle<()>>) -> Self {
+        Self {
+            shared,
+            stamp: (now() << 16) | u64::from(random()),
+            ids: AtomicU64::new(0),
+            is_durable: writer.is_some(),
+            writer: Mutex::new(writer),
+        }
+    }
+
+    /// Whether what it holds survives the death of the process.
+    pub(crate) fn is_durable(&self) -> bool {
+        self.is_durable
     }
 
     /// What is not finished in a directory; nothing there is changed, so this works where nothing can be written.
@@ -97,8 +117,17 @@ impl Journal {
         segment::read(fs, directory).map(|(live, ..)| live)
     }
 
-    /// An id that no other message or reply of this journal has, had or will have.
-    pub(crate) fn next_id(&self) -> String {
+    /// An id that no other message of this journal has, had or will have.
+    pub(crate) fn next_message_id(&self) -> MessageId {
+        self.next_id().into()
+    }
+
+    /// An id that no other reply of this journal has, had or will have.
+    pub(crate) fn next_reply_id(&self) -> ReplyId {
+        self.next_id().into()
+    }
+
+    fn next_id(&self) -> String {
         format!(
             "{:x}-{:x}",
             self.stamp,
@@ -119,7 +148,11 @@ impl Journal {
     /// Has a record written soon. What was asked for later is not written before it.
     pub(crate) fn post(&self, record: Record) {
         // Closed: the next start finds out by itself.
-        let _ = self.enqueue(record, None, false);
+        let _ = if self.is_durable {
+            self.enqueue(record, None, false)
+        } else {
+            self.apply(record)
+        };
     }
 
     /// What is not finished.
@@ -148,9 +181,21 @@ impl Journal {
     }
 
     async fn push(&self, record: Record, may_fail: bool) -> Result<()> {
+        if !self.is_durable {
+            return self.apply(record);
+        }
         let (waiting, written) = oneshot::channel();
         self.enqueue(record, Some(waiting), may_fail)?;
         written.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Takes a record into the journal in memory.
+    fn apply(&self, record: Record) -> Result<()> {
+        if lock(&self.shared.queue).is_closed {
+            return Err(closed());
+        }
+        lock(&self.shared.live).apply(record);
+        Ok(())
     }
 
     fn enqueue(

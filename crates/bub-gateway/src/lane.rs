@@ -3,84 +3,60 @@
 //! A lane is a task that exists only while its session has something to do. It decides about every message that
 //! arrives (admission), collects quick ones (debounce), runs turns, and settles each message exactly once.
 
-pub(crate) use self::debounce::merge;
 mod debounce;
+mod queue;
 pub(crate) mod turn;
 mod waiting;
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use bub_kernel::{Admission, CancellationToken, Decision, Envelope, Role, Sender, TurnSnapshot};
+use bub_kernel::{
+    Admission, CancellationToken, Decision, Envelope, Error, Inbound, InboundAttempt,
+    InboundReceipt, MessageId, MessageOutcome, Role, Sender, SessionId, TurnSnapshot, hooks::args,
+};
 use futures_util::FutureExt as _;
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, oneshot},
     task::{Id, JoinError, JoinSet},
     time::Instant,
 };
 
-use self::{debounce::Debounce, turn::Ended};
-use crate::{
-    gateway::Core,
-    journal::{Record, lock},
-    ticket::{Outcome, Ticket},
+use self::{
+    debounce::Debounce,
+    queue::{Event, LaneQueue},
+    turn::{LaneTurn, LaneTurnOutcome},
 };
+pub(crate) use self::{
+    debounce::merge,
+    queue::{Arrival, ChatKey, Lanes, Seat},
+};
+use crate::{gateway::Core, journal::Record};
 
-/// A channel has so long to decide about a message.
+/// How long a channel may take to decide about a message.
 const ADMISSION_LIMIT: Duration = Duration::from_secs(30);
-/// So long cancelled turns have to end.
+/// How long cancelled turns may take to end.
 const QUIT_LIMIT: Duration = Duration::from_secs(10);
-
-/// The lanes that exist.
-#[derive(Debug, Default)]
-pub(crate) struct Lanes(Mutex<HashMap<String, Handle>>);
-
-#[derive(Debug)]
-struct Handle {
-    events: mpsc::UnboundedSender<Event>,
-    load: Arc<Load>,
-}
-
-/// How busy a lane is, for others to see.
-#[derive(Debug, Default)]
-pub(crate) struct Load {
-    pub(crate) unfinished: AtomicUsize,
-    /// Turns that have begun; others wait for room.
-    pub(crate) running: AtomicUsize,
-}
-
-#[derive(Debug)]
-enum Event {
-    // In a box, because the queue of a lane has room for many events from the start.
-    Message(Box<Item>),
-    Quit {
-        except: Option<String>,
-        done: oneshot::Sender<()>,
-    },
-    /// Cancels what runs, and only that.
-    Cancel,
-    /// Drops the last of what has not begun, for this reason.
-    Withdraw(String),
-}
 
 /// A message in a lane, with the room it takes.
 #[derive(Debug)]
 pub(crate) struct Item {
-    pub(crate) id: String,
-    /// Empty while its turn runs: the turn has it.
-    pub(crate) envelope: Envelope,
-    pub(crate) ticket: Option<Arc<Ticket>>,
+    pub(crate) id: MessageId,
+    /// Empty while its turn runs: the turn has it. Also empty if it was merged into another message.
+    pub(crate) inbound: Inbound,
+    pub(crate) receipt: Option<Arc<InboundReceipt>>,
     /// How often a turn for it began.
     pub(crate) attempt: u32,
     pub(crate) is_recovered: bool,
-    /// It waited for a turn already, of another session: nobody decides about it again.
+    /// It waited for a turn in the lane of another session: admission is not asked again.
     pub(crate) has_waited: bool,
+    /// The debounce of another session held it: it is held here, too.
+    pub(crate) was_held: bool,
+    /// The session that its chat was switched to while it steered a turn.
+    pub(crate) moves_to: Option<SessionId>,
     /// What was merged into it, oldest first.
     pub(crate) merged: Vec<Item>,
     /// What its turn was given in an earlier process, until it begins.
@@ -89,48 +65,39 @@ pub(crate) struct Item {
     pub(crate) seat: Option<Seat>,
 }
 
-/// A place in the queue of a session.
-#[derive(Debug)]
-pub(crate) struct Seat(Arc<Load>);
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.0.unfinished.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// A turn that has begun, with the room it takes; control has room always.
-struct Begun {
-    load: Arc<Load>,
+struct TurnPermit {
+    queue: Arc<LaneQueue>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Begun {
-    fn new(load: &Arc<Load>, room: Option<OwnedSemaphorePermit>) -> Self {
-        load.running.fetch_add(1, Ordering::Relaxed);
+impl TurnPermit {
+    fn new(queue: &Arc<LaneQueue>, room: Option<OwnedSemaphorePermit>) -> Self {
+        queue.running.fetch_add(1, Ordering::Relaxed);
         Self {
-            load: Arc::clone(load),
+            queue: Arc::clone(queue),
             _room: room,
         }
     }
 }
 
-impl Drop for Begun {
+impl Drop for TurnPermit {
     fn drop(&mut self) {
-        self.load.running.fetch_sub(1, Ordering::Relaxed);
+        self.queue.running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Item {
-    pub(crate) fn new(id: String, envelope: Envelope) -> Self {
-        let ticket = envelope.slot::<Ticket>();
+    pub(crate) fn new(id: MessageId, inbound: Inbound) -> Self {
         Self {
             id,
-            envelope,
-            ticket,
+            receipt: inbound.receipt.clone(),
+            inbound,
             attempt: 0,
             is_recovered: false,
             has_waited: false,
+            was_held: false,
+            moves_to: None,
             merged: Vec::new(),
             steered: Vec::new(),
             permit: None,
@@ -138,120 +105,54 @@ impl Item {
         }
     }
 
-    fn is_command(&self) -> bool {
-        self.envelope.content().trim_start().starts_with(',')
+    fn chat_key(&self) -> ChatKey {
+        chat_key(&self.inbound.message)
     }
 
-    fn ids(&self) -> Vec<String> {
+    fn ids(&self) -> Vec<MessageId> {
         let others = self.merged.iter().chain(&self.steered).flat_map(Self::ids);
         others.chain([self.id.clone()]).collect()
     }
 
-    /// Tells whoever waits what became of it.
-    fn settle(self, outcome: Outcome) {
+    fn merged_ids(&self) -> Vec<MessageId> {
+        self.merged.iter().map(|item| item.id.clone()).collect()
+    }
+
+    /// Tells the outcome to whoever waits for it.
+    fn settle(self, outcome: MessageOutcome) {
         for item in self.merged.into_iter().chain(self.steered) {
             let joined = match &outcome {
-                Outcome::Done { .. } => Outcome::Joined {
-                    inbound_id: self.id.clone(),
+                MessageOutcome::Done { .. } => MessageOutcome::Joined {
+                    message_id: self.id.clone(),
                 },
                 other => other.clone(),
             };
             item.settle(joined);
         }
-        if let Some(ticket) = self.ticket {
-            ticket.settle(outcome);
+        if let Some(receipt) = self.receipt {
+            receipt.settle(outcome);
         }
     }
 }
 
-impl Lanes {
-    /// How many messages of a session are unfinished.
-    pub(crate) fn unfinished(&self, session: &str) -> usize {
-        let load = lock(&self.0)
-            .get(session)
-            .map(|lane| Arc::clone(&lane.load));
-        load.map_or(0, |load| load.unfinished.load(Ordering::Relaxed))
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
-    }
-
-    /// The sessions that are busy: id, unfinished messages, running turns.
-    pub(crate) fn loads(&self) -> Vec<(String, usize, usize)> {
-        let lanes = lock(&self.0);
-        let load = |(session, lane): (&String, &Handle)| {
-            let count = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-            (
-                session.clone(),
-                count(&lane.load.unfinished),
-                count(&lane.load.running),
-            )
-        };
-        lanes.iter().map(load).collect()
-    }
-
-    /// Puts a message into the lane of its session, which is made if need be.
-    pub(crate) fn push(core: &Arc<Core>, session: &str, mut item: Item) {
-        let mut lanes = lock(&core.lanes.0);
-        let lane = match lanes.get(session) {
-            Some(lane) if !lane.events.is_closed() => lane,
-            _ => {
-                let (events, received) = mpsc::unbounded_channel();
-                let load = Arc::<Load>::default();
-                tokio::spawn(Lane::new(core, session, received, Arc::clone(&load)).run());
-                lanes
-                    .entry(session.to_owned())
-                    .insert_entry(Handle { events, load })
-                    .into_mut()
-            }
-        };
-        lane.load.unfinished.fetch_add(1, Ordering::Relaxed);
-        item.seat = Some(Seat(Arc::clone(&lane.load)));
-        // The lane cannot retire while its map is locked.
-        let _ = lane.events.send(Event::Message(Box::new(item)));
-    }
-
-    /// Cancels what runs in a session.
-    pub(crate) fn cancel(&self, session: &str) {
-        if let Some(lane) = lock(&self.0).get(session) {
-            let _ = lane.events.send(Event::Cancel);
-        }
-    }
-
-    /// Drops the last of what waits in a session.
-    pub(crate) fn withdraw(&self, session: &str, reason: &str) {
-        if let Some(lane) = lock(&self.0).get(session) {
-            let _ = lane.events.send(Event::Withdraw(reason.to_owned()));
-        }
-    }
-
-    /// Ends what runs and waits in a session, except one turn.
-    pub(crate) async fn quit(&self, session: &str, except: Option<String>) {
-        let (done, ended) = oneshot::channel();
-        if let Some(lane) = lock(&self.0).get(session) {
-            let _ = lane.events.send(Event::Quit { except, done });
-        } else {
-            return;
-        }
-        // An error means that the lane is gone: so is what ran in it.
-        let _ = ended.await;
-    }
+/// The chat of a message.
+pub(crate) fn chat_key(message: &Envelope) -> ChatKey {
+    (
+        message.channel().unwrap_or_default().into_owned(),
+        message.chat_id().unwrap_or("default".into()).into_owned(),
+    )
 }
 
 struct Lane {
     core: Arc<Core>,
-    session: String,
-    events: mpsc::UnboundedReceiver<Event>,
-    load: Arc<Load>,
+    session_id: SessionId,
+    queue: Arc<LaneQueue>,
     debounce: Debounce,
     pending: VecDeque<Item>,
     /// In the steering inbox, or taken from it by the running turn.
     steered: Vec<Item>,
-    turns: JoinSet<Ended>,
+    turns: JoinSet<LaneTurnOutcome>,
     running: HashMap<Id, Running>,
-    /// Whether a turn has ended here.
-    has_run: bool,
     quit: Option<Quit>,
 }
 
@@ -259,34 +160,28 @@ struct Lane {
 struct Running {
     item: Item,
     sender: Arc<Sender>,
+    chat: ChatKey,
     cancel: CancellationToken,
     is_quit: bool,
 }
 
 struct Quit {
-    except: Option<String>,
+    except: Option<MessageId>,
     deadline: Instant,
     waiting: Vec<oneshot::Sender<()>>,
 }
 
 impl Lane {
-    fn new(
-        core: &Arc<Core>,
-        session: &str,
-        events: mpsc::UnboundedReceiver<Event>,
-        load: Arc<Load>,
-    ) -> Self {
+    fn new(core: &Arc<Core>, session_id: &SessionId, queue: Arc<LaneQueue>) -> Self {
         Self {
             core: Arc::clone(core),
-            session: session.to_owned(),
-            events,
-            load,
+            session_id: session_id.clone(),
+            queue,
             debounce: Debounce::default(),
             pending: VecDeque::new(),
             steered: Vec::new(),
             turns: JoinSet::new(),
             running: HashMap::new(),
-            has_run: false,
             quit: None,
         }
     }
@@ -294,8 +189,10 @@ impl Lane {
     async fn run(mut self) {
         let (halt, drain) = (self.core.halt.clone(), self.core.drain.clone());
         loop {
-            if self.running.is_empty() && !self.pending.is_empty() {
-                Box::pin(self.start_next()).await;
+            if self.running.is_empty()
+                && let Some(item) = self.pending.pop_front()
+            {
+                Box::pin(self.start(item)).await;
             }
             if self.retire() {
                 return;
@@ -305,31 +202,11 @@ impl Lane {
                 biased;
                 () = halt.cancelled() => return Box::pin(self.halted()).await,
                 Some(ended) = self.turns.join_next_with_id(), if !self.turns.is_empty() => Box::pin(self.ended(ended)).await,
-                Some(event) = self.events.recv() => Box::pin(self.handle(event)).await,
+                event = self.queue.next() => if let Some(event) = event {
+                    Box::pin(self.handle(event)).await;
+                },
                 () = sleep_until(wake) => Box::pin(self.on_time()).await,
                 () = drain.cancelled(), if !drain.is_cancelled() => {}
-            }
-        }
-    }
-
-    /// Starts what waits first. A turn may have led its chat to another session: what waited for it goes there.
-    async fn start_next(&mut self) {
-        while let Some(mut item) = self.pending.pop_front() {
-            let resolved = if self.has_run {
-                self.core
-                    .framework
-                    .resolve_session(&item.envelope)
-                    .await
-                    .ok()
-            } else {
-                None
-            };
-            match resolved.filter(|session| *session != self.session) {
-                Some(session) => {
-                    item.has_waited = true;
-                    Lanes::push(&self.core, &session, item);
-                }
-                None => return self.start(item).await,
             }
         }
     }
@@ -338,15 +215,11 @@ impl Lane {
     fn retire(&mut self) -> bool {
         let is_busy =
             !self.running.is_empty() || self.quit.is_some() || self.debounce.is_needed(&self.core);
-        if is_busy {
-            return false;
-        }
-        let mut lanes = lock(&self.core.lanes.0);
-        if !self.events.is_empty() {
-            return false;
-        }
-        lanes.remove(&self.session);
-        true
+        !is_busy
+            && self
+                .core
+                .lanes
+                .retire(&self.core, &self.session_id, &self.queue)
     }
 
     fn wake_at(&self, is_draining: bool) -> Option<Instant> {
@@ -365,7 +238,7 @@ impl Lane {
             .as_ref()
             .is_some_and(|quit| quit.deadline <= Instant::now())
         {
-            tracing::error!("lane.quit_forced session={}", self.session);
+            tracing::error!("lane.quit_forced session={}", self.session_id);
             self.turns.abort_all();
         }
         if (self.debounce.is_due() || self.core.drain.is_cancelled())
@@ -379,7 +252,7 @@ impl Lane {
         match event {
             Event::Message(item) => {
                 let item = *item;
-                if is_quit(&item.envelope) {
+                if item.inbound.is_quit() {
                     self.quit(None).await;
                     // It has its own turn, which also ends what is not a turn.
                     self.pending.push_back(item);
@@ -401,7 +274,7 @@ impl Lane {
             Event::Quit { except, done } => {
                 self.quit(except).await;
                 match &mut self.quit {
-                    Some(quit) => quit.waiting.push(done),
+                    Some(quit) => quit.waiting.extend(done),
                     None => drop(done),
                 }
             }
@@ -410,14 +283,12 @@ impl Lane {
 
     /// Lets the debounce have a message that it wants; `None` when it was kept or dropped.
     fn hold(&mut self, item: Item) -> Option<Item> {
-        let channel = item
-            .envelope
-            .channel()
-            .and_then(|name| self.core.channel(&name));
+        let channel = item.inbound.message.channel();
+        let channel = channel.and_then(|name| self.core.channel(&name));
         let wants = channel.is_some_and(|channel| channel.needs_debounce());
         if !wants
             || item.has_waited
-            || item.is_command()
+            || item.inbound.message.is_command()
             || item.attempt > 0
             || !item.merged.is_empty()
         {
@@ -434,13 +305,13 @@ impl Lane {
             return self.pending.push_back(item);
         }
         let snapshot = TurnSnapshot {
-            session_id: self.session.clone(),
+            session_id: self.session_id.clone(),
             is_running: !self.running.is_empty(),
             running_count: self.running.len(),
             pending_count: self.pending.len(),
             steering_count: self.steered.len(),
         };
-        let admission = self.decide(&item.envelope, &snapshot).await;
+        let admission = self.decide(&item.inbound, &snapshot).await;
         let reason = admission
             .as_ref()
             .and_then(|admission| admission.reason.clone());
@@ -451,7 +322,7 @@ impl Lane {
             Some(Decision::Process) => self.start(item).await,
             Some(Decision::Steer) if self.can_steer(&item) => {
                 if let Some(reason) = reason {
-                    note_reason(&mut item.envelope, reason);
+                    note_reason(&mut item.inbound.message, reason);
                 }
                 if let Some(refused) = self.steer(item).await {
                     self.pending.push_back(refused);
@@ -461,11 +332,12 @@ impl Lane {
         }
     }
 
-    async fn decide(&self, message: &Envelope, snapshot: &TurnSnapshot) -> Option<Admission> {
+    async fn decide(&self, inbound: &Inbound, snapshot: &TurnSnapshot) -> Option<Admission> {
+        let message = &inbound.message;
         let decided = self
             .core
             .framework
-            .admit_message(&self.session, message, snapshot)
+            .admit_message(&self.session_id, inbound, snapshot)
             .await;
         if decided.is_some() {
             return decided;
@@ -474,37 +346,39 @@ impl Lane {
             .channel()
             .and_then(|name| self.core.channel(&name))?;
         let asking =
-            std::panic::AssertUnwindSafe(async { channel.admit_message(message, snapshot).await });
-        let failed = match tokio::time::timeout(ADMISSION_LIMIT, asking.catch_unwind()).await {
+            std::panic::AssertUnwindSafe(async { channel.admit_message(inbound, snapshot).await });
+        let error = match tokio::time::timeout(ADMISSION_LIMIT, asking.catch_unwind()).await {
             Ok(Ok(Ok(decided))) => return decided,
             Ok(Ok(Err(error))) => error,
-            Ok(Err(_)) => bub_kernel::Error::unknown("the channel panicked"),
-            Err(_) => bub_kernel::Error::unknown("the channel took too long"),
+            Ok(Err(_)) => Error::unknown("the channel panicked"),
+            Err(_) => Error::unknown("the channel took too long"),
         };
-        // Whoever cannot decide lets everybody in; the lane keeps the order all the same.
-        self.core
-            .framework
-            .hooks()
-            .notify_error("admit_message", &failed, Some(message))
-            .await;
+        // A failing admission lets the message through; the lane keeps the order all the same.
+        let args = args::OnError {
+            stage: "admit_message",
+            error: &error,
+            message: Some(message),
+            turn: None,
+        };
+        self.core.framework.hooks().notify_error(args).await;
         None
     }
 
     /// Only what the same person says may reach a turn that runs with that person's rights, and nothing that may be on
     /// the tape already.
     fn can_steer(&self, item: &Item) -> bool {
-        let by = item.envelope.sender();
+        let by = item.inbound.sender();
         let is_same = |turn: &Running| {
             (&by.channel, &by.id, by.role)
                 == (&turn.sender.channel, &turn.sender.id, turn.sender.role)
         };
         let is_known = !by.id.is_empty() || by.role == Role::Guest;
-        let is_new = item.attempt == 0 && !item.is_command();
+        let is_new = item.attempt == 0 && !item.inbound.message.is_command();
         is_known && is_new && !self.running.is_empty() && self.running.values().all(is_same)
     }
 
     /// Cancels what runs and drops what waits, except one turn.
-    async fn quit(&mut self, except: Option<String>) {
+    async fn quit(&mut self, except: Option<MessageId>) {
         let steered = std::mem::take(&mut self.steered);
         if let Some(inbox) = self
             .core
@@ -512,7 +386,7 @@ impl Lane {
             .steering_inbox()
             .filter(|_| !steered.is_empty())
         {
-            let _ = inbox.drain(&self.session).await;
+            let _ = inbox.drain(&self.session_id).await;
         }
         let waiting: Vec<_> = self
             .pending
@@ -544,14 +418,14 @@ impl Lane {
     fn drop_item(&self, item: Item, reason: &str) {
         tracing::info!(
             "lane.dropped session={} id={} reason={reason}",
-            self.session,
+            self.session_id,
             item.id
         );
         self.core.journal.post(Record::Dropped {
             ids: item.ids(),
             reason: reason.to_owned(),
         });
-        item.settle(Outcome::Dropped {
+        item.settle(MessageOutcome::Dropped {
             reason: reason.to_owned(),
         });
     }
@@ -560,16 +434,19 @@ impl Lane {
         item.attempt += 1;
         self.steer_again(&mut item).await;
         let cancel = self.core.halt.child_token();
-        let sender = item.envelope.sender();
-        let turn = turn::Turn {
+        let (sender, chat) = (item.inbound.sender(), item.chat_key());
+        let mut inbound = std::mem::take(&mut item.inbound);
+        inbound.cancel = cancel.clone();
+        inbound.attempt = Some(self.attempt(&item));
+        let turn = LaneTurn {
             core: Arc::clone(&self.core),
-            session: self.session.clone(),
+            session_id: self.session_id.clone(),
             id: item.id.clone(),
-            message: std::mem::take(&mut item.envelope),
+            inbound,
             attempt: item.attempt,
-            with: item.merged.iter().map(|item| item.id.clone()).collect(),
+            with: item.merged_ids(),
             cancel: cancel.clone(),
-            load: Arc::clone(&self.load),
+            queue: Arc::clone(&self.queue),
         };
         let task = self.turns.spawn(turn.run());
         self.running.insert(
@@ -577,62 +454,66 @@ impl Lane {
             Running {
                 item,
                 sender,
+                chat,
                 cancel,
                 is_quit: false,
             },
         );
     }
 
-    async fn ended(&mut self, ended: Result<(Id, Ended), JoinError>) {
+    fn attempt(&self, item: &Item) -> InboundAttempt {
+        InboundAttempt {
+            message_id: item.id.clone(),
+            number: item.attempt,
+            is_durable: self.core.journal.is_durable(),
+        }
+    }
+
+    async fn ended(&mut self, ended: Result<(Id, LaneTurnOutcome), JoinError>) {
         let (id, ended) = match ended {
             Ok((id, ended)) => (id, ended),
-            Err(error) => {
-                if error.is_panic() {
-                    tracing::error!("lane.turn_panicked session={}", self.session);
-                }
-                (
-                    error.id(),
-                    Ended {
-                        is_cancelled: error.is_cancelled(),
-                        is_left: error.is_panic(),
-                        replies: 0,
-                    },
-                )
-            }
+            Err(error) => (error.id(), self.aborted(&error)),
         };
         let Some(turn) = self.running.remove(&id) else {
             return;
         };
-        self.has_run = true;
         if ended.is_cancelled && self.core.halt.is_cancelled() {
-            return turn::interrupted(&self.core, &turn.item);
+            return turn::interrupted(&self.core, &turn.item, &self.session_id);
         }
+        let switch = ended.report.as_ref();
+        let switch = switch.and_then(|report| report.session_switch.clone());
+        let is_left = ended.unreported.is_some();
         let into = turn.item.id.clone();
         let mut done = turn.item.ids();
-        if ended.is_left {
+        if let Some(error) = ended.unreported {
             tracing::error!(
                 "lane.left session={} id={into}: it is tried again at the next start",
-                self.session
+                self.session_id
             );
+            turn.item.settle(MessageOutcome::Unfinished { error });
         } else if turn.is_quit && ended.is_cancelled {
             self.drop_item(turn.item, "the session was quit");
             done.clear();
         } else {
-            turn.item.settle(Outcome::Done {
+            turn.item.settle(MessageOutcome::Done {
                 replies: ended.replies,
+                report: ended.report,
             });
         }
         if self.running.is_empty() {
             for item in self.taken().await {
                 done.extend(item.ids());
-                if !ended.is_left {
-                    item.settle(Outcome::Joined {
-                        inbound_id: into.clone(),
+                if !is_left {
+                    item.settle(MessageOutcome::Joined {
+                        message_id: into.clone(),
                     });
                 }
             }
         }
-        if !done.is_empty() && !ended.is_left {
+        if let Some(to) = switch.filter(|to| *to != self.session_id) {
+            self.follow_switch(&turn.chat, &to);
+        }
+        if !done.is_empty() && !is_left {
             self.core.journal.post(Record::Done { ids: done });
         }
         let is_over = self.quit.as_ref().is_some_and(|quit| {
@@ -647,6 +528,49 @@ impl Lane {
         }
     }
 
+    /// The outcome of a turn whose task did not end by itself.
+    fn aborted(&self, error: &JoinError) -> LaneTurnOutcome {
+        let panicked = error.is_panic().then(|| {
+            tracing::error!("lane.turn_panicked session={}", self.session_id);
+            Error::unknown("the turn panicked")
+        });
+        LaneTurnOutcome {
+            is_cancelled: error.is_cancelled(),
+            unreported: panicked,
+            ..LaneTurnOutcome::default()
+        }
+    }
+
+    /// A turn has switched its chat to another session: what waits here of that chat goes there.
+    fn follow_switch(&mut self, chat: &ChatKey, to: &SessionId) {
+        // What steers a turn that still runs belongs to that turn, unless it leaves it.
+        for item in &mut self.steered {
+            if item.chat_key() == *chat {
+                item.moves_to = Some(to.clone());
+            }
+        }
+        let (moved, kept): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.pending)
+            .into_iter()
+            .partition(|item| item.chat_key() == *chat);
+        self.pending = kept;
+        for item in moved {
+            self.move_item(item, to);
+        }
+        for mut item in self.debounce.take_chat(chat) {
+            item.was_held = true;
+            Lanes::push(&self.core, to, item);
+        }
+        for item in self.core.lanes.switch(chat, &self.session_id, to) {
+            Lanes::push(&self.core, to, item);
+        }
+    }
+
+    /// Moves a message that waited for its turn to the lane of another session.
+    fn move_item(&self, mut item: Item, to: &SessionId) {
+        item.has_waited = true;
+        Lanes::push(&self.core, to, item);
+    }
+
     /// The gateway stops now: turns end as they can; everything else is in the journal.
     async fn halted(mut self) {
         let ending = async {
@@ -655,7 +579,13 @@ impl Lane {
             }
         };
         let _ = tokio::time::timeout(Duration::from_secs(2), ending).await;
-        lock(&self.core.lanes.0).remove(&self.session);
+        self.core.lanes.remove(&self.core, &self.session_id);
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.queue.close();
     }
 }
 
@@ -664,11 +594,6 @@ async fn sleep_until(when: Option<Instant>) {
         Some(when) => tokio::time::sleep_until(when).await,
         None => std::future::pending().await,
     }
-}
-
-/// A person who may command wants everything of the session to stop.
-pub(crate) fn is_quit(message: &Envelope) -> bool {
-    message.content().trim() == ",quit" && message.sender().role > Role::Guest
 }
 
 fn note_reason(message: &mut Envelope, reason: String) {

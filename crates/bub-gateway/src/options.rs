@@ -1,48 +1,69 @@
 //! How a gateway is run.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use bub_kernel::{ApprovalAnswer, BoxFuture, Framework, Result, Sender};
 use bub_settings::{Settings, core};
 use bub_tape::{
     Durability,
     fs::{Fs, RealFs},
 };
 
-/// What somebody above this crate does for the gateway.
-pub trait House: Send + Sync + 'static {
-    /// Waits until no other process works on the session.
-    fn wait_for_session<'a>(
-        &'a self,
-        framework: &'a Framework,
-        session_id: &'a str,
-    ) -> BoxFuture<'a, Result<()>> {
-        let _ = (framework, session_id);
-        Box::pin(std::future::ready(Ok(())))
+/// Where a gateway keeps accepted messages and undelivered replies.
+#[derive(Clone)]
+pub enum JournalKind {
+    /// In a directory, with a lock and the status socket: what is unfinished is picked up at the next start.
+    File {
+        /// The directory.
+        directory: PathBuf,
+        /// What an acknowledged message survives.
+        durability: Durability,
+        /// The file system.
+        fs: Arc<dyn Fs>,
+    },
+    /// In memory: it ends with the process, and touches no disk.
+    Memory,
+}
+
+impl JournalKind {
+    /// A journal in a directory of the real file system.
+    pub fn file(directory: impl Into<PathBuf>, durability: Durability) -> Self {
+        Self::File {
+            directory: directory.into(),
+            durability,
+            fs: Arc::new(RealFs),
+        }
     }
 
-    /// Takes a person's word about a tool call that waits for it.
-    fn answer_approval(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
-        let _ = (id, by, answer);
-        Err(bub_kernel::Error::invalid_input(
-            "there is no such request; it was answered or has expired",
-        ))
+    /// The directory of the journal, if it has one.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::File { directory, .. } => Some(directory),
+            Self::Memory => None,
+        }
     }
 }
 
-/// Nobody above: no other process, no approvals.
-#[derive(Debug, Default)]
-pub struct NoHouse;
-
-impl House for NoHouse {}
+impl std::fmt::Debug for JournalKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File { directory, .. } => f.debug_tuple("File").field(directory).finish(),
+            Self::Memory => f.write_str("Memory"),
+        }
+    }
+}
 
 /// How a gateway is run.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the journal and the socket are.
-    pub directory: PathBuf,
-    /// What an acknowledged message survives.
-    pub durability: Durability,
+    /// The journal.
+    pub journal: JournalKind,
+    /// The channel that gets plain replies for channels which are not part of the gateway, and accepts their messages.
+    /// Without one, such replies are dropped and such messages refused.
+    pub catch_all: Option<String>,
     /// Quiet time after which collected messages become a turn.
     pub debounce: Duration,
     /// The longest time a message is held back.
@@ -59,10 +80,6 @@ pub struct Options {
     pub queue: usize,
     /// So many turns may run at the same time. Each costs a few open files.
     pub turns: usize,
-    /// The file system of the journal.
-    pub fs: Arc<dyn Fs>,
-    /// What somebody above does.
-    pub house: Arc<dyn House>,
 }
 
 impl Options {
@@ -70,11 +87,8 @@ impl Options {
     pub fn new(settings: &Settings, name: &str) -> Self {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX).max(1);
         Self {
-            directory: directory(settings, name),
-            durability: match settings.get(&core::TAPE_DURABILITY) {
-                core::Durability::Os => Durability::Os,
-                core::Durability::Always => Durability::Always,
-            },
+            journal: JournalKind::file(directory(settings, name), durability(settings)),
+            catch_all: None,
             debounce: settings.get(&core::DEBOUNCE),
             max_wait: settings.get(&core::MAX_WAIT),
             active_window: settings.get(&core::ACTIVE_TIME_WINDOW),
@@ -83,8 +97,6 @@ impl Options {
             session_queue: count(settings.get(&core::GATEWAY_SESSION_QUEUE)),
             queue: count(settings.get(&core::GATEWAY_QUEUE)),
             turns: count(settings.get(&core::GATEWAY_TURNS)),
-            fs: Arc::new(RealFs),
-            house: Arc::new(NoHouse),
         }
     }
 }
@@ -94,10 +106,10 @@ pub fn directory(settings: &Settings, name: &str) -> PathBuf {
     settings.home().join("gateway").join(name)
 }
 
-impl std::fmt::Debug for Options {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options")
-            .field("directory", &self.directory)
-            .finish_non_exhaustive()
+/// What an acknowledged message survives, by the settings.
+pub fn durability(settings: &Settings) -> Durability {
+    match settings.get(&core::TAPE_DURABILITY) {
+        core::Durability::Os => Durability::Os,
+        core::Durability::Always => Durability::Always,
     }
 }

@@ -10,23 +10,22 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{Channel, Envelope, Error, ErrorKind, Result};
+use bub_kernel::{
+    Channel, DeliveryAttempt, Error, ErrorKind, MessageId, Outbound, ReplyId, ReplyOrigin, Result,
+};
 use futures_util::FutureExt as _;
 use tokio::sync::broadcast;
 
 use crate::{
-    current::ROUTE,
     gateway::Core,
     journal::{Record, Reply, lock, now, random},
-    ticket::ReplyTo,
+    reply_scope::ROUTE,
 };
 
 /// A reply that could not be delivered for so long is left to a person, in milliseconds.
 const MOST_AGE: u64 = 24 * 60 * 60 * 1000;
 /// The same after so many attempts.
 const MOST_ATTEMPTS: u32 = 200;
-/// On an error: nothing is wrong, the reply waits to be claimed.
-pub const UNCLAIMED: &str = "unclaimed";
 /// So many wishes may wait to be heard.
 const WISHES: usize = 64;
 /// An attempt takes no longer.
@@ -41,7 +40,7 @@ type Chat = (String, String, Option<String>);
 /// What is to be tried now.
 #[derive(Clone, Debug)]
 enum Wish {
-    Reply(String),
+    Reply(ReplyId),
     Channel(String),
 }
 
@@ -54,12 +53,33 @@ pub(crate) struct Outbox {
     wishes: broadcast::Sender<Wish>,
 }
 
-/// A reply, with the slots that came with it as long as this process lives.
+/// A reply on its way.
 #[derive(Debug, Clone)]
 pub(crate) struct Parcel {
     pub(crate) reply: Arc<Reply>,
-    pub(crate) message: Option<Envelope>,
+    /// What the channel gets: with media that can be fetched, if the reply is of this process.
+    pub(crate) outbound: Outbound,
     pub(crate) attempt: u32,
+}
+
+impl Parcel {
+    /// A reply of the journal, after so many attempts.
+    pub(crate) fn stored(reply: Arc<Reply>, attempt: u32) -> Self {
+        let outbound = Outbound {
+            message: reply.envelope(),
+            origin: if reply.by_tool {
+                ReplyOrigin::Tool
+            } else {
+                ReplyOrigin::Turn
+            },
+            attempt: None,
+        };
+        Self {
+            reply,
+            outbound,
+            attempt,
+        }
+    }
 }
 
 impl Default for Outbox {
@@ -77,13 +97,18 @@ impl Outbox {
         self.busy.load(Ordering::SeqCst) > 0
     }
 
+    /// Notes that one chat less has something to send just now.
+    fn rest(&self, core: &Core) {
+        if self.busy.fetch_sub(1, Ordering::SeqCst) == 1 {
+            core.idle.notify_waiters();
+        }
+    }
+
     /// Has a reply delivered after those of its chat that wait already.
-    pub(crate) fn send(core: &Arc<Core>, mut parcel: Parcel) {
-        let message = parcel
-            .message
-            .get_or_insert_with(|| parcel.reply.envelope());
+    pub(crate) fn send(core: &Arc<Core>, parcel: Parcel) {
         let own = parcel.reply.is_claimed.then_some(parcel.reply.id.as_str());
-        let address = own.or_else(|| message.str_field(ROUTE)).map(str::to_owned);
+        let address = own.or_else(|| parcel.outbound.str_field(ROUTE));
+        let address = address.map(str::to_owned);
         let chat = (
             parcel.reply.channel.clone(),
             parcel.reply.chat.clone(),
@@ -101,23 +126,16 @@ impl Outbox {
     }
 
     /// Tries a reply again that waits or was given up.
-    pub(crate) async fn retry(core: &Arc<Core>, id: &str) -> Result<()> {
+    pub(crate) async fn retry(core: &Arc<Core>, id: &ReplyId) -> Result<()> {
         let found = core.journal.live().reply(id).cloned();
         let found = found.ok_or_else(|| unknown_reply(id))?;
         core.journal
-            .commit(Record::Retry { id: id.to_owned() })
+            .commit(Record::Retry { id: id.clone() })
             .await?;
         if found.is_stuck {
-            Self::send(
-                core,
-                Parcel {
-                    reply: found.reply,
-                    message: None,
-                    attempt: 0,
-                },
-            );
+            Self::send(core, Parcel::stored(found.reply, 0));
         } else {
-            core.outbox.wish(Wish::Reply(id.to_owned()));
+            core.outbox.wish(Wish::Reply(id.clone()));
         }
         Ok(())
     }
@@ -133,13 +151,13 @@ impl Outbox {
     }
 
     /// Somebody comes for the replies to a message: how many of them waited for that.
-    pub(crate) async fn claim(core: &Arc<Core>, inbound: &str) -> Result<usize> {
+    pub(crate) async fn claim(core: &Arc<Core>, inbound: &MessageId) -> Result<usize> {
         let waiting: Vec<_> = core
             .journal
             .live()
             .outgoing()
             .filter(|outgoing| outgoing.is_stuck && outgoing.reply.is_claimed)
-            .filter(|outgoing| outgoing.reply.inbound.as_deref() == Some(inbound))
+            .filter(|outgoing| outgoing.reply.inbound.as_ref() == Some(inbound))
             .map(|outgoing| outgoing.reply.id.clone())
             .collect();
         for id in &waiting {
@@ -166,14 +184,14 @@ impl Outbox {
     }
 
     /// Forgets a reply.
-    pub(crate) async fn forget(core: &Core, id: &str) -> Result<()> {
+    pub(crate) async fn forget(core: &Core, id: &ReplyId) -> Result<()> {
         if core.journal.live().reply(id).is_none() {
             return Err(unknown_reply(id));
         }
         core.journal
-            .commit(Record::Forgotten { id: id.to_owned() })
+            .commit(Record::Forgotten { id: id.clone() })
             .await?;
-        core.outbox.wish(Wish::Reply(id.to_owned()));
+        core.outbox.wish(Wish::Reply(id.clone()));
         Ok(())
     }
 }
@@ -193,7 +211,7 @@ async fn deliver_all(core: Arc<Core>, chat: Chat) {
             () = deliver(&core, parcel) => {}
         }
     }
-    core.outbox.busy.fetch_sub(1, Ordering::SeqCst);
+    core.outbox.rest(&core);
 }
 
 fn next(core: &Core, chat: &Chat) -> Option<Parcel> {
@@ -207,10 +225,6 @@ fn next(core: &Core, chat: &Chat) -> Option<Parcel> {
 
 async fn deliver(core: &Core, mut parcel: Parcel) {
     let id = parcel.reply.id.clone();
-    let mut message = parcel
-        .message
-        .take()
-        .unwrap_or_else(|| parcel.reply.envelope());
     loop {
         // A person may have dropped it meanwhile.
         if core.journal.live().reply(&id).is_none() {
@@ -222,12 +236,12 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
         let outcome = match &channel {
             Some(channel) => {
                 parcel.attempt += 1;
-                message.put_slot(Arc::new(ReplyTo {
-                    inbound_id: parcel.reply.inbound.clone(),
+                parcel.outbound.attempt = Some(DeliveryAttempt {
                     reply_id: id.clone(),
-                    attempt: parcel.attempt,
-                }));
-                attempt(&**channel, &message).await
+                    message_id: parcel.reply.inbound.clone(),
+                    number: parcel.attempt,
+                });
+                attempt(&**channel, &parcel.outbound).await
             }
             // No attempt: it is sent as soon as there is one.
             None => Err(temporary(format!(
@@ -240,7 +254,8 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
             return;
         };
         let text = core.redact(error.message());
-        if channel.is_some() && !error.details().contains_key(UNCLAIMED) {
+        let is_unclaimed = error.kind() == ErrorKind::Unclaimed;
+        if channel.is_some() && !is_unclaimed {
             tracing::warn!(
                 "outbox.attempt_failed reply={id} channel={} error={text}",
                 parcel.reply.channel
@@ -252,7 +267,6 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
             attempt: parcel.attempt,
             error: text.clone(),
         });
-        let is_unclaimed = error.details().contains_key(UNCLAIMED);
         // However old it is, it is tried: the computer may have been switched off for a weekend.
         let is_too_old = channel.is_some() && is_old(&parcel.reply);
         if is_final(&error) || is_too_old || parcel.attempt >= MOST_ATTEMPTS {
@@ -265,7 +279,7 @@ async fn deliver(core: &Core, mut parcel: Parcel) {
             }
             return;
         }
-        core.outbox.busy.fetch_sub(1, Ordering::SeqCst);
+        core.outbox.rest(core);
         tokio::select! {
             () = tokio::time::sleep(pause(parcel.attempt, &error)) => {}
             () = wished(wishes, &parcel.reply) => {}
@@ -290,8 +304,8 @@ fn is_old(reply: &Reply) -> bool {
     now().saturating_sub(reply.at) > MOST_AGE
 }
 
-async fn attempt(channel: &dyn Channel, message: &Envelope) -> Result<()> {
-    let sending = AssertUnwindSafe(async { channel.send(message).await }).catch_unwind();
+async fn attempt(channel: &dyn Channel, outbound: &Outbound) -> Result<()> {
+    let sending = AssertUnwindSafe(async { channel.send(outbound).await }).catch_unwind();
     match tokio::time::timeout(SEND_LIMIT, sending).await {
         Ok(Ok(sent)) => sent,
         Ok(Err(_)) => Err(temporary("the channel panicked".to_owned())),
@@ -306,7 +320,7 @@ async fn attempt(channel: &dyn Channel, message: &Envelope) -> Result<()> {
 pub fn is_final(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config
+        ErrorKind::InvalidInput | ErrorKind::NotFound | ErrorKind::Config | ErrorKind::Unclaimed
     )
 }
 

@@ -2,14 +2,17 @@
 
 use std::sync::{Arc, Weak};
 
-use bub_kernel::{BoxFuture, Channel, ChannelRouter, Envelope, LastWord, Result};
+use bub_kernel::{
+    BoxFuture, Channel, ChannelRouter, MessageId, MessageKind, ModelStream, Outbound, ReplyOrigin,
+    Result, SessionId, Stage, Turn,
+};
 
 use crate::{
-    current::{CLAIM, Current, ROUTE, fingerprint},
+    fingerprint::Fingerprint,
     gateway::Core,
     journal::{Record, Reply, now, raw},
     outbox::{Outbox, Parcel},
-    spoken::{self, ByTool},
+    reply_scope::{CLAIM, ROUTE, ReplyScope},
 };
 
 /// The router of a gateway. It does not keep the gateway alive.
@@ -20,115 +23,163 @@ impl ChannelRouter for Router {
         self.0.upgrade()?.channel(name)
     }
 
-    fn dispatch<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<bool>> {
+    fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
         Box::pin(async move {
             match self.0.upgrade() {
-                Some(core) => dispatch(&core, message, Current::get()).await,
+                Some(core) => dispatch(&core, reply, ReplyContext::default()).await,
                 None => Ok(false),
             }
         })
     }
 
-    fn quit<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+    fn wrap_stream(&self, turn: &Turn, stream: ModelStream) -> ModelStream {
+        let channel = self.0.upgrade().and_then(|core| {
+            let name = turn.message().output_channel().unwrap_or_default();
+            let has_output = turn.message().has_output();
+            let catch_all = || core.catch_all().filter(|_| has_output);
+            core.channel(&name).or_else(|| core.channel(catch_all()?))
+        });
+        match channel {
+            Some(channel) => channel.stream_events(turn.clone(), stream),
+            None => stream,
+        }
+    }
+
+    fn quit<'a>(
+        &'a self,
+        session_id: &'a SessionId,
+        except: Option<&'a MessageId>,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if let Some(core) = self.0.upgrade() {
-                core.quit(
-                    session_id,
-                    Current::get().map(|turn| turn.inbound_id.clone()),
-                )
-                .await;
+                core.lanes.quit(session_id, except.cloned()).await;
             }
             Ok(())
         })
     }
 }
 
-/// Writes a reply down and has it delivered; `false` when there is no such channel.
+/// What a reply belongs to.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ReplyContext<'a> {
+    /// The message that it answers.
+    pub(crate) scope: Option<&'a ReplyScope>,
+    /// The turn that sent it.
+    pub(crate) turn: Option<&'a Turn>,
+    /// Whether the message is finished with it.
+    pub(crate) is_last: bool,
+}
+
+/// Journals a reply and has it delivered; `false` if no channel takes it.
 pub(crate) async fn dispatch(
     core: &Arc<Core>,
-    message: &Envelope,
-    turn: Option<Arc<Current>>,
+    reply: Outbound,
+    context: ReplyContext<'_>,
 ) -> Result<bool> {
-    let Some(name) = message.output_channel().map(std::borrow::Cow::into_owned) else {
-        return Ok(false);
+    let ReplyContext {
+        scope,
+        turn,
+        is_last,
+    } = context;
+    let Outbound {
+        mut message,
+        origin,
+        ..
+    } = reply;
+    let wanted = message.output_channel().unwrap_or_default().into_owned();
+    let channel = if core.channel(&wanted).is_some() {
+        wanted.clone()
+    } else {
+        // The embedding program shows plain replies for other channels itself.
+        let is_plain = scope.is_some() && origin == ReplyOrigin::Turn && message.has_output();
+        match core.catch_all().filter(|_| is_plain) {
+            Some(name) => name.to_owned(),
+            None => return Ok(false),
+        }
     };
-    if core.channel(&name).is_none() {
-        return Ok(false);
-    }
     // Nothing to say is nothing to send.
     if message.content().trim().is_empty() && message.media().is_empty() {
         return Ok(true);
     }
-    if turn
-        .as_ref()
-        .is_some_and(|turn| spoken::is_too_much(turn, &name, message))
-    {
-        return Ok(true);
-    }
-    let print = fingerprint(&name, message);
     let chat = message.chat_id().unwrap_or("default".into()).into_owned();
-    let by_tool = message.slot::<ByTool>().is_some()
-        && turn
-            .as_ref()
-            .is_some_and(|turn| turn.note_spoken(&name, &chat));
-    let is_error = message.kind() == "error";
-    if let Some(turn) = turn.as_ref().filter(|turn| turn.was_said(print)) {
-        turn.note_excused(is_error);
+    let is_redundant = |turn: &Turn| {
+        turn.stage() >= Stage::Render
+            && turn.was_sent_by_tool()
+            && turn.is_own_chat(&wanted, &chat)
+            && origin == ReplyOrigin::Turn
+            && message.kind() == MessageKind::Normal
+    };
+    if turn.is_some_and(is_redundant) {
         return Ok(true);
     }
-    let mut message = message.clone();
+    let by_tool = origin == ReplyOrigin::Tool
+        && turn.is_some_and(|turn| turn.mark_sent_by_tool(&wanted, &chat));
+    let is_error = message.kind() == MessageKind::Error;
+    if let Some(scope) = scope.filter(|scope| scope.take_repeated(&channel, &message)) {
+        scope.set_failure_reported(is_error);
+        return Ok(true);
+    }
+    let fingerprint = Fingerprint::new(&channel, &message);
     if message.session_id().is_none() {
-        message.set("session_id", format!("{name}:default"));
+        message.set("session_id", format!("{channel}:default"));
     }
     if message.chat_id().is_none() {
         message.set("chat_id", chat.as_str());
     }
-    if let Some(turn) = &turn {
-        turn.mark(&name, &mut message);
+    if let Some(scope) = scope {
+        scope.copy_route(&wanted, &mut message);
     }
     let reply = Reply {
-        id: core.journal.next_id(),
+        id: core.journal.next_reply_id(),
         at: now(),
-        inbound: turn.as_ref().map(|turn| turn.inbound_id.clone()),
+        inbound: scope.map(|scope| scope.message_id.clone()),
         chat,
-        channel: name,
-        print,
+        channel,
+        print: fingerprint.hash,
+        print_version: fingerprint.version,
         by_tool,
         is_claimed: message.str_field(ROUTE) == Some(CLAIM),
-        is_last: message.slot::<LastWord>().is_some(),
+        is_last,
         message: raw(&message)?,
     };
     let parcel = Parcel {
         reply: Arc::new(reply.clone()),
-        message: Some(message),
+        outbound: Outbound {
+            message,
+            origin,
+            attempt: None,
+        },
         attempt: 0,
     };
     core.journal.commit(Record::Reply(reply)).await?;
-    if let Some(turn) = turn {
-        turn.note_excused(is_error);
-        turn.count_reply(&parcel.reply.channel);
+    if let Some(scope) = scope {
+        scope.set_failure_reported(is_error);
+        scope.count_reply(&wanted);
     }
     Outbox::send(core, parcel);
     Ok(true)
 }
 
-/// Sees to it that whoever wrote a message hears of its failure, when those whose work that is failed as well.
-/// `false` when they will not hear of it.
-pub(crate) async fn excuse(
+/// Makes sure that the sender of a message is told of its failure, if no plugin did that. `false` if that is impossible.
+pub(crate) async fn report_failure(
     core: &Arc<Core>,
-    session: &str,
-    turn: &Arc<Current>,
+    session_id: &SessionId,
+    scope: &ReplyScope,
     text: &str,
 ) -> bool {
-    if turn.is_excused() {
+    if scope.is_failure_reported() {
         return true;
     }
-    let told = dispatch(core, &turn.excuse(session, text), Some(Arc::clone(turn))).await;
-    if !matches!(told, Ok(true)) {
-        tracing::error!(
-            "gateway.failure_not_told session={session} id={}",
-            turn.inbound_id
-        );
+    let context = ReplyContext {
+        scope: Some(scope),
+        turn: None,
+        is_last: true,
+    };
+    let reported = dispatch(core, scope.failure_notice(session_id, text), context).await;
+    let is_reported = matches!(reported, Ok(true));
+    if !is_reported {
+        let inbound_id = scope.message_id.as_str();
+        tracing::error!(%session_id, inbound_id, "gateway.failure_not_reported");
     }
-    matches!(told, Ok(true))
+    is_reported
 }

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use bub_kernel::{Error, ErrorKind, Result};
-use bub_settings::{Settings, core as settings};
+use bub_kernel::{Error, ErrorKind, ReplyId, Result};
+use bub_settings::core as settings;
 use bub_tape::{Durability, fs::Fs};
 use serde_json::{Value, json};
 use tokio::{
@@ -44,9 +44,12 @@ impl Drop for Listening {
     }
 }
 
-/// Starts answering.
-pub(crate) fn listen(core: &Arc<Core>) -> Result<Listening> {
-    let path = core.options.directory.join(SOCKET);
+/// Starts answering, if the journal has a directory.
+pub(crate) fn listen(core: &Arc<Core>) -> Result<Option<Listening>> {
+    let Some(directory) = core.options.journal.directory() else {
+        return Ok(None);
+    };
+    let path = directory.join(SOCKET);
     // The lock of the journal says that nobody else listens there.
     let _ = std::fs::remove_file(&path);
     let failed = |error: std::io::Error| {
@@ -69,7 +72,7 @@ pub(crate) fn listen(core: &Arc<Core>) -> Result<Listening> {
             }
         }
     });
-    Ok(Listening { path, task })
+    Ok(Some(Listening { path, task }))
 }
 
 async fn serve(core: Arc<Core>, stream: UnixStream) -> std::io::Result<()> {
@@ -88,10 +91,7 @@ async fn serve(core: Arc<Core>, stream: UnixStream) -> std::io::Result<()> {
 async fn answer(core: &Arc<Core>, line: &str) -> Result<Value> {
     let request: Value = serde_json::from_str(line)
         .map_err(|error| Error::invalid_input(format!("the request is no JSON: {error}")))?;
-    let id = request
-        .get("id")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+    let id = &reply_id(&request);
     match request.get("do").and_then(Value::as_str) {
         Some("status") => Ok(status(core)),
         Some("outbox") => Ok(undelivered(&core.journal.live())),
@@ -101,6 +101,11 @@ async fn answer(core: &Arc<Core>, line: &str) -> Result<Value> {
             "the request is none of status, outbox, retry, drop",
         )),
     }
+}
+
+fn reply_id(request: &Value) -> ReplyId {
+    let id = request.get("id").and_then(Value::as_str);
+    ReplyId::from(id.unwrap_or_default())
 }
 
 fn status(core: &Core) -> Value {
@@ -149,12 +154,8 @@ fn status(core: &Core) -> Value {
             given_up.len(),
         )
     };
-    let owners = core
-        .framework
-        .service::<Settings>()
-        .map(|settings| settings.get(&settings::OWNERS));
     json!({
-        "owners": owners.unwrap_or_default(),
+        "owners": core.framework.settings().get(&settings::OWNERS),
         "pid": std::process::id(),
         "process": process(),
         "stopping": core.drain.is_cancelled(),
@@ -237,11 +238,7 @@ pub async fn tend(
     durability: Durability,
     request: &Value,
 ) -> Result<Value> {
-    let id = request
-        .get("id")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned();
+    let id = reply_id(request);
     let record = match request.get("do").and_then(Value::as_str) {
         Some("retry") => Record::Retry { id: id.clone() },
         Some("drop") => Record::Forgotten { id: id.clone() },

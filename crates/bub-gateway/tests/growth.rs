@@ -46,14 +46,16 @@ async fn turns(world: &World, count: usize) {
             );
         }
         for ticket in tickets {
-            ticket.settled().await;
+            ticket.outcome().await;
         }
         channel.wait_sent(CHATS).await;
         // What the test itself remembers is not meant.
         channel.sent.send_modify(Vec::clear);
         world.echo.asked.send_modify(Vec::clear);
-        world.echo.deliveries.lock().unwrap().clear();
+        world.echo.attempts.lock().unwrap().clear();
         world.echo.senders.lock().unwrap().clear();
+        world.echo.sessions.lock().unwrap().clear();
+        world.echo.resolved.lock().unwrap().clear();
         channel.snapshots.lock().unwrap().clear();
     }
 }

@@ -9,8 +9,8 @@
 use std::{future::Future, sync::Arc};
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Prompt, Result,
-    StreamEvent, TurnOptions, hooks,
+    BoxFuture, Channel, ChannelRouter, Envelope, Framework, Inbound, MessageId, ModelStream,
+    Outbound, Prompt, Result, SessionId, State, StreamEvent, Turn, hooks,
     hooks::{
         args,
         point::{DispatchOutbound, ResolveSession},
@@ -106,6 +106,7 @@ fn broadcast(bencher: Bencher<'_, '_>, framework: &Framework) {
     bencher.bench_local(|| {
         let args = args::DispatchOutbound {
             message: black_box(&message),
+            turn: None,
         };
         ready(framework.hooks().call_many::<DispatchOutbound>(args)).unwrap()
     });
@@ -122,10 +123,11 @@ fn broadcast_5_ready_async(bencher: Bencher<'_, '_>) {
 }
 
 fn first(bencher: Bencher<'_, '_>, framework: &Framework) {
-    let message = Envelope::text("hi");
+    let inbound = Inbound::from(Envelope::text("hi"));
     bencher.bench_local(|| {
         let args = args::ResolveSession {
-            message: black_box(&message),
+            message: black_box(&inbound.message),
+            inbound: &inbound,
         };
         ready(framework.hooks().call_first::<ResolveSession>(args)).is_ok()
     });
@@ -168,9 +170,7 @@ fn bare_turn_with_silent_plugins(bencher: Bencher<'_, '_>, plugins: usize) {
                 .with("channel", "cli")
                 .with("chat_id", "room")
         })
-        .bench_local_values(|message| {
-            ready(framework.process_inbound(message, TurnOptions::default())).unwrap()
-        });
+        .bench_local_values(|message| ready(framework.process_inbound(message)).unwrap());
 }
 
 #[divan::bench]
@@ -195,9 +195,7 @@ fn bare_turn(bencher: Bencher<'_, '_>) {
                 .with("channel", "cli")
                 .with("chat_id", "room")
         })
-        .bench_local_values(|message| {
-            ready(framework.process_inbound(message, TurnOptions::default())).unwrap()
-        });
+        .bench_local_values(|message| ready(framework.process_inbound(message)).unwrap());
 }
 
 /// The same with the message, inside a runtime, one turn after the other.
@@ -217,12 +215,7 @@ fn bare_turn_with_its_message_in_a_runtime(bencher: Bencher<'_, '_>) {
                 let message = Envelope::text("hi")
                     .with("channel", "cli")
                     .with("chat_id", "room");
-                black_box(
-                    framework
-                        .process_inbound(message, TurnOptions::default())
-                        .await
-                        .unwrap(),
-                );
+                black_box(framework.process_inbound(message).await.unwrap());
             }
         });
     });
@@ -242,6 +235,10 @@ impl Channel for Cli {
     fn stop(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn send<'a>(&'a self, _: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 struct ToCli(Arc<Cli>);
@@ -251,7 +248,7 @@ impl ChannelRouter for ToCli {
         Some(Arc::clone(&self.0) as Arc<dyn Channel>)
     }
 
-    fn quit<'a>(&'a self, _session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+    fn quit<'a>(&'a self, _: &'a SessionId, _: Option<&'a MessageId>) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -265,13 +262,14 @@ fn stream_event_through_wrap_stream(bencher: Bencher<'_, '_>) {
         .with("channel", "cli")
         .with("chat_id", "room")
         .with("session_id", "s");
+    let turn = Turn::detached(&Framework::builder().build(), message, State::new());
     bencher
         .counter(ItemsCount::new(EVENTS))
         .with_inputs(|| {
             let events: Vec<_> = (0..EVENTS)
                 .map(|_| StreamEvent::Text("word".into()))
                 .collect();
-            router.wrap_stream(&message, ModelStream::of(events))
+            router.wrap_stream(&turn, ModelStream::of(events))
         })
         .bench_local_values(|mut stream| {
             ready(async {

@@ -1,5 +1,7 @@
 //! What happens to a message that arrives: the contract of `admit_message`.
 
+use crate::ids::SessionId;
+
 /// What a plugin decides about an arriving message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admission {
@@ -67,7 +69,7 @@ impl Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TurnSnapshot {
     /// The session.
-    pub session_id: String,
+    pub session_id: SessionId,
     /// Whether a turn runs.
     pub is_running: bool,
     /// How many turns run.

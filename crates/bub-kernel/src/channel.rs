@@ -8,14 +8,17 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     BoxFuture,
     admission::{Admission, TurnSnapshot},
-    envelope::Envelope,
+    approval::{ApprovalAnswer, ApprovalRequest},
     error::Result,
     hooks::guard,
+    inbound::Inbound,
+    outbound::Outbound,
     stream::{ModelStream, StreamEvent},
+    turn::Turn,
 };
 
 /// Takes a message that arrived on a channel. It returns when the message has been accepted.
-pub type MessageHandler = Arc<dyn Fn(Envelope) -> BoxFuture<'static, Result<()>> + Send + Sync>;
+pub type MessageHandler = Arc<dyn Fn(Inbound) -> BoxFuture<'static, Result<()>> + Send + Sync>;
 
 /// What a channel is to its users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +31,7 @@ pub enum ChannelRole {
     Lifecycle,
 }
 
-/// A channel. Only `name`, `start` and `stop` have to be written.
+/// A channel. Only `name`, `start`, `stop` and `send` have to be written.
 pub trait Channel: Send + Sync + 'static {
     /// Its name, by which messages are routed and users enable it.
     fn name(&self) -> &str;
@@ -40,33 +43,23 @@ pub trait Channel: Send + Sync + 'static {
     fn stop(&self) -> BoxFuture<'_, Result<()>>;
 
     /// Delivers a rendered message.
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
-        let _ = message;
-        Box::pin(std::future::ready(Ok(())))
-    }
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>>;
 
-    /// Sees each event while the model runs; `message` is the inbound one, for its routing fields.
-    fn on_event<'a>(
-        &'a self,
-        event: &'a StreamEvent,
-        message: &'a Envelope,
-    ) -> BoxFuture<'a, Result<()>> {
-        let _ = (event, message);
+    /// Sees each event of a turn while the model runs.
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
+        let _ = (event, turn);
         Box::pin(std::future::ready(Ok(())))
     }
 
     /// Wraps the stream of a turn. The default passes it through [`Channel::on_event`], each event
     /// in order and before the turn counts it; a failure there is logged and the turn goes on.
-    fn stream_events(self: Arc<Self>, message: Envelope, stream: ModelStream) -> ModelStream {
-        let message = Arc::new(message);
+    fn stream_events(self: Arc<Self>, turn: Turn, stream: ModelStream) -> ModelStream {
         ModelStream::new(stream.then(move |event| {
-            let (channel, message) = (Arc::clone(&self), Arc::clone(&message));
+            let (channel, turn) = (Arc::clone(&self), turn.clone());
             async move {
                 let event = event?;
-                if let Err(error) = guard::run(|| channel.on_event(&event, &message))
-                    .await
-                    .flatten()
-                {
+                let seen = guard::run(|| channel.on_event(&event, &turn)).await;
+                if let Err(error) = seen.flatten() {
                     tracing::warn!(
                         "channel.on_event_failed channel={} error={error}",
                         channel.name()
@@ -80,7 +73,7 @@ pub trait Channel: Send + Sync + 'static {
     /// Decides about an arriving message; `None` leaves it to the runtime.
     fn admit_message<'a>(
         &'a self,
-        message: &'a Envelope,
+        message: &'a Inbound,
         turn: &'a TurnSnapshot,
     ) -> BoxFuture<'a, Result<Option<Admission>>> {
         let _ = (message, turn);
@@ -88,7 +81,7 @@ pub trait Channel: Send + Sync + 'static {
     }
 
     /// Puts back onto a message of an earlier process what is not data: its lifespan, how its media are fetched.
-    fn restore(&self, message: &mut Envelope) {
+    fn restore(&self, message: &mut Inbound) {
         let _ = message;
     }
 
@@ -121,6 +114,16 @@ pub trait Channel: Send + Sync + 'static {
     /// What keeps it from receiving just now, in words, although it runs. `None` once that is over.
     fn trouble(&self) -> Option<String> {
         None
+    }
+
+    /// Asks the user in front of this channel about a tool call and returns the answer. `None` if the channel cannot ask
+    /// on its own: then the question is sent as a message, and the answer comes as one.
+    fn request_approval<'a>(
+        &'a self,
+        request: &'a ApprovalRequest,
+    ) -> BoxFuture<'a, Result<Option<ApprovalAnswer>>> {
+        let _ = request;
+        Box::pin(std::future::ready(Ok(None)))
     }
 
     /// What it is to its users.

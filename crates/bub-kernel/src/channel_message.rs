@@ -1,10 +1,11 @@
 //! Builds the envelope that channels send: the usual fields, with their defaults.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
 
-use crate::{envelope::Envelope, lifespan::Lifespan, media::MediaItem};
+use crate::{
+    envelope::{Envelope, MessageKind},
+    media::MediaItem,
+};
 
 /// A message of a channel, to be turned into an [`Envelope`].
 ///
@@ -23,10 +24,9 @@ pub struct ChannelMessage {
     content: String,
     chat_id: String,
     is_active: bool,
-    kind: String,
+    kind: MessageKind,
     context: Map<String, Value>,
     media: Vec<MediaItem>,
-    lifespan: Option<Arc<Lifespan>>,
     output_channel: Option<String>,
 }
 
@@ -43,10 +43,9 @@ impl ChannelMessage {
             content: content.into(),
             chat_id: "default".into(),
             is_active: false,
-            kind: "normal".into(),
+            kind: MessageKind::Normal,
             context: Map::new(),
             media: Vec::new(),
-            lifespan: None,
             output_channel: None,
         }
     }
@@ -64,7 +63,7 @@ impl ChannelMessage {
     }
 
     /// `normal` unless set.
-    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+    pub fn kind(mut self, kind: impl Into<MessageKind>) -> Self {
         self.kind = kind.into();
         self
     }
@@ -78,12 +77,6 @@ impl ChannelMessage {
     /// Attaches a media item.
     pub fn media(mut self, item: MediaItem) -> Self {
         self.media.push(item);
-        self
-    }
-
-    /// The scope that lives as long as the message is worked on.
-    pub fn lifespan(mut self, lifespan: Lifespan) -> Self {
-        self.lifespan = Some(Arc::new(lifespan));
         self
     }
 
@@ -108,14 +101,11 @@ impl From<ChannelMessage> for Envelope {
             .with("content", message.content)
             .with("chat_id", message.chat_id)
             .with("is_active", message.is_active)
-            .with("kind", message.kind)
+            .with("kind", message.kind.name())
             .with("context", context)
             .with("output_channel", output_channel);
         if !message.media.is_empty() {
             envelope.set_media(message.media);
-        }
-        if let Some(lifespan) = message.lifespan {
-            envelope.put_slot(lifespan);
         }
         envelope
     }

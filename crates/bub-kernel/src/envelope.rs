@@ -1,6 +1,6 @@
 //! What travels through a turn: one message in, any number out.
 
-use std::{any::Any, borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -8,19 +8,21 @@ use serde_json::Value;
 use crate::{
     error::{Error, Result},
     fields::{Fields, Name},
-    lifespan::Lifespan,
-    media::{Media, MediaItem},
-    slots::Slots,
+    media::MediaItem,
 };
 
-/// A weakly typed message: named JSON values, plus slots for things that are not data.
+/// The `output_channel` of messages whose plain replies go nowhere.
+const NO_OUTPUT_CHANNEL: &str = "null";
+
+/// A weakly typed message: named JSON values, and media whose bytes are fetched when needed.
 ///
 /// Channels and plugins add whatever fields they need; the accessors below name the ones everybody
 /// shares. [`ChannelMessage`](crate::ChannelMessage) builds one with the usual fields.
 #[derive(Clone, Debug, Default)]
 pub struct Envelope {
     fields: Fields,
-    slots: Slots,
+    /// What the field `media` describes, with how to fetch it; empty if only the field is known.
+    media: Vec<MediaItem>,
 }
 
 impl Envelope {
@@ -33,7 +35,7 @@ impl Envelope {
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
             fields: Fields::with_capacity(capacity),
-            slots: Slots::default(),
+            media: Vec::new(),
         }
     }
 
@@ -65,7 +67,7 @@ impl Envelope {
         let name = name.into();
         // The field is what everybody reads and writes; attached media must not outlive it.
         if name == "media" {
-            self.slots.remove::<Media>();
+            self.media.clear();
         }
         self.fields.set(name, value);
     }
@@ -80,16 +82,6 @@ impl Envelope {
     /// All fields.
     pub fn fields(&self) -> &Fields {
         &self.fields
-    }
-
-    /// The thing of type `T`, when somebody put one in.
-    pub fn slot<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.slots.get()
-    }
-
-    /// Puts a thing into its slot.
-    pub fn put_slot<T: Any + Send + Sync>(&mut self, value: Arc<T>) {
-        self.slots.put(value);
     }
 
     /// The content as text; empty when there is none.
@@ -129,6 +121,17 @@ impl Envelope {
         own.or_else(|| self.channel())
     }
 
+    /// The same message, whose plain replies go nowhere: `output_channel` is `null`, which no channel is called.
+    #[must_use]
+    pub fn without_output(self) -> Self {
+        self.with("output_channel", NO_OUTPUT_CHANNEL)
+    }
+
+    /// Whether plain replies go to a channel.
+    pub fn has_output(&self) -> bool {
+        self.str_field("output_channel") != Some(NO_OUTPUT_CHANNEL)
+    }
+
     /// `channel:chat_id`, each `default` when it is not there: the session of a message that names none.
     pub fn chat_session(&self) -> String {
         let part = |value: Option<Cow<'_, str>>| {
@@ -137,9 +140,15 @@ impl Envelope {
         format!("{}:{}", part(self.channel()), part(self.chat_id()))
     }
 
-    /// `normal`, `command` or `error`.
-    pub fn kind(&self) -> &str {
-        self.str_field("kind").unwrap_or("normal")
+    /// The kind of the message, from the field `kind`.
+    pub fn kind(&self) -> MessageKind {
+        self.str_field("kind")
+            .map_or(MessageKind::Normal, MessageKind::from)
+    }
+
+    /// Whether it is a comma command: a line for the runtime, not for the model. After a space, a comma is text.
+    pub fn is_command(&self) -> bool {
+        self.content().starts_with(crate::prompt::COMMAND_PREFIX)
     }
 
     /// Whether somebody addressed the agent, as opposed to merely being heard.
@@ -168,8 +177,8 @@ impl Envelope {
 
     /// The media attached to it.
     pub fn media(&self) -> Vec<MediaItem> {
-        if let Some(media) = self.slot::<Media>() {
-            return media.0.clone();
+        if !self.media.is_empty() {
+            return self.media.clone();
         }
         let Some(Value::Array(items)) = self.field("media") else {
             return Vec::new();
@@ -183,27 +192,17 @@ impl Envelope {
             "media",
             items.iter().map(MediaItem::to_value).collect::<Vec<_>>(),
         );
-        self.put_slot(Arc::new(Media(items)));
-    }
-
-    /// The scope that lives as long as this message is worked on.
-    pub fn lifespan(&self) -> Option<Arc<Lifespan>> {
-        self.slot()
+        self.media = items;
     }
 
     /// Merges messages that arrived together: the last one is the template, content is joined by
-    /// newlines, media are collected from all. It can do no more than the least of the senders.
+    /// newlines, media are collected from all.
     pub fn merge_batch(batch: Vec<Self>) -> Result<Self> {
         let contents: Vec<_> = batch
             .iter()
             .map(|message| message.content().into_owned())
             .collect();
         let media: Vec<_> = batch.iter().flat_map(Self::media).collect();
-        let least = batch
-            .iter()
-            .rev()
-            .map(Self::sender)
-            .min_by_key(|sender| sender.role);
         let mut merged = batch
             .into_iter()
             .next_back()
@@ -211,9 +210,6 @@ impl Envelope {
         merged.set("content", contents.join("\n"));
         if !media.is_empty() {
             merged.set_media(media);
-        }
-        if let Some(least) = least.filter(|least| least.role < merged.sender().role) {
-            merged.put_slot(least);
         }
         Ok(merged)
     }
@@ -224,6 +220,48 @@ impl Envelope {
             Value::Null => Vec::new(),
             Value::Array(items) => items.into_iter().map(Self::normalize).collect(),
             single => vec![Self::normalize(single)],
+        }
+    }
+}
+
+/// The kind of a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageKind {
+    /// A message of a user or a model.
+    #[default]
+    Normal,
+    /// A comma command, or its output.
+    Command,
+    /// The notice of a failure.
+    Error,
+    /// A request for approval of a tool call.
+    Approval,
+    /// A kind that a plugin defines.
+    Other(String),
+}
+
+impl MessageKind {
+    /// The name in the field `kind`.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Normal => "normal",
+            Self::Command => "command",
+            Self::Error => "error",
+            Self::Approval => "approval",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+impl From<&str> for MessageKind {
+    fn from(name: &str) -> Self {
+        match name {
+            "normal" => Self::Normal,
+            "command" => Self::Command,
+            "error" => Self::Error,
+            "approval" => Self::Approval,
+            other => Self::Other(other.to_owned()),
         }
     }
 }
@@ -240,7 +278,7 @@ impl From<Fields> for Envelope {
     fn from(fields: Fields) -> Self {
         Self {
             fields,
-            slots: Slots::default(),
+            media: Vec::new(),
         }
     }
 }

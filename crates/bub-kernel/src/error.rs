@@ -33,12 +33,16 @@ pub enum ErrorKind {
     NotFound,
     /// The work was cancelled on request: nothing to do.
     Cancelled,
+    /// The session has no room for more messages: retry later, or use another session.
+    SessionFull,
+    /// No client is connected to take a reply: keep it until one asks for it.
+    Unclaimed,
     /// Nothing is known about it: report it.
     Unknown,
 }
 
 impl ErrorKind {
-    const NAMES: [(Self, &'static str); 8] = [
+    const NAMES: [(Self, &'static str); 10] = [
         (Self::InvalidInput, "invalid_input"),
         (Self::Config, "config"),
         (Self::Provider, "provider"),
@@ -46,6 +50,8 @@ impl ErrorKind {
         (Self::Temporary, "temporary"),
         (Self::NotFound, "not_found"),
         (Self::Cancelled, "cancelled"),
+        (Self::SessionFull, "session_full"),
+        (Self::Unclaimed, "unclaimed"),
         (Self::Unknown, "unknown"),
     ];
 
@@ -87,6 +93,7 @@ struct Inner {
     message: String,
     details: Map<String, Value>,
     retry_after: Option<Duration>,
+    is_reported: bool,
     origin: Option<Origin>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -99,6 +106,7 @@ impl Error {
             message: message.into(),
             details: Map::new(),
             retry_after: None,
+            is_reported: false,
             origin: None,
             source: None,
         }))
@@ -192,6 +200,12 @@ impl Error {
         self.edit(|inner| inner.retry_after = Some(delay))
     }
 
+    /// Marks that the sender of the message was notified of it.
+    #[must_use]
+    pub fn reported(self) -> Self {
+        self.edit(|inner| inner.is_reported = true)
+    }
+
     /// Notes which hook raised it; the innermost hook is kept.
     #[must_use]
     pub(crate) fn in_hook(self, hook: &'static str, plugin: &Arc<str>) -> Self {
@@ -229,6 +243,11 @@ impl Error {
     /// How long to wait before a retry, when that is known.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
+    }
+
+    /// Whether the sender of the message was notified of it.
+    pub fn is_reported(&self) -> bool {
+        self.0.is_reported
     }
 
     /// The hook and plugin that raised it.

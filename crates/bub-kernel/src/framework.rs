@@ -1,20 +1,21 @@
 //! The framework: plugins, their hooks, and what they share.
 
 use std::{
-    any::Any,
     cell::RefCell,
     fmt,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock, PoisonError, RwLock, Weak},
 };
 
+use bub_settings::{Environment, Loader, Settings};
+
 use crate::{
+    approval::Approvals,
     error::{BoxError, Error},
     hooks::HookSet,
     plugin::{self, Factory, Plugin, PluginContext, PluginState, PluginStatus},
     router::ChannelRouter,
     running::Scope,
-    slots::Slots,
     tool::{self, Tool},
 };
 
@@ -28,7 +29,8 @@ struct Inner {
     hooks: HookSet,
     plugins: Vec<PluginStatus>,
     tools: Vec<Arc<dyn Tool>>,
-    services: Slots,
+    settings: Arc<Settings>,
+    approvals: Approvals,
     router: RwLock<Option<Arc<dyn ChannelRouter>>>,
     /// The open running scopes; the last one is in use.
     scopes: RwLock<Vec<Arc<Scope>>>,
@@ -65,9 +67,14 @@ impl Framework {
         &self.0.tools
     }
 
-    /// Something the program offers to its plugins.
-    pub fn service<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.0.services.get()
+    /// The settings of the program.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.0.settings
+    }
+
+    /// The tool calls that wait for a user's approval.
+    pub fn approvals(&self) -> &Approvals {
+        &self.0.approvals
     }
 
     /// Binds the router of outbound messages; `None` unbinds it.
@@ -160,7 +167,7 @@ impl fmt::Debug for WeakFramework {
 #[derive(Default)]
 pub struct FrameworkBuilder {
     workspace: Option<PathBuf>,
-    services: Slots,
+    settings: Option<Arc<Settings>>,
     plugins: Vec<(Arc<str>, Factory)>,
     tools: Vec<Arc<dyn Tool>>,
 }
@@ -172,9 +179,9 @@ impl FrameworkBuilder {
         self
     }
 
-    /// Offers something to all plugins, found by its type.
-    pub fn service<T: Any + Send + Sync>(mut self, service: Arc<T>) -> Self {
-        self.services.put(service);
+    /// The settings of the program; defaults unless set.
+    pub fn settings(mut self, settings: Arc<Settings>) -> Self {
+        self.settings = Some(settings);
         self
     }
 
@@ -214,11 +221,12 @@ impl FrameworkBuilder {
             .canonicalize()
             .or_else(|_| std::path::absolute(&workspace));
         let workspace = resolved.unwrap_or(workspace);
+        let settings = self.settings.unwrap_or_else(default_settings);
         let framework = FrameworkRef::default();
         let context = PluginContext {
             framework: framework.clone(),
             workspace: &workspace,
-            services: &self.services,
+            settings: &settings,
             tools: RefCell::default(),
         };
         let mut hooks = HookSet::default();
@@ -255,7 +263,8 @@ impl FrameworkBuilder {
             hooks,
             plugins,
             tools,
-            services: self.services,
+            settings,
+            approvals: Approvals::default(),
             router: RwLock::default(),
             scopes: RwLock::default(),
         });
@@ -263,6 +272,12 @@ impl FrameworkBuilder {
         let _ = framework.0.set(WeakFramework(Arc::downgrade(&inner)));
         Framework(inner)
     }
+}
+
+/// The defaults of all settings, without any source.
+fn default_settings() -> Arc<Settings> {
+    let nothing = Environment::from_pairs::<String, String>([]);
+    Arc::new(Loader::new(nothing).load_lenient().0)
 }
 
 impl fmt::Debug for FrameworkBuilder {

@@ -5,11 +5,12 @@
 //! * [`Plugin`]: a set of hook implementations; write one with [`hooks`](macro@hooks) on an `impl` block.
 //! * [`Framework`]: registers plugins, opens the [`Running`] scope, and
 //!   [runs turns](Framework::process_inbound).
-//! * [`tool`](mod@tool): what the model can call; write one with [`tool`](macro@tool) on a function.
+//! * [`tool`](mod@tool): what the model can call. Write one with [`tool`](macro@tool) on a function, or several that
+//!   share a value with [`tools`] on an `impl` block.
 //! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: contracts that others implement.
 //!
 //! ```
-//! use bub_kernel::{Envelope, Framework, Prompt, TurnOptions, hooks};
+//! use bub_kernel::{Envelope, Framework, Prompt, hooks};
 //!
 //! struct Echo;
 //!
@@ -22,7 +23,7 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let framework = Framework::builder().plugin("echo", Echo).build();
-//! let result = framework.process_inbound(Envelope::text("hi"), TurnOptions::default()).await.unwrap();
+//! let result = framework.process_inbound(Envelope::text("hi")).await.unwrap();
 //! assert_eq!(result.model_output, "echo: hi");
 //! # });
 //! ```
@@ -41,55 +42,62 @@ mod error;
 mod fields;
 mod framework;
 pub mod hooks;
+mod ids;
 mod inbound;
 mod lifespan;
 mod llm;
 mod media;
+mod outbound;
 mod pipeline;
 mod plugin;
 mod prompt;
 mod providers;
-mod recorder;
+mod receipt;
 mod router;
 mod running;
 mod sender;
-mod slots;
 mod state;
 mod steering;
 mod stream;
 pub mod tool;
+mod turn;
+mod turn_tape;
 
 pub use admission::{Admission, Decision, TurnSnapshot};
-pub use approval::{ApprovalAnswer, ApprovalRequest};
-pub use bub_macros::{hooks, tool};
+pub use approval::{ApprovalAnswer, ApprovalRequest, Approvals, PendingApprovalGuard};
+pub use bub_macros::{hooks, tool, tools};
 pub use channel::{Channel, ChannelRole, MessageHandler};
 pub use channel_message::ChannelMessage;
 pub use cli::{
     CliApp, CliCommand, CliContext, CliHandler, CommandArg, CommandArgs, CommandSpec, CommandValue,
 };
-pub use envelope::Envelope;
+pub use envelope::{Envelope, MessageKind};
 pub use error::{BoxError, Error, ErrorKind, Origin, Result};
 pub use fields::{Fields, Name};
 pub use framework::{Framework, FrameworkBuilder, FrameworkRef};
-pub use inbound::{Delivery, LastWord};
+pub use ids::{MessageId, ReplyId, SessionId, TurnId};
+pub use inbound::{Inbound, InboundAttempt, ReplyTarget};
 pub use lifespan::{Lifespan, LifespanScope};
 pub use llm::{LlmDecision, LlmRequest, LlmResult, ModelOption, ModelOptions};
 pub use media::{MediaFetcher, MediaItem, MediaKind, audio_format, audio_mime};
-pub use pipeline::{TurnOptions, TurnResult};
+pub use outbound::{DeliveryAttempt, Outbound, ReplyOrigin};
+pub use pipeline::TurnResult;
 pub use plugin::{Plugin, PluginContext, PluginState, PluginStatus};
-pub use prompt::Prompt;
-pub use recorder::{RecorderHandle, TurnRecorder};
+pub use prompt::{COMMAND_PREFIX, Prompt};
+pub use receipt::{InboundReceipt, MessageOutcome};
 pub use router::ChannelRouter;
 pub use running::{Provided, Running, ScopeGuard};
 pub use sender::{Role, Sender};
-pub use slots::Slots;
 pub use state::{RUNTIME_PREFIX, State, StatePatch};
-pub use steering::{SteeringHandle, SteeringInbox};
+pub use steering::{SteeredMessage, SteeringInbox};
 pub use stream::{ModelStream, StreamEvent};
 pub use tokio_util::sync::CancellationToken;
 pub use tool::{
-    Tool, ToolArgument, ToolCall, ToolContext, ToolDecision, ToolOutcome, ToolSpec, run_tool,
+    StepRequest, StepRequests, Tool, ToolArgument, ToolCall, ToolCaller, ToolContext, ToolDecision,
+    ToolOutcome, ToolSpec, run_tool,
 };
+pub use turn::{Stage, Turn, TurnReport};
+pub use turn_tape::{ModelStageEnd, ResumePoint, TurnTape, error_entry, tape_error};
 
 /// A boxed future that can move between threads: how traits here return what takes time.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -147,9 +147,6 @@ impl fmt::Debug for MediaItem {
     }
 }
 
-/// The typed slot in which an envelope keeps its media.
-pub(crate) struct Media(pub(crate) Vec<MediaItem>);
-
 /// Format names that are not simply the end of the MIME type, in both directions.
 const AUDIO_FORMATS: [(&str, &str); 2] = [("mp3", "audio/mpeg"), ("m4a", "audio/mp4")];
 

@@ -1,9 +1,12 @@
-//! One turn: a message in, any number out.
+//! The turn as a function: a message in, any number of messages out.
 //!
 //! ```text
 //! resolve_session → load_state → build_prompt → run_model → save_state → render → dispatch
 //! ```
 
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -16,183 +19,170 @@ use crate::{
             BuildPrompt, DispatchOutbound, LoadState, RenderOutbound, ResolveSession, SaveState,
         },
     },
+    ids::SessionId,
+    inbound::Inbound,
     prompt::Prompt,
-    recorder::RecorderHandle,
     state::{State, StatePatch},
-    steering::SteeringHandle,
+    turn::{Stage, Turn, TurnGuard, cancelled_error},
+    turn_tape::{ModelStageEnd, TurnTape},
 };
 
-/// How a turn is run.
-#[derive(Clone, Debug, Default)]
-pub struct TurnOptions {
-    /// Whether channels see the output grow. The turn itself always streams.
-    pub stream_output: bool,
-    /// Ends the turn when it fires, in any stage up to the model's; after the model stage has begun, `save_state`
-    /// still runs.
-    pub cancel: Option<CancellationToken>,
-}
+/// The target of log lines about failures that the caller gets as well, so that a program can print them once.
+pub(crate) const TURN_LOG_TARGET: &str = "bub::turn";
 
-/// The target of log lines about what the caller learns as well, so that a program can print them once.
-pub(crate) const TURN_LOG: &str = "bub::turn";
+/// The target of log lines with message contents: a program shows them only on request.
+const CONTENTS_LOG_TARGET: &str = "bub::contents";
 
-/// The target of log lines with what people and models say: a program shows them only when asked to.
-const CONTENTS_LOG: &str = "bub::contents";
-
-impl TurnOptions {
-    /// Waits until the turn is cancelled: for ever, when nobody can.
-    pub async fn cancelled(&self) {
-        match &self.cancel {
-            Some(cancel) => cancel.cancelled().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// A turn whose output channels see grow.
-    pub fn streaming() -> Self {
-        Self {
-            stream_output: true,
-            ..Self::default()
-        }
-    }
-}
-
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Debug)]
 pub struct TurnResult {
-    /// The session it belonged to.
-    pub session_id: String,
-    /// What the model was asked.
+    /// The session.
+    pub session_id: SessionId,
+    /// The prompt of the model stage.
     pub prompt: Prompt,
-    /// What it answered.
+    /// The answer.
     pub model_output: String,
-    /// The messages that went out.
+    /// The messages that were dispatched.
     pub outbounds: Vec<Envelope>,
-    /// The state as the turn left it.
+    /// The state at the end of the turn.
     pub state: State,
 }
 
 impl Framework {
     /// Runs one turn.
     ///
-    /// A failure of any stage is logged, told to `on_error` as stage `turn`, and returned.
-    pub async fn process_inbound(
-        &self,
-        mut inbound: Envelope,
-        options: TurnOptions,
-    ) -> Result<TurnResult> {
-        let outcome = self.turn(&mut inbound, &options).await;
-        let failure = outcome.as_ref().err();
+    /// The session is leased and the message recorded before any other hook runs. Whatever happens then, the record is
+    /// completed: after an error, a panic, a timeout or a cancellation in any stage, the message and the error are on
+    /// the tape and the session is free. A failure is logged, reported to `on_error` as stage `turn`, and returned.
+    pub async fn process_inbound(&self, inbound: impl Into<Inbound>) -> Result<TurnResult> {
+        self.process_turn(inbound).await.1
+    }
+
+    /// Runs one turn and returns it with its result.
+    pub async fn process_turn(&self, inbound: impl Into<Inbound>) -> (Turn, Result<TurnResult>) {
+        let mut inbound = inbound.into();
+        let resolved = self.resolve_session(&mut inbound).await;
+        let (turn, opened) = match resolved {
+            Ok(()) => self.open_turn(inbound).await,
+            Err(error) => (self.open_failed_turn(inbound).await, Err(error)),
+        };
+        let _guard = TurnGuard(turn.clone());
+        let outcome = match opened {
+            Ok(()) => run_stages(&turn).await,
+            Err(error) => Err(error),
+        };
+        self.close_turn(&turn, outcome.as_ref().err()).await;
+        (turn, outcome)
+    }
+
+    /// Ends a message whose session cannot be resolved: records it with the error on the tape of `channel:chat_id` and
+    /// reports the error.
+    pub async fn reject_inbound(&self, inbound: Inbound, error: &Error) -> Turn {
+        let turn = self.open_failed_turn(inbound).await;
+        let _guard = TurnGuard(turn.clone());
+        self.close_turn(&turn, Some(error)).await;
+        turn
+    }
+
+    /// Names the session of a message, unless that was done, and writes it to the envelope.
+    pub async fn resolve_session(&self, inbound: &mut Inbound) -> Result<()> {
+        if inbound.session_id().is_some() {
+            return Ok(());
+        }
+        let args = args::ResolveSession {
+            message: &inbound.message,
+            inbound,
+        };
+        let hooks = self.hooks();
+        let resolved = or_cancelled(&inbound.cancel, hooks.call_first::<ResolveSession>(args));
+        let resolved = resolved.await?.filter(|id| !id.is_empty());
+        let session_id = resolved.unwrap_or_else(|| default_session(&inbound.message));
+        inbound.set_session_id(SessionId::from(session_id));
+        Ok(())
+    }
+
+    async fn open_turn(&self, inbound: Inbound) -> (Turn, Result<()>) {
+        let session_id = inbound.session_id().cloned().unwrap_or_default();
+        let opened = or_cancelled(&inbound.cancel, TurnTape::open(self, &session_id, &inbound));
+        match opened.await {
+            Ok(tape) => (Turn::new(self, session_id, inbound, tape), Ok(())),
+            // A cancelled message is recorded; an unusable tape cannot take it.
+            Err(error) if error.kind() == ErrorKind::Cancelled => {
+                (self.open_failed_turn(inbound).await, Err(error))
+            }
+            Err(error) => {
+                let tape = TurnTape::in_memory(self, &session_id, None);
+                (Turn::new(self, session_id, inbound, tape), Err(error))
+            }
+        }
+    }
+
+    async fn open_failed_turn(&self, mut inbound: Inbound) -> Turn {
+        if inbound.session_id().is_none() {
+            inbound.set_session_id(SessionId::from(inbound.message.chat_session()));
+        }
+        let session_id = inbound.session_id().cloned().unwrap_or_default();
+        let opened = TurnTape::open_for_failure(self, &session_id, &inbound).await;
+        let tape = opened.unwrap_or_else(|error| {
+            tracing::error!("turn.record_failed session={session_id:?} error={error}");
+            TurnTape::in_memory(self, &session_id, None)
+        });
+        Turn::new(self, session_id, inbound, tape)
+    }
+
+    async fn close_turn(&self, turn: &Turn, failure: Option<&Error>) {
         match failure {
-            Some(error) if error.kind() == ErrorKind::Cancelled => tracing::info!("turn.cancelled"),
+            Some(error) if error.kind() == ErrorKind::Cancelled => {
+                tracing::info!("turn.cancelled");
+            }
             Some(error) => {
-                let session = inbound.session_id().unwrap_or_default();
-                tracing::error!(target: TURN_LOG, "turn.failed session={session:?} error={error}");
+                let session = turn.session_id();
+                tracing::error!(target: TURN_LOG_TARGET, "turn.failed session={session:?} error={error}");
             }
             None => {}
         }
+        turn.close(failure).await;
         // A lifespan that no `save_state` closed, because the turn never got there, ends here.
-        close_lifespan(&inbound, failure).await;
+        if let Some(lifespan) = &turn.inbound().lifespan
+            && let Err(error) = lifespan.exit(failure).await
+        {
+            tracing::error!("lifespan.exit_failed error={error}");
+        }
         if let Some(error) = failure {
-            self.hooks()
-                .notify_error("turn", error, Some(&inbound))
-                .await;
+            let args = args::OnError {
+                stage: "turn",
+                error,
+                message: Some(turn.message()),
+                turn: Some(turn),
+            };
+            self.hooks().notify_error(args).await;
         }
-        outcome
     }
 
-    async fn turn(&self, inbound: &mut Envelope, options: &TurnOptions) -> Result<TurnResult> {
-        let cancel = options.cancel.as_ref();
-        let session_id = until(cancel, self.resolve_session(inbound)).await?;
-        inbound.set("session_id", session_id.as_str());
-        let inbound = &*inbound;
-
-        let state = until(cancel, self.build_state(inbound, &session_id)).await?;
-        let prompt = until(cancel, self.build_prompt(inbound, &session_id, &state)).await?;
-
-        if let Some(recorder) = state.slot::<RecorderHandle>() {
-            until(cancel, recorder.0.question(&prompt, &state)).await?;
-        }
-
-        tracing::info!(target: CONTENTS_LOG, "turn.prompt session={session_id:?} text={:?}", prompt.text());
-        let turn = Turn {
-            framework: self,
-            message: inbound,
-            session_id: &session_id,
-            state: &state,
+    /// Merges the contributions of all plugins into the state of the turn.
+    pub async fn load_state(&self, turn: &Turn) -> Result<()> {
+        let seeds = StatePatch::with_capacity(8).with("_runtime_workspace", self.workspace_text());
+        turn.state().merge(seeds);
+        let args = args::LoadState {
+            message: turn.message(),
+            session_id: turn.session_id(),
+            turn,
         };
-        let mut output = String::new();
-        let answered = until(
-            cancel,
-            turn.run_model(&prompt, options.stream_output, &mut output),
-        )
-        .await;
-        tracing::info!(target: CONTENTS_LOG, "turn.answer session={session_id:?} text={output:?}");
-        let saved = turn
-            .save_state(&prompt, &output, answered.as_ref().err())
-            .await;
-        answered?;
-        saved?;
-        let model_output = output;
-
-        let outbounds = turn.render(&model_output).await?;
-        for outbound in &outbounds {
-            self.hooks()
-                .call_many::<DispatchOutbound>(args::DispatchOutbound { message: outbound })
-                .await?;
-        }
-        Ok(TurnResult {
-            session_id,
-            prompt,
-            model_output,
-            outbounds,
-            state,
-        })
-    }
-
-    /// Names the session of a message.
-    pub async fn resolve_session(&self, message: &Envelope) -> Result<String> {
-        let resolved = self
-            .hooks()
-            .call_first::<ResolveSession>(args::ResolveSession { message })
-            .await?;
-        Ok(resolved
-            .filter(|id| !id.is_empty())
-            .unwrap_or_else(|| default_session(message)))
-    }
-
-    /// Builds the state of a turn: the runtime's own seeds, then what plugins contribute.
-    pub async fn build_state(&self, message: &Envelope, session_id: &str) -> Result<State> {
-        let mut seeds =
-            StatePatch::with_capacity(4).with("_runtime_workspace", self.workspace_text());
-        if let Some(inbox) = self.steering_inbox() {
-            seeds = seeds.with_slot(std::sync::Arc::new(SteeringHandle(inbox)));
-        }
-        let state = State::from_patch(seeds);
-        let patches = self
-            .hooks()
-            .call_many::<LoadState>(args::LoadState {
-                message,
-                session_id,
-            })
-            .await?;
-        // Called latest first, merged the other way round: the latest registered has the last word.
+        let patches = self.hooks().call_many::<LoadState>(args).await?;
+        // Called latest first, merged in reverse: the plugin registered last wins.
         for patch in patches.into_iter().rev().flatten() {
-            state.merge(patch);
+            turn.state().merge(patch);
         }
-        Ok(state)
+        Ok(())
     }
 
-    /// Makes the prompt of a message; an empty one is replaced by the content of the message.
-    pub async fn build_prompt(
-        &self,
-        message: &Envelope,
-        session_id: &str,
-        state: &State,
-    ) -> Result<Prompt> {
+    /// Builds the prompt of a message; an empty one is replaced by the content of the message.
+    pub async fn build_prompt(&self, message: &Envelope, turn: &Turn) -> Result<Prompt> {
         let args = args::BuildPrompt {
             message,
-            session_id,
-            state,
+            session_id: turn.session_id(),
+            state: turn.state(),
+            turn,
         };
         let built = self.hooks().call_first::<BuildPrompt>(args).await?;
         let usable = built.filter(|prompt| !prompt.is_empty());
@@ -200,119 +190,183 @@ impl Framework {
     }
 }
 
-/// What the stages from the model on have in common.
-struct Turn<'a> {
-    framework: &'a Framework,
-    message: &'a Envelope,
-    session_id: &'a str,
-    state: &'a State,
+/// Runs the stages after `resolve_session`. A panic outside of plugin code is an error like any other.
+async fn run_stages(turn: &Turn) -> Result<TurnResult> {
+    let stages = AssertUnwindSafe(stages(turn)).catch_unwind();
+    stages
+        .await
+        .unwrap_or_else(|panic| Err(guard::panic_error(panic.as_ref())))
 }
 
-impl Turn<'_> {
-    /// Collects the answer in `output`, which holds what there is of it when the stage fails or is cancelled.
-    async fn run_model(
-        &self,
-        prompt: &Prompt,
-        stream_output: bool,
-        output: &mut String,
-    ) -> Result<()> {
-        let args = args::RunModel {
-            prompt,
-            session_id: self.session_id,
-            state: self.state,
-        };
-        let Some(mut stream) = self.framework.hooks().run_model_stage(args).await? else {
-            *output = self.echo(prompt).await;
-            return Ok(());
-        };
-        if stream_output && let Some(router) = self.framework.router() {
-            stream = guard::catch(|| router.wrap_stream(self.message, stream))?;
-        }
-        self.framework
-            .hooks()
-            .collect_text(stream, output, Some(self.message))
-            .await
-    }
+async fn stages(turn: &Turn) -> Result<TurnResult> {
+    let (framework, cancel) = (turn.framework(), turn.cancel());
+    turn.enter(Stage::LoadState);
+    or_cancelled(cancel, framework.load_state(turn)).await?;
 
-    /// Nobody answered: that is reported, and the prompt stands in for the answer.
-    async fn echo(&self, prompt: &Prompt) -> String {
-        let error = Error::unknown("no model skill returned output");
-        self.framework
-            .hooks()
-            .report_model_error(&error, Some(self.message))
-            .await;
-        match prompt {
-            Prompt::Text(text) => text.clone(),
-            Prompt::Parts(_) => self.message.content().into_owned(),
+    turn.enter(Stage::BuildPrompt);
+    let prompt = framework.build_prompt(turn.message(), turn);
+    let prompt = or_cancelled(cancel, prompt).await?;
+
+    turn.enter(Stage::RunModel);
+    or_cancelled(cancel, record_prompt(turn, &prompt)).await?;
+    let session_id = turn.session_id();
+    tracing::info!(target: CONTENTS_LOG_TARGET, "turn.prompt session={session_id:?} text={:?}", prompt.text());
+    let mut output = String::new();
+    let answered = or_cancelled(cancel, run_model(turn, &prompt, &mut output)).await;
+    tracing::info!(target: CONTENTS_LOG_TARGET, "turn.answer session={session_id:?} text={output:?}");
+    turn.set_output(&output);
+
+    turn.enter(Stage::SaveState);
+    let end = ModelStageEnd {
+        prompt: &prompt,
+        output: &output,
+        error: answered.as_ref().err(),
+    };
+    let saved = save_state(turn, end).await;
+    let recorded = turn.tape().end_model_stage(end).await;
+    answered?;
+    recorded?;
+    saved?;
+
+    turn.enter(Stage::Render);
+    let outbounds = render(turn, &output).await?;
+    turn.enter(Stage::Dispatch);
+    for outbound in &outbounds {
+        framework.dispatch_outbound(outbound, Some(turn)).await?;
+    }
+    Ok(TurnResult {
+        session_id: session_id.clone(),
+        prompt,
+        model_output: output,
+        outbounds,
+        state: turn.state().clone(),
+    })
+}
+
+/// Records the prompt. If that fails, the model stage does not run.
+async fn record_prompt(turn: &Turn, prompt: &Prompt) -> Result<()> {
+    let tape = turn.tape();
+    tape.set_prompt(prompt);
+    // A resumed turn takes queued messages at its next step. If there is none, they are for the next turn.
+    if tape.prompt_id().is_some() {
+        return Ok(());
+    }
+    let queued = turn.drain_before_turn(prompt).await?;
+    if queued.is_empty() && !tape.is_read() {
+        // The builtin agent records the prompt if it needs it.
+        return Ok(());
+    }
+    tape.record_prompt(prompt, queued).await
+}
+
+/// Collects the answer in `output`, which holds what there is of it if the stage fails or is cancelled.
+async fn run_model(turn: &Turn, prompt: &Prompt, output: &mut String) -> Result<()> {
+    let framework = turn.framework();
+    let args = args::RunModel {
+        prompt,
+        session_id: turn.session_id(),
+        state: turn.state(),
+        turn,
+    };
+    let Some(mut stream) = framework.hooks().run_model_stage(args).await? else {
+        *output = fallback_to_prompt(turn, prompt).await;
+        return Ok(());
+    };
+    if turn.inbound().stream_output
+        && let Some(router) = framework.router()
+    {
+        stream = guard::catch(|| router.wrap_stream(turn, stream))?;
+    }
+    framework
+        .hooks()
+        .collect_text(stream, output, Some(turn))
+        .await
+}
+
+/// No plugin answered: that is reported, and the prompt is the answer.
+async fn fallback_to_prompt(turn: &Turn, prompt: &Prompt) -> String {
+    let error = Error::unknown("no model skill returned output");
+    let hooks = turn.framework().hooks();
+    hooks.report_model_error(&error, Some(turn)).await;
+    match prompt {
+        Prompt::Text(text) => text.clone(),
+        Prompt::Parts(_) => turn.message().content().into_owned(),
+    }
+}
+
+/// Lets every plugin save, also if one of them fails. The first failure is returned.
+async fn save_state(turn: &Turn, end: ModelStageEnd<'_>) -> Result<()> {
+    let hooks = turn.framework().hooks();
+    let args = args::SaveState {
+        session_id: turn.session_id(),
+        state: turn.state(),
+        message: turn.message(),
+        prompt: end.prompt,
+        model_output: if end.error.is_some() { "" } else { end.output },
+        partial_output: end.output,
+        error: end.error,
+        turn,
+    };
+    let mut outcome = Ok(());
+    for implementation in SaveState::implementations(hooks).iter().rev() {
+        if let Err(error) = implementation.call(hooks, args).await {
+            tracing::error!(
+                "save_state.failed adapter={} error={error}",
+                implementation.plugin()
+            );
+            outcome = outcome.and(Err(error));
         }
     }
+    outcome
+}
 
-    /// Lets every plugin save, also when one of them fails. The first failure is returned.
-    async fn save_state(&self, prompt: &Prompt, output: &str, error: Option<&Error>) -> Result<()> {
-        let hooks = self.framework.hooks();
-        let args = args::SaveState {
-            session_id: self.session_id,
-            state: self.state,
-            message: self.message,
-            prompt,
-            model_output: if error.is_some() { "" } else { output },
-            partial_output: output,
-            error,
-        };
-        let mut outcome = Ok(());
-        for found in SaveState::implementations(hooks).iter().rev() {
-            if let Err(error) = found.call(hooks, args).await {
-                tracing::error!("save_state.failed adapter={} error={error}", found.plugin());
-                outcome = outcome.and(Err(error));
-            }
+async fn render(turn: &Turn, model_output: &str) -> Result<Vec<Envelope>> {
+    let args = args::RenderOutbound {
+        message: turn.message(),
+        session_id: turn.session_id(),
+        state: turn.state(),
+        model_output,
+        turn,
+    };
+    let batches = turn.framework().hooks();
+    let batches = batches.call_many::<RenderOutbound>(args).await?;
+    let rendered: Vec<_> = batches.into_iter().flatten().flatten().collect();
+    Ok(if rendered.is_empty() {
+        vec![plain_reply(turn, model_output)]
+    } else {
+        rendered
+    })
+}
+
+fn plain_reply(turn: &Turn, model_output: &str) -> Envelope {
+    let mut reply = Envelope::with_capacity(4)
+        .with("content", model_output)
+        .with("session_id", turn.session_id());
+    for name in ["channel", "chat_id"] {
+        if let Some(value) = turn.message().field(name).filter(|value| !value.is_null()) {
+            reply.set(name, value.clone());
         }
-        outcome
     }
+    reply
+}
 
-    async fn render(&self, model_output: &str) -> Result<Vec<Envelope>> {
-        let args = args::RenderOutbound {
-            message: self.message,
-            session_id: self.session_id,
-            state: self.state,
-            model_output,
-        };
-        let batches = self
-            .framework
-            .hooks()
-            .call_many::<RenderOutbound>(args)
-            .await?;
-        let rendered: Vec<_> = batches.into_iter().flatten().flatten().collect();
-        Ok(if rendered.is_empty() {
-            vec![self.plain_reply(model_output)]
-        } else {
-            rendered
-        })
-    }
-
-    fn plain_reply(&self, model_output: &str) -> Envelope {
-        let mut reply = Envelope::with_capacity(4)
-            .with("content", model_output)
-            .with("session_id", self.session_id);
-        for name in ["channel", "chat_id"] {
-            if let Some(value) = self.message.field(name).filter(|value| !value.is_null()) {
-                reply.set(name, value.clone());
-            }
-        }
-        reply
+impl Framework {
+    /// Offers a message to every `dispatch_outbound` implementation.
+    pub async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<()> {
+        let args = args::DispatchOutbound { message, turn };
+        self.hooks().call_many::<DispatchOutbound>(args).await?;
+        Ok(())
     }
 }
 
 /// Runs a stage, unless or until the turn is cancelled.
-async fn until<T>(
-    cancel: Option<&CancellationToken>,
+async fn or_cancelled<T>(
+    cancel: &CancellationToken,
     stage: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let Some(cancel) = cancel else {
-        return stage.await;
-    };
     tokio::select! {
         biased;
-        () = cancel.cancelled() => Err(Error::new(ErrorKind::Cancelled, "the turn was cancelled")),
+        () = cancel.cancelled() => Err(cancelled_error()),
         outcome = stage => outcome,
     }
 }
@@ -321,13 +375,4 @@ async fn until<T>(
 fn default_session(message: &Envelope) -> String {
     let own = message.session_id().filter(|id| !id.is_empty());
     own.map_or_else(|| message.chat_session(), std::borrow::Cow::into_owned)
-}
-
-async fn close_lifespan(message: &Envelope, error: Option<&Error>) {
-    let Some(lifespan) = message.lifespan() else {
-        return;
-    };
-    if let Err(failure) = lifespan.exit(error).await {
-        tracing::error!("lifespan.exit_failed error={failure}");
-    }
 }

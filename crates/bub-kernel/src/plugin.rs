@@ -1,12 +1,13 @@
 //! Plugins: named sets of hook implementations.
 
-use std::{any::Any, cell::RefCell, path::Path, sync::Arc};
+use std::{cell::RefCell, path::Path, sync::Arc};
+
+use bub_settings::Settings;
 
 use crate::{
     error::{BoxError, Error},
     framework::FrameworkRef,
     hooks::{HookSet, guard},
-    slots::Slots,
     tool::Tool,
 };
 
@@ -22,19 +23,23 @@ pub struct PluginContext<'a> {
     pub framework: FrameworkRef,
     /// The workspace, absolute.
     pub workspace: &'a Path,
-    pub(crate) services: &'a Slots,
+    /// The settings of the program.
+    pub settings: &'a Arc<Settings>,
     pub(crate) tools: RefCell<Vec<Arc<dyn Tool>>>,
 }
 
 impl PluginContext<'_> {
-    /// Something the program offers to its plugins, such as its settings.
-    pub fn service<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.services.get()
-    }
-
     /// Adds a tool. A plugin that cannot be made leaves none; a tool of the same name is replaced, in its place.
     pub fn add_tool(&self, tool: impl Tool) {
-        self.tools.borrow_mut().push(Arc::new(tool));
+        self.add_tools([Arc::new(tool) as Arc<dyn Tool>]);
+    }
+
+    /// Adds tools, such as those of a block with [`tools`](macro@crate::tools). The rules of
+    /// [`PluginContext::add_tool`] apply.
+    pub fn add_tools(&self, tools: impl IntoIterator<Item = Arc<dyn Tool>>) {
+        // Collected first: the iterator may call this context.
+        let tools: Vec<_> = tools.into_iter().collect();
+        self.tools.borrow_mut().extend(tools);
     }
 }
 

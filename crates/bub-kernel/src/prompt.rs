@@ -3,6 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// A message that starts with this character is a comma command.
+pub const COMMAND_PREFIX: char = ',';
+
 /// A prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -28,6 +31,12 @@ impl Prompt {
             Self::Text(text) => Some(text),
             Self::Parts(_) => None,
         }
+    }
+
+    /// Whether it is a comma command.
+    pub fn is_command(&self) -> bool {
+        self.as_text()
+            .is_some_and(|text| text.trim_start().starts_with(COMMAND_PREFIX))
     }
 
     /// All text in it; several text parts are joined by a newline.

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use bub_tape::{Sidecar, Tape, TapeContext, TapeStore};
+use bub_tape::{Sidecar, TapeContext, TapeStore};
 use serde_json::Value;
 
 use crate::{
     admission::{Admission, TurnSnapshot},
     channel::{Channel, MessageHandler},
     cli::{CliApp, CliCommand},
-    envelope::Envelope,
     error::{Error, Result},
     framework::Framework,
     hooks::{
@@ -19,10 +18,12 @@ use crate::{
             ProvideModelOptions, ProvideTapeSidecar, RegisterCliCommands, SystemPrompt,
         },
     },
+    ids::SessionId,
+    inbound::Inbound,
     llm::ModelOptions,
     prompt::Prompt,
-    state::State,
     steering::SteeringInbox,
+    turn::Turn,
 };
 
 impl Framework {
@@ -37,7 +38,7 @@ impl Framework {
     }
 
     /// Puts a message into the steering inbox; `false` when there is none or it is full.
-    pub async fn steer_message(&self, session_id: &str, message: Envelope) -> Result<bool> {
+    pub async fn steer_message(&self, session_id: &SessionId, message: Inbound) -> Result<bool> {
         match self.steering_inbox() {
             Some(inbox) => guard::run(|| inbox.enqueue(session_id, message)).await?,
             None => Ok(false),
@@ -45,10 +46,14 @@ impl Framework {
     }
 
     /// The system prompt: the fragments of all plugins, lowest priority first, joined by blank lines.
-    pub fn system_prompt(&self, prompt: &Prompt, state: &State) -> Result<String> {
+    pub fn system_prompt(&self, prompt: &Prompt, turn: &Turn) -> Result<String> {
         let fragments = self
             .hooks()
-            .call_many_sync::<SystemPrompt>(args::SystemPrompt { prompt, state })?;
+            .call_many_sync::<SystemPrompt>(args::SystemPrompt {
+                prompt,
+                state: turn.state(),
+                turn,
+            })?;
         let spoken: Vec<_> = fragments
             .into_iter()
             .rev()
@@ -59,17 +64,13 @@ impl Framework {
     }
 
     /// The prompt of the next step, when a plugin has one.
-    pub async fn continue_prompt(
-        &self,
-        prompt: &Prompt,
-        tape: &Tape,
-        state: &State,
-    ) -> Result<Option<String>> {
+    pub async fn continue_prompt(&self, prompt: &Prompt, turn: &Turn) -> Result<Option<String>> {
         self.hooks()
             .call_first::<ContinuePrompt>(args::ContinuePrompt {
                 prompt,
-                tape,
-                state,
+                tape: turn.tape().tape(),
+                state: turn.state(),
+                turn,
             })
             .await
     }
@@ -97,18 +98,18 @@ impl Framework {
         ))
     }
 
-    /// What becomes of an arriving message, when a plugin has an opinion. One that fails has none: the
-    /// message is then processed like any other.
+    /// Asks plugins what happens to an arriving message; `None` if no plugin decides. A failing plugin decides nothing.
     pub async fn admit_message(
         &self,
-        session_id: &str,
-        message: &Envelope,
+        session_id: &SessionId,
+        inbound: &Inbound,
         turn: &TurnSnapshot,
     ) -> Option<Admission> {
         let args = args::AdmitMessage {
             session_id,
-            message,
+            message: &inbound.message,
             turn,
+            inbound,
         };
         match self.hooks().call_first::<AdmitMessage>(args).await {
             Ok(decided) => decided,
@@ -116,7 +117,12 @@ impl Framework {
                 let plugin = error.origin().map_or("", |origin| &*origin.plugin);
                 tracing::warn!("hook.admit_message_failed adapter={plugin} error={error}");
                 self.hooks()
-                    .notify_error("admit_message", &error, Some(message))
+                    .notify_error(args::OnError {
+                        stage: "admit_message",
+                        error: &error,
+                        message: Some(&inbound.message),
+                        turn: None,
+                    })
                     .await;
                 None
             }
@@ -125,7 +131,7 @@ impl Framework {
 
     /// The models on offer: all choices in priority order; the first plugin that knows the current
     /// one names it.
-    pub async fn model_options(&self, session_id: &str) -> Result<ModelOptions> {
+    pub async fn model_options(&self, session_id: &SessionId) -> Result<ModelOptions> {
         let args = args::ProvideModelOptions {
             session_id,
             workspace: self.workspace(),

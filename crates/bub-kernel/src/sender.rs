@@ -1,8 +1,8 @@
 //! Who sent a message, and what that person is to this house.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::{envelope::Envelope, state::State};
+use crate::envelope::Envelope;
 
 /// What a person may ask for; see the policy of the agent. Ordered by how much that is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,8 +35,10 @@ impl Role {
     }
 }
 
-/// The sender of a message: a slot of the envelope that only the accepting adapter fills, never a field, because a
-/// field can be written by whoever writes the message.
+/// The authenticated sender of a message.
+///
+/// It is set on the [`Inbound`](crate::Inbound) by the channel that accepts the message, and never read from a field of
+/// the envelope, which the author of the message controls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sender {
     /// What the person is to this house.
@@ -52,6 +54,16 @@ pub struct Sender {
 }
 
 impl Sender {
+    /// The unknown sender of a message.
+    pub fn guest(message: &Envelope) -> Self {
+        let text = |part: Option<std::borrow::Cow<'_, str>>| part.unwrap_or_default().into_owned();
+        Self {
+            channel: text(message.channel()),
+            chat_id: text(message.chat_id()),
+            ..Self::default()
+        }
+    }
+
     /// The person at the terminal in which this program was started.
     pub fn terminal() -> Self {
         Self {
@@ -72,35 +84,5 @@ impl fmt::Display for Sender {
             &self.id
         };
         write!(f, "{}:{id}", self.channel)
-    }
-}
-
-impl Envelope {
-    /// Who sent it; a guest when no adapter has said so.
-    pub fn sender(&self) -> Arc<Sender> {
-        self.slot().unwrap_or_else(|| {
-            let text =
-                |part: Option<std::borrow::Cow<'_, str>>| part.unwrap_or_default().into_owned();
-            let (channel, chat_id) = (text(self.channel()), text(self.chat_id()));
-            Arc::new(Sender {
-                channel,
-                chat_id,
-                ..Sender::default()
-            })
-        })
-    }
-
-    /// The same, sent by that person. For whoever accepts messages.
-    #[must_use]
-    pub fn with_sender(mut self, sender: Sender) -> Self {
-        self.put_slot(Arc::new(sender));
-        self
-    }
-}
-
-impl State {
-    /// Who sent the message of the turn; a guest when nobody has said so.
-    pub fn sender(&self) -> Arc<Sender> {
-        self.slot().unwrap_or_default()
     }
 }

@@ -1,28 +1,124 @@
-//! The contract of the inbox for messages that steer a running turn.
+//! Messages that steer a running turn.
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
-use crate::{BoxFuture, envelope::Envelope, error::Result};
+use futures_util::future::try_join_all;
+
+use crate::{
+    BoxFuture,
+    error::Result,
+    framework::Framework,
+    hooks::{
+        HookPoint,
+        point::{RunModel, RunModelStream},
+    },
+    ids::{MessageId, SessionId},
+    inbound::Inbound,
+    prompt::Prompt,
+    turn::Turn,
+};
 
 /// Holds messages for a running turn until its next step takes them.
 pub trait SteeringInbox: Send + Sync + 'static {
-    /// Puts a message in; `false` when it is full.
-    fn enqueue<'a>(&'a self, session_id: &'a str, message: Envelope)
-    -> BoxFuture<'a, Result<bool>>;
+    /// Adds a message; `false` if the inbox is full.
+    fn enqueue<'a>(
+        &'a self,
+        session_id: &'a SessionId,
+        message: Inbound,
+    ) -> BoxFuture<'a, Result<bool>>;
 
     /// Takes all messages of a session, oldest first.
-    fn drain<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<Vec<Envelope>>>;
+    fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>>;
 
-    /// How many wait.
-    fn count(&self, session_id: &str) -> usize;
+    /// The number of messages of a session.
+    fn count(&self, session_id: &SessionId) -> usize;
 }
 
-/// The state slot through which the stages of a turn find the inbox.
-#[derive(Clone)]
-pub struct SteeringHandle(pub Arc<dyn SteeringInbox>);
-
-impl fmt::Debug for SteeringHandle {
+impl fmt::Debug for dyn SteeringInbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SteeringHandle")
+        f.write_str("SteeringInbox")
+    }
+}
+
+/// A message that steers a turn, as the model sees it.
+#[derive(Debug)]
+pub struct SteeredMessage {
+    /// What the model sees.
+    pub prompt: Prompt,
+    /// The journaled message.
+    pub message_id: Option<MessageId>,
+}
+
+impl Framework {
+    /// Removes messages from the steering inbox that a resumed turn has on its tape already.
+    pub(crate) async fn discard_steered(
+        &self,
+        session_id: &SessionId,
+        delivered: &[MessageId],
+    ) -> Result<()> {
+        let Some(inbox) = self.steering_inbox().filter(|_| !delivered.is_empty()) else {
+            return Ok(());
+        };
+        for message in inbox.drain(session_id).await? {
+            let is_delivered = message
+                .message_id()
+                .is_some_and(|id| delivered.contains(id));
+            if !is_delivered && !inbox.enqueue(session_id, message).await? {
+                tracing::error!("steering.overflow session={session_id}: a message is lost");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Turn {
+    /// Whether messages wait to steer this turn.
+    pub fn has_steering(&self) -> bool {
+        self.steering_inbox()
+            .is_some_and(|inbox| inbox.count(self.session_id()) > 0)
+    }
+
+    /// Takes the messages that steer this turn: prompts for the model, and commands, which the model does not see.
+    pub async fn take_steering(&self) -> Result<(Vec<SteeredMessage>, Vec<Inbound>)> {
+        let Some(inbox) = self.steering_inbox() else {
+            return Ok(<_>::default());
+        };
+        if inbox.count(self.session_id()) == 0 {
+            return Ok(<_>::default());
+        }
+        let queued = inbox.drain(self.session_id()).await?;
+        let (commands, messages): (Vec<_>, Vec<_>) = queued
+            .into_iter()
+            .partition(|inbound| inbound.message.is_command());
+        let built: Vec<BoxFuture<'_, Result<Prompt>>> = messages
+            .iter()
+            .map(|inbound| Box::pin(self.build_prompt_of(&inbound.message)) as _)
+            .collect();
+        let prompts = try_join_all(built).await?;
+        let steered = prompts.into_iter().zip(&messages);
+        let steered = steered.map(|(prompt, inbound)| SteeredMessage {
+            prompt,
+            message_id: inbound.message_id().cloned(),
+        });
+        Ok((steered.collect(), commands))
+    }
+
+    /// Takes the messages that were queued before the turn began. If another plugin can run the model, they stay in the
+    /// inbox, where that plugin expects them.
+    pub(crate) async fn drain_before_turn(&self, prompt: &Prompt) -> Result<Vec<SteeredMessage>> {
+        let hooks = self.framework().hooks();
+        let has_one_model = RunModel::implementations(hooks).is_empty()
+            && RunModelStream::implementations(hooks).len() == 1;
+        if !has_one_model || prompt.is_command() {
+            return Ok(Vec::new());
+        }
+        let (queued, commands) = self.take_steering().await?;
+        // Commands run at the first step, like those that arrive later.
+        if let Some(inbox) = self.steering_inbox() {
+            for command in commands {
+                inbox.enqueue(self.session_id(), command).await?;
+            }
+        }
+        Ok(queued)
     }
 }

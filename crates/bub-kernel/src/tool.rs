@@ -7,19 +7,28 @@ use std::{sync::Arc, time::Duration};
 
 use bub_tape::Tape;
 use serde_json::{Map, Value};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::{BoxFuture, error::Error, error::Result, state::State};
+use crate::{
+    BoxFuture,
+    error::{Error, Result},
+    ids::TurnId,
+    state::State,
+    turn::Turn,
+};
 
 mod argument;
 mod function;
 mod registry;
+mod step_requests;
 
 pub use argument::ToolArgument;
 pub use function::{
     Arguments, FunctionTool, Parameter, ToolResult, blocking, failure, schema, value,
 };
 pub(crate) use registry::register;
+pub use step_requests::{StepRequest, StepRequests};
 
 /// What a tool tells the model and the user about itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,14 +68,54 @@ impl ToolSpec {
 /// What a tool works with.
 #[derive(Clone, Debug)]
 pub struct ToolContext {
-    /// The run the call belongs to.
-    pub run_id: String,
-    /// The session's tape, when there is one.
-    pub tape: Option<Arc<Tape>>,
-    /// The state of the turn.
-    pub state: State,
-    /// Fires when the turn is cancelled.
+    /// The turn that the call belongs to.
+    pub turn: Turn,
+    /// Fires when the run that made the call ends, however it ends.
     pub cancel: CancellationToken,
+    /// Who made the call.
+    pub caller: ToolCaller,
+    /// Collects what the tool asks of the agent loop; `None` if no loop runs.
+    pub step_requests: Option<Arc<StepRequests>>,
+    /// Receives output while the tool runs, for a user who waits for it.
+    pub live_output: Option<mpsc::Sender<String>>,
+}
+
+/// Who makes a tool call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ToolCaller {
+    /// A model.
+    #[default]
+    Model,
+    /// A user, with a comma command.
+    User,
+}
+
+impl ToolContext {
+    /// The context of a call by a model, outside of an agent loop.
+    pub fn new(turn: Turn) -> Self {
+        Self {
+            cancel: turn.cancel().clone(),
+            turn,
+            caller: ToolCaller::Model,
+            step_requests: None,
+            live_output: None,
+        }
+    }
+
+    /// The run that the call belongs to.
+    pub fn run_id(&self) -> &TurnId {
+        self.turn.id()
+    }
+
+    /// The state of the turn.
+    pub fn state(&self) -> &State {
+        self.turn.state()
+    }
+
+    /// The session's tape.
+    pub fn tape(&self) -> &Tape {
+        self.turn.tape().tape()
+    }
 }
 
 /// A tool.
@@ -92,7 +141,7 @@ pub trait Tool: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolCall {
     /// The run it belongs to.
-    pub run_id: String,
+    pub run_id: TurnId,
     /// The tool, as the model named it.
     pub tool: String,
     /// The arguments.

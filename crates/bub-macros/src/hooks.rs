@@ -66,7 +66,7 @@ fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
 }
 
 /// `crate = path`, or nothing.
-fn parse_options(options: TokenStream) -> Result<Path> {
+pub(crate) fn parse_options(options: TokenStream) -> Result<Path> {
     if options.is_empty() {
         return parse2(quote!(::bub));
     }

@@ -2,6 +2,7 @@
 
 mod hooks;
 mod tool;
+mod tools;
 
 use proc_macro::TokenStream;
 
@@ -34,4 +35,16 @@ pub fn hooks(options: TokenStream, block: TokenStream) -> TokenStream {
 #[proc_macro_attribute]
 pub fn tool(options: TokenStream, function: TokenStream) -> TokenStream {
     tool::expand(options.into(), &function.into()).into()
+}
+
+/// Makes tools of the methods of an `impl` block. They share one value, such as a client.
+///
+/// * Every method is a tool and takes `&self` first. The rules of [`macro@tool`] apply to the rest.
+/// * `#[tool(…)]` on a method sets its options; without it, the tool has the method's name.
+/// * The block gets a method `tools(self: &Arc<Self>) -> Vec<Arc<dyn Tool>>`. Pass its result to
+///   `PluginContext::add_tools`.
+/// * `#[tools(crate = some_path)]` when the kernel is not reached as `::bub`.
+#[proc_macro_attribute]
+pub fn tools(options: TokenStream, block: TokenStream) -> TokenStream {
+    tools::expand(options.into(), &block.into()).into()
 }

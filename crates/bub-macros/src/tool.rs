@@ -1,13 +1,13 @@
-//! Turns a function into one that returns a tool.
+//! Turns functions and methods into tools.
 //!
-//! The function itself is kept, inside the one of its name; around it stands what takes the arguments of a call
-//! out of their JSON, each by the rules of its type.
+//! The function itself stays. Around it, the generated code takes the arguments of a call out of their JSON, each by
+//! the rules of its type.
 
-use proc_macro2::{Ident, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::{
     Attribute, Error, Expr, ExprLit, FnArg, ItemFn, Lit, LitStr, Meta, Pat, PatType, Path, Result,
-    ReturnType, Token, Type, ext::IdentExt, parse::ParseStream, parse::Parser, parse2,
+    ReturnType, Signature, Token, Type, ext::IdentExt, parse::ParseStream, parse::Parser, parse2,
     spanned::Spanned,
 };
 
@@ -18,63 +18,20 @@ pub(crate) fn expand(options: TokenStream, function: &TokenStream) -> TokenStrea
 }
 
 fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream> {
-    let options = Options::parse(options)?;
+    let mut options = ToolOptions::parse(options)?;
+    let kernel = match options.kernel.take() {
+        Some(kernel) => kernel,
+        None => parse2(quote!(::bub))?,
+    };
     let mut function: ItemFn = parse2(function)?;
-    let ident = function.sig.ident.clone();
-    if !function.sig.generics.params.is_empty() {
-        return Err(Error::new(
-            function.sig.generics.span(),
-            "a tool is one function: it cannot be generic",
-        ));
-    }
-    let description = documentation(&function.attrs);
-    if description.is_empty() {
+    if let Some(receiver) = function.sig.receiver() {
         let message =
-            "a tool needs a doc comment: it tells the model what the tool does, and when to use it";
-        return Err(Error::new(ident.span(), message));
+            "a tool is a function without `self`; for methods, put `#[tools]` on the `impl` block";
+        return Err(Error::new(receiver.span(), message));
     }
-    let (takes_context, parameters) = parameters(&mut function)?;
-    let Options {
-        kernel,
-        name,
-        read_only,
-        command_only,
-    } = options;
-    let name = name.unwrap_or_else(|| ident.unraw().to_string());
-
-    let described = parameters.iter().map(|Parameter { name, ty, description, default }| {
-        let has_default = default.is_some();
-        quote_spanned!(ty.span()=> #kernel::tool::Parameter::new::<#ty>(#name, #description, #has_default))
-    });
-    let taken = parameters.iter().map(|Parameter { name, ty, default, .. }| {
-        let default = default.as_ref().map_or_else(
-            || quote!(::core::option::Option::None),
-            |default| quote_spanned!(default.span()=> ::core::option::Option::Some(|| -> #ty { #default })),
-        );
-        quote!(arguments.take::<#ty>(#name, #default))
-    });
-    let values: Vec<_> = (0..parameters.len())
-        .map(|index| format_ident!("argument_{index}"))
-        .collect();
-    let context = takes_context.map(|is_reference| {
-        if is_reference {
-            quote!(&context,)
-        } else {
-            quote!(context,)
-        }
-    });
-    let call = quote_spanned!(ident.span()=> #ident(#context #(#values),*));
-    let outcome = if function.sig.asyncness.is_some() {
-        quote!(#call.await)
-    } else {
-        quote!(#kernel::tool::blocking(move || #call).await?)
-    };
-    let value = quote_spanned!(function.sig.output.span()=> #kernel::tool::value);
-    let result = if returns_result(&function.sig.output) {
-        quote!(#outcome.map_err(#kernel::tool::failure).and_then(#value))
-    } else {
-        quote!(#value(#outcome))
-    };
+    let definition = ToolDefinition::parse(Ok(options), &function.attrs, &mut function.sig)?;
+    let tool = definition.expand(&kernel, &Callee::Function);
+    let ident = &definition.ident;
     let attributes = &function.attrs;
     let visibility = std::mem::replace(&mut function.vis, syn::Visibility::Inherited);
     let inner = ItemFn {
@@ -90,18 +47,111 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
             )]
             #inner
 
-            let spec = #kernel::tool::ToolSpec {
-                name: ::std::string::String::from(#name),
-                description: ::std::string::String::from(#description),
-                parameters: #kernel::tool::schema([#(#described),*]),
-                agent_use: !#command_only,
-                read_only: #read_only,
-            };
+            #tool
+        }
+    })
+}
+
+/// What a function or method says about the tool that it is.
+pub(crate) struct ToolDefinition {
+    pub(crate) ident: Ident,
+    pub(crate) name: String,
+    description: String,
+    read_only: bool,
+    command_only: bool,
+    context: Option<ContextArgument>,
+    parameters: Vec<Parameter>,
+    is_async: bool,
+    output: ReturnType,
+}
+
+/// What a tool calls.
+pub(crate) enum Callee {
+    /// A function in scope.
+    Function,
+    /// A method of `Self`. The tool shares the value, an `Arc<Self>` in the variable `this`.
+    Method,
+}
+
+impl ToolDefinition {
+    /// Reads the definition. The attributes of the arguments are removed from the signature even if the options or
+    /// the definition are wrong: the compiler would report them as further errors.
+    pub(crate) fn parse(
+        options: Result<ToolOptions>,
+        attributes: &[Attribute],
+        signature: &mut Signature,
+    ) -> Result<Self> {
+        let ident = signature.ident.clone();
+        let parameters = parameters(signature);
+        let options = options?;
+        if !signature.generics.params.is_empty() {
+            return Err(Error::new(
+                signature.generics.span(),
+                "a tool is one function: it cannot be generic",
+            ));
+        }
+        let description = documentation(attributes);
+        if description.is_empty() {
+            let message = "a tool needs a doc comment: it tells the model what the tool does, and when to use it";
+            return Err(Error::new(ident.span(), message));
+        }
+        let (context, parameters) = parameters?;
+        let name = match options.name {
+            Some(name) => name,
+            None => checked_name(ident.unraw().to_string(), ident.span())?,
+        };
+        Ok(Self {
+            ident,
+            name,
+            description,
+            read_only: options.read_only,
+            command_only: options.command_only,
+            context,
+            parameters,
+            is_async: signature.asyncness.is_some(),
+            output: signature.output.clone(),
+        })
+    }
+
+    /// The expression that makes the tool.
+    pub(crate) fn expand(&self, kernel: &Path, callee: &Callee) -> TokenStream {
+        let Self {
+            name,
+            description,
+            read_only,
+            command_only,
+            ..
+        } = self;
+        let described = self.parameters.iter().map(|Parameter { name, ty, description, default }| {
+            let has_default = default.is_some();
+            quote_spanned!(ty.span()=> #kernel::tool::Parameter::new::<#ty>(#name, #description, #has_default))
+        });
+        let taken = self.parameters.iter().map(|Parameter { name, ty, default, .. }| {
+            let default = default.as_ref().map_or_else(
+                || quote!(::core::option::Option::None),
+                |default| quote_spanned!(default.span()=> ::core::option::Option::Some(|| -> #ty { #default })),
+            );
+            quote!(arguments.take::<#ty>(#name, #default))
+        });
+        let values = self.values();
+        let result = self.result(kernel, callee, &values);
+        let share = match callee {
+            Callee::Function => None,
+            Callee::Method => Some(quote!(let this = ::std::sync::Arc::clone(&this);)),
+        };
+        quote! {
             #kernel::tool::FunctionTool::new(
-                spec,
-                |mut arguments: #kernel::tool::Arguments, context: #kernel::tool::ToolContext|
+                #kernel::tool::ToolSpec {
+                    name: ::std::string::String::from(#name),
+                    description: ::std::string::String::from(#description),
+                    parameters: #kernel::tool::schema([#(#described),*]),
+                    agent_use: !#command_only,
+                    read_only: #read_only,
+                },
+                move |mut arguments: #kernel::tool::Arguments, context: #kernel::tool::ToolContext|
                     -> #kernel::BoxFuture<'static, #kernel::tool::ToolResult>
                 {
+                    #share
                     ::std::boxed::Box::pin(async move {
                         let _ = &context;
                         let (#(::core::option::Option::Some(#values),)* true) =
@@ -114,24 +164,55 @@ fn try_expand(options: TokenStream, function: TokenStream) -> Result<TokenStream
                 },
             )
         }
-    })
+    }
+
+    /// The variables that hold the arguments.
+    fn values(&self) -> Vec<Ident> {
+        (0..self.parameters.len())
+            .map(|index| format_ident!("argument_{index}"))
+            .collect()
+    }
+
+    /// The call, with its result as JSON.
+    fn result(&self, kernel: &Path, callee: &Callee, values: &[Ident]) -> TokenStream {
+        let ident = &self.ident;
+        let context = self.context.as_ref().map(|context| match context {
+            ContextArgument::Borrowed => quote!(&context,),
+            ContextArgument::Owned => quote!(context,),
+        });
+        let call = match callee {
+            Callee::Function => quote_spanned!(ident.span()=> #ident(#context #(#values),*)),
+            Callee::Method => {
+                let this = quote!(&this);
+                quote_spanned!(ident.span()=> Self::#ident(#this, #context #(#values),*))
+            }
+        };
+        let outcome = if self.is_async {
+            quote!(#call.await)
+        } else {
+            quote!(#kernel::tool::blocking(move || #call).await?)
+        };
+        let value = quote_spanned!(self.output.span()=> #kernel::tool::value);
+        if returns_result(&self.output) {
+            quote!(#outcome.map_err(#kernel::tool::failure).and_then(#value))
+        } else {
+            quote!(#value(#outcome))
+        }
+    }
 }
 
-struct Options {
-    kernel: Path,
+/// The options of `#[tool]`.
+#[derive(Default)]
+pub(crate) struct ToolOptions {
+    pub(crate) kernel: Option<Path>,
     name: Option<String>,
     read_only: bool,
     command_only: bool,
 }
 
-impl Options {
-    fn parse(tokens: TokenStream) -> Result<Self> {
-        let mut options = Self {
-            kernel: parse2(quote!(::bub))?,
-            name: None,
-            read_only: false,
-            command_only: false,
-        };
+impl ToolOptions {
+    pub(crate) fn parse(tokens: TokenStream) -> Result<Self> {
+        let mut options = Self::default();
         let parser = |input: ParseStream<'_>| {
             while !input.is_empty() {
                 options.option(input)?;
@@ -147,7 +228,7 @@ impl Options {
 
     fn option(&mut self, input: ParseStream<'_>) -> Result<()> {
         if input.peek(Token![crate]) {
-            self.kernel = crate_path(input)?;
+            self.kernel = Some(crate_path(input)?);
             return Ok(());
         }
         let option = input.call(Ident::parse_any)?;
@@ -156,7 +237,8 @@ impl Options {
             "command_only" => self.command_only = true,
             "name" => {
                 input.parse::<Token![=]>()?;
-                self.name = Some(checked_name(&input.parse::<LitStr>()?)?);
+                let name = input.parse::<LitStr>()?;
+                self.name = Some(checked_name(name.value(), name.span())?);
             }
             other => {
                 let message = format!(
@@ -169,15 +251,20 @@ impl Options {
     }
 }
 
-/// What providers accept, with dots on top: those become underscores.
-fn checked_name(name: &LitStr) -> Result<String> {
-    let text = name.value();
-    let is_fine = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    if text.is_empty() || text.len() > 64 || !text.chars().all(is_fine) {
+/// Checks a name: what providers accept, and dots, which become underscores.
+fn checked_name(name: String, span: Span) -> Result<String> {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(is_allowed) {
         let message = "the name of a tool has 1 to 64 letters, digits, `.`, `_` or `-`";
-        return Err(Error::new(name.span(), message));
+        return Err(Error::new(span, message));
     }
-    Ok(text)
+    Ok(name)
+}
+
+/// How a tool takes its context.
+enum ContextArgument {
+    Owned,
+    Borrowed,
 }
 
 struct Parameter {
@@ -187,30 +274,43 @@ struct Parameter {
     default: Option<TokenStream>,
 }
 
-/// Whether the function takes the context (and as a reference), and its other arguments, whose attributes are removed.
-fn parameters(function: &mut ItemFn) -> Result<(Option<bool>, Vec<Parameter>)> {
+/// Reads the arguments after `self` and removes their attributes, also after an error.
+fn parameters(signature: &mut Signature) -> Result<(Option<ContextArgument>, Vec<Parameter>)> {
     let mut context = None;
     let mut parameters = Vec::new();
-    for (index, input) in function.sig.inputs.iter_mut().enumerate() {
-        let FnArg::Typed(typed) = input else {
-            let message = "a tool is a function without `self`; what it needs, it finds in the slots of `context.state`";
-            return Err(Error::new(input.span(), message));
-        };
-        match (is_context(&typed.ty), index) {
-            (Some(is_reference), 0) => context = Some(is_reference),
-            (Some(_), _) => {
-                return Err(Error::new(
-                    typed.span(),
-                    "the context is the first argument of a tool",
-                ));
+    let mut errors: Option<Error> = None;
+    let arguments = signature.inputs.iter_mut().filter_map(|input| match input {
+        FnArg::Typed(typed) => Some(typed),
+        FnArg::Receiver(_) => None,
+    });
+    for (index, typed) in arguments.enumerate() {
+        let parameter = parameter(typed);
+        let problem = match (context_argument(&typed.ty), index) {
+            (Some(argument), 0) => {
+                context = Some(argument);
+                None
             }
-            (None, _) => parameters.push(parameter(typed)?),
+            (Some(_), _) => {
+                let message = "the context is the first argument of a tool";
+                Some(Error::new(typed.span(), message))
+            }
+            (None, _) => parameter.map(|parameter| parameters.push(parameter)).err(),
+        };
+        match (&mut errors, problem) {
+            (Some(errors), Some(problem)) => errors.combine(problem),
+            (None, problem) => errors = problem,
+            (Some(_), None) => {}
         }
     }
-    Ok((context, parameters))
+    errors.map_or(Ok((context, parameters)), Err)
 }
 
 fn parameter(typed: &mut PatType) -> Result<Parameter> {
+    let default_attribute = take_attribute(&mut typed.attrs, "default");
+    let description = documentation(&typed.attrs);
+    typed
+        .attrs
+        .retain(|attribute| !attribute.path().is_ident("doc"));
     let Pat::Ident(pattern) = &*typed.pat else {
         return Err(Error::new(
             typed.pat.span(),
@@ -223,19 +323,13 @@ fn parameter(typed: &mut PatType) -> Result<Parameter> {
             "a tool owns its arguments: `String` in place of `&str`",
         ));
     }
-    let name = pattern.ident.unraw().to_string();
-    let default = take_attribute(&mut typed.attrs, "default")
-        .map(|attribute| default(&attribute))
-        .transpose()?;
-    let description = documentation(&typed.attrs);
-    typed
-        .attrs
-        .retain(|attribute| !attribute.path().is_ident("doc"));
     Ok(Parameter {
-        name,
+        name: pattern.ident.unraw().to_string(),
         ty: (*typed.ty).clone(),
         description,
-        default,
+        default: default_attribute
+            .map(|attribute| default(&attribute))
+            .transpose()?,
     })
 }
 
@@ -259,16 +353,18 @@ fn default(attribute: &Attribute) -> Result<TokenStream> {
     })
 }
 
-/// Whether the type is the context of a call, and if so, whether a reference to it.
-fn is_context(ty: &Type) -> Option<bool> {
+/// How the context is taken, if the type is that of the context.
+fn context_argument(ty: &Type) -> Option<ContextArgument> {
     match ty {
-        Type::Reference(reference) => is_context(&reference.elem).map(|_| true),
+        Type::Reference(reference) => {
+            context_argument(&reference.elem).map(|_| ContextArgument::Borrowed)
+        }
         Type::Path(path) => path
             .path
             .segments
             .last()
             .filter(|last| last.ident == "ToolContext")
-            .map(|_| false),
+            .map(|_| ContextArgument::Owned),
         _ => None,
     }
 }

@@ -13,7 +13,7 @@
 use std::{ffi::OsString, path::PathBuf, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    Envelope, Error, Framework, PluginContext, Role,
+    Envelope, Error, Framework, Inbound, PluginContext, Role,
     hooks::{args, point},
 };
 use bub_plugin::{External, ExternalPlugin, Host, Limits, Setup};
@@ -34,6 +34,7 @@ fn framework(command: Vec<OsString>) -> Framework {
             workspace: context.workspace.to_owned(),
             settings: Arc::new(Loader::new(environment).load().unwrap()),
             launcher: None,
+            asker: None,
         };
         let setup = Setup {
             name: "bench".to_owned(),
@@ -55,8 +56,11 @@ fn framework(command: Vec<OsString>) -> Framework {
     Framework::builder().plugin_with("bench", make).build()
 }
 
-async fn call(framework: &Framework, message: &Envelope) {
-    let args = args::ResolveSession { message };
+async fn call(framework: &Framework, inbound: &Inbound) {
+    let args = args::ResolveSession {
+        message: &inbound.message,
+        inbound,
+    };
     let answer = framework
         .hooks()
         .call_first::<point::ResolveSession>(args)
@@ -69,6 +73,7 @@ async fn measure(framework: &Framework) {
     let message = Envelope::text("session bench")
         .with("channel", "lab")
         .with("chat_id", "1");
+    let message = Inbound::new(message);
     for _ in 0..100 {
         call(framework, &message).await;
     }

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use bub_kernel::{CancellationToken, Envelope, Error, Result, State, hooks::HookSpec};
+use bub_kernel::{
+    CancellationToken, Envelope, Error, Outbound, Result, SessionId, Turn, hooks::HookSpec,
+};
 use bub_tape::{Entry, Kind, Query, Tape, TapeName, codec};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
@@ -40,7 +42,7 @@ impl Desk for HostDesk {
         if method == "initialize" {
             return peer.close("it does not speak the protocol: it sends back what it is told");
         }
-        let context = Context::of(&plugin, None);
+        let context = Context::new(&plugin, None);
         match plugin.runtime() {
             Some(runtime) => {
                 let _entered = runtime.enter();
@@ -92,19 +94,24 @@ fn log(plugin: &External, params: &Value) {
     }
 }
 
-/// Whose turn a request belongs to.
+/// The plugin that makes a request, and the turn that the request belongs to.
 pub(crate) struct Context {
     plugin: Arc<External>,
-    session_id: Option<String>,
+    turn: Option<Turn>,
 }
 
 impl Context {
-    pub(crate) fn of(plugin: &Arc<External>, state: Option<&State>) -> Self {
-        let session_id = state.and_then(|state| state.get_str("session_id"));
+    pub(crate) fn new(plugin: &Arc<External>, turn: Option<&Turn>) -> Self {
         Self {
             plugin: Arc::clone(plugin),
-            session_id,
+            turn: turn.cloned(),
         }
+    }
+
+    /// Whether this is the session of the turn.
+    fn is_own(&self, session_id: &SessionId) -> bool {
+        let own = self.turn.as_ref().map(Turn::session_id);
+        own == Some(session_id)
     }
 }
 
@@ -152,11 +159,7 @@ pub(crate) fn answer_blocking(plugin: &External, method: &str, params: &Value) -
 }
 
 fn ask(plugin: &External, params: &Value) -> Result<Value> {
-    let asker = plugin
-        .host
-        .framework
-        .get()
-        .and_then(|framework| framework.service::<crate::Asker>());
+    let asker = plugin.host.asker.as_ref();
     let asker = asker.ok_or_else(|| Error::config("there is nobody to ask here"))?;
     let Asking {
         question,
@@ -182,7 +185,7 @@ struct Asking {
 /// The parameters of `tape/query`.
 #[derive(Deserialize)]
 struct Looking {
-    session_id: Option<String>,
+    session_id: Option<SessionId>,
     text: Option<String>,
     kinds: Option<Vec<String>>,
     last_anchor: Option<bool>,
@@ -193,7 +196,7 @@ struct Looking {
 /// The parameters of `tape/append`.
 #[derive(Deserialize)]
 struct Adding {
-    session_id: Option<String>,
+    session_id: Option<SessionId>,
     name: String,
     data: Option<Value>,
 }
@@ -203,23 +206,26 @@ fn given<T: DeserializeOwned>(params: &Value) -> Result<T> {
     crate::reading::read(params).map_err(Error::invalid_input)
 }
 
-fn tape(context: &Context, session_id: Option<&str>) -> Result<Tape> {
-    let named = session_id.or(context.session_id.as_deref());
-    let session = named
+/// The tape of a session, or else that of the turn, which may live in memory. Context and sidecars are not needed to read
+/// and append; asking for them would call back into plugins, perhaps into the one that waits for this answer.
+fn tape(context: &Context, session_id: Option<&SessionId>) -> Result<Tape> {
+    let other = session_id.filter(|session_id| !context.is_own(session_id));
+    if let (None, Some(turn)) = (other, &context.turn) {
+        return Ok(turn.tape().tape().clone());
+    }
+    let session_id = other
         .ok_or_else(|| Error::invalid_input("outside of a turn `session_id` has to be given"))?;
     let framework = context.plugin.framework()?;
     let store = framework
         .tape_store()
         .ok_or_else(|| Error::unknown("no tapes are open"))?;
-    Ok(Tape::new(
-        store,
-        TapeName::for_session(framework.workspace_text(), session),
-    ))
+    let name = TapeName::for_session(framework.workspace_text(), session_id);
+    Ok(Tape::new(store, name))
 }
 
 async fn query(context: &Context, params: &Value) -> Result<Value> {
     let looking: Looking = given(params)?;
-    let tape = tape(context, looking.session_id.as_deref())?;
+    let tape = tape(context, looking.session_id.as_ref())?;
     let limit = looking.limit.unwrap_or(100).min(MOST_ENTRIES);
     let mut query = Query::new().limit(usize::try_from(limit).unwrap_or_default());
     if let Some(text) = looking.text {
@@ -246,10 +252,10 @@ async fn append(context: &Context, params: &Value) -> Result<Value> {
     if adding.name.is_empty() {
         return Err(Error::invalid_input("`name` of the event is empty"));
     }
-    let tape = tape(context, adding.session_id.as_deref())?;
+    let tape = tape(context, adding.session_id.as_ref())?;
     let entry = Entry::event(&adding.name, adding.data).with_meta("plugin", context.plugin.name());
     if let Some(named) = adding.session_id
-        && context.session_id.as_ref() != Some(&named)
+        && !context.is_own(&named)
         && tape.info().await?.entries == 0
     {
         return Err(Error::not_found(format!("there is no session `{named}`")));
@@ -295,10 +301,15 @@ async fn send(context: &Context, params: &Value) -> Result<Value> {
     if !message.is_object() {
         return Err(Error::invalid_input("`message` has to be an object"));
     }
-    let framework = context.plugin.framework()?;
-    let router = framework
-        .router()
-        .ok_or_else(|| Error::unknown("no channel runs"))?;
-    let is_sent = router.dispatch(&Envelope::normalize(message)).await?;
+    let reply = Outbound::new(Envelope::normalize(message));
+    let turn = context.turn.as_ref();
+    let turn = turn.filter(|turn| turn.inbound().reply_target.is_some());
+    let is_sent = if let Some(turn) = turn {
+        turn.deliver(reply).await?
+    } else {
+        let router = context.plugin.framework()?.router();
+        let router = router.ok_or_else(|| Error::unknown("no channel runs"))?;
+        router.dispatch(reply).await?
+    };
     Ok(json!({"delivered": is_sent}))
 }

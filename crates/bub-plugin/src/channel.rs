@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Result, Role,
-    StreamEvent,
+    BoxFuture, CancellationToken, Channel, ChannelRole, Envelope, Error, ErrorKind, Inbound,
+    Outbound, Result, Role, StreamEvent, Turn,
 };
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ impl ExternalChannel {
                             id,
                             method,
                             params,
-                            Context::of(&self.plugin, None),
+                            Context::new(&self.plugin, None),
                         );
                     }
                     Arrival::Event(_) => {}
@@ -94,20 +94,18 @@ impl Channel for ExternalChannel {
         })
     }
 
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
-        let params = json!({"channel": self.entry.name, "message": Argument::write(message)});
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        let message = Argument::write(&reply.message);
+        let params = json!({"channel": self.entry.name, "message": message});
         Box::pin(async move { self.ask("channel/send", params).await.map(drop) })
     }
 
-    fn on_event<'a>(
-        &'a self,
-        event: &'a StreamEvent,
-        message: &'a Envelope,
-    ) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
         if self.entry.events
             && let Some(peer) = self.plugin.running_peer()
         {
-            let params = json!({"channel": self.entry.name, "event": event, "message": Argument::write(message)});
+            let message = Argument::write(turn.message());
+            let params = json!({"channel": self.entry.name, "event": event, "message": message});
             peer.notify("channel/event", &params);
         }
         Box::pin(std::future::ready(Ok(())))
@@ -210,6 +208,6 @@ pub(crate) async fn inbound(plugin: &External, mut params: Value) -> Result<Valu
     }
     sender.channel = channel;
     sender.chat_id = message.chat_id().unwrap_or_default().into_owned();
-    inbox(message.with_sender(sender)).await?;
+    inbox(Inbound::new(message).with_sender(sender)).await?;
     Ok(json!({"accepted": true}))
 }

@@ -5,10 +5,10 @@ mod results;
 
 use std::time::Duration;
 
-use bub_kernel::{Envelope, Error, Result, State};
+use bub_kernel::{Envelope, Error, Result, SessionId, State};
 use serde_json::{Map, Value, json};
 
-pub(crate) use arguments::{SENDER, read_sender, sender, sender_schema};
+pub(crate) use arguments::{read_sender, sender, sender_schema};
 
 /// An argument: written by the host, read by the plugin. `like` is the argument it takes the place of.
 pub(crate) trait Argument<'a>: Copy {
@@ -30,6 +30,37 @@ pub(crate) trait Argument<'a>: Copy {
     /// The message of the turn, when this is it.
     fn message(self) -> Option<&'a Envelope> {
         None
+    }
+
+    /// The session of the turn, when this is it.
+    fn session_id(self) -> Option<&'a SessionId> {
+        None
+    }
+
+    /// The id of the turn, when this has it.
+    fn run_id(self) -> Option<&'a str> {
+        None
+    }
+}
+
+/// What the arguments of a hook say about its turn.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct TurnFacts<'a> {
+    pub(crate) message: Option<&'a Envelope>,
+    pub(crate) state: Option<&'a State>,
+    pub(crate) session_id: Option<&'a SessionId>,
+    pub(crate) run_id: Option<&'a str>,
+}
+
+impl<'a> TurnFacts<'a> {
+    /// Adds what one argument says.
+    pub(crate) fn with(self, argument: impl Argument<'a>) -> Self {
+        Self {
+            message: self.message.or(argument.message()),
+            state: self.state.or(argument.state()),
+            session_id: self.session_id.or(argument.session_id()),
+            run_id: self.run_id.or(argument.run_id()),
+        }
     }
 }
 

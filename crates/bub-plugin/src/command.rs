@@ -93,7 +93,7 @@ async fn talk(plugin: &Arc<External>, params: &Value) -> Result<ExitCode> {
                 print(&event)?;
             }
             Arrival::Question { id, method, params } => {
-                callbacks::spawn(&peer, id, method, params, Context::of(plugin, None));
+                callbacks::spawn(&peer, id, method, params, Context::new(plugin, None));
             }
             Arrival::Response(answer) => {
                 asked.is_over = true;

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::{
+    Asker,
     callbacks::HostDesk,
     descriptor::{Descriptor, HookEntry, PROTOCOL},
     errors,
@@ -94,8 +95,10 @@ pub struct Host {
     pub workspace: PathBuf,
     /// The program's settings.
     pub settings: Arc<Settings>,
-    /// Who supervises its process.
+    /// The supervisor of its process.
     pub launcher: Option<Arc<Launcher>>,
+    /// Asks the user at the terminal, if there is one.
+    pub asker: Option<Asker>,
 }
 
 /// A plugin in another process.
@@ -250,7 +253,8 @@ impl External {
             .unwrap_or(Duration::MAX)
             .min(self.setup.limits.start + LAST_GRACE);
         let begun = *lock(&self.starts_since);
-        let (to, started) = std::sync::mpsc::channel();
+        // One result, for which there is room: the starting thread never waits for a caller that is gone.
+        let (to, started) = std::sync::mpsc::sync_channel(1);
         // It goes on starting when this call cannot wait any longer: the next one may find it there.
         let starting = move || drop(to.send(own.reach_slowly()));
         std::thread::Builder::new()

@@ -64,10 +64,8 @@ impl Hook {
             |name: &str| wanted.is_none_or(|wanted| wanted.iter().any(|want| want == name));
         let mut params = Map::new();
         params.insert("args".to_owned(), P::write(args, &is_wanted).into());
-        if let Some(message) = P::message(args) {
-            params.insert("sender".to_owned(), codec::sender(&message.sender()));
-        } else if let Some(state) = P::state(args) {
-            params.insert("sender".to_owned(), codec::sender(&state.sender()));
+        if let Some(sender) = P::sender(args) {
+            params.insert("sender".to_owned(), codec::sender(&sender));
         }
         params.into()
     }
@@ -150,7 +148,7 @@ impl Hook {
                         };
                         peer.respond(&id, below.map(wrapped));
                     } else {
-                        let context = Context::of(&self.plugin, P::state(call.args));
+                        let context = Context::new(&self.plugin, P::turn(call.args));
                         callbacks::spawn(&peer, id, method, params, context);
                     }
                 }

@@ -59,7 +59,7 @@ pub struct Question {
 /// Gets an answer to a question.
 pub type Ask = dyn Fn(&Question) -> Result<String> + Send + Sync;
 
-/// Asks the person at the terminal: a service of the program, where there is one.
+/// Asks the user at the terminal. The program puts it into the [`Host`] of its plugins.
 #[derive(Clone)]
 pub struct Asker(pub Arc<Ask>);
 

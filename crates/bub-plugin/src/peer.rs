@@ -31,7 +31,7 @@ const MOST_UNREAD: usize = 32 * 1024 * 1024;
 const MOST_UNWRITTEN: usize = 64 * 1024 * 1024;
 /// So many lines may be no messages.
 const MOST_GARBAGE: u32 = 100;
-/// So many requests of the other side may be unanswered.
+/// Maximum number of unanswered requests of the other side, and of its questions that a call has not taken yet.
 const MOST_REQUESTS: usize = 256;
 /// Writes are joined up to this size.
 const JOINED: usize = 64 * 1024;
@@ -67,6 +67,9 @@ pub(crate) trait Desk: Send + Sync + 'static {
 pub(crate) struct Peer {
     name: String,
     unwritten: AtomicUsize,
+    /// Lines for the writing thread. Bounded by `MOST_UNWRITTEN` bytes and not by a number of lines: a sender may be the
+    /// reading thread or an async task and must not block, or both sides could wait for each other to read. If the
+    /// bytes are exceeded, the conversation ends; no line is dropped while it goes on.
     outgoing: Mutex<Option<blocking::Sender<Vec<u8>>>>,
     next_id: AtomicU64,
     waiting: Mutex<HashMap<u64, Waiter>>,
@@ -91,29 +94,73 @@ struct Waiter {
     to: To,
     /// How many events may still come.
     credits: usize,
-    /// How long the events are that wait for their reader.
-    unread: Arc<AtomicUsize>,
+    backlog: Arc<Backlog>,
 }
 
+/// What has arrived for a request and was not taken yet.
+#[derive(Default)]
+struct Backlog {
+    /// The events, in bytes.
+    bytes: AtomicUsize,
+    questions: AtomicUsize,
+}
+
+impl Backlog {
+    fn take(&self, arrival: &Arrival, length: usize) {
+        self.bytes.fetch_sub(length, Ordering::Relaxed);
+        if matches!(arrival, Arrival::Question { .. }) {
+            self.questions.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The queue of a request. The reading thread fills it and never waits for room, so that a call which is not read holds
+/// up no other. It has a slot for each event that credits allow, for [`MOST_REQUESTS`] questions and for the response;
+/// [`Waiter`] counts the first two, so the response always has its slot.
 enum To {
-    Blocking(blocking::Sender<Arrival>),
-    Waiting(mpsc::UnboundedSender<(Arrival, usize)>),
+    Blocking(blocking::SyncSender<Arrival>),
+    Waiting(mpsc::Sender<(Arrival, usize)>),
 }
 
-/// What waits for whoever asked, each with its length.
-pub(crate) type Arrivals = mpsc::UnboundedReceiver<(Arrival, usize)>;
+/// What has arrived for a request, each with its length in bytes.
+pub(crate) type Arrivals = mpsc::Receiver<(Arrival, usize)>;
 
 impl To {
-    fn send(&self, arrival: Arrival) {
-        self.send_long(arrival, 0);
+    /// Whether there was room. A receiver that was dropped has room for everything.
+    fn send(&self, arrival: Arrival, length: usize) -> bool {
+        match self {
+            Self::Blocking(to) => {
+                !matches!(to.try_send(arrival), Err(blocking::TrySendError::Full(_)))
+            }
+            Self::Waiting(to) => !matches!(
+                to.try_send((arrival, length)),
+                Err(mpsc::error::TrySendError::Full(_))
+            ),
+        }
+    }
+}
+
+impl Waiter {
+    /// The slots that its queue needs.
+    const fn capacity(credits: usize) -> usize {
+        credits + MOST_REQUESTS + 1
     }
 
-    fn send_long(&self, arrival: Arrival, length: usize) {
-        // Nobody waits any more: that is theirs to know.
-        match self {
-            Self::Blocking(to) => drop(to.send(arrival)),
-            Self::Waiting(to) => drop(to.send((arrival, length))),
+    /// Ends the request.
+    fn respond(self, result: Result<Value>) {
+        // The last slot is kept for this.
+        self.to.send(Arrival::Response(result), 0);
+    }
+
+    /// Hands on a question about the request; `false` if too many were not taken yet. A plugin can get there: by
+    /// cancelling its questions it may ask more than it has unanswered.
+    fn ask(&self, question: Arrival) -> bool {
+        let questions = &self.backlog.questions;
+        if questions.fetch_add(1, Ordering::Relaxed) >= MOST_REQUESTS {
+            questions.fetch_sub(1, Ordering::Relaxed);
+            return false;
         }
+        self.to.send(question, 0)
     }
 }
 
@@ -123,7 +170,7 @@ pub(crate) struct Request<R> {
     pub(crate) id: u64,
     pub(crate) arrivals: R,
     pub(crate) is_over: bool,
-    unread: Arc<AtomicUsize>,
+    backlog: Arc<Backlog>,
 }
 
 impl<R> Drop for Request<R> {
@@ -149,26 +196,45 @@ impl<R> Request<R> {
     }
 }
 
+impl<R> Request<R> {
+    /// Notes that an arrival was taken out of the queue; `None` for a question that was cancelled while it waited.
+    fn taken(&self, arrival: Arrival, length: usize) -> Option<Arrival> {
+        self.backlog.take(&arrival, length);
+        let is_cancelled =
+            matches!(&arrival, Arrival::Question { id, .. } if self.peer.work(id).is_none());
+        (!is_cancelled).then_some(arrival)
+    }
+}
+
 impl Request<Arrivals> {
     /// The next arrival. The end of the conversation is an error like any other.
     pub(crate) async fn next(&mut self) -> Arrival {
-        let arrival = self.arrivals.recv().await;
-        let (arrival, length) =
-            arrival.unwrap_or_else(|| (Arrival::Response(Err(self.peer.ended())), 0));
-        self.unread.fetch_sub(length, Ordering::Relaxed);
-        arrival
+        while let Some((arrival, length)) = self.arrivals.recv().await {
+            if let Some(arrival) = self.taken(arrival, length) {
+                return arrival;
+            }
+        }
+        Arrival::Response(Err(self.peer.ended()))
     }
 }
 
 impl Request<blocking::Receiver<Arrival>> {
     /// The next arrival, waited for on this thread; `None` when it took too long.
     pub(crate) fn next_before(&mut self, deadline: Instant) -> Option<Arrival> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match self.arrivals.recv_timeout(left) {
-            Ok(arrival) => Some(arrival),
-            Err(blocking::RecvTimeoutError::Timeout) => None,
-            Err(blocking::RecvTimeoutError::Disconnected) => {
-                Some(Arrival::Response(Err(self.peer.ended())))
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.arrivals.recv_timeout(left) {
+                Ok(arrival) => {
+                    let arrival = self.taken(arrival, 0);
+                    // Cancelled questions, however many there are, do not extend the time.
+                    if arrival.is_some() || left.is_zero() {
+                        return arrival;
+                    }
+                }
+                Err(blocking::RecvTimeoutError::Timeout) => return None,
+                Err(blocking::RecvTimeoutError::Disconnected) => {
+                    return Some(Arrival::Response(Err(self.peer.ended())));
+                }
             }
         }
     }
@@ -238,7 +304,7 @@ impl Peer {
         *lock(&self.outgoing) = None;
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         for waiter in waiting.into_values() {
-            waiter.to.send(Arrival::Response(Err(self.ended())));
+            waiter.respond(Err(self.ended()));
         }
         for work in std::mem::take(&mut *lock(&self.working)).into_values() {
             work.cancel.cancel();
@@ -252,12 +318,12 @@ impl Peer {
         params: &Value,
         credits: usize,
     ) -> Request<Arrivals> {
-        let (to, arrivals) = mpsc::unbounded_channel();
-        let unread = Arc::<AtomicUsize>::default();
+        let (to, arrivals) = mpsc::channel(Waiter::capacity(credits));
+        let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
             to: To::Waiting(to),
             credits,
-            unread: Arc::clone(&unread),
+            backlog: Arc::clone(&backlog),
         };
         let id = self.send_request(method, params, waiter);
         Request {
@@ -265,7 +331,7 @@ impl Peer {
             id,
             arrivals,
             is_over: false,
-            unread,
+            backlog,
         }
     }
 
@@ -275,12 +341,12 @@ impl Peer {
         method: &str,
         params: &Value,
     ) -> Request<blocking::Receiver<Arrival>> {
-        let (to, arrivals) = blocking::channel();
-        let unread = Arc::<AtomicUsize>::default();
+        let (to, arrivals) = blocking::sync_channel(Waiter::capacity(0));
+        let backlog = Arc::<Backlog>::default();
         let waiter = Waiter {
             to: To::Blocking(to),
             credits: 0,
-            unread: Arc::clone(&unread),
+            backlog: Arc::clone(&backlog),
         };
         let id = self.send_request(method, params, waiter);
         Request {
@@ -288,7 +354,7 @@ impl Peer {
             id,
             arrivals,
             is_over: false,
-            unread,
+            backlog,
         }
     }
 
@@ -300,7 +366,7 @@ impl Peer {
         if self.is_closed()
             && let Some(waiter) = lock(&self.waiting).remove(&id)
         {
-            waiter.to.send(Arrival::Response(Err(self.ended())));
+            waiter.respond(Err(self.ended()));
         }
         id
     }
@@ -379,7 +445,7 @@ impl Peer {
                 let Some(waiter) = waiter else {
                     return self.take_late();
                 };
-                waiter.to.send(Arrival::Response(result));
+                waiter.respond(result);
             }
             (None, None) => {
                 let is_answer = result.is_some() || !error.is_null();
@@ -420,7 +486,7 @@ impl Peer {
         };
         if let Some(waiter) = waiter {
             let error = self.wrong(&format!("its answer cannot be read: {why}"));
-            waiter.to.send(Arrival::Response(Err(error)));
+            waiter.respond(Err(error));
         }
     }
 
@@ -441,23 +507,29 @@ impl Peer {
             let mut working = lock(&self.working);
             if working.len() >= MOST_REQUESTS {
                 drop(working);
-                return self.respond(
-                    &id,
-                    Err(Error::new(
-                        ErrorKind::Temporary,
-                        "too many requests at a time",
-                    )),
-                );
+                return self.refuse(&id);
             }
             working.insert(id.to_string(), work);
         }
         // What is asked about a call of ours is for whoever made that call.
-        if let Some(call) = params.get("call").and_then(Value::as_u64)
-            && let Some(waiter) = lock(&self.waiting).get(&call)
-        {
-            return waiter.to.send(Arrival::Question { id, method, params });
+        let call = params.get("call").and_then(Value::as_u64);
+        let waiting = lock(&self.waiting);
+        let Some(waiter) = call.and_then(|call| waiting.get(&call)) else {
+            drop(waiting);
+            return desk.request(self, id, &method, params);
+        };
+        let number = id.clone();
+        let is_taken = waiter.ask(Arrival::Question { id, method, params });
+        drop(waiting);
+        if !is_taken {
+            self.refuse(&number);
         }
-        desk.request(self, id, &method, params);
+    }
+
+    /// Answers a request of the other side that comes on top of too many.
+    fn refuse(&self, id: &Value) {
+        let error = Error::new(ErrorKind::Temporary, "too many requests at a time");
+        self.respond(id, Err(error));
     }
 
     fn take_notification(self: &Arc<Self>, method: &str, params: &Value, desk: &dyn Desk) {
@@ -501,17 +573,21 @@ impl Peer {
             drop(waiting);
             return self.take_late();
         };
+        let too_many = "it sent more events than it was allowed to";
         let error = match waiter.credits.checked_sub(1) {
             Some(left)
-                if waiter.unread.fetch_add(length, Ordering::Relaxed) + length <= MOST_UNREAD =>
+                if waiter.backlog.bytes.fetch_add(length, Ordering::Relaxed) + length
+                    <= MOST_UNREAD =>
             {
                 waiter.credits = left;
                 let event = params.get_mut("event").map(Value::take).unwrap_or_default();
-                waiter.to.send_long(Arrival::Event(event), length);
-                return true;
+                if waiter.to.send(Arrival::Event(event), length) {
+                    return true;
+                }
+                too_many.to_owned()
             }
             Some(_) => format!("more than {MOST_UNREAD} bytes of its events were not read yet"),
-            None => "it sent more events than it was allowed to".to_owned(),
+            None => too_many.to_owned(),
         };
         drop(waiting);
         // Who does not keep to this floods.

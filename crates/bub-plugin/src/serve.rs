@@ -7,15 +7,15 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxError, BoxFuture, CancellationToken, Error, Framework, Plugin, PluginContext, Result, State,
-    ToolContext,
+    BoxError, BoxFuture, CancellationToken, Envelope, Error, Framework, Inbound, Plugin,
+    PluginContext, Result, Sender, SessionId, State, ToolContext, Turn, TurnId,
     hooks::{AsyncHook, Call, HookReturn, HookSet, args, point::RunModelStream},
 };
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use crate::{
-    codec::{self, Argument, Outcome, SENDER},
+    codec::{self, Argument, Outcome, TurnFacts},
     descriptor::{Descriptor, HookEntry, PROTOCOL, ToolEntry},
     hook::apply,
     peer::{Arrival, Desk, Peer},
@@ -23,13 +23,8 @@ use crate::{
     wire::{self, Wire},
 };
 
-/// Where the chain below stands, and the plugin above it.
+/// The place of the plugin. Those of the host are below it, at 0.
 const PLUGIN: usize = 1;
-
-tokio::task_local! {
-    /// The call of the host that the current task answers.
-    static CALL: Value;
-}
 
 /// Serves a plugin until its host ends the conversation. For the `main` of a program.
 pub fn serve(name: &str, plugin: impl Plugin) -> ExitCode {
@@ -48,9 +43,8 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
     let Ok(runtime) = runtime else {
         return ExitCode::FAILURE;
     };
-    let below = Below::default();
     let framework = Framework::builder()
-        .plugin("below", below.clone())
+        .plugin("host", HostPlugins)
         .plugin_with(name, make)
         .build();
     let over = Arc::new(Notify::new());
@@ -60,10 +54,9 @@ pub fn serve_with<P: Plugin, E: Into<BoxError>>(
         runtime: runtime.handle().clone(),
         over: Arc::clone(&over),
     };
-    let Ok(peer) = Peer::start(std::io::stdin(), std::io::stdout(), name, Arc::new(desk)) else {
+    if Peer::start(std::io::stdin(), std::io::stdout(), name, Arc::new(desk)).is_err() {
         return ExitCode::FAILURE;
-    };
-    let _ = below.0.set(peer);
+    }
     runtime.block_on(over.notified());
     runtime.shutdown_background();
     ExitCode::SUCCESS
@@ -96,11 +89,18 @@ impl Served {
     }
 
     /// Calls one hook, and says what it did to the state.
-    pub(crate) async fn call<P: Wire>(&self, given: Map<String, Value>) -> Result<Option<Value>> {
+    pub(crate) async fn call<P: Wire>(
+        &self,
+        call: &HostCall<'_>,
+        given: Map<String, Value>,
+    ) -> Result<Option<Value>> {
         let owned = P::read(given, None)?;
-        let args = P::of(&owned);
+        let served = ServedCall::new(&self.framework, call, P::facts(&owned));
+        let args = P::of(&owned, &served);
         let before = P::state(args).map(Argument::write);
-        let value = self.framework.hooks().call_one::<P>(PLUGIN, args).await?;
+        let chain = P::chain(&call.below());
+        let hooks = self.framework.hooks();
+        let value = hooks.call_one::<P>(PLUGIN, args, &chain).await?;
         let mut answer = Map::new();
         if let Some(value) = value.and_then(Outcome::opinion) {
             answer.insert("value".to_owned(), value);
@@ -111,24 +111,25 @@ impl Served {
         Ok((!answer.is_empty()).then(|| answer.into()))
     }
 
-    async fn stream(&self, peer: &Peer, id: &Value, given: Map<String, Value>) {
+    async fn stream(&self, call: &HostCall<'_>, given: Map<String, Value>) {
+        let (peer, id) = (call.peer, call.id);
         let Some(work) = peer.work(id) else { return };
         let owned = match <RunModelStream as Wire>::read(given, None) {
             Ok(owned) => owned,
             Err(error) => return peer.respond(id, Err(error)),
         };
-        let args = <RunModelStream as Wire>::of(&owned);
+        let facts = <RunModelStream as Wire>::facts(&owned);
+        let served = ServedCall::new(&self.framework, call, facts);
+        let args = <RunModelStream as Wire>::of(&owned, &served);
         let before = Argument::write(args.state);
-        let stream = self
-            .framework
-            .hooks()
-            .call_one::<RunModelStream>(PLUGIN, args)
-            .await;
+        let chain = <RunModelStream as Wire>::chain(&call.below());
+        let hooks = self.framework.hooks();
+        let stream = hooks.call_one::<RunModelStream>(PLUGIN, args, &chain).await;
         let changes = || changes(&before, args.state);
         stream::answer(peer, id, stream, &work, changes).await;
     }
 
-    async fn tool(&self, params: &Value) -> Result<Value> {
+    async fn tool(&self, call: &HostCall<'_>, params: &Value) -> Result<Value> {
         let name = params
             .get("name")
             .and_then(Value::as_str)
@@ -142,17 +143,20 @@ impl Served {
         let meta = params.get("_meta").cloned().unwrap_or_default();
         let state =
             <&State as Argument<'_>>::read(meta.get("state").cloned().unwrap_or_default(), None)?;
-        state.put_slot(Arc::new(codec::read_sender(meta.get("sender"))));
-        let context = ToolContext {
-            run_id: meta
-                .get("run_id")
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned(),
-            tape: None,
-            state,
-            cancel: CancellationToken::new(),
+        let text = |name: &str| meta.get(name).and_then(Value::as_str);
+        let session_id = text("session_id").map(SessionId::from);
+        let facts = TurnFacts {
+            state: Some(&state),
+            session_id: session_id.as_ref(),
+            run_id: text("run_id"),
+            message: None,
         };
+        let call = HostCall {
+            sender: meta.get("sender"),
+            ..*call
+        };
+        let served = ServedCall::new(&self.framework, &call, facts);
+        let context = ToolContext::new(served.turn().clone());
         let arguments = params
             .get("arguments")
             .and_then(Value::as_object)
@@ -170,6 +174,93 @@ impl Served {
             },
         )
     }
+}
+
+/// A request of the host that the plugin answers.
+#[derive(Clone, Copy)]
+pub(crate) struct HostCall<'a> {
+    peer: &'a Arc<Peer>,
+    id: &'a Value,
+    /// The sender that the host vouches for.
+    sender: Option<&'a Value>,
+    /// Fires when the host wants no answer any more.
+    cancel: &'a CancellationToken,
+}
+
+impl HostCall<'_> {
+    fn below(&self) -> Below {
+        Below {
+            peer: Arc::clone(self.peer),
+            call: self.id.clone(),
+        }
+    }
+}
+
+/// What a request of the host says about its turn.
+pub(crate) struct ServedCall<'a> {
+    framework: &'a Framework,
+    inbound: Inbound,
+    has_message: bool,
+    state: State,
+    session_id: Option<SessionId>,
+    run_id: Option<TurnId>,
+    /// Made when a hook takes it.
+    turn: OnceLock<Turn>,
+}
+
+impl<'a> ServedCall<'a> {
+    fn new(framework: &'a Framework, call: &HostCall<'_>, facts: TurnFacts<'_>) -> Self {
+        let sender = call.sender.map(|sender| codec::read_sender(Some(sender)));
+        let message = facts.message.cloned();
+        let message = message.unwrap_or_else(|| message_from(sender.as_ref()));
+        let mut inbound = Inbound::new(message).with_cancel(call.cancel.clone());
+        if let Some(sender) = sender {
+            inbound = inbound.with_sender(sender);
+        }
+        let state = facts.state.cloned().unwrap_or_default();
+        let in_state = || state.get_str("session_id").map(SessionId::from);
+        Self {
+            framework,
+            inbound,
+            has_message: facts.message.is_some(),
+            session_id: facts.session_id.cloned().or_else(in_state),
+            run_id: facts.run_id.map(TurnId::from),
+            state,
+            turn: OnceLock::new(),
+        }
+    }
+
+    /// The message, from the sender that the host vouches for.
+    pub(crate) fn inbound(&self) -> &Inbound {
+        &self.inbound
+    }
+
+    /// Whether the request has a message.
+    pub(crate) fn has_message(&self) -> bool {
+        self.has_message
+    }
+
+    /// The turn, as far as the request describes it. Its tape and its channels are at the host.
+    pub(crate) fn turn(&self) -> &Turn {
+        self.turn.get_or_init(|| {
+            let mut inbound = self.inbound.clone();
+            if let Some(session_id) = &self.session_id {
+                inbound.set_session_id(session_id.clone());
+            }
+            let id = self.run_id.clone().unwrap_or_else(TurnId::generate);
+            Turn::remote(self.framework, inbound, self.state.clone(), id)
+        })
+    }
+}
+
+/// Stands for the message of a request that has none: it names the chat that the turn is for.
+fn message_from(sender: Option<&Sender>) -> Envelope {
+    let Some(sender) = sender else {
+        return Envelope::new();
+    };
+    Envelope::with_capacity(4)
+        .with("channel", sender.channel.as_str())
+        .with("chat_id", sender.chat_id.as_str())
 }
 
 /// What a plugin did to the state, as part of its answer.
@@ -204,7 +295,7 @@ struct PluginDesk {
 }
 
 impl Desk for PluginDesk {
-    fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, params: Value) {
+    fn request(&self, peer: &Arc<Peer>, id: Value, method: &str, mut params: Value) {
         match method {
             "initialize" => {
                 let described = serde_json::to_value(self.served.describe());
@@ -224,8 +315,18 @@ impl Desk for PluginDesk {
         let cancel = peer
             .work(&id)
             .map_or_else(CancellationToken::new, |work| work.cancel);
+        let given = match params.get_mut("args").map(Value::take) {
+            Some(Value::Object(given)) => given,
+            _ => Map::new(),
+        };
         self.runtime.spawn(async move {
-            let answering = CALL.scope(id.clone(), answer(&served, &peer, &id, &method, params));
+            let call = HostCall {
+                peer: &peer,
+                id: &id,
+                sender: params.get("sender"),
+                cancel: &cancel,
+            };
+            let answering = answer(&served, &call, &method, given, &params);
             tokio::select! { () = answering => {}, () = cancel.cancelled() => {} }
         });
     }
@@ -241,59 +342,48 @@ impl Desk for PluginDesk {
     }
 }
 
-async fn answer(served: &Served, peer: &Peer, id: &Value, method: &str, mut params: Value) {
-    let mut given = match params.get_mut("args").map(Value::take) {
-        Some(Value::Object(given)) => given,
-        _ => Map::new(),
-    };
-    if let (Some(Value::Object(message)), Some(sender)) =
-        (given.get_mut("message"), params.get_mut("sender"))
-    {
-        message.insert(SENDER.to_owned(), sender.take());
-    }
+async fn answer(
+    served: &Served,
+    call: &HostCall<'_>,
+    method: &str,
+    given: Map<String, Value>,
+    params: &Value,
+) {
     let answer = match method.strip_prefix("hook/") {
-        Some("run_model_stream") => return served.stream(peer, id, given).await,
-        Some(hook) => wire::call(served, hook, given)
+        Some("run_model_stream") => return served.stream(call, given).await,
+        Some(hook) => wire::call(served, call, hook, given)
             .await
             .map(Option::unwrap_or_default),
-        None if method == "tools/call" => served.tool(&params).await,
+        None if method == "tools/call" => served.tool(call, params).await,
         None => Err(Error::not_found(format!("there is no method `{method}`"))),
     };
-    peer.respond(id, answer);
+    call.peer.respond(call.id, answer);
 }
 
-/// The plugins below, which are at the host.
-#[derive(Clone, Default)]
-pub(crate) struct Below(Arc<OnceLock<Arc<Peer>>>);
+/// Keeps the place below the served plugin. What is there differs from call to call, see [`Below`].
+struct HostPlugins;
 
-/// The same for the one hook that streams.
+impl Plugin for HostPlugins {
+    fn register(self: Arc<Self>, _: &mut HookSet) {}
+}
+
+/// The plugins below the served one, which are at the host, in one call.
+#[derive(Clone)]
+pub(crate) struct Below {
+    peer: Arc<Peer>,
+    /// The id of the request that asks for them.
+    call: Value,
+}
+
+/// The plugins below in the one hook that streams.
 pub(crate) struct BelowStream(pub(crate) Below);
-
-impl Plugin for Below {
-    fn register(self: Arc<Self>, hooks: &mut HookSet) {
-        wire::register_below(&self, hooks);
-    }
-}
-
-impl Below {
-    fn peer(&self) -> Result<&Arc<Peer>> {
-        self.0
-            .get()
-            .ok_or_else(|| Error::unknown("there is no host yet"))
-    }
-
-    fn call_id() -> Result<Value> {
-        CALL.try_with(Value::clone)
-            .map_err(|_| Error::invalid_input("`next` is called outside of its hook"))
-    }
-}
 
 impl<P: Wire> AsyncHook<P> for Below {
     fn call<'a>(&'a self, call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
         Box::pin(async move {
             let args = P::write(call.args, &|name| name != "state" && name != "tape");
-            let params = json!({"call": Self::call_id()?, "args": args});
-            let mut asked = self.peer()?.ask("next/call", &params, 0);
+            let params = json!({"call": self.call, "args": args});
+            let mut asked = self.peer.ask("next/call", &params, 0);
             loop {
                 if let Arrival::Response(answer) = asked.next().await {
                     asked.is_over = true;
@@ -315,8 +405,8 @@ impl AsyncHook<RunModelStream> for BelowStream {
         Box::pin(async move {
             let args::RunModelStream { state, .. } = call.args;
             let args = stream::model_args(call.args);
-            let params = json!({"call": Below::call_id()?, "args": args, "credits": CREDITS});
-            let mut asked = self.0.peer()?.ask("next/call", &params, CREDITS);
+            let params = json!({"call": self.0.call, "args": args, "credits": CREDITS});
+            let mut asked = self.0.peer.ask("next/call", &params, CREDITS);
             loop {
                 match asked.next().await {
                     Arrival::Response(answer) => {

@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex};
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Error, ModelStream, Prompt, Result, State, StreamEvent,
+    BoxFuture, CancellationToken, Error, ModelStream, Prompt, Result, SessionId, State,
+    StreamEvent, Turn,
     hooks::{
         AsyncHook, Call, Chained, HookPoint as _, HookReturn, args,
         point::{RunModel, RunModelStream},
@@ -38,12 +39,13 @@ pub(crate) struct StreamHook(pub(crate) Hook);
 
 /// What is needed to ask the chain below, also after the hook has returned its stream.
 #[derive(Clone)]
-struct Turn {
+struct StreamCall {
     hook: Hook,
     place: usize,
     prompt: Prompt,
-    session_id: String,
+    session_id: SessionId,
     state: State,
+    turn: Turn,
     /// The room it has for each answer of the chain below.
     below: Arc<Mutex<Vec<Arc<Semaphore>>>>,
     /// Whoever owns the stream; what answers meanwhile does not.
@@ -82,14 +84,16 @@ impl StreamHook {
             prompt,
             session_id,
             state,
+            turn,
         } = call.args;
         let over = CancellationToken::new();
-        let turn = Turn {
+        let stream_call = StreamCall {
             hook: hook.clone(),
             place: call.place(),
             prompt: prompt.clone(),
-            session_id: session_id.to_owned(),
+            session_id: session_id.clone(),
             state: state.clone(),
+            turn: turn.clone(),
             below: Arc::default(),
             _owner: Some(Arc::new(Owner(over.clone()))),
             over,
@@ -100,7 +104,8 @@ impl StreamHook {
         }
         let mut asked = peer.ask(&hook.method, &params, CREDITS);
         loop {
-            let Some(arrival) = hook.next(&mut asked, left, || turn.is_waiting()).await else {
+            let is_waiting = || stream_call.is_waiting();
+            let Some(arrival) = hook.next(&mut asked, left, is_waiting).await else {
                 drop(asked);
                 return Err(hook.late(&peer, limit).await);
             };
@@ -113,18 +118,20 @@ impl StreamHook {
                     let text = hook.finish::<RunModelStream>(Some(state), answer)?;
                     return Ok(text.or_else(|| is_empty.then(|| ModelStream::of([]))));
                 }
-                Arrival::Question { id, method, params } => turn.answer(&peer, id, method, params),
+                Arrival::Question { id, method, params } => {
+                    stream_call.answer(&peer, id, method, params);
+                }
                 Arrival::Event(event) => {
-                    let first = turn.read(&event)?;
+                    let first = stream_call.read(&event)?;
                     hook.plugin.note_success();
-                    return Ok(Some(events(Some(first), asked, Some(turn))));
+                    return Ok(Some(events(Some(first), asked, Some(stream_call))));
                 }
             }
         }
     }
 }
 
-impl Turn {
+impl StreamCall {
     /// Whether it waits for the chain below; where that waits for room, the plugin reads nothing.
     fn is_waiting(&self) -> bool {
         lock(&self.below)
@@ -135,11 +142,11 @@ impl Turn {
     /// Answers what the plugin asks while its stream runs.
     fn answer(&self, peer: &Arc<Peer>, id: Value, method: String, params: Value) {
         if method != "next/call" {
-            let context = Context::of(&self.hook.plugin, Some(&self.state));
+            let context = Context::new(&self.hook.plugin, Some(&self.turn));
             return callbacks::spawn(peer, id, method, params, context);
         }
         let Some(work) = peer.work(&id) else { return };
-        let (turn, peer) = (
+        let (stream_call, peer) = (
             Self {
                 _owner: None,
                 ..self.clone()
@@ -155,15 +162,19 @@ impl Turn {
             } else {
                 Arc::new(Semaphore::new(1))
             };
-            lock(&turn.below).push(Arc::clone(&room));
+            lock(&stream_call.below).push(Arc::clone(&room));
             let replaced = callbacks::replaced(RunModelStream::SPEC, &params);
             let answering = async {
-                match replaced.and_then(|replaced| turn.args(&replaced)) {
+                match replaced.and_then(|replaced| stream_call.args(&replaced)) {
                     Ok(args) if streams => {
-                        answer(&peer, &id, turn.stream_below(&args).await, &work, Map::new).await;
+                        let stream = stream_call.stream_below(&args).await;
+                        answer(&peer, &id, stream, &work, Map::new).await;
                     }
                     // Who has no room for a stream gets its text.
-                    Ok(args) => peer.respond(&id, turn.text_below(&args).await.map(wrapped)),
+                    Ok(args) => {
+                        let text = stream_call.text_below(&args).await;
+                        peer.respond(&id, text.map(wrapped));
+                    }
                     Err(error) => peer.respond(&id, Err(error)),
                 }
             };
@@ -171,13 +182,13 @@ impl Turn {
                 biased;
                 () = answering => {}
                 () = work.cancel.cancelled() => {}
-                () = turn.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call it names is over"))),
+                () = stream_call.over.cancelled() => peer.respond(&id, Err(Error::invalid_input("the call it names is over"))),
             }
-            lock(&turn.below).retain(|other| !Arc::ptr_eq(other, &room));
+            lock(&stream_call.below).retain(|other| !Arc::ptr_eq(other, &room));
         });
     }
 
-    fn args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, String)> {
+    fn args(&self, replaced: &Map<String, Value>) -> Result<(Prompt, SessionId)> {
         let given = |name: &str| replaced.get(name).cloned();
         let wrong = |error| callbacks::wrong_argument(&error);
         let prompt = given("prompt")
@@ -188,29 +199,34 @@ impl Turn {
             .map(<String as Outcome>::read)
             .transpose()
             .map_err(wrong)?;
-        let session_id = session_id.unwrap_or_else(|| self.session_id.clone());
+        let session_id = session_id.map_or_else(|| self.session_id.clone(), SessionId::from);
         Ok((prompt.unwrap_or_else(|| self.prompt.clone()), session_id))
     }
 
     async fn stream_below(
         &self,
-        (prompt, session_id): &(Prompt, String),
+        (prompt, session_id): &(Prompt, SessionId),
     ) -> Result<Option<ModelStream>> {
         let framework = self.hook.plugin.framework()?;
         let args = args::RunModelStream {
             prompt,
             session_id,
             state: &self.state,
+            turn: &self.turn,
         };
         RunModelStream::below(framework.hooks().below(self.place, args)).await
     }
 
-    async fn text_below(&self, (prompt, session_id): &(Prompt, String)) -> Result<Option<String>> {
+    async fn text_below(
+        &self,
+        (prompt, session_id): &(Prompt, SessionId),
+    ) -> Result<Option<String>> {
         let framework = self.hook.plugin.framework()?;
         let args = args::RunModel {
             prompt,
             session_id,
             state: &self.state,
+            turn: &self.turn,
         };
         RunModel::below(framework.hooks().below(self.place, args)).await
     }
@@ -346,7 +362,7 @@ pub(crate) trait Answering: Send + Sync + 'static {
     fn ended(&self, end: Value) -> Result<()>;
 }
 
-impl Answering for Turn {
+impl Answering for StreamCall {
     fn next<'a>(&'a self, asked: &'a mut Asked) -> BoxFuture<'a, Arrival> {
         Box::pin(async move {
             let limit = self.hook.plugin.limit(&self.hook.entry.name, false, true);

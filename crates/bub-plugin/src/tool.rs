@@ -45,10 +45,10 @@ impl ExternalTool {
             "name": self.spec.name,
             "arguments": arguments,
             "_meta": {
-                "run_id": context.run_id,
-                "session_id": context.state.get_str("session_id"),
-                "state": codec::Argument::write(&context.state),
-                "sender": codec::sender(&context.state.sender()),
+                "run_id": context.run_id(),
+                "session_id": context.turn.session_id(),
+                "state": codec::Argument::write(context.state()),
+                "sender": codec::sender(context.turn.sender()),
             },
         });
         let mut asked = peer.ask("tools/call", &params, 0);
@@ -75,7 +75,7 @@ impl ExternalTool {
                     });
                 }
                 Arrival::Question { id, method, params } => {
-                    let context = Context::of(&self.plugin, Some(&context.state));
+                    let context = Context::new(&self.plugin, Some(&context.turn));
                     callbacks::spawn(&peer, id, method, params, context);
                 }
                 Arrival::Event(_) => {}

@@ -1,10 +1,11 @@
 //! Every hook of the table as a method of the protocol: generated from the table, so that none can be forgotten.
 
-use std::path::Path;
+use std::{borrow::Cow, path::Path};
 
 use bub_kernel::{
-    ApprovalRequest, BoxFuture, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler,
-    Prompt, Result, State, ToolCall, ToolOutcome, TurnSnapshot,
+    ApprovalRequest, BoxFuture, CliApp, Envelope, Error, Inbound, LlmRequest, LlmResult,
+    MessageHandler, Prompt, Result, Sender, SessionId, State, ToolCall, ToolOutcome, Turn,
+    TurnSnapshot,
     hooks::{Call, HookPoint, HookSet, args, point},
 };
 use bub_tape::Tape;
@@ -12,9 +13,9 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     callbacks::wrong_argument,
-    codec::{Argument, Outcome},
+    codec::{Argument, Outcome, TurnFacts},
     hook::Hook,
-    serve::Served,
+    serve::{Below, BelowStream, HostCall, Served, ServedCall},
 };
 
 /// Things that cannot be provided from another process, and what a descriptor says instead.
@@ -41,6 +42,64 @@ pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
     ),
 ];
 
+/// An argument of a hook that does not leave its process. The protocol has only the sender of it.
+pub(crate) trait InProcess<'a>: Copy {
+    /// The argument in a served plugin, made of what came with the call.
+    fn of(call: &'a ServedCall<'_>) -> Self;
+
+    /// The turn that the hook is called in.
+    fn turn(self) -> Option<&'a Turn>;
+
+    /// The sender whose rights apply.
+    fn sender(self) -> Option<Cow<'a, Sender>>;
+}
+
+impl<'a> InProcess<'a> for &'a Turn {
+    fn of(call: &'a ServedCall<'_>) -> Self {
+        call.turn()
+    }
+
+    fn turn(self) -> Option<&'a Turn> {
+        Some(self)
+    }
+
+    fn sender(self) -> Option<Cow<'a, Sender>> {
+        Some(Cow::Borrowed(Turn::sender(self)))
+    }
+}
+
+impl<'a> InProcess<'a> for Option<&'a Turn> {
+    /// The protocol does not say whether there is a turn. Without a message there is none.
+    fn of(call: &'a ServedCall<'_>) -> Self {
+        call.has_message().then(|| call.turn())
+    }
+
+    fn turn(self) -> Self {
+        self
+    }
+
+    fn sender(self) -> Option<Cow<'a, Sender>> {
+        self.and_then(InProcess::sender)
+    }
+}
+
+/// The argument of the hooks that run before there is a turn.
+impl<'a> InProcess<'a> for &'a Inbound {
+    fn of(call: &'a ServedCall<'_>) -> Self {
+        call.inbound()
+    }
+
+    fn turn(self) -> Option<&'a Turn> {
+        None
+    }
+
+    fn sender(self) -> Option<Cow<'a, Sender>> {
+        let guest = || Cow::Owned(Sender::guest(&self.message));
+        let known = self.known_sender().map(|sender| Cow::Borrowed(&**sender));
+        Some(known.unwrap_or_else(guest))
+    }
+}
+
 /// A hook whose arguments and results cross.
 pub(crate) trait Wire: HookPoint<Output: Outcome> {
     /// Its arguments, read.
@@ -48,9 +107,27 @@ pub(crate) trait Wire: HookPoint<Output: Outcome> {
 
     fn write(args: Self::Args<'_>, is_wanted: &dyn Fn(&str) -> bool) -> Map<String, Value>;
     fn read(given: Map<String, Value>, like: Option<Self::Args<'_>>) -> Result<Self::Owned>;
-    fn of(owned: &Self::Owned) -> Self::Args<'_>;
+
+    /// What arguments that were read say about their turn.
+    fn facts(owned: &Self::Owned) -> TurnFacts<'_>;
+
+    /// Arguments that were read, for a hook of a served plugin.
+    fn of<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a>;
+
+    /// Arguments that were read, in place of those of a call. The turn stays that of the call.
+    fn replace<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a>;
+
     fn state(args: Self::Args<'_>) -> Option<&State>;
     fn message(args: Self::Args<'_>) -> Option<&Envelope>;
+
+    /// The turn that the hook is called in; `None` outside of one.
+    fn turn(args: Self::Args<'_>) -> Option<&Turn>;
+
+    /// The sender that a plugin is told, for hooks that have one.
+    fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>>;
+
+    /// The plugins below a served one, for one call: they are at the host.
+    fn chain(below: &Below) -> HookSet;
 
     /// What the plugins below say, with some arguments replaced.
     fn below(
@@ -69,7 +146,7 @@ fn no_chain(hook: &str) -> Error {
 }
 
 macro_rules! wire {
-    ($($name:ident $point:ident $kind:ident [$($sync:ident)?] ($($arg:ident: $ty:ty),*);)*) => {
+    ($($name:ident $point:ident $kind:ident [$($sync:ident)?] ($($arg:ident: $ty:ty),*) {$($own:ident)?};)*) => {
         /// The types of the arguments, by hook and name.
         #[allow(non_camel_case_types, unused_imports, dead_code, reason = "named as the table names them")]
         mod types {
@@ -102,9 +179,21 @@ macro_rules! wire {
                     )*))
                 }
 
-                fn of(owned: &Self::Owned) -> Self::Args<'_> {
+                fn facts(owned: &Self::Owned) -> TurnFacts<'_> {
                     let ($($arg,)*) = owned;
-                    wire!(@args $point ($($arg)*))
+                    TurnFacts::default()$(.with(<types::$name::$arg<'_> as Argument<'_>>::of($arg)))*
+                }
+
+                #[allow(unused_variables, reason = "not every hook has a turn")]
+                fn of<'a>(owned: &'a Self::Owned, call: &'a ServedCall<'_>) -> Self::Args<'a> {
+                    let ($($arg,)*) = owned;
+                    wire!(@args $point ($($arg)*) ($($own: InProcess::of(call))?))
+                }
+
+                #[allow(unused_variables, reason = "not every hook has a turn")]
+                fn replace<'a>(args: Self::Args<'a>, owned: &'a Self::Owned) -> Self::Args<'a> {
+                    let ($($arg,)*) = owned;
+                    wire!(@args $point ($($arg)*) ($($own: args.$own)?))
                 }
 
                 #[allow(unused_variables, reason = "not every hook has arguments")]
@@ -115,6 +204,25 @@ macro_rules! wire {
                 #[allow(unused_variables, reason = "not every hook has arguments")]
                 fn message(args: Self::Args<'_>) -> Option<&Envelope> {
                     None $(.or(Argument::message(args.$arg)))*
+                }
+
+                #[allow(unused_variables, reason = "not every hook has a turn")]
+                fn turn(args: Self::Args<'_>) -> Option<&Turn> {
+                    None $(.or(InProcess::turn(args.$own)))?
+                }
+
+                #[allow(unused_variables, reason = "not every hook has a turn")]
+                fn sender(args: Self::Args<'_>) -> Option<Cow<'_, Sender>> {
+                    let sender = None $(.or(InProcess::sender(args.$own)))?;
+                    // A message outside of a turn: no channel vouches for its sender here.
+                    sender.or_else(|| Self::message(args).map(|message| Cow::Owned(Sender::guest(message))))
+                }
+
+                #[allow(unused_variables, unused_mut, reason = "not every hook has a chain")]
+                fn chain(below: &Below) -> HookSet {
+                    let mut hooks = HookSet::default();
+                    wire!(@remote $kind [$($sync)?] $point below hooks);
+                    hooks
                 }
 
                 wire!(@below $kind);
@@ -158,21 +266,23 @@ macro_rules! wire {
         }
 
         /// Calls the hook of that name in the plugin that is served.
-        pub(crate) async fn call(served: &Served, name: &str, given: Map<String, Value>) -> Result<Option<Value>> {
+        pub(crate) async fn call(
+            served: &Served,
+            call: &HostCall<'_>,
+            name: &str,
+            given: Map<String, Value>,
+        ) -> Result<Option<Value>> {
             match name {
-                $( stringify!($name) => served.call::<point::$point>(given).await, )*
+                $( stringify!($name) => served.call::<point::$point>(call, given).await, )*
                 _ => Err(Error::not_found(format!("there is no hook `{name}`"))),
             }
         }
-
-        /// Registers, for every hook that has one, a chain below that asks the host.
-        pub(crate) fn register_below(below: &crate::serve::Below, hooks: &mut HookSet) {
-            $( wire!(@remote $kind [$($sync)?] $point below hooks); )*
-        }
     };
 
-    (@args $point:ident ()) => { () };
-    (@args $point:ident ($($arg:ident)+)) => { args::$point { $($arg: Argument::of($arg)),+ } };
+    (@args $point:ident () ()) => { () };
+    (@args $point:ident ($($arg:ident)*) ($($own:ident: $value:expr)?)) => {
+        args::$point { $($arg: Argument::of($arg),)* $($own: $value)? }
+    };
 
     (@below first) => {
         fn below(call: Call<'_, Self>, mut replaced: Map<String, Value>) -> BoxFuture<'_, Result<Option<Self::Output>>> {
@@ -181,7 +291,7 @@ macro_rules! wire {
                 let mut given = Self::write(call.args, &is_kept);
                 given.append(&mut replaced);
                 let owned = Self::read(given, Some(call.args)).map_err(|error| wrong_argument(&error))?;
-                call.next().with(Self::of(&owned)).call().await
+                call.next().with(Self::replace(call.args, &owned)).call().await
             })
         }
     };
@@ -193,10 +303,9 @@ macro_rules! wire {
     (@register [] $point:ident $hook:ident $hooks:ident) => { $hooks.add_async::<point::$point>($hook) };
 
     // What is below a model is asked as a stream, whichever of the two hooks asks.
-    (@remote model [] RunModelStream $below:ident $hooks:ident) => {
-        $hooks.add_async::<point::RunModelStream>(crate::serve::BelowStream($below.clone()))
+    (@remote model [] $point:ident $below:ident $hooks:ident) => {
+        $hooks.add_async::<point::RunModelStream>(BelowStream($below.clone()))
     };
-    (@remote model [] RunModel $below:ident $hooks:ident) => {};
     (@remote first [] $point:ident $below:ident $hooks:ident) => { $hooks.add_async::<point::$point>($below.clone()) };
     (@remote person [] $point:ident $below:ident $hooks:ident) => { $hooks.add_async::<point::$point>($below.clone()) };
     (@remote $kind:ident [$($sync:ident)?] $point:ident $below:ident $hooks:ident) => {};

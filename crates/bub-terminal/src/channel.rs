@@ -1,13 +1,14 @@
 //! The channel `cli`: what turns say reaches the chat, and lines that are typed meanwhile steer them.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex, PoisonError, Weak,
     atomic::{AtomicU64, Ordering},
 };
 
 use bub_kernel::{
     Admission, ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelRole,
-    Decision, Envelope, ErrorKind, ModelStream, Result, StreamEvent, TurnSnapshot,
+    Decision, ErrorKind, Inbound, InboundReceipt, MessageKind, ModelStream, Outbound, Result,
+    StreamEvent, Turn, TurnSnapshot,
 };
 use bub_settings::Redactor;
 use futures_util::StreamExt as _;
@@ -24,12 +25,53 @@ pub const WITHDRAWN: &str = "withdrawn";
 /// So many events may wait for the chat; then turns wait, too.
 const MOST_WAITING: usize = 256;
 
-/// The slot on a message that says which line of the chat it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LineId(pub u64);
-
 /// Lines of an earlier chat are numbered from here.
 pub const EARLIER: u64 = 1 << 63;
+
+/// Which lines of the chat messages are, by their receipts. A handle: clones share the lines.
+///
+/// A line is known for as long as its receipt is used.
+#[derive(Debug, Clone, Default)]
+pub struct OpenLines(Arc<Mutex<Vec<OpenLine>>>);
+
+#[derive(Debug)]
+struct OpenLine {
+    number: u64,
+    receipt: Weak<InboundReceipt>,
+}
+
+impl OpenLines {
+    /// Makes a message a line of the chat. Returns the receipt that the message has from now on.
+    pub fn open(&self, number: u64, message: &mut Inbound) -> Arc<InboundReceipt> {
+        let receipt = message
+            .receipt
+            .get_or_insert_with(|| Arc::new(InboundReceipt::new(None)));
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.retain(|line| line.receipt.strong_count() > 0);
+        lines.push(OpenLine {
+            number,
+            receipt: Arc::downgrade(receipt),
+        });
+        Arc::clone(receipt)
+    }
+
+    /// The line that a message is; `None` if it is not a line of this chat.
+    pub fn line(&self, message: &Inbound) -> Option<u64> {
+        let is_same = |line: &&OpenLine| {
+            let Some(receipt) = line.receipt.upgrade() else {
+                return false;
+            };
+            let has_receipt = message
+                .receipt
+                .as_ref()
+                .is_some_and(|own| Arc::ptr_eq(own, &receipt));
+            let id = receipt.message_id();
+            has_receipt || id.is_some_and(|id| message.message_id() == Some(id))
+        };
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().find(is_same).map(|line| line.number)
+    }
+}
 
 /// Something for the chat to show.
 #[derive(Debug)]
@@ -67,8 +109,8 @@ pub enum Happening {
     Said {
         /// What it says.
         content: String,
-        /// `normal`, `command` or `error`.
-        kind: String,
+        /// The kind of the message.
+        kind: MessageKind,
         /// Whether the events of its turn said it already.
         is_known: bool,
     },
@@ -89,8 +131,8 @@ pub enum Happening {
 pub enum Question {
     /// Whether a call may be made.
     Call(Box<ApprovalRequest>, oneshot::Sender<ApprovalAnswer>),
-    /// What a plugin wants to know, with the number of the question.
-    Line(String, String, std::sync::mpsc::Sender<String>),
+    /// A question of a plugin: its id, its text and where the answer goes. There is room for the one answer.
+    Line(String, String, std::sync::mpsc::SyncSender<String>),
 }
 
 impl Question {
@@ -126,13 +168,6 @@ impl Question {
 /// Tells the chat.
 #[derive(Debug, Clone)]
 pub struct Teller(mpsc::Sender<Happening>);
-
-impl LineId {
-    /// The line that a message is.
-    pub fn of(message: &Envelope) -> Option<u64> {
-        message.slot::<Self>().map(|line| line.0)
-    }
-}
 
 impl Teller {
     /// A teller, and what it tells.
@@ -180,7 +215,7 @@ impl Teller {
     pub fn ask_line(&self, text: &str) -> Option<String> {
         static ASKED: AtomicU64 = AtomicU64::new(0);
         let id = format!("line {}", ASKED.fetch_add(1, Ordering::Relaxed));
-        let (answer, answered) = std::sync::mpsc::channel();
+        let (answer, answered) = std::sync::mpsc::sync_channel(1);
         let _withdraw = Withdraw {
             teller: self,
             id: id.clone(),
@@ -207,13 +242,18 @@ impl Drop for Withdraw<'_> {
 }
 
 /// Takes up a message of an earlier chat.
-pub type TakeUp = Box<dyn Fn(&mut Envelope) + Send + Sync>;
+pub type TakeUp = Box<dyn Fn(&mut Inbound) + Send + Sync>;
+
+/// Asks the user about a tool call.
+pub type AskApproval =
+    Box<dyn for<'a> Fn(&'a ApprovalRequest) -> BoxFuture<'a, Result<ApprovalAnswer>> + Send + Sync>;
 
 /// The channel.
 pub struct Cli {
     teller: Teller,
     redactor: Redactor,
     take_up: TakeUp,
+    ask: AskApproval,
     /// What turns have said that their replies need not repeat.
     streamed: Arc<Mutex<Vec<String>>>,
 }
@@ -223,11 +263,12 @@ const MOST_STREAMED: usize = 8;
 
 impl Cli {
     /// A channel that tells a chat. Replies come without the secrets that are registered there.
-    pub fn new(teller: Teller, redactor: Redactor, take_up: TakeUp) -> Self {
+    pub fn new(teller: Teller, redactor: Redactor, take_up: TakeUp, ask: AskApproval) -> Self {
         Self {
             teller,
             redactor,
             take_up,
+            ask,
             streamed: Arc::default(),
         }
     }
@@ -287,16 +328,17 @@ impl Channel for Cli {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn restore(&self, message: &mut Envelope) {
+    fn restore(&self, message: &mut Inbound) {
         (self.take_up)(message);
     }
 
     // H-159: what was streamed is not said again.
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let (content, kind) = (message.content().into_owned(), message.kind().to_owned());
-            let is_known = kind != "error" && self.was_streamed(&content);
-            let content = if kind == "error" {
+            let (content, kind) = (reply.content().into_owned(), reply.kind());
+            let is_error = kind == MessageKind::Error;
+            let is_known = !is_error && self.was_streamed(&content);
+            let content = if is_error {
                 self.in_short(&content)
             } else {
                 content
@@ -312,9 +354,8 @@ impl Channel for Cli {
         })
     }
 
-    fn stream_events(self: Arc<Self>, message: Envelope, stream: ModelStream) -> ModelStream {
-        // What a turn begins with is told by whoever runs it: a command may be over before there is a stream.
-        drop(message);
+    fn stream_events(self: Arc<Self>, _turn: Turn, stream: ModelStream) -> ModelStream {
+        // The program reports the start of a turn: a command may end before there is a stream.
         let telling = Telling {
             cli: self,
             text: String::new(),
@@ -338,15 +379,20 @@ impl Channel for Cli {
         ))
     }
 
+    fn request_approval<'a>(
+        &'a self,
+        request: &'a ApprovalRequest,
+    ) -> BoxFuture<'a, Result<Option<ApprovalAnswer>>> {
+        Box::pin(async move { (self.ask)(request).await.map(Some) })
+    }
+
     // H-157, W-47: text steers the turn that runs; a command waits for its own, and what is typed after it waits behind it.
     fn admit_message<'a>(
         &'a self,
-        message: &'a Envelope,
+        message: &'a Inbound,
         turn: &'a TurnSnapshot,
     ) -> BoxFuture<'a, Result<Option<Admission>>> {
-        let steers = turn.is_running
-            && turn.pending_count == 0
-            && !message.content().trim_start().starts_with(',');
+        let steers = turn.is_running && turn.pending_count == 0 && !message.message.is_command();
         Box::pin(std::future::ready(Ok(
             steers.then(|| Admission::new(Decision::Steer))
         )))
@@ -380,5 +426,46 @@ impl Drop for Telling {
         if streamed.len() > MOST_STREAMED {
             streamed.remove(0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bub_kernel::{Envelope, InboundAttempt, MessageId};
+
+    use super::*;
+
+    fn attempt(message_id: &MessageId) -> InboundAttempt {
+        InboundAttempt {
+            message_id: message_id.clone(),
+            number: 1,
+            is_durable: true,
+        }
+    }
+
+    #[test]
+    fn a_message_is_a_line_by_its_receipt_or_its_id_while_the_receipt_is_used() {
+        let lines = OpenLines::default();
+        let mut message = Inbound::from(Envelope::text("hello"));
+        let other = Inbound::from(Envelope::text("hello"));
+        let receipt = lines.open(7, &mut message);
+        // The session of a message is named before the message has an id.
+        assert_eq!(lines.line(&message), Some(7));
+        assert_eq!(lines.line(&other), None);
+
+        let id = MessageId::from("m");
+        receipt.accept(&id, false);
+        message.receipt = None;
+        assert_eq!(lines.line(&message), None);
+        message.attempt = Some(attempt(&id));
+        assert_eq!(lines.line(&message), Some(7));
+        let mut later = other;
+        later.attempt = Some(attempt(&MessageId::from("n")));
+        assert_eq!(lines.line(&later), None);
+
+        drop(receipt);
+        assert_eq!(lines.line(&message), None);
+        let _receipt = lines.open(8, &mut later);
+        assert_eq!(lines.line(&later), Some(8));
     }
 }

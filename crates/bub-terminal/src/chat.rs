@@ -47,6 +47,10 @@ pub(crate) const TWICE: Duration = Duration::from_secs(2);
 const QUIT_LIMIT: Duration = Duration::from_secs(3);
 /// So many happenings are taken before the screen is drawn again.
 const AT_ONCE: usize = 512;
+/// Lines that may wait for the host to accept them, which takes as long as one write to the disk each. The chat never
+/// waits for room, because the task that hands lines in waits for the chat to hear of the last one: a line for which
+/// there is no room goes back to the editor.
+const SUBMISSION_CAPACITY: usize = 64;
 
 /// What a chat is made of.
 pub struct Setup {
@@ -92,8 +96,8 @@ struct Chat {
     editor: Editor,
     history: History,
     host: Arc<dyn Host>,
-    /// Lines on their way to the host, in their order; nothing, to take back the last that waits.
-    submitted: mpsc::UnboundedSender<Option<(u64, String)>>,
+    /// What is on its way to the host, in order.
+    submitted: mpsc::Sender<Submission>,
     name: String,
     /// The size that was last seen, and until when it may still change.
     size: Size,
@@ -120,6 +124,14 @@ struct Chat {
     left: Option<Left>,
 }
 
+/// What the chat asks of the host.
+enum Submission {
+    /// Answer a line.
+    Line(u64, String),
+    /// Take back the last line that waits.
+    Withdraw,
+}
+
 /// A line that was typed while a turn ran.
 struct Waiting {
     line: u64,
@@ -142,51 +154,7 @@ pub async fn run(setup: Setup) -> Result<Left> {
     let mut resized = signal(SignalKind::window_change()).map_err(terminal_error)?;
     let raw = RawMode::enter().map_err(terminal_error)?;
     let mut typed = tty::typed().map_err(terminal_error)?;
-    let Setup {
-        host,
-        teller,
-        mut happenings,
-        stop,
-        ..
-    } = setup;
-    let size = tty::size();
-    let (history, was_read) = History::open(&setup.home, &setup.workspace);
-    let name = setup
-        .workspace
-        .rsplit('/')
-        .next()
-        .unwrap_or_default()
-        .to_owned();
-    let mut chat = Chat {
-        screen: Screen::new(io::stdout(), size, setup.ink, setup.reflows),
-        raw: Some(raw),
-        view: View::new(size.columns, setup.ink, setup.redactor),
-        editor: Editor::new(setup.words),
-        history,
-        submitted: submitting(Arc::clone(&host), teller),
-        host,
-        name,
-        size,
-        resizing: None,
-        status: setup.status,
-        last_line: 0,
-        open: Vec::new(),
-        runs_command: false,
-        waiting: Vec::new(),
-        taking: None,
-        running: None,
-        questions: VecDeque::new(),
-        draft: None,
-        interrupted: None,
-        hint: None,
-        was_history_refused: false,
-        is_leaving: false,
-        left: None,
-    };
-    chat.welcome(&setup.welcome);
-    if let Err(error) = was_read {
-        chat.history_refused(&error);
-    }
+    let (mut chat, mut happenings, stop) = Chat::new(setup, raw);
     let mut decoder = Decoder::default();
     let mut draw_at = Some(Instant::now());
     loop {
@@ -244,6 +212,49 @@ pub async fn run(setup: Setup) -> Result<Left> {
 }
 
 impl Chat {
+    /// A chat on the screen, what it is told, and what ends it.
+    fn new(setup: Setup, raw: RawMode) -> (Self, mpsc::Receiver<Happening>, CancellationToken) {
+        let size = tty::size();
+        let (history, was_read) = History::open(&setup.home, &setup.workspace);
+        let name = setup
+            .workspace
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let mut chat = Self {
+            screen: Screen::new(io::stdout(), size, setup.ink, setup.reflows),
+            raw: Some(raw),
+            view: View::new(size.columns, setup.ink, setup.redactor),
+            editor: Editor::new(setup.words),
+            history,
+            submitted: submitting(Arc::clone(&setup.host), setup.teller),
+            host: setup.host,
+            name,
+            size,
+            resizing: None,
+            status: setup.status,
+            last_line: 0,
+            open: Vec::new(),
+            runs_command: false,
+            waiting: Vec::new(),
+            taking: None,
+            running: None,
+            questions: VecDeque::new(),
+            draft: None,
+            interrupted: None,
+            hint: None,
+            was_history_refused: false,
+            is_leaving: false,
+            left: None,
+        };
+        chat.welcome(&setup.welcome);
+        if let Err(error) = was_read {
+            chat.history_refused(&error);
+        }
+        (chat, setup.happenings, setup.stop)
+    }
+
     /// Shows everything as it is now; or says when, while the window changes.
     fn draw(&mut self) -> Result<Option<Instant>> {
         if tty::size() != self.size {
@@ -333,11 +344,11 @@ impl Chat {
 }
 
 /// Hands lines in one after the other.
-fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::UnboundedSender<Option<(u64, String)>> {
-    let (sender, mut lines) = mpsc::unbounded_channel();
+fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::Sender<Submission> {
+    let (sender, mut submissions) = mpsc::channel(SUBMISSION_CAPACITY);
     drop(tokio::spawn(async move {
-        while let Some(line) = lines.recv().await {
-            let Some((line, text)) = line else {
+        while let Some(submission) = submissions.recv().await {
+            let Submission::Line(line, text) = submission else {
                 host.withdraw();
                 continue;
             };

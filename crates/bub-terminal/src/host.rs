@@ -4,8 +4,8 @@ use bub_kernel::{BoxFuture, Result};
 
 /// The program around a chat.
 pub trait Host: Send + Sync + 'static {
-    /// Takes a line. Once it returns the line is going to be answered, whatever happens to the process; what becomes
-    /// of it is told as [`Happening::Settled`](crate::Happening::Settled).
+    /// Accepts a line. Once it returns, the line will be answered, whatever happens to the process; the outcome is
+    /// reported as [`Happening::Settled`](crate::Happening::Settled).
     fn submit(&self, line: u64, text: String) -> BoxFuture<'_, Result<()>>;
 
     /// Cancels the turn that runs.

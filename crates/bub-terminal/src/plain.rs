@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use bub_kernel::{ApprovalAnswer, CancellationToken, Error, Result, StreamEvent};
+use bub_kernel::{ApprovalAnswer, CancellationToken, Error, MessageKind, Result, StreamEvent};
 use bub_settings::{RedactingWriter, Redactor};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -89,7 +89,11 @@ impl Plain {
                 }
                 Happening::Event(StreamEvent::Error(error)) => self.complain(error.message()),
                 Happening::Began { .. } | Happening::Ended => out.end()?,
-                Happening::Said { content, kind, .. } if kind == "error" => {
+                Happening::Said {
+                    content,
+                    kind: MessageKind::Error,
+                    ..
+                } => {
                     out.end()?;
                     self.complain(&content);
                 }
@@ -362,7 +366,8 @@ impl Talk {
                 self.show_question()?;
             }
             (Some(Question::Line(_, _, waiting)), _) => {
-                let _ = waiting.send(text.trim().to_owned());
+                // The plugin may be gone.
+                let _ = waiting.try_send(text.trim().to_owned());
                 self.show_question()?;
             }
             (None, _) => {}
@@ -448,13 +453,17 @@ impl Talk {
                 }
                 is_free = self.open.is_empty() && self.running.is_none();
             }
-            Happening::Said { content, kind, .. } if kind == "error" => self.view.error(&content),
+            Happening::Said {
+                content,
+                kind: MessageKind::Error,
+                ..
+            } => self.view.error(&content),
             Happening::Said {
                 content,
                 kind,
                 is_known: false,
             } => {
-                self.view.message(&content, kind == "command");
+                self.view.message(&content, kind == MessageKind::Command);
             }
             Happening::Asked(Question::Line(..)) if self.is_cancelled => {}
             Happening::Asked(question) => {

@@ -171,14 +171,14 @@ impl App {
             (self.next_steps, std::mem::take(&mut self.first_command));
         let asker = Arc::clone(&plugin_prompt);
         let asker = Asker(Arc::new(move |question| asker.ask(question)));
-        let mut builder = Framework::builder()
+        let builder = Framework::builder()
             .workspace(&workspace)
-            .service(Arc::clone(&settings))
-            .service(Arc::new(asker));
-        if let Some(launcher) = &launcher {
-            builder = builder.service(Arc::clone(launcher));
-        }
-        let framework = self.compose(builder, plugins);
+            .settings(Arc::clone(&settings));
+        let shared = external::Shared {
+            launcher: launcher.clone(),
+            asker: Some(asker),
+        };
+        let framework = self.compose(builder, plugins, shared);
         let mut commands = AppCommand::merge(framework.cli_commands(), own);
         let (name, matches) = match parse(args, &mut commands, named.as_deref())? {
             Parsed::Command(name, matches) => (name, matches),
@@ -232,13 +232,21 @@ impl App {
             .load_lenient()
     }
 
-    fn compose(self, builder: FrameworkBuilder, plugins: external::Loaded) -> Framework {
-        let builder = builder.plugin_with(Builtin::NAME, Builtin::new);
+    fn compose(
+        self,
+        builder: FrameworkBuilder,
+        plugins: external::Loaded,
+        shared: external::Shared,
+    ) -> Framework {
+        let launcher = shared.launcher.clone();
+        let builder = builder.plugin_with(Builtin::NAME, move |context| {
+            Ok::<_, Error>(Builtin::new(context, launcher.as_deref().cloned()))
+        });
         let builder = self
             .add_plugins
             .into_iter()
             .fold(builder, |builder, add| add(builder));
-        plugins.add_to(builder).build()
+        plugins.add_to(builder, &shared).build()
     }
 }
 

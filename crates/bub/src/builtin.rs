@@ -1,31 +1,29 @@
-//! The plugin `builtin`: the defaults of the agent and of the gateway, under one name.
+//! The plugin `builtin`, which every program has: the defaults of the agent.
 
 use std::sync::Arc;
 
-use bub_kernel::{Plugin, PluginContext, Result, hooks::HookSet};
+use bub_agent::{BuiltinOptions, shell::Launcher};
+use bub_kernel::{Plugin, PluginContext, hooks::HookSet};
 
-/// The plugin `builtin`, which every program has.
-pub struct Builtin {
-    agent: Arc<bub_agent::Builtin>,
-    gateway: Arc<bub_gateway::GatewayHooks>,
-}
+/// The plugin `builtin`.
+pub struct Builtin(Arc<bub_agent::Builtin>);
 
 impl Builtin {
     /// The name it is registered with.
     pub const NAME: &'static str = "builtin";
 
-    /// Creates the plugin from the settings of the program.
-    pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        Ok(Self {
-            agent: Arc::new(bub_agent::Builtin::new(context)?),
-            gateway: Arc::default(),
-        })
+    /// Creates the plugin. With a launcher, commands of the agent run under a supervisor.
+    pub fn new(context: &PluginContext<'_>, launcher: Option<Launcher>) -> Self {
+        let options = BuiltinOptions {
+            launcher,
+            ..BuiltinOptions::default()
+        };
+        Self(Arc::new(bub_agent::Builtin::new(context, options)))
     }
 }
 
 impl Plugin for Builtin {
     fn register(self: Arc<Self>, hooks: &mut HookSet) {
-        Arc::clone(&self.agent).register(hooks);
-        Arc::clone(&self.gateway).register(hooks);
+        Arc::clone(&self.0).register(hooks);
     }
 }

@@ -7,7 +7,7 @@ use bub_kernel::{
     Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision, hooks::HOOKS,
 };
 use bub_plugin::{
-    Descriptor, External, ExternalPlugin, Host, Installed, Limits, Manifest, Record, Setup,
+    Asker, Descriptor, External, ExternalPlugin, Host, Installed, Limits, Manifest, Record, Setup,
 };
 use bub_settings::{Declared as _, Found, Settings, core};
 use serde_json::{Map, Value};
@@ -81,7 +81,11 @@ impl Loaded {
     }
 
     /// Adds them to the program.
-    pub(crate) fn add_to(mut self, mut builder: FrameworkBuilder) -> FrameworkBuilder {
+    pub(crate) fn add_to(
+        mut self,
+        mut builder: FrameworkBuilder,
+        shared: &Shared,
+    ) -> FrameworkBuilder {
         for (name, made) in std::mem::take(&mut self.plugins) {
             let made = match made {
                 Ok((_, descriptor)) if builder.has_plugin(&name) => Err((
@@ -96,13 +100,21 @@ impl Loaded {
                 self.deny(&name, is_guard, error.message());
                 error
             });
-            builder = builder.plugin_with(name, move |context| make(made?, context));
+            let shared = shared.clone();
+            builder = builder.plugin_with(name, move |context| make(made?, shared, context));
         }
         if self.denials.is_empty() {
             return builder;
         }
         builder.plugin(ABSENT_GUARDS, AbsentGuards(self.denials.join("; ")))
     }
+}
+
+/// What the program provides to plugins in other processes.
+#[derive(Clone, Default)]
+pub(crate) struct Shared {
+    pub(crate) launcher: Option<Arc<Launcher>>,
+    pub(crate) asker: Option<Asker>,
 }
 
 /// Denies every tool call.
@@ -161,16 +173,15 @@ pub fn check_settings(manifest: &Manifest) -> Result<()> {
 
 fn make(
     (setup, descriptor): (Setup, Descriptor),
+    shared: Shared,
     context: &PluginContext<'_>,
 ) -> Result<ExternalPlugin> {
-    let settings = context.service::<Settings>();
-    let settings = settings
-        .ok_or_else(|| Error::config("a plugin needs the program's settings as a service"))?;
     let host = Host {
         framework: context.framework.clone(),
         workspace: context.workspace.to_owned(),
-        settings,
-        launcher: context.service::<Launcher>(),
+        settings: Arc::clone(context.settings),
+        launcher: shared.launcher,
+        asker: shared.asker,
     };
     Ok(ExternalPlugin::new(
         External::new(setup, descriptor, host),
@@ -306,5 +317,6 @@ pub fn host(
         workspace: workspace.to_owned(),
         settings,
         launcher,
+        asker: None,
     }
 }

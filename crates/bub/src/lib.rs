@@ -44,7 +44,7 @@ pub use bub_gateway as gateway;
 pub use bub_kernel as kernel;
 #[doc(hidden)]
 pub use bub_kernel::{__hook, __hook_arg};
-pub use bub_kernel::{BoxFuture, Plugin, hooks, tool};
+pub use bub_kernel::{BoxFuture, Plugin, hooks, tool, tools};
 pub use bub_plugin as plugin;
 pub use bub_settings as settings;
 pub use bub_tape as tape;
@@ -58,14 +58,14 @@ pub mod prelude {
     pub use bub_kernel::{
         Admission, BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRouter,
         CliApp, CliCommand, CliContext, CommandArg, CommandArgs, Decision, Envelope, Error,
-        ErrorKind, Fields, Framework, FrameworkRef, Lifespan, LifespanScope, LlmDecision,
+        ErrorKind, Fields, Framework, FrameworkRef, Inbound, Lifespan, LifespanScope, LlmDecision,
         LlmRequest, LlmResult, MediaItem, MediaKind, MessageHandler, ModelOption, ModelOptions,
-        ModelStream, Plugin, PluginContext, Prompt, Provided, Result, ScopeGuard, State,
-        StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall, ToolContext,
-        ToolDecision, ToolOutcome, ToolSpec, TurnOptions, TurnResult, TurnSnapshot,
+        ModelStream, Outbound, Plugin, PluginContext, Prompt, Provided, Result, ScopeGuard,
+        SessionId, State, StatePatch, SteeringInbox, StreamEvent, Tool, ToolArgument, ToolCall,
+        ToolContext, ToolDecision, ToolOutcome, ToolSpec, Turn, TurnResult, TurnSnapshot,
         hooks::{Next, args, point},
     };
-    pub use bub_macros::{hooks, tool};
+    pub use bub_macros::{hooks, tool, tools};
     pub use bub_settings::{Secret, Settings};
     pub use bub_tape::{Entry, Sidecar, Tape, TapeContext, TapeStore};
 

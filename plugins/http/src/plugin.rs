@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bub::{
     hooks,
-    kernel::{Channel, Error, MessageHandler, PluginContext, Result},
-    settings::Settings,
+    kernel::{Channel, MessageHandler, PluginContext, Result},
 };
 
 use crate::webhook::{Webhook, WebhookOptions};
@@ -22,11 +21,8 @@ impl HttpPlugin {
 
     /// Creates the plugin from the settings of the program.
     pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context.service::<Settings>();
-        let settings = settings
-            .ok_or_else(|| Error::config("the plugin needs the program's settings as a service"))?;
         Ok(Self {
-            webhook: WebhookOptions::new(&settings),
+            webhook: WebhookOptions::new(context.settings),
         })
     }
 }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use bub::kernel::{
-    BoxFuture, Channel, Delivery, Envelope, Error, ErrorKind, MessageHandler, Result, StreamEvent,
+    BoxFuture, Channel, Error, ErrorKind, MessageHandler, Outbound, Result, StreamEvent, Turn,
 };
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -31,13 +31,10 @@ pub use self::options::WebhookOptions;
 pub use self::submission::read_body;
 use self::{
     callback::Callbacks,
-    exchange::{Exchange, Exchanges, Outbound},
+    exchange::{ExchangeReply, Exchanges},
     server::Server,
 };
-use bub::gateway::{
-    ReplyTo,
-    fields::{CLAIM, ROUTE, UNCLAIMED},
-};
+use bub::gateway::fields::{CLAIM, ROUTE};
 
 /// The name of the channel.
 pub const NAME: &str = "webhook";
@@ -117,26 +114,25 @@ impl Webhook {
         Ok(())
     }
 
-    async fn deliver(&self, message: &Envelope) -> Result<()> {
-        let route = message.slot::<ReplyTo>();
-        let inbound_id = route.as_ref().and_then(|route| route.inbound_id.as_deref());
-        let outbound = Outbound::new(message, route.as_ref().map(|route| route.reply_id.as_str()));
-        let exchange = inbound_id.map(|id| self.exchanges.open(id));
+    async fn deliver(&self, outbound: &Outbound) -> Result<()> {
+        let reply = ExchangeReply::new(outbound);
+        let message_id = outbound.message_id();
+        let exchange = message_id.map(|id| self.exchanges.open(id));
         if let Some(exchange) = &exchange {
-            self.exchanges.add(exchange, &outbound);
+            self.exchanges.add(exchange, &reply);
         }
-        let own = message.str_field(ROUTE).map(str::to_owned);
+        let own = outbound.str_field(ROUTE).map(str::to_owned);
         if let (Some(CLAIM), Some(exchange)) = (own.as_deref(), &exchange) {
-            if exchange.claimed(&outbound).await {
+            if exchange.claimed(&reply).await {
                 return Ok(());
             }
             let text = "nobody has come for it; a request with the same idempotency key gets it";
-            return Err(Error::not_found(text).with_detail(UNCLAIMED, true));
+            return Err(Error::new(ErrorKind::Unclaimed, text));
         }
         if let Some(url) =
             own.or_else(|| exchange.as_ref().and_then(|exchange| exchange.callback()))
         {
-            return self.callbacks.post(&url, inbound_id, &outbound).await;
+            return self.callbacks.post(&url, message_id, &reply).await;
         }
         let exchange = exchange.ok_or_else(|| {
             Error::not_found(
@@ -192,21 +188,15 @@ impl Channel for Webhook {
         })
     }
 
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.deliver(message))
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.deliver(reply))
     }
 
-    fn on_event<'a>(
-        &'a self,
-        event: &'a StreamEvent,
-        message: &'a Envelope,
-    ) -> BoxFuture<'a, Result<()>> {
-        if let StreamEvent::Text(delta) = event {
-            let own = message.slot::<Exchange>();
-            let named = || self.exchanges.find(&message.slot::<Delivery>()?.inbound_id);
-            if let Some(exchange) = own.or_else(named) {
-                exchange.grow(delta);
-            }
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
+        if let StreamEvent::Text(delta) = event
+            && let Some(exchange) = self.exchanges.find_turn(turn)
+        {
+            exchange.grow(delta);
         }
         Box::pin(std::future::ready(Ok(())))
     }

@@ -7,7 +7,10 @@
 
 use std::sync::Arc;
 
-use bub::kernel::{ChannelMessage, Envelope, Lifespan, MessageHandler, Result, Role, Sender};
+use bub::kernel::{
+    ChannelMessage, Envelope, ErrorKind, Inbound, InboundReceipt, Lifespan, MessageHandler,
+    MessageKind, Result, Role, Sender,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -17,10 +20,6 @@ use super::{
     media,
     route::{Button, Place, Route},
     typing::Scope,
-};
-use bub::gateway::{
-    Ticket,
-    fields::{SESSION_FULL, TOLD},
 };
 
 /// What `/start` is answered with, as the original does.
@@ -164,21 +163,20 @@ impl Intake<'_> {
             Reading::Start => self.bot.tell(route, GREETING.to_owned()),
             Reading::Silence => {}
             Reading::Said(said) => {
-                let mut envelope = self.envelope(&route, &who, role, &said.content());
-                envelope.set("is_active", said.is_active);
+                let mut message = envelope(&route, &said.content());
+                message.set("is_active", said.is_active);
                 if said.is_command {
-                    envelope.set("kind", "command");
+                    message.set("kind", MessageKind::Command.name());
                 } else {
-                    media::attach(self.bot, &mut envelope, &said.media);
-                    if !self.bot.options.is_auto {
-                        envelope.set("output_channel", "null");
+                    media::attach(self.bot, &mut message, &said.media);
+                    let is_auto = self.bot.options.is_auto;
+                    if !is_auto {
+                        message = message.without_output();
                     }
-                    envelope.set(
-                        "stream_output",
-                        self.bot.options.stream && self.bot.options.is_auto,
-                    );
+                    message.set("stream_output", self.bot.options.stream && is_auto);
                 }
-                return self.hand_in(envelope, &route).await;
+                let inbound = self.inbound(message, &route, &who, role);
+                return self.hand_in(inbound, &route).await;
             }
         }
         Ok(())
@@ -250,33 +248,29 @@ impl Intake<'_> {
             button,
             ..Route::new(place)
         };
-        let envelope = self.envelope(&route, &who, role, &command);
-        self.hand_in(envelope.with("kind", "command"), &route).await
+        let message = envelope(&route, &command).with("kind", MessageKind::Command.name());
+        let inbound = self.inbound(message, &route, &who, role);
+        self.hand_in(inbound, &route).await
     }
 
-    fn envelope(&self, route: &Route, who: &Who, role: Role, content: &str) -> Envelope {
-        let chat = route.place.chat.to_string();
-        let message = ChannelMessage::new(route.place.session(), NAME, content)
-            .chat_id(&chat)
-            .active()
-            .lifespan(Lifespan::new(Scope::new(self.bot, route.place)));
-        let mut message: Envelope = message.into();
-        route.put_on(&mut message);
+    fn inbound(&self, message: Envelope, route: &Route, who: &Who, role: Role) -> Inbound {
         let sender = Sender {
             role,
             channel: NAME.to_owned(),
-            chat_id: chat,
+            chat_id: route.place.chat.to_string(),
             id: who.id.clone(),
             name: who.name.clone(),
         };
-        message.put_slot(Arc::new(Ticket::new(Some(self.key.clone()))));
-        message.with_sender(sender)
+        Inbound::new(message)
+            .with_sender(sender)
+            .with_lifespan(Lifespan::new(Scope::new(self.bot, route.place)))
+            .with_receipt(Arc::new(InboundReceipt::new(Some(self.key.clone()))))
     }
 
-    async fn hand_in(&self, message: Envelope, route: &Route) -> Result<()> {
-        match (self.handler)(message).await {
+    async fn hand_in(&self, inbound: Inbound, route: &Route) -> Result<()> {
+        match (self.handler)(inbound).await {
             // Everybody else would wait for this chat. Its sender knows, and has the message.
-            Err(error) if error.details().contains_key(SESSION_FULL) => {
+            Err(error) if error.kind() == ErrorKind::SessionFull => {
                 tracing::warn!(
                     "telegram.refused chat={} error={}",
                     route.place.chat,
@@ -286,7 +280,7 @@ impl Intake<'_> {
                     .tell(route.clone(), format!("Not taken: {}", error.message()));
                 Ok(())
             }
-            Err(error) if error.details().get(TOLD) == Some(&Value::Bool(true)) => {
+            Err(error) if error.is_reported() => {
                 tracing::error!(
                     "telegram.not_taken chat={} error={}",
                     route.place.chat,
@@ -297,6 +291,16 @@ impl Intake<'_> {
             outcome => outcome,
         }
     }
+}
+
+/// A message for the gateway.
+fn envelope(route: &Route, content: &str) -> Envelope {
+    let message = ChannelMessage::new(route.place.session(), NAME, content)
+        .chat_id(route.place.chat.to_string())
+        .active();
+    let mut message = Envelope::from(message);
+    route.put_on(&mut message);
+    message
 }
 
 impl Bot {

@@ -33,8 +33,8 @@ use std::{
 };
 
 use bub::kernel::{
-    BoxFuture, CancellationToken, Channel, Envelope, Error, Lifespan, MessageHandler, Result,
-    StreamEvent,
+    BoxFuture, CancellationToken, Channel, Error, Inbound, Lifespan, MessageHandler, Outbound,
+    Result, StreamEvent, Turn,
 };
 use serde_json::{Value, json};
 use tokio::{sync::Semaphore, task::JoinHandle};
@@ -201,28 +201,22 @@ impl Channel for Telegram {
         })
     }
 
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
-        Box::pin(outbound::deliver(&self.bot, message))
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        Box::pin(outbound::deliver(&self.bot, reply))
     }
 
-    fn on_event<'a>(
-        &'a self,
-        event: &'a StreamEvent,
-        message: &'a Envelope,
-    ) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
         if let StreamEvent::Text(delta) = event {
-            preview::grow(&self.bot, delta, message);
+            preview::grow(&self.bot, delta, turn);
         }
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn restore(&self, message: &mut Envelope) {
-        media::restore(&self.bot, message);
-        if let Ok(route) = Route::of(message) {
-            message.put_slot(Arc::new(Lifespan::new(typing::Scope::new(
-                &self.bot,
-                route.place,
-            ))));
+    fn restore(&self, inbound: &mut Inbound) {
+        media::restore(&self.bot, &mut inbound.message);
+        if let Ok(route) = Route::of(&inbound.message) {
+            let typing = typing::Scope::new(&self.bot, route.place);
+            inbound.lifespan = Some(Arc::new(Lifespan::new(typing)));
         }
     }
 

@@ -12,7 +12,9 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use bub::kernel::{Envelope, Error, ErrorKind, MediaItem, MediaKind, Result};
+use bub::kernel::{
+    Envelope, Error, ErrorKind, MediaItem, MediaKind, MessageId, MessageKind, Outbound, Result,
+};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -26,7 +28,6 @@ use super::{
 };
 use crate::lock;
 use bub::gateway::{
-    ReplyTo,
     fields::{APPROVAL, DECIDED},
     is_final,
 };
@@ -54,16 +55,14 @@ impl Notes {
 }
 
 /// Delivers a reply, from where an earlier attempt ended.
-pub(super) async fn deliver(bot: &Arc<Bot>, message: &Envelope) -> Result<()> {
-    let sent = send(bot, message).await;
+pub(super) async fn deliver(bot: &Arc<Bot>, reply: &Outbound) -> Result<()> {
+    let sent = send(bot, reply).await;
     let word = match &sent {
         Ok(first) => first.map(Ok),
         Err(error) => is_final(error).then(|| Err(error.clone())),
     };
     if let Some(word) = word
-        && let Some(waiting) = message
-            .str_field(NOTE)
-            .and_then(|note| bot.notes.close(note))
+        && let Some(waiting) = reply.str_field(NOTE).and_then(|note| bot.notes.close(note))
     {
         let _ = waiting.send(word);
     }
@@ -71,7 +70,8 @@ pub(super) async fn deliver(bot: &Arc<Bot>, message: &Envelope) -> Result<()> {
 }
 
 /// Sends a reply; the number of its first message.
-async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
+async fn send(bot: &Arc<Bot>, reply: &Outbound) -> Result<Option<i64>> {
+    let message = &reply.message;
     let mut route = Route::of(message)?;
     if let Some(chat) = lock(&bot.moved).get(&route.place.chat) {
         // What it answers stayed behind.
@@ -82,12 +82,9 @@ async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
             .await
             .map(|()| None);
     }
-    let (reply_id, inbound_id) = match message.slot::<ReplyTo>() {
-        Some(to) => (to.reply_id.clone(), to.inbound_id.clone()),
-        None => (
-            format!("direct:{}", message.str_field(NOTE).unwrap_or_default()),
-            None,
-        ),
+    let reply_id = match &reply.attempt {
+        Some(attempt) => String::from(&attempt.reply_id),
+        None => format!("direct:{}", message.str_field(NOTE).unwrap_or_default()),
     };
     let approval = message.str_field(APPROVAL);
     let mut pieces: Vec<Piece> = html::render(&markdown(message, approval.is_some()))
@@ -101,17 +98,18 @@ async fn send(bot: &Arc<Bot>, message: &Envelope) -> Result<Option<i64>> {
     }
     pieces.extend(message.media().into_iter().map(Piece::Media));
     let sent = bot.progress.get(&reply_id);
-    let is_plain =
-        message.kind() == "normal" && approval.is_none() && message.str_field(NOTE).is_none();
+    let is_plain = message.kind() == MessageKind::Normal
+        && approval.is_none()
+        && message.str_field(NOTE).is_none();
     // Half an answer must not look like a whole one: an error takes its place as well.
-    let takes_place = is_plain || message.kind() == "error";
-    let inbound_id = inbound_id.filter(|_| takes_place && sent.parts == 0);
-    let preview = match &inbound_id {
-        Some(inbound_id) => bot
+    let takes_place = is_plain || message.kind() == MessageKind::Error;
+    let answered = reply.message_id();
+    let preview = match answered.filter(|_| takes_place && sent.parts == 0) {
+        Some(message_id) => bot
             .previews
-            .finish(bot, inbound_id)
+            .finish(bot, message_id)
             .await
-            .map(|shown| (shown, inbound_id.clone())),
+            .map(|shown| (shown, message_id.clone())),
         None => None,
     };
     let sending = Sending {
@@ -137,7 +135,7 @@ fn markdown(message: &Envelope, is_literal: bool) -> String {
         .as_ref()
         .and_then(|object| object.get("message")?.as_str());
     let text = inner.unwrap_or(&content);
-    let is_output = message.kind() == "command"
+    let is_output = message.kind() == MessageKind::Command
         && text.contains(['\n', '*', '_', '`', '<', '[', '#', '~', '|', '\\']);
     if !(is_literal || is_output) {
         return text.to_owned();
@@ -235,7 +233,7 @@ struct Sending {
     reply_id: String,
     sent: Sent,
     /// The message that showed the answer while it grew, and what it answers.
-    preview: Option<(i64, String)>,
+    preview: Option<(i64, MessageId)>,
 }
 
 impl Sending {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bub::{
     hooks,
-    kernel::{Channel, Error, MessageHandler, PluginContext, Result},
-    settings::Settings,
+    kernel::{Channel, MessageHandler, PluginContext, Result},
 };
 
 use crate::{Bot, Telegram, TelegramOptions, tools};
@@ -22,10 +21,7 @@ impl TelegramPlugin {
 
     /// Creates the plugin from the settings of the program.
     pub fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context.service::<Settings>();
-        let settings = settings
-            .ok_or_else(|| Error::config("the plugin needs the program's settings as a service"))?;
-        let bot = Arc::new(Bot::new(TelegramOptions::new(&settings)));
+        let bot = Arc::new(Bot::new(TelegramOptions::new(context.settings)));
         if bot.is_enabled() {
             tools::register(context, &bot);
         }

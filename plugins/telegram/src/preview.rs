@@ -11,13 +11,12 @@ use std::{
     time::Duration,
 };
 
-use bub::kernel::{Delivery, Envelope};
+use bub::kernel::{MessageId, MessageOutcome, Turn};
 use serde_json::json;
-use tokio::{sync::Mutex as Turn, time::Instant};
+use tokio::time::Instant;
 
 use super::{Bot, client::Why, html, outbound::reply_params, progress::Sent, route::Route};
 use crate::lock;
-use bub::gateway::{Outcome, Ticket, spoken};
 
 /// A reply that has not taken the place of its preview by then is not going to.
 const LATE: Duration = Duration::from_mins(2);
@@ -25,13 +24,13 @@ const LATE: Duration = Duration::from_mins(2);
 const MOST: usize = 1_000;
 
 #[derive(Default)]
-pub(super) struct Previews(Mutex<HashMap<String, Arc<Preview>>>);
+pub(super) struct Previews(Mutex<HashMap<MessageId, Arc<Preview>>>);
 
 /// One answer.
 pub(super) struct Preview {
     text: Mutex<Text>,
     /// The message it is shown in, and what stands there. Locked while it is sent or edited.
-    message: Turn<(Option<i64>, String)>,
+    message: tokio::sync::Mutex<(Option<i64>, String)>,
 }
 
 struct Text {
@@ -42,20 +41,20 @@ struct Text {
 
 impl Previews {
     /// The preview of the answer to a message, which does not grow any more; where it stands.
-    pub(super) async fn finish(&self, bot: &Bot, inbound_id: &str) -> Option<i64> {
-        let preview = lock(&self.0).remove(inbound_id);
+    pub(super) async fn finish(&self, bot: &Bot, message_id: &MessageId) -> Option<i64> {
+        let preview = lock(&self.0).remove(message_id);
         let shown = match preview {
             Some(preview) => preview.message.lock().await.0,
             None => None,
         };
         // It may be one of the process before this.
-        shown.or_else(|| bot.progress.get(&key(inbound_id)).first)
+        shown.or_else(|| bot.progress.get(&key(message_id)).first)
     }
 
     /// Notes that a reply stands where the preview stood: the next one has to find a place of its own.
-    pub(super) fn used(bot: &Bot, inbound_id: &str) {
+    pub(super) fn used(bot: &Bot, message_id: &MessageId) {
         bot.progress.note(
-            &key(inbound_id),
+            &key(message_id),
             Sent {
                 parts: 1,
                 first: None,
@@ -65,24 +64,24 @@ impl Previews {
 }
 
 /// The name of a preview among what was sent.
-fn key(inbound_id: &str) -> String {
-    format!("preview:{inbound_id}")
+fn key(message_id: &MessageId) -> String {
+    format!("preview:{message_id}")
 }
 
 /// Adds to the answer to a message, and shows it when it is time.
-pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
-    let Some(delivery) = message.slot::<Delivery>() else {
+pub(super) fn grow(bot: &Arc<Bot>, delta: &str, turn: &Turn) {
+    let Some(message_id) = turn.message_id() else {
         return;
     };
-    if !bot.options.stream || !bot.options.is_auto || spoken::is_noted() {
+    if !bot.options.stream || !bot.options.is_auto || turn.was_sent_by_tool() {
         return;
     }
-    let Ok(route) = Route::of(message) else {
+    let Ok(route) = Route::of(turn.message()) else {
         return;
     };
     let preview = {
         let mut previews = lock(&bot.previews.0);
-        if previews.len() >= MOST && !previews.contains_key(&delivery.inbound_id) {
+        if previews.len() >= MOST && !previews.contains_key(message_id) {
             return;
         }
         let new = || {
@@ -91,19 +90,15 @@ pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
                 since: Instant::now(),
                 shown: None,
             };
-            watch(bot, &delivery.inbound_id, message);
+            watch(bot, message_id, turn);
             // The process before this may have shown something.
-            let shown = bot.progress.get(&key(&delivery.inbound_id)).first;
+            let shown = bot.progress.get(&key(message_id)).first;
             Arc::new(Preview {
                 text: Mutex::new(text),
-                message: Turn::new((shown, String::new())),
+                message: tokio::sync::Mutex::new((shown, String::new())),
             })
         };
-        Arc::clone(
-            previews
-                .entry(delivery.inbound_id.clone())
-                .or_insert_with(new),
-        )
+        Arc::clone(previews.entry(message_id.clone()).or_insert_with(new))
     };
     let due = {
         let mut text = lock(&preview.text);
@@ -124,7 +119,7 @@ pub(super) fn grow(bot: &Arc<Bot>, delta: &str, message: &Envelope) {
             preview,
             text,
             route,
-            delivery.inbound_id.clone(),
+            message_id.clone(),
         ));
     }
 }
@@ -135,14 +130,14 @@ async fn show(
     preview: Arc<Preview>,
     text: String,
     route: Route,
-    inbound_id: String,
+    message_id: MessageId,
 ) {
     let Ok(mut message) = preview.message.try_lock() else {
         return;
     };
     let (shown, standing) = &mut *message;
     // The reply may have come meanwhile.
-    if !lock(&bot.previews.0).contains_key(&inbound_id) {
+    if !lock(&bot.previews.0).contains_key(&message_id) {
         return;
     }
     let text = bot.options.redactor.redact(&text);
@@ -161,11 +156,11 @@ async fn show(
     params["text"] = part.html.as_str().into();
     params["parse_mode"] = "HTML".into();
     let outcome = match *shown {
-        Some(message_id) => {
+        Some(shown) => {
             if let Some(params) = params.as_object_mut() {
                 params.shift_remove("message_thread_id");
             }
-            params["message_id"] = message_id.into();
+            params["message_id"] = shown.into();
             bot.client.call("editMessageText", &params).await
         }
         None => bot.client.call("sendMessage", &params).await,
@@ -176,7 +171,7 @@ async fn show(
             if shown.is_none() {
                 *shown = sent["message_id"].as_i64();
                 bot.progress.note(
-                    &key(&inbound_id),
+                    &key(&message_id),
                     Sent {
                         parts: 0,
                         first: *shown,
@@ -193,21 +188,23 @@ async fn show(
 }
 
 /// When the turn ends without a reply in its place, the preview goes.
-fn watch(bot: &Arc<Bot>, inbound_id: &str, message: &Envelope) {
-    let (Some(ticket), Ok(route)) = (message.slot::<Ticket>(), Route::of(message)) else {
+fn watch(bot: &Arc<Bot>, message_id: &MessageId, turn: &Turn) {
+    let receipt = turn.inbound().receipt.clone();
+    let (Some(receipt), Ok(route)) = (receipt, Route::of(turn.message())) else {
         return;
     };
-    let (bot, inbound_id) = (Arc::clone(bot), inbound_id.to_owned());
+    let (bot, message_id) = (Arc::clone(bot), message_id.clone());
     tokio::spawn(async move {
-        if matches!(ticket.settled().await, Outcome::Done { replies: 1.. }) {
+        let outcome = receipt.outcome().await;
+        if matches!(outcome, MessageOutcome::Done { replies: 1.., .. }) {
             // On its way, unless all of them were sent by a tool.
             tokio::time::sleep(LATE).await;
         }
-        if !lock(&bot.previews.0).contains_key(&inbound_id) {
+        if !lock(&bot.previews.0).contains_key(&message_id) {
             return;
         }
-        if let Some(message_id) = bot.previews.finish(&bot, &inbound_id).await {
-            let params = json!({"chat_id": route.place.chat, "message_id": message_id});
+        if let Some(shown) = bot.previews.finish(&bot, &message_id).await {
+            let params = json!({"chat_id": route.place.chat, "message_id": shown});
             let _ = bot.client.call("deleteMessage", &params).await;
         }
     });

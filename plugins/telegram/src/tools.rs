@@ -9,8 +9,8 @@ use std::{
 };
 
 use bub::kernel::{
-    ChannelMessage, Envelope, Error, ErrorKind, FrameworkRef, MediaItem, MediaKind, PluginContext,
-    Result, Role, State, ToolContext, ToolSpec,
+    ChannelMessage, Envelope, Error, ErrorKind, MediaItem, MediaKind, Outbound, PluginContext,
+    Result, Role, ToolContext, ToolSpec, Turn,
     tool::{Arguments, FunctionTool, Parameter, schema},
 };
 use serde_json::{Value, json};
@@ -21,10 +21,6 @@ use super::{
     html,
     outbound::NOTE,
     route::{Place, Route},
-};
-use bub::gateway::{
-    current_route,
-    spoken::{self, ByTool},
 };
 
 /// So long the number of a sent message is waited for.
@@ -121,14 +117,14 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     else {
         return Err(arguments.error());
     };
-    let (chat, is_own) = target(&context.state, chat)?;
+    let (chat, is_own) = target(&context.turn, chat)?;
     let text = bot
         .options
         .redactor
         .redact(&text.unwrap_or_default())
         .into_owned();
     let file = file
-        .map(|file| readable(&context.state, &file))
+        .map(|file| readable(&context.turn, &file))
         .transpose()?;
     if text.trim().is_empty() && file.is_none() {
         return Err(Error::invalid_input(
@@ -136,11 +132,11 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
         ));
     }
     let place = Place { chat, thread };
-    let session = context
-        .state
-        .get_str("session_id")
-        .filter(|_| is_own)
-        .unwrap_or_else(|| place.session());
+    let session = if is_own {
+        context.turn.session_id().as_str().to_owned()
+    } else {
+        place.session()
+    };
     let mut message: Envelope = ChannelMessage::new(session, NAME, text)
         .chat_id(chat.to_string())
         .into();
@@ -150,27 +146,19 @@ async fn run_send(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     if let Some(path) = &file {
         message.set_media(vec![item(path)]);
     }
-    message.put_slot(Arc::new(ByTool));
     let (note, delivered) = bot.notes.open();
     message.set(NOTE, note.as_str());
-    let router = context
-        .state
-        .slot::<FrameworkRef>()
-        .and_then(|framework| framework.get()?.router());
-    let is_taken = match router {
-        Some(router) => router.dispatch(&message).await?,
-        None => false,
-    };
-    if !is_taken {
-        // No gateway runs the channel here: then nobody but us can send it.
-        super::outbound::deliver(&bot, &message).await?;
+    let reply = Outbound::from_tool(message);
+    if !context.turn.deliver(reply.clone()).await? {
+        // No gateway runs the channel here, so the bot sends it itself.
+        super::outbound::deliver(&bot, &reply).await?;
     }
     let waiting = tokio::time::timeout(DELIVERY_LIMIT, delivered).await;
     bot.notes.close(&note);
     match waiting {
         Ok(Ok(Ok(message_id))) => Ok(json!({"ok": true, "message_id": message_id})),
         Ok(Ok(Err(error))) => {
-            spoken::note_refused(NAME, &chat.to_string());
+            context.turn.unmark_sent_by_tool(NAME, &chat.to_string());
             Err(tool_error(error))
         }
         _ => Ok(
@@ -188,7 +176,7 @@ async fn run_edit(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext)
     else {
         return Err(arguments.error());
     };
-    let (chat, _) = target(&context.state, chat)?;
+    let (chat, _) = target(&context.turn, chat)?;
     let parts = html::render(&bot.options.redactor.redact(&text));
     let [part] = parts.as_slice() else {
         return Err(Error::invalid_input(
@@ -213,11 +201,10 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
     else {
         return Err(arguments.error());
     };
-    let (chat, is_own) = target(&context.state, chat)?;
+    let (chat, is_own) = target(&context.turn, chat)?;
     let answered = || {
-        current_route()
-            .filter(|_| is_own)
-            .and_then(|route| route.get("message_id")?.as_i64())
+        let route = Route::of(context.turn.message()).ok();
+        route.filter(|_| is_own)?.message_id
     };
     let message_id = message_id
         .or_else(answered)
@@ -234,8 +221,8 @@ async fn run_react(bot: Arc<Bot>, mut arguments: Arguments, context: ToolContext
 }
 
 /// The chat that is meant, and whether it is the one of the turn.
-fn target(state: &State, chat: Option<i64>) -> Result<(i64, bool)> {
-    let sender = state.sender();
+fn target(turn: &Turn, chat: Option<i64>) -> Result<(i64, bool)> {
+    let sender = turn.sender();
     let own = (sender.channel == NAME)
         .then(|| sender.chat_id.parse::<i64>().ok())
         .flatten();
@@ -253,8 +240,9 @@ fn target(state: &State, chat: Option<i64>) -> Result<(i64, bool)> {
 }
 
 /// A file that may be sent: for whoever is no owner, one in the workspace.
-fn readable(state: &State, file: &str) -> Result<PathBuf> {
-    let workspace = PathBuf::from(state.get_str("_runtime_workspace").unwrap_or_default());
+fn readable(turn: &Turn, file: &str) -> Result<PathBuf> {
+    let workspace = turn.state().get_str("_runtime_workspace");
+    let workspace = PathBuf::from(workspace.unwrap_or_default());
     let wrong = |why: String| Error::new(ErrorKind::Tool, format!("cannot send `{file}`: {why}"));
     let path = workspace
         .join(file)
@@ -263,7 +251,7 @@ fn readable(state: &State, file: &str) -> Result<PathBuf> {
     let is_inside = workspace
         .canonicalize()
         .is_ok_and(|workspace| path.starts_with(workspace));
-    if !is_inside && state.sender().role != Role::Owner {
+    if !is_inside && turn.sender().role != Role::Owner {
         return Err(wrong("it is not in the workspace".to_owned()));
     }
     let about = std::fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;

@@ -27,13 +27,13 @@ impl Typing {
     }
 }
 
-/// One turn; its end ends the typing, however it comes.
-struct Turn {
+/// Types in a chat until it is dropped.
+struct TypingGuard {
     bot: Arc<Bot>,
     place: Place,
 }
 
-impl Turn {
+impl TypingGuard {
     fn begin(bot: Arc<Bot>, place: Place) -> Self {
         let mut typing = lock(&bot.typing.0);
         let new = || {
@@ -48,7 +48,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for TypingGuard {
     fn drop(&mut self) {
         let mut typing = lock(&self.bot.typing.0);
         let Some((count, task)) = typing.get_mut(&self.place) else {
@@ -78,7 +78,7 @@ async fn keep_typing(bot: Arc<Bot>, place: Place) {
 pub(super) struct Scope {
     bot: Arc<Bot>,
     place: Place,
-    turn: Option<Turn>,
+    turn: Option<TypingGuard>,
 }
 
 impl Scope {
@@ -93,7 +93,7 @@ impl Scope {
 
 impl LifespanScope for Scope {
     fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
-        self.turn = Some(Turn::begin(Arc::clone(&self.bot), self.place));
+        self.turn = Some(TypingGuard::begin(Arc::clone(&self.bot), self.place));
         Box::pin(std::future::ready(Ok(())))
     }
 

@@ -3,7 +3,8 @@
 use std::{pin::pin, sync::Arc, time::Instant};
 
 use bub_kernel::{
-    CancellationToken, Error, ErrorKind, ModelStream, Result, StreamEvent, Tool,
+    COMMAND_PREFIX, CancellationToken, Error, ModelStream, Result, ResumePoint, StreamEvent, Tool,
+    ToolCaller, TurnTape,
     hooks::{HookPoint as _, point::AfterToolCall},
 };
 use bub_settings::Redactor;
@@ -11,14 +12,11 @@ use bub_tape::Entry;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use super::Runner;
+use super::ToolRunner;
 use crate::{
-    agent::{Agent, Errand},
+    agent::{Agent, AgentTask},
     command::{self, Command},
-    emit,
-    prompt::COMMAND_PREFIX,
-    record::Resumed,
-    spill,
+    emit, spill,
 };
 
 /// The tool that runs what is no tool.
@@ -27,27 +25,21 @@ const SHELL: &str = "bash";
 /// What stands before the output where something is said about it.
 const OUTPUT: &str = "\noutput:\n";
 
-/// Who is told what a command of the shell prints, while it does: a slot of the state.
-#[derive(Debug)]
-pub(crate) struct Live(pub(crate) mpsc::UnboundedSender<String>);
-
-/// A command of the shell took too long: a slot of the state. To the model that is a result, to a person a failure.
-#[derive(Debug)]
-pub(crate) struct TimedOut;
+/// Chunks of output that wait to be streamed. If the reader is slower than that, the rest comes with the result.
+const LIVE_OUTPUT_CAPACITY: usize = 1024;
 
 /// Runs a command, and says line by line what it prints.
-pub(crate) fn stream_command(agent: Arc<Agent>, errand: Errand, line: String) -> ModelStream {
+pub(crate) fn stream_command(agent: Arc<Agent>, task: AgentTask, line: String) -> ModelStream {
     emit::stream(move |events| async move {
-        let (prints, mut printed) = mpsc::unbounded_channel();
-        // What a hook may change is said when it has.
-        if AfterToolCall::implementations(errand.framework.hooks()).is_empty() {
-            errand.state.put_slot(Arc::new(Live(prints)));
-        } else {
-            drop(prints);
-        }
+        let (live_output, mut printed) = mpsc::channel(LIVE_OUTPUT_CAPACITY);
+        // Output that a hook may change is sent after the hook has run.
+        let hooks = task.turn.framework().hooks();
+        let live_output = AfterToolCall::implementations(hooks)
+            .is_empty()
+            .then_some(live_output);
         let redactor = agent.settings().redactor();
         let mut said = Said::default();
-        let mut running = pin!(run_command(&agent, &errand, &line));
+        let mut running = pin!(run_command(&agent, &task, &line, live_output));
         let outcome = loop {
             tokio::select! {
                 biased;
@@ -120,18 +112,25 @@ impl Said {
 
 /// Runs a command and returns its output. What was asked is on the tape before anything is done; what had begun when
 /// the process died is not run again.
-pub(crate) async fn run_command(agent: &Agent, errand: &Errand, line: &str) -> Result<String> {
-    if let Some(Resumed::Command(said)) = errand.tape.resumed() {
-        return said.clone();
+pub(crate) async fn run_command(
+    agent: &Agent,
+    task: &AgentTask,
+    line: &str,
+    live_output: Option<mpsc::Sender<String>>,
+) -> Result<String> {
+    let turn = &task.turn;
+    if let Some(ResumePoint::Command(outcome)) = turn.tape().resume_point() {
+        complete(turn.tape(), outcome);
+        return outcome.clone();
     }
     let raw = line
         .trim()
         .strip_prefix(COMMAND_PREFIX)
         .unwrap_or(line)
         .trim();
-    let (tape, started) = (&errand.tape, Instant::now());
+    let (tape, started) = (turn.tape(), Instant::now());
     tape.bootstrap().await?;
-    let called = understood(raw, errand.framework.tools());
+    let called = understood(raw, turn.framework().tools());
     let name = called
         .as_ref()
         .map_or(String::new(), |(tool, _)| tool.spec().name.clone());
@@ -142,31 +141,24 @@ pub(crate) async fn run_command(agent: &Agent, errand: &Errand, line: &str) -> R
         .as_ref()
         .map_or(true, |(tool, _)| tool.spec().read_only);
     tape.append(vec![if only_reads {
-        tape.owned(begun)
+        tape.with_run_id(begun)
     } else {
-        tape.of_delivery(begun)
+        tape.with_command_id(begun)
     }])
     .await?;
     let outcome = match called {
         Ok((tool, arguments)) => {
             let cancel = CancellationToken::new();
             let _guard = cancel.clone().drop_guard();
-            let runner = Runner {
-                framework: &errand.framework,
+            let runner = ToolRunner {
                 agent,
-                state: &errand.state,
-                tape,
+                turn,
                 cancel: &cancel,
+                caller: ToolCaller::User,
+                requests: None,
+                live_output,
             };
-            let said = runner.run(&tool, arguments, None).await.map(text_of);
-            let is_late = name == SHELL && errand.state.slot::<TimedOut>().is_some();
-            said.and_then(|text| {
-                if is_late {
-                    Err(Error::new(ErrorKind::Tool, text))
-                } else {
-                    Ok(text)
-                }
-            })
+            runner.run(&tool, arguments, None).await.map(text_of)
         }
         Err(error) => Err(error),
     };
@@ -179,9 +171,22 @@ pub(crate) async fn run_command(agent: &Agent, errand: &Errand, line: &str) -> R
     let data = json!({
         "raw": raw, "name": name, "status": status, "elapsed_ms": elapsed, "output": kept, "date": bub_tape::now_iso(),
     });
-    tape.append(vec![tape.of_delivery(Entry::event("command", Some(data)))])
-        .await?;
+    tape.append(vec![
+        tape.with_command_id(Entry::event("command", Some(data))),
+    ])
+    .await?;
+    complete(tape, &outcome);
     outcome.map(|text| agent.settings().redactor().redact(&text).into_owned())
+}
+
+/// Notes that the turn is recorded completely. A command that steered a turn, or that a plugin ran for a prompt, does not
+/// complete that turn.
+fn complete(tape: &TurnTape, outcome: &Result<String>) {
+    match outcome {
+        _ if tape.prompt_id().is_some() => {}
+        Ok(_) => tape.complete(),
+        Err(_) => tape.complete_with_error(),
+    }
 }
 
 fn understood(line: &str, tools: &[Arc<dyn Tool>]) -> Result<(Arc<dyn Tool>, Map<String, Value>)> {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::Sender;
 
 /// So much of the beginning is kept, and as much of the end.
 const KEPT: usize = 512 * 1024;
@@ -18,7 +18,7 @@ pub(super) struct Output {
     /// The first bytes of a character whose rest has not arrived.
     incomplete: Vec<u8>,
     /// Who is told of the beginning as it comes.
-    live: Option<UnboundedSender<String>>,
+    live: Option<Sender<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ struct Size {
 
 impl Output {
     /// Nothing yet; what is kept of the beginning is told as it comes.
-    pub(super) fn told_to(live: Option<UnboundedSender<String>>) -> Self {
+    pub(super) fn told_to(live: Option<Sender<String>>) -> Self {
         Self {
             live,
             ..Self::default()
@@ -111,9 +111,11 @@ impl Output {
         };
         let (first, rest) = text.split_at(text.floor_char_boundary(room));
         self.head.push(first);
-        if let Some(live) = self.live.as_ref().filter(|_| !first.is_empty()) {
-            // Who is told may have gone.
-            let _ = live.send(first.to_owned());
+        if let Some(live) = self.live.take_if(|_| !first.is_empty())
+            && live.try_send(first.to_owned()).is_ok()
+        {
+            // A reader that is gone or too slow gets the rest with the result of the command.
+            self.live = Some(live);
         }
         self.tail.push(rest);
         if self.tail.text.len() > KEPT + MARGIN {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Skill, Source, Text, frontmatter};
+use super::{Skill, SkillSource, Text, frontmatter};
 
 const ALL: [(&str, &str); 3] = [
     ("gh", include_str!("bundled/gh/SKILL.md")),
@@ -18,7 +18,7 @@ pub(super) fn skills() -> Vec<Arc<Skill>> {
         let frontmatter = frontmatter::read(text, name).ok()?;
         Some(Arc::new(Skill::new(
             name,
-            Source::Builtin,
+            SkillSource::Builtin,
             frontmatter,
             Text::Builtin(text),
         )))

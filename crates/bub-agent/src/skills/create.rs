@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{DIRECTORY, Problem, Skill, Skills, Source, Text, frontmatter, scan};
+use super::{DIRECTORY, Problem, Skill, SkillSource, Skills, Text, frontmatter, scan};
 
 impl Skills {
     /// The directory in which a workspace, or else the user, keeps skills.
@@ -27,7 +27,7 @@ impl Skills {
         match read {
             Ok(frontmatter) => Ok(Skill::new(
                 &name,
-                Source::Project,
+                SkillSource::Project,
                 frontmatter,
                 Text::File(file),
             )),

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{Problem, Skill, Source, Text, frontmatter};
+use super::{Problem, Skill, SkillSource, Text, frontmatter};
 
 pub(super) const SKILL_FILE: &str = "SKILL.md";
 
@@ -36,7 +36,7 @@ pub(super) struct Scan {
 
 impl Scan {
     /// Looks at every skill in the roots.
-    pub(super) fn of(roots: &[(PathBuf, Source)]) -> Self {
+    pub(super) fn of(roots: &[(PathBuf, SkillSource)]) -> Self {
         let mut scan = Self::default();
         let start = SystemTime::now();
         for (root, source) in roots {
@@ -64,7 +64,7 @@ impl Scan {
                 .all(|(path, stamp)| Stamp::of(path).0 == *stamp)
     }
 
-    fn root(&mut self, root: &Path, source: Source) {
+    fn root(&mut self, root: &Path, source: SkillSource) {
         if !self.look(root).is_some_and(|found| found.is_dir()) {
             return;
         }
@@ -90,14 +90,14 @@ impl Scan {
         }
     }
 
-    fn directory(&mut self, directory: &Path, name: &str, source: Source) {
+    fn directory(&mut self, directory: &Path, name: &str, source: SkillSource) {
         let file = directory.join(SKILL_FILE);
         if !self.look(directory).is_some_and(|found| found.is_dir()) || self.look(&file).is_none() {
             return;
         }
         let location = fs::canonicalize(&file).unwrap_or_else(|_| file.clone());
         // Whoever wrote the workspace must not have files of its owner read to the model.
-        if source == Source::Project && !is_in_workspace(&location, directory) {
+        if source == SkillSource::Project && !is_in_workspace(&location, directory) {
             return self.problem(&file, "leads out of the workspace");
         }
         match read(&file).and_then(|text| frontmatter::read(&text, name)) {

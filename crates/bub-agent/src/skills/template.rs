@@ -5,12 +5,12 @@ use std::path::Path;
 use bub_settings::{Found, Settings};
 use serde_json::Value;
 
-use super::Source;
+use super::SkillSource;
 
 /// What the placeholders of one skill stand for.
 pub(super) struct Template<'a> {
     pub(super) settings: &'a Settings,
-    pub(super) source: Source,
+    pub(super) source: SkillSource,
     /// A builtin skill has none.
     pub(super) directory: Option<&'a Path>,
     pub(super) python: &'a Path,
@@ -83,7 +83,7 @@ impl Template<'_> {
                 ));
                 return String::new();
             }
-            if setting.is_trusted() && self.source == Source::Project {
+            if setting.is_trusted() && self.source == SkillSource::Project {
                 warn(format!(
                     "`${{config.{path}}}` is left empty: skills of a workspace do not see `{key}`"
                 ));

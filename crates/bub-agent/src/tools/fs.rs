@@ -17,132 +17,121 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use bub_kernel::{Error, Result, ToolContext, tool};
-use bub_settings::{Settings, core};
+use bub_kernel::{Error, Result, ToolContext, tools};
 
 pub use path::resolve;
 
-use crate::policy;
+use crate::agent::Agent;
 
-/// Where file tools may go; found in a slot of the state. Without one, they stay in the workspace.
-#[derive(Clone, Debug)]
-pub struct Files {
-    /// What `~` means.
-    pub home: Option<PathBuf>,
-    /// Whether only files in the workspace may be touched.
-    pub confine: bool,
+/// The tools that read and change files.
+#[derive(Debug)]
+pub struct FileTools {
+    agent: Arc<Agent>,
 }
 
-impl Files {
-    /// As the settings say.
-    pub fn new(settings: &Arc<Settings>) -> Self {
-        let home = settings.environment().user_home().map(Path::to_owned);
-        Self {
-            home,
-            confine: settings.get(&core::FS_CONFINE),
-        }
-    }
-
-    /// The same, confined to the workspace.
-    #[must_use]
-    pub fn confined(self) -> Self {
-        Self {
-            confine: true,
-            ..self
-        }
+impl FileTools {
+    /// File tools under the policy of an agent.
+    pub(crate) fn new(agent: Arc<Agent>) -> Self {
+        Self { agent }
     }
 
     /// The file that is meant, without links on the way to it.
-    fn find(context: &ToolContext, path: &str) -> Result<PathBuf> {
-        let files = context.state.slot::<Self>();
-        let home = files.as_ref().and_then(|files| files.home.as_deref());
-        let workspace = context.state.get_str("_runtime_workspace");
-        let path = path::absolute(path, workspace.as_deref().map(Path::new), home)?;
-        let confine = files.is_none_or(|files| files.confine) || policy::confined(&context.state);
-        resolve(&path, workspace.as_deref().map(Path::new), confine)
+    fn find(&self, context: &ToolContext, path: &str) -> Result<PathBuf> {
+        let home = self.agent.settings().environment().user_home();
+        let workspace = context.state().get_str("_runtime_workspace");
+        let workspace = workspace.as_deref().map(Path::new);
+        let path = path::absolute(path, workspace, home)?;
+        let confine = self.agent.policy().confines(context.turn.sender());
+        resolve(&path, workspace, confine)
     }
 }
 
-/// Reads a text file, or some lines of it. Line breaks are shown as `\n`.
-#[tool(crate = bub_kernel, name = "fs.read", read_only)]
-pub fn fs_read(
-    context: &ToolContext,
-    /// The file: absolute, or relative to the workspace.
-    path: String,
-    /// The first line to read, counted from 0.
-    #[default(0)]
-    offset: i64,
-    /// How many lines to read; all when left out.
-    limit: Option<u64>,
-) -> Result<String> {
-    let file = Files::find(context, &path)?;
-    regular(&file)?;
-    let first = u64::try_from(offset).unwrap_or(0);
-    read::lines(&file, first, limit, &|| context.cancel.is_cancelled())
-}
-
-/// Writes a file, whole: what was in it is replaced. Directories on the way are created.
-#[tool(crate = bub_kernel, name = "fs.write")]
-pub fn fs_write(
-    context: &ToolContext,
-    /// The file: absolute, or relative to the workspace.
-    path: String,
-    /// Everything that shall be in it.
-    content: String,
-) -> Result<String> {
-    let file = Files::find(context, &path)?;
-    write::replace(&file, content.as_bytes())?;
-    Ok(format!("wrote: {}", file.display()))
-}
-
-/// Replaces text in a file and leaves every other byte as it is. `old` must occur exactly once, unless `all` is set.
-#[tool(crate = bub_kernel, name = "fs.edit")]
-pub fn fs_edit(
-    context: &ToolContext,
-    /// The file: absolute, or relative to the workspace.
-    path: String,
-    /// The text to replace, exactly as it is in the file, with enough around it to be the only one.
-    old: String,
-    /// The text to put in its place.
-    new: String,
-    /// Look only from this line on, counted from 0.
-    #[default(0)]
-    start: i64,
-    /// Replace every occurrence.
-    #[default(false)]
-    all: bool,
-) -> Result<String> {
-    // Two edits of one file at a time must not undo each other.
-    static EDITING: Mutex<()> = Mutex::new(());
-    let file = Files::find(context, &path)?;
-    let _one_at_a_time = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
-    let metadata = regular(&file)?;
-    if metadata.len() > edit::MOST_BYTES {
-        let problem = format!(
-            "{path} is too big to edit ({} bytes): use a program",
-            metadata.len()
-        );
-        return Err(Error::invalid_input(problem));
+#[tools(crate = bub_kernel)]
+impl FileTools {
+    /// Reads a text file, or some lines of it. Line breaks are shown as `\n`.
+    #[tool(name = "fs.read", read_only)]
+    fn fs_read(
+        &self,
+        context: &ToolContext,
+        /// The file: absolute, or relative to the workspace.
+        path: String,
+        /// The first line to read, counted from 0.
+        #[default(0)]
+        offset: i64,
+        /// How many lines to read; all when left out.
+        limit: Option<u64>,
+    ) -> Result<String> {
+        let file = self.find(context, &path)?;
+        regular(&file)?;
+        let first = u64::try_from(offset).unwrap_or(0);
+        read::lines(&file, first, limit, &|| context.cancel.is_cancelled())
     }
-    let bytes = std::fs::read(&file).map_err(|error| failure("read", &file, &error))?;
-    let start = usize::try_from(start).unwrap_or(0);
-    let edited = edit::edit(
-        &bytes,
-        &edit::Change {
-            path: &path,
-            old: &old,
-            new: &new,
-            start,
-            all,
-        },
-    )?;
-    write::replace(&file, &edited.content)?;
-    let times = if edited.times > 1 {
-        format!(" ({} places)", edited.times)
-    } else {
-        String::new()
-    };
-    Ok(format!("edited: {}{times}", file.display()))
+
+    /// Writes a file, whole: what was in it is replaced. Directories on the way are created.
+    #[tool(name = "fs.write")]
+    fn fs_write(
+        &self,
+        context: &ToolContext,
+        /// The file: absolute, or relative to the workspace.
+        path: String,
+        /// Everything that shall be in it.
+        content: String,
+    ) -> Result<String> {
+        let file = self.find(context, &path)?;
+        write::replace(&file, content.as_bytes())?;
+        Ok(format!("wrote: {}", file.display()))
+    }
+
+    /// Replaces text in a file and leaves every other byte as it is. `old` must occur exactly once, unless `all` is set.
+    #[tool(name = "fs.edit")]
+    fn fs_edit(
+        &self,
+        context: &ToolContext,
+        /// The file: absolute, or relative to the workspace.
+        path: String,
+        /// The text to replace, exactly as it is in the file, with enough around it to be the only one.
+        old: String,
+        /// The text to put in its place.
+        new: String,
+        /// Look only from this line on, counted from 0.
+        #[default(0)]
+        start: i64,
+        /// Replace every occurrence.
+        #[default(false)]
+        all: bool,
+    ) -> Result<String> {
+        // Two edits of one file at a time must not undo each other.
+        static EDITING: Mutex<()> = Mutex::new(());
+        let file = self.find(context, &path)?;
+        let _one_at_a_time = EDITING.lock().unwrap_or_else(PoisonError::into_inner);
+        let metadata = regular(&file)?;
+        if metadata.len() > edit::MOST_BYTES {
+            let problem = format!(
+                "{path} is too big to edit ({} bytes): use a program",
+                metadata.len()
+            );
+            return Err(Error::invalid_input(problem));
+        }
+        let bytes = std::fs::read(&file).map_err(|error| failure("read", &file, &error))?;
+        let start = usize::try_from(start).unwrap_or(0);
+        let edited = edit::edit(
+            &bytes,
+            &edit::Change {
+                path: &path,
+                old: &old,
+                new: &new,
+                start,
+                all,
+            },
+        )?;
+        write::replace(&file, &edited.content)?;
+        let times = if edited.times > 1 {
+            format!(" ({} places)", edited.times)
+        } else {
+            String::new()
+        };
+        Ok(format!("edited: {}{times}", file.display()))
+    }
 }
 
 /// Only what has an end and does not answer back: a pipe or a device could block for ever.

@@ -2,25 +2,20 @@
 
 use std::{fmt::Write, sync::Arc};
 
-use bub_kernel::{Error, FrameworkRef, Result, Sender, Tool, ToolContext, tool};
+use bub_kernel::{Sender, Tool, ToolContext, tool};
 
 use super::names::signature;
 
 /// Shows the commands.
 #[tool(crate = bub_kernel, command_only, read_only)]
-pub async fn help(context: &ToolContext) -> Result<String> {
-    let framework = context
-        .state
-        .slot::<FrameworkRef>()
-        .and_then(|framework| framework.get());
-    let framework = framework.ok_or_else(|| Error::unknown("the commands are not known here"))?;
-    let mut text = usage(framework.tools());
-    if *context.state.sender() == Sender::terminal() {
+pub async fn help(context: &ToolContext) -> String {
+    let mut text = usage(context.turn.framework().tools());
+    if *context.turn.sender() == Sender::terminal() {
         text.push_str(
             "\n\nIn `bub chat`:\n  ,thinking  Shows or hides the reasoning of the model\n  ,exit  Leaves; so does ,quit",
         );
     }
-    Ok(text)
+    text
 }
 
 /// What a person can type, from the tools there are.

@@ -2,56 +2,66 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use bub_kernel::{Error, Result, State, ToolContext, tool};
+use bub_kernel::{State, ToolContext, tools};
 use serde_json::Value;
 
 use crate::skills::{LoadedSkills, Skills, is_allowed};
 
-/// Opens a skill: returns where it is and what it says. Without a name, lists the skills there are.
-#[tool(crate = bub_kernel, name = "skill", read_only)]
-pub fn skill(
-    context: &ToolContext,
-    /// The name of the skill.
-    name: Option<String>,
-) -> Result<String> {
-    let state = &context.state;
-    let skills = state
-        .slot::<Skills>()
-        .ok_or_else(|| Error::config("there are no skills in this turn"))?;
-    let workspace = state.get_str("_runtime_workspace").map(PathBuf::from);
-    let allowed = allowed(state);
-    let name = name
-        .as_deref()
-        .map(str::trim)
-        .filter(|name| !name.is_empty());
-    let Some(name) = name else {
-        let mut lines = "Available skills:".to_owned();
-        for skill in skills.list(workspace.as_deref()) {
-            if is_allowed(skill.name(), allowed.as_deref()) {
-                lines.push_str("\n- ");
-                lines.push_str(skill.name());
-            }
-        }
-        return Ok(lines);
-    };
-    if !is_allowed(name, allowed.as_deref()) {
-        return Ok(format!("(skill '{name}' is not allowed in this context)"));
+/// The tool that opens skills.
+#[derive(Debug)]
+pub struct SkillTools {
+    skills: Arc<Skills>,
+}
+
+impl SkillTools {
+    /// A tool for these skills.
+    pub fn new(skills: Arc<Skills>) -> Self {
+        Self { skills }
     }
-    let Some(skill) = skills.find(workspace.as_deref(), name) else {
-        return Ok("(no such skill)".to_owned());
-    };
-    let loaded = state.slot::<LoadedSkills>().unwrap_or_else(|| {
-        let fresh = Arc::new(LoadedSkills::default());
-        state.put_slot(Arc::clone(&fresh));
-        fresh
-    });
-    let body = skills.load(&skill, &loaded);
-    let body = if body.is_empty() {
-        "(no content)"
-    } else {
-        &body
-    };
-    Ok(format!("Location: {}\n---\n{body}", skill.location()))
+}
+
+#[tools(crate = bub_kernel)]
+impl SkillTools {
+    /// Opens a skill: returns where it is and what it says. Without a name, lists the skills there are.
+    #[tool(name = "skill", read_only)]
+    fn skill(
+        &self,
+        context: &ToolContext,
+        /// The name of the skill.
+        name: Option<String>,
+    ) -> String {
+        let state = context.state();
+        let skills = &self.skills;
+        let workspace = state.get_str("_runtime_workspace").map(PathBuf::from);
+        let allowed = allowed(state);
+        let name = name
+            .as_deref()
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
+        let Some(name) = name else {
+            let mut lines = "Available skills:".to_owned();
+            for skill in skills.list(workspace.as_deref()) {
+                if is_allowed(skill.name(), allowed.as_deref()) {
+                    lines.push_str("\n- ");
+                    lines.push_str(skill.name());
+                }
+            }
+            return lines;
+        };
+        if !is_allowed(name, allowed.as_deref()) {
+            return format!("(skill '{name}' is not allowed in this context)");
+        }
+        let Some(skill) = skills.find(workspace.as_deref(), name) else {
+            return "(no such skill)".to_owned();
+        };
+        let body = skills.load(&skill, &LoadedSkills::of(state));
+        let body = if body.is_empty() {
+            "(no content)"
+        } else {
+            &body
+        };
+        format!("Location: {}\n---\n{body}", skill.location())
+    }
 }
 
 /// The only skills this turn may use; `None`: all.

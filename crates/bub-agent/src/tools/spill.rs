@@ -30,12 +30,8 @@ pub(crate) async fn spill_read(
         return Err(Error::invalid_input("`count` must be >= 1."));
     }
     let count = usize::try_from(count.min(MOST_CHUNKS)).unwrap_or(1);
-    let tape = context
-        .tape
-        .as_ref()
-        .ok_or_else(|| Error::not_found("there is no tape to read from"))?;
     spill::read(
-        tape,
+        context.tape(),
         handle.trim(),
         &Wanted {
             cursor,

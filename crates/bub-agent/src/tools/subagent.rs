@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Error, ModelStream, Prompt, Result, State, SteeringHandle, StreamEvent, Tool,
-    ToolContext, ToolSpec,
+    BoxFuture, Error, ModelStageEnd, ModelStream, Prompt, Result, SessionId, State, StreamEvent,
+    Tool, ToolContext, ToolSpec, TurnTape, tape_error,
 };
 use bub_tape::{Entry, MergeBack, Span};
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    agent::{Agent, Errand},
-    record::{Ending, TEMPORARY, TurnTape, tape_error},
-    shell::Shells,
+    agent::{Agent, AgentTask},
     skills::LoadedSkills,
     toolbox::Toolbox,
     tools,
@@ -25,10 +23,11 @@ pub(crate) const NAME: &str = "subagent";
 /// Runs another agent with a prompt of its own and returns what it says.
 pub(crate) struct SubagentTool {
     spec: ToolSpec,
+    agent: Arc<Agent>,
 }
 
-impl Default for SubagentTool {
-    fn default() -> Self {
+impl SubagentTool {
+    pub(crate) fn new(agent: Arc<Agent>) -> Self {
         let text = |description: &str| json!({"anyOf": [{"type": "string"}, {"type": "null"}], "description": description});
         let list = |description: &str| {
             let items = json!({"type": "array", "items": {"type": "string"}});
@@ -60,7 +59,7 @@ impl Default for SubagentTool {
             agent_use: true,
             read_only: false,
         };
-        Self { spec }
+        Self { spec, agent }
     }
 }
 
@@ -74,15 +73,21 @@ impl Tool for SubagentTool {
         arguments: Map<String, Value>,
         context: ToolContext,
     ) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(async move { run(arguments, &context).await.map(Value::String) })
+        Box::pin(async move {
+            run(&self.agent, arguments, &context)
+                .await
+                .map(Value::String)
+        })
     }
 }
 
-async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<String> {
-    let missing = || Error::not_found("the builtin agent is not part of this turn");
-    let agent = context.state.slot::<Agent>().ok_or_else(missing)?;
-    let parent = context.state.slot::<TurnTape>().ok_or_else(missing)?;
-    let framework = agent.framework()?;
+async fn run(
+    agent: &Arc<Agent>,
+    arguments: Map<String, Value>,
+    context: &ToolContext,
+) -> Result<String> {
+    let (turn, parent) = (&context.turn, context.turn.tape());
+    let framework = turn.framework();
     let prompt = match arguments.get("prompt") {
         Some(Value::String(text)) => Prompt::Text(text.clone()),
         Some(Value::Array(parts)) => Prompt::Parts(parts.clone()),
@@ -97,20 +102,19 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
             "the prompt of a subagent must not be empty",
         ));
     }
-    let current = context.state.get_str("session_id");
     let asked_for = arguments
         .get("session")
         .and_then(Value::as_str)
         .unwrap_or("temp")
         .trim();
-    let session_id = session_of(asked_for, current.as_deref());
+    let session_id = session_of(asked_for, turn.session_id());
     let allowed = names(&arguments, "allowed_tools")?.filter(|names| !names.is_empty());
-    let mut toolset = agent.tools_for(&context.state)?;
+    let mut toolset = agent.tools_for(turn)?;
     toolset.retain(|tool| tool.spec().name != NAME);
     if let Some(allowed) = &allowed {
         toolset = tools::resolve(allowed, &toolset)?;
     }
-    let state = state_for(&context.state, &session_id);
+    let state = state_for(turn.state(), &session_id);
     if let Some(skills) = names(&arguments, "allowed_skills")? {
         state.set(
             "allowed_skills",
@@ -142,45 +146,33 @@ async fn run(arguments: Map<String, Value>, context: &ToolContext) -> Result<Str
         None
     };
     let tape = match &fork {
-        Some(fork) => TurnTape::new(
-            fork.tape().clone(),
-            &framework,
-            agent.settings().redactor(),
-            &session_id,
-            None,
-        ),
-        None => TurnTape::aside(&framework, agent.settings().redactor(), &session_id).await?,
+        Some(fork) => TurnTape::new(fork.tape().clone(), framework, &session_id, None),
+        None => TurnTape::open_nested(framework, &session_id).await?,
     };
-    let tape = Arc::new(tape);
-    state.put_slot(Arc::clone(&tape));
-    tape.ask(&prompt, Vec::new()).await?;
-    let errand = Errand {
-        framework,
-        state,
-        tape: Arc::clone(&tape),
-        session_id: session_id.clone(),
-        toolbox: Arc::new(Toolbox::of(toolset)),
+    let nested = turn.nested(session_id.clone(), state, tape);
+    let tape = nested.tape();
+    tape.record_prompt(&prompt, Vec::new()).await?;
+    let task = AgentTask {
+        turn: nested.clone(),
+        tools: Arc::new(Toolbox::of(toolset)),
     };
-    let said = collect(agent.run_errand(errand, prompt.clone()).await?).await;
-    let ending = Ending {
+    let said = collect(agent.run_task(task, prompt.clone()).await?).await;
+    let end = ModelStageEnd {
         prompt: &prompt,
         output: &said.text,
         error: said.error.as_ref(),
     };
-    tape.finish(ending).await?;
-    if inherited || session_id.starts_with(TEMPORARY) {
+    tape.end_model_stage(end).await?;
+    if inherited || session_id.is_temporary() {
         // Its tape goes; what it cost stays.
-        for run in runs_of(&tape).await? {
-            parent.note(parent.owned(Entry::event("subagent.run", Some(run)).outside_context()));
+        for run in runs_of(tape).await? {
+            let event = Entry::event("subagent.run", Some(run)).outside_context();
+            parent.append_later(parent.with_run_id(event));
         }
     }
     // What a session that is forgotten has started goes with it.
-    if let Some(shells) = context
-        .state
-        .slot::<Shells>()
-        .filter(|_| session_id.starts_with(TEMPORARY))
-    {
-        shells.stop_session(&session_id).await;
+    if session_id.is_temporary() {
+        agent.shells().stop_session(&session_id).await;
     }
     if let Some(fork) = fork {
         fork.finish().await.map_err(tape_error)?;
@@ -194,7 +186,7 @@ async fn runs_of(turn: &TurnTape) -> Result<Vec<Value>> {
     let mut runs = Vec::new();
     let mut newest = tape.store().read(tape.name(), Span::ALL.newest_first());
     while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
-        if Some(entry.id) == turn.asked() {
+        if Some(entry.id) == turn.prompt_id() {
             break;
         }
         runs.extend(
@@ -209,23 +201,22 @@ async fn runs_of(turn: &TurnTape) -> Result<Vec<Value>> {
 }
 
 /// The model chooses among its own: it can neither read nor write the session of another chat.
-fn session_of(asked_for: &str, current: Option<&str>) -> String {
-    let current = current.unwrap_or("temp/unknown");
+fn session_of(asked_for: &str, current: &SessionId) -> SessionId {
+    const TEMP: &str = SessionId::TEMP_PREFIX;
     match asked_for {
-        "inherit" => current.to_owned(),
-        "" | "temp" => format!("{TEMPORARY}{:08x}", crate::random() & 0xffff_ffff),
-        name if name.starts_with(TEMPORARY) => name.to_owned(),
-        name => format!("{current}/{name}"),
+        "inherit" => current.clone(),
+        "" | "temp" => SessionId::from(format!("{TEMP}{:08x}", crate::random() & 0xffff_ffff)),
+        name if name.starts_with(TEMP) => SessionId::from(name),
+        name => SessionId::from(format!("{current}/{name}")),
     }
 }
 
 /// The state of the turn for another one: without what is only for this one.
-fn state_for(state: &State, session_id: &str) -> State {
+fn state_for(state: &State, session_id: &SessionId) -> State {
     let own = state.detached();
     own.set("session_id", session_id);
     own.remove("_runtime_thread_id");
-    own.drop_slot::<SteeringHandle>();
-    own.put_slot(Arc::new(LoadedSkills::default()));
+    LoadedSkills::of(&own).clear();
     own
 }
 

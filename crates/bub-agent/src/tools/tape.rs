@@ -1,9 +1,7 @@
 //! `tape.info`, `tape.search`, `tape.anchors`: looking back at the session.
 
-use std::sync::Arc;
-
-use bub_kernel::{Error, Result, ToolContext, tool};
-use bub_tape::{AnchorSearch, DateRange, Hit, Kind, Query, SEARCH_MARKER, Search, Tape};
+use bub_kernel::{Result, StepRequest, ToolContext, tape_error, tool};
+use bub_tape::{AnchorSearch, DateRange, Hit, Kind, Query, SEARCH_MARKER, Search};
 use serde_json::json;
 
 const SHOWN_ANCHORS: usize = 20;
@@ -11,7 +9,7 @@ const SHOWN_ANCHORS: usize = 20;
 /// Shows how long the session's tape is, where its last anchor stands, and how many tokens the last model call took.
 #[tool(crate = bub_kernel, name = "tape.info", read_only)]
 pub async fn tape_info(context: &ToolContext) -> Result<String> {
-    let tape = tape(context)?;
+    let tape = context.tape();
     let info = tape.info().await?;
     let or_none = |value: Option<String>| value.unwrap_or_else(|| "None".to_owned());
     let lines = [
@@ -68,7 +66,7 @@ pub async fn tape_search(
         ..Query::new().kinds(kinds)
     };
     let search = Search::new(query).within(within).limit(limit as usize);
-    let found = tape(context)?.search(&search).await?;
+    let found = context.tape().search(&search).await?;
     let count = format!(
         "{SEARCH_MARKER}: {} matches ({} filtered)",
         found.hits.len(),
@@ -81,10 +79,58 @@ pub async fn tape_search(
         .join("\n"))
 }
 
+/// Starts the tape anew: everything before leaves your sight.
+#[tool(crate = bub_kernel, name = "tape.reset")]
+pub(crate) async fn tape_reset(
+    context: &ToolContext,
+    /// Whether the old content is kept in a file of its own.
+    archive: Option<bool>,
+) -> Result<String> {
+    // A person who leaves it out wants it gone, as in the original; what a model forgets, people may want back.
+    if let Some(requests) = &context.step_requests {
+        requests.add(StepRequest::Reset {
+            archive: archive.unwrap_or(true),
+        });
+        return Ok("the tape is reset with the end of this step".to_owned());
+    }
+    let archive = archive.unwrap_or(false);
+    let report = context.tape().reset(archive).await.map_err(tape_error)?;
+    Ok(report.archived.map_or_else(
+        || "tape reset".to_owned(),
+        |path| format!("tape reset; archived: {path}"),
+    ))
+}
+
+/// Begins a new phase: everything before it leaves your sight, except for the summary and the message you are answering.
+#[tool(crate = bub_kernel, name = "tape.handoff")]
+pub(crate) async fn tape_handoff(
+    context: &ToolContext,
+    /// The name of the new anchor.
+    #[default("handoff")]
+    name: String,
+    /// All that the next phase needs: goal, latest instruction, what is done, in progress and next, files.
+    #[default("")]
+    summary: String,
+) -> Result<String> {
+    let answer = format!("anchor added: {name}");
+    if let Some(requests) = &context.step_requests {
+        requests.add(StepRequest::HandOff { name, summary });
+    } else {
+        let summary = json!({"summary": summary});
+        context
+            .tape()
+            .handoff(&name, Some(summary))
+            .await
+            .map_err(tape_error)?;
+    }
+    Ok(answer)
+}
+
 /// Lists the latest anchors of the session's tape: where its phases begin.
 #[tool(crate = bub_kernel, name = "tape.anchors", read_only)]
 pub async fn tape_anchors(context: &ToolContext) -> Result<String> {
-    let marks = tape(context)?
+    let marks = context
+        .tape()
         .marks(AnchorSearch::Latest(SHOWN_ANCHORS))
         .await?;
     if marks.is_empty() {
@@ -106,11 +152,4 @@ fn line(hit: &Hit) -> String {
 fn given(date: Option<String>) -> Option<String> {
     date.map(|date| date.trim().to_owned())
         .filter(|date| !date.is_empty())
-}
-
-fn tape(context: &ToolContext) -> Result<&Arc<Tape>> {
-    context
-        .tape
-        .as_ref()
-        .ok_or_else(|| Error::not_found("this session has no tape"))
 }

@@ -12,7 +12,7 @@ use std::{
     pin::pin,
 };
 
-use bub_kernel::{Error, ErrorKind, Result};
+use bub_kernel::{Error, ErrorKind, Result, tape_error};
 use bub_model::{Catalogue, ModelId};
 use bub_settings::{Settings, core};
 use bub_tape::{Listing, Span, TapeStore};
@@ -22,7 +22,6 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{Tokens, calls};
-use crate::record::tape_error;
 
 /// The cap, and what is known of the day.
 pub(crate) struct DailyCap {

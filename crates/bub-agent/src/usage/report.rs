@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeMap, pin::pin};
 
-use bub_kernel::{Error, Result};
+use bub_kernel::{Error, Result, tape_error};
 use bub_model::Catalogue;
 use bub_tape::{Listing, Span, TapeStore};
 use futures_util::TryStreamExt as _;
 use jiff::{Timestamp, civil::Date, tz::TimeZone};
 
 use super::{Tokens, calls};
-use crate::record::tape_error;
 
 /// What makes a row of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

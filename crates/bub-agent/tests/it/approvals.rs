@@ -2,10 +2,10 @@
 
 use std::{sync::Arc, sync::Mutex, time::Duration};
 
-use bub_agent::policy::{Approval, Approvals, Decision, Policy, Question};
+use bub_agent::policy::{self, Approval, Decision, Policy, Question};
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, CancellationToken, ErrorKind, Framework, Result, Role, Sender,
-    State, hooks,
+    ApprovalAnswer, ApprovalRequest, Approvals, CancellationToken, ChannelMessage, ErrorKind,
+    Framework, Inbound, Result, Role, Sender, State, Turn, hooks,
 };
 use bub_settings::Redactor;
 use serde_json::{Value, json};
@@ -17,7 +17,6 @@ type Person = Box<dyn Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send
 
 /// A channel that shows requests to its people.
 struct Chat {
-    approvals: Approvals,
     person: Person,
     heard: Mutex<Vec<String>>,
     shown: Mutex<Vec<ApprovalRequest>>,
@@ -25,21 +24,25 @@ struct Chat {
 
 #[hooks(crate = bub_kernel)]
 impl Chat {
-    async fn request_approval(&self, request: &ApprovalRequest) -> Option<ApprovalAnswer> {
+    async fn request_approval(
+        &self,
+        request: &ApprovalRequest,
+        turn: &Turn,
+    ) -> Option<ApprovalAnswer> {
         self.shown.lock().unwrap().push(request.clone());
-        let outcomes = (self.person)(&self.approvals, request);
+        let approvals = turn.framework().approvals();
+        let outcomes = (self.person)(approvals, request);
         let words = outcomes
             .into_iter()
             .map(|outcome| outcome.map_or_else(|no| no.message().to_owned(), |()| "ok".to_owned()));
         self.heard.lock().unwrap().extend(words);
-        self.approvals.wait(&request.id).await
+        approvals.wait(&request.id).await
     }
 }
 
 struct Scene {
-    framework: Framework,
     chat: Arc<Chat>,
-    state: State,
+    turn: Turn,
     cancel: CancellationToken,
 }
 
@@ -56,7 +59,6 @@ impl Scene {
         person: impl Fn(&Approvals, &ApprovalRequest) -> Vec<Result<()>> + Send + Sync + 'static,
     ) -> Self {
         let chat = Arc::new(Chat {
-            approvals: Approvals::default(),
             person: Box::new(person),
             heard: Mutex::default(),
             shown: Mutex::default(),
@@ -64,13 +66,9 @@ impl Scene {
         let framework = Framework::builder()
             .plugin("chat", Shared(Arc::clone(&chat)))
             .build();
-        let state = State::new();
-        state.put_slot(Arc::new(somebody(Role::Member)));
-        state.set("session_id", "chat:7");
         Self {
-            framework,
             chat,
-            state,
+            turn: turn(&framework, somebody(Role::Member)),
             cancel: CancellationToken::new(),
         }
     }
@@ -79,7 +77,7 @@ impl Scene {
         let rules = json!([{"tools": ["bash"], "action": "ask", "reason": "reviewed"}]).to_string();
         let policy = Policy::new(&settings(&[("BUB_POLICY_RULES", &rules)]));
         let (tool, arguments) = (tool("bash"), map(arguments));
-        let verdict = policy.decide(&self.state.sender(), &tool, &arguments);
+        let verdict = policy.decide(self.turn.sender(), &tool, &arguments);
         let redactor = Redactor::new();
         redactor.register(&bub_settings::Secret::from("correct-horse-battery"));
         let question = Question {
@@ -89,10 +87,7 @@ impl Scene {
             timeout: policy.approval_timeout(),
             redactor: &redactor,
         };
-        self.chat
-            .approvals
-            .ask(self.framework.hooks(), question, &self.state, &self.cancel)
-            .await
+        policy::ask(&self.turn, question, &self.cancel).await
     }
 
     async fn ask(&self, arguments: Value) -> Approval {
@@ -102,6 +97,12 @@ impl Scene {
     fn heard(&self) -> Vec<String> {
         std::mem::take(&mut *self.chat.heard.lock().unwrap())
     }
+}
+
+/// A turn in the chat that requests are for.
+fn turn(framework: &Framework, sender: Sender) -> Turn {
+    let message = Inbound::from(ChannelMessage::new("chat:7", "chat", "hi").chat_id("7"));
+    Turn::detached(framework, message.with_sender(sender), State::new())
 }
 
 const YES: ApprovalAnswer = ApprovalAnswer::Approved;
@@ -275,7 +276,8 @@ async fn an_answer_counts_once_and_for_one_request() {
     let ids = ids.lock().unwrap().clone();
     assert_ne!(ids[0], ids[1]);
     for id in ids.iter().map(String::as_str).chain(["", "x"]) {
-        let late = scene.chat.approvals.answer(id, &somebody(Role::Owner), YES);
+        let approvals = scene.turn.framework().approvals();
+        let late = approvals.answer(id, &somebody(Role::Owner), YES);
         assert_eq!(late.unwrap_err().message().to_owned(), GONE);
     }
 }
@@ -322,7 +324,7 @@ async fn when_nobody_can_be_asked_or_asking_fails_the_answer_is_no() {
         ),
     ] {
         let scene = Scene {
-            framework: builder.build(),
+            turn: turn(&builder.build(), somebody(Role::Member)),
             ..Scene::new(|_, _| Vec::new())
         };
         let approval = scene.ask(json!({})).await;
@@ -361,7 +363,6 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         }
     }
     let framework = Framework::builder().plugin("slow", Slow).build();
-    let state = State::new();
     let (tool, arguments, redactor) = (tool("bash"), map(json!({})), Redactor::new());
     let verdict = Policy::new(&settings(&[])).decide(&Sender::terminal(), &tool, &arguments);
     let question = Question {
@@ -371,14 +372,8 @@ async fn the_time_limit_of_hooks_does_not_cut_a_person_short() {
         timeout: Duration::from_hours(1),
         redactor: &redactor,
     };
-    let approvals = Approvals::default();
-    let asked = approvals
-        .ask(
-            framework.hooks(),
-            question,
-            &state,
-            &CancellationToken::new(),
-        )
+    let turn = turn(&framework, Sender::terminal());
+    let asked = policy::ask(&turn, question, &CancellationToken::new())
         .await
         .unwrap();
     assert_eq!(

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use bub_agent::{
-    LoadedSkills,
-    shell::Shells,
-    tools::{bash, bash_kill, bash_output},
+use bub_agent::{LoadedSkills, Skills, shell::Shells, tools::BashTools};
+use bub_kernel::{
+    ChannelMessage, ErrorKind, Framework, Result, State, Tool, ToolCaller, ToolContext, Turn,
 };
-use bub_kernel::{CancellationToken, ErrorKind, Result, State, Tool, ToolContext};
 use bub_settings::{Environment, Loader};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -16,6 +14,8 @@ use crate::skills::House;
 
 struct World {
     dir: TempDir,
+    shells: Arc<Shells>,
+    tools: Vec<Arc<dyn Tool>>,
     context: ToolContext,
 }
 
@@ -27,34 +27,36 @@ impl World {
         let settings = Loader::new(Environment::from_pairs(variables))
             .load()
             .unwrap();
-        let state = State::new();
-        state.set("session_id", "s");
-        state.set(
-            "_runtime_workspace",
-            dir.path().canonicalize().unwrap().to_str().unwrap(),
-        );
-        state.put_slot(Arc::new(Shells::new(Arc::new(settings), None)));
-        let context = ToolContext {
-            run_id: "r".into(),
-            tape: None,
-            state,
-            cancel: CancellationToken::new(),
-        };
-        Self { dir, context }
+        let settings = Arc::new(settings);
+        let skills = Skills::new(&settings);
+        let shells = Arc::new(Shells::new(settings, None));
+        Self {
+            context: context(&dir, "s"),
+            tools: Arc::new(BashTools::new(Arc::clone(&shells), Arc::new(skills))).tools(),
+            shells,
+            dir,
+        }
     }
 
-    async fn call(&self, tool: impl Tool, arguments: Value) -> Result<String> {
-        let result = tool
-            .call(
-                arguments.as_object().cloned().unwrap(),
-                self.context.clone(),
-            )
-            .await?;
+    fn with_skills(skills: Skills) -> Self {
+        let world = Self::new();
+        let tools = BashTools::new(Arc::clone(&world.shells), Arc::new(skills));
+        Self {
+            tools: Arc::new(tools).tools(),
+            ..world
+        }
+    }
+
+    async fn call(&self, name: &str, arguments: Value) -> Result<String> {
+        let mut tools = self.tools.iter();
+        let tool = tools.find(|tool| tool.spec().name == name).unwrap();
+        let arguments = arguments.as_object().cloned().unwrap();
+        let result = tool.call(arguments, self.context.clone()).await?;
         Ok(result.as_str().unwrap().to_owned())
     }
 
     async fn bash(&self, arguments: Value) -> Result<String> {
-        self.call(bash(), arguments).await
+        self.call("bash", arguments).await
     }
 
     async fn background(&self, command: &str) -> String {
@@ -64,6 +66,18 @@ impl World {
             .unwrap();
         started.strip_prefix("started: ").unwrap().to_owned()
     }
+}
+
+/// The context of a model's call in a session whose workspace is `dir`.
+fn context(dir: &TempDir, session_id: &str) -> ToolContext {
+    let state = State::new();
+    state.set(
+        "_runtime_workspace",
+        dir.path().canonicalize().unwrap().to_str().unwrap(),
+    );
+    let framework = Framework::builder().workspace(dir.path()).build();
+    let message = ChannelMessage::new(session_id, "lab", "hi");
+    ToolContext::new(Turn::detached(&framework, message, state))
 }
 
 // H-112
@@ -147,6 +161,24 @@ async fn a_command_that_takes_too_long_is_no_error_and_shows_what_it_printed() {
     assert_eq!(error.message(), "timeout_seconds must be at least 1");
 }
 
+// H-127: for a user a command that takes too long has failed.
+#[tokio::test]
+async fn to_a_user_a_command_that_takes_too_long_has_failed() {
+    let mut world = World::new();
+    world.context.caller = ToolCaller::User;
+    let error = world
+        .bash(json!({"cmd": "echo so far; sleep 9; true", "timeout_seconds": 1}))
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.message(), error.kind()),
+        (
+            "command timed out after 1 seconds and was terminated\noutput:\nso far",
+            ErrorKind::Tool
+        )
+    );
+}
+
 // W-24
 #[tokio::test]
 async fn what_a_command_left_running_is_named() {
@@ -164,7 +196,7 @@ async fn what_a_command_left_running_is_named() {
         .next()
         .unwrap();
     let killed = world
-        .call(bash_kill(), json!({"shell_id": id}))
+        .call("bash.kill", json!({"shell_id": id}))
         .await
         .unwrap();
     assert_eq!(killed, format!("id: {id}\nstatus: exited\nexit_code: 0"));
@@ -176,15 +208,7 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
     let world = World::new();
     let id = world.background("echo 0123456789; exit 4").await;
     assert!(id.len() == 13 && id.starts_with("bash-"), "{id}");
-    world
-        .context
-        .state
-        .slot::<Shells>()
-        .unwrap()
-        .find("s", &id)
-        .unwrap()
-        .over()
-        .await;
+    world.shells.find("s", &id).unwrap().over().await;
     let pages = [
         (json!({}), "11\noutput:\n0123456789"),
         (json!({"limit": 4}), "4\noutput:\n0123"),
@@ -197,7 +221,7 @@ async fn output_of_a_background_shell_is_read_in_pages_also_after_its_end() {
         arguments["shell_id"] = id.as_str().into();
         let expected = format!("id: {id}\nstatus: exited\nexit_code: 4\nnext_offset: {page}");
         assert_eq!(
-            world.call(bash_output(), arguments).await.unwrap(),
+            world.call("bash.output", arguments).await.unwrap(),
             expected
         );
     }
@@ -209,7 +233,7 @@ async fn a_background_shell_is_read_while_it_runs_and_killed() {
     let world = World::new();
     let id = world.background("sleep 99").await;
     let read = world
-        .call(bash_output(), json!({"shell_id": id}))
+        .call("bash.output", json!({"shell_id": id}))
         .await
         .unwrap();
     assert_eq!(
@@ -218,7 +242,7 @@ async fn a_background_shell_is_read_while_it_runs_and_killed() {
     );
     for _ in 0..2 {
         let killed = world
-            .call(bash_kill(), json!({"shell_id": id}))
+            .call("bash.kill", json!({"shell_id": id}))
             .await
             .unwrap();
         assert_eq!(killed, format!("id: {id}\nstatus: exited\nexit_code: -15"));
@@ -228,16 +252,12 @@ async fn a_background_shell_is_read_while_it_runs_and_killed() {
 // H-113, W-38
 #[tokio::test]
 async fn shells_of_other_sessions_are_unknown() {
-    let world = World::new();
+    let mut world = World::new();
     let id = world.background("sleep 99").await;
-    world.context.state.set("session_id", "other");
-    for tool in [&bash_output() as &dyn Tool, &bash_kill()] {
+    world.context = context(&world.dir, "other");
+    for tool in ["bash.output", "bash.kill"] {
         for id in [id.as_str(), "bash-00000000", ""] {
-            let arguments = json!({"shell_id": id}).as_object().cloned().unwrap();
-            let error = tool
-                .call(arguments, world.context.clone())
-                .await
-                .unwrap_err();
+            let error = world.call(tool, json!({"shell_id": id})).await.unwrap_err();
             assert_eq!(error.message(), format!("unknown shell id: {id}"));
         }
     }
@@ -249,16 +269,19 @@ async fn a_command_gets_the_variables_of_loaded_skills_only() {
     let text = "---\nname: mine\ndescription: d\nmetadata:\n  env: \"FOO\"\n---\nbody";
     let house = House::with("skills: {env: {mine: [FOO]}}\n", &[("FOO", "foo-secret")]);
     house.write(".agents/skills/mine/SKILL.md", text);
-    let world = World::new();
-    let (state, arguments) = (&world.context.state, json!({"cmd": "echo $FOO"}));
-    let loaded = Arc::new(LoadedSkills::default());
-    let skill = house.skills.find(None, "mine").unwrap();
-    house.skills.load(&skill, &loaded);
-    state.put_slot(Arc::new(LoadedSkills::default()));
-    state.put_slot(Arc::new(house.skills));
+    let skills = Skills::new(&house.settings);
+    let world = World::with_skills(house.skills);
+    let arguments = json!({"cmd": "echo $FOO"});
     assert_eq!(world.bash(arguments.clone()).await.unwrap(), "(no output)");
-    state.put_slot(loaded);
-    assert_eq!(world.bash(arguments).await.unwrap(), "foo-secret");
+    let skill = skills.find(None, "mine").unwrap();
+    skills.load(&skill, &LoadedSkills::of(world.context.state()));
+    assert_eq!(world.bash(arguments.clone()).await.unwrap(), "foo-secret");
+    // Another turn has loaded nothing.
+    let world = World {
+        context: context(&world.dir, "s"),
+        ..world
+    };
+    assert_eq!(world.bash(arguments).await.unwrap(), "(no output)");
 }
 
 #[tokio::test]

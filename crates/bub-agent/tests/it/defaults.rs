@@ -1,11 +1,13 @@
 //! What each stage does when no other plugin has an opinion.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock},
+};
 
-use bub_agent::Agent;
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, LastWord, Lifespan, LifespanScope,
-    Prompt, Result, State, StatePatch, hooks,
+    BoxFuture, ChannelMessage, Envelope, Error, ErrorKind, Inbound, Lifespan, LifespanScope,
+    MessageKind, Prompt, Result, State, StatePatch, Turn, hooks,
     hooks::{args, point},
 };
 use serde_json::json;
@@ -60,12 +62,10 @@ async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
         (json!({}), "default:default"),
     ];
     for (fields, expected) in cases {
-        let message = Envelope::normalize(fields.clone());
-        assert_eq!(
-            world.framework.resolve_session(&message).await.unwrap(),
-            expected,
-            "{fields}"
-        );
+        let mut inbound = Inbound::new(Envelope::normalize(fields.clone()));
+        world.framework.resolve_session(&mut inbound).await.unwrap();
+        assert_eq!(inbound.session_id().unwrap(), expected, "{fields}");
+        assert_eq!(inbound.message.session_id().unwrap(), expected, "{fields}");
     }
 }
 
@@ -73,12 +73,12 @@ async fn the_session_is_that_of_the_envelope_or_of_the_chat() {
 #[tokio::test]
 async fn the_state_is_seeded_with_session_agent_and_context() {
     let world = World::new();
-    let message: Envelope = ChannelMessage::new("s", "lab", "hi")
+    let message = ChannelMessage::new("s", "lab", "hi")
         .chat_id("7")
         .context("model", "acme:large")
-        .context("thread_id", "t-1")
-        .into();
-    let state = world.framework.build_state(&message, "s").await.unwrap();
+        .context("thread_id", "t-1");
+    let turn = world.loaded(message).await;
+    let state = turn.state();
     assert_eq!(state.get_str("session_id").unwrap(), "s");
     assert_eq!(
         state.get_str("context").unwrap(),
@@ -86,15 +86,11 @@ async fn the_state_is_seeded_with_session_agent_and_context() {
     );
     assert_eq!(state.get_str("model").unwrap(), "acme:large");
     assert_eq!(state.get_str("_runtime_thread_id").unwrap(), "t-1");
-    assert!(state.slot::<Agent>().is_some());
+    assert_eq!(state.get_str("_runtime_agent").unwrap(), "builtin");
 
-    let bare = world
-        .framework
-        .build_state(&Envelope::text("hi"), "s")
-        .await
-        .unwrap();
-    assert_eq!(bare.get("context"), None);
-    assert_eq!(bare.get("model"), None);
+    let bare = world.loaded(Envelope::text("hi")).await;
+    assert_eq!(bare.state().get("context"), None);
+    assert_eq!(bare.state().get("model"), None);
 }
 
 #[derive(Clone, Default)]
@@ -113,10 +109,9 @@ impl LifespanScope for Trace {
     }
 }
 
-fn message_with(trace: &Trace) -> Envelope {
-    ChannelMessage::new("s", "lab", "hi")
-        .lifespan(Lifespan::new(trace.clone()))
-        .into()
+fn message_with(trace: &Trace) -> Inbound {
+    let message = ChannelMessage::new("s", "lab", "hi");
+    Inbound::from(message).with_lifespan(Lifespan::new(trace.clone()))
 }
 
 // S-29, S-32: entered in load_state, left in save_state, once each.
@@ -166,7 +161,7 @@ async fn the_reply_keeps_the_routing_of_the_message() {
     assert_eq!(reply.channel().unwrap(), "lab");
     assert_eq!(reply.chat_id().unwrap(), "7");
     assert_eq!(reply.output_channel().unwrap(), "log");
-    assert_eq!(reply.kind(), "normal");
+    assert_eq!(reply.kind(), MessageKind::Normal);
 }
 
 // S-34
@@ -175,7 +170,10 @@ async fn dispatch_goes_to_the_bound_router() {
     let world = World::echoing();
     let message = Envelope::text("out");
     let sent = || async {
-        let args = args::DispatchOutbound { message: &message };
+        let args = args::DispatchOutbound {
+            message: &message,
+            turn: None,
+        };
         world
             .framework
             .hooks()
@@ -190,7 +188,8 @@ async fn dispatch_goes_to_the_bound_router() {
     assert_eq!(outbox.0.lock().unwrap()[0].content(), "out");
 }
 
-// S-24: the failure is visible where the message came from, and a secret in it is not; only that of the turn is its last word.
+// S-24: the failure is visible where the message came from, and a secret in it is not; only a failure that ends the turn
+// is the failure of the turn.
 #[tokio::test]
 async fn a_failure_is_told_on_the_inbound_channel() {
     struct Failing;
@@ -205,67 +204,94 @@ async fn a_failure_is_told_on_the_inbound_channel() {
     let world = World::with_plugin("failing", Failing);
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
-    world
-        .turn(owned(ChannelMessage::new("s", "lab", "hi").chat_id("7")))
-        .await
-        .unwrap_err();
-    let message = ChannelMessage::new("s", "lab", "hi").into();
-    world
-        .framework
-        .hooks()
-        .notify_error("run_model", &Error::unknown("half"), Some(&message))
-        .await;
+    let message = || owned(ChannelMessage::new("s", "lab", "hi").chat_id("7"));
+    let (failed, outcome) = world.framework.process_turn(message()).await;
+    outcome.unwrap_err();
+    let running = Turn::detached(&world.framework, message(), State::new());
+    let half = Error::unknown("half");
+    notify(&running, "run_model", &half).await;
     let sent = outbox.0.lock().unwrap();
     let [notice, on_the_way] = sent.as_slice() else {
         panic!("{sent:?}")
     };
-    assert!(notice.slot::<LastWord>().is_some() && on_the_way.slot::<LastWord>().is_none());
+    assert!(failed.failure().is_some() && running.failure().is_none());
+    assert_eq!(on_the_way.kind(), MessageKind::Error);
     assert_eq!(
         notice.content(),
         "An error occurred at stage 'turn': [config] key *** is refused"
     );
     assert_eq!(
         (notice.kind(), notice.chat_id().unwrap().as_ref()),
-        ("error", "7")
+        (MessageKind::Error, "7")
     );
 }
 
-// L1: whoever wrote is told also when the failure cannot be recorded; the paths of the computer are for its owner.
+/// Reports an error that happened in a turn.
+async fn notify(turn: &Turn, stage: &str, error: &Error) {
+    let args = args::OnError {
+        stage,
+        error,
+        message: Some(turn.message()),
+        turn: Some(turn),
+    };
+    turn.framework().hooks().notify_error(args).await;
+}
+
+// L1: whoever wrote is told also when the failure cannot be recorded, or the tape cannot be opened; the paths of the
+// computer are for its owner.
 #[tokio::test]
 async fn a_failure_is_told_when_the_tape_cannot_be_written() {
-    struct Failing;
+    /// Breaks the store of tapes in the middle of a turn.
+    #[derive(Clone, Default)]
+    struct Breaking(Arc<OnceLock<PathBuf>>);
 
     #[hooks(crate = bub_kernel)]
-    impl Failing {
+    impl Breaking {
         fn resolve_session(&self) -> String {
             "s".to_owned()
         }
 
         fn load_state(&self) -> Result<StatePatch> {
+            let tapes = self.0.get().unwrap();
+            std::fs::remove_dir_all(tapes).unwrap();
+            std::fs::write(tapes, "in the way").unwrap();
             Err(Error::unknown("cannot read /srv/tapes/x: odd"))
         }
     }
 
-    let world = World::with_plugin("failing", Failing);
-    let home = world.dir.path().join("home");
-    std::fs::create_dir_all(&home).unwrap();
-    std::fs::write(home.join("tapes"), "in the way").unwrap();
+    let breaking = Breaking::default();
+    let world = World::with_plugin("breaking", breaking.clone());
+    let tapes = world.dir.path().join("home/tapes");
+    breaking.0.set(tapes.clone()).unwrap();
     let running = world.framework.running().await.unwrap();
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
     let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
-    world.turn(message()).await.unwrap_err();
-    world.turn(owned(message())).await.unwrap_err();
-    running.close().await.unwrap();
-    let sent = outbox.0.lock().unwrap();
-    let [guest, owner] = sent.as_slice() else {
-        panic!("{sent:?}")
+    let told = |text: &str| {
+        let sent = std::mem::take(&mut *outbox.0.lock().unwrap());
+        let [notice] = sent.as_slice() else {
+            panic!("{sent:?}")
+        };
+        assert!(notice.content().contains(text), "{notice:?}");
     };
-    assert_eq!(
-        guest.content(),
-        "An error occurred at stage 'turn': something on my side cannot be read or written; the log has the details"
-    );
-    assert!(owner.content().contains("/srv/tapes/x"), "{owner:?}");
+    for (inbound, expected) in [
+        (
+            message().into(),
+            "something on my side cannot be read or written; the log",
+        ),
+        (owned(message()), "/srv/tapes/x"),
+    ] {
+        let _ = std::fs::remove_file(&tapes);
+        world.turn(inbound).await.unwrap_err();
+        told(expected);
+        assert!(tapes.is_file());
+    }
+    // Now the tape cannot be opened.
+    world.turn(message()).await.unwrap_err();
+    told("something is not set up right; the log has the details");
+    world.turn(owned(message())).await.unwrap_err();
+    told(tapes.to_str().unwrap());
+    running.close().await.unwrap();
 }
 
 // L1: addresses and settings are for the owner; everybody else learns of what kind the failure was.
@@ -306,12 +332,11 @@ async fn an_error_tells_a_guest_neither_addresses_nor_settings() {
     ];
     for (kind, text, told) in cases {
         let error = Error::new(kind, text);
-        let message: Envelope = ChannelMessage::new("s", "lab", "hi").chat_id("7").into();
-        let hooks = world.framework.hooks();
-        hooks
-            .notify_error("x", &error, Some(&message.clone()))
-            .await;
-        hooks.notify_error("x", &error, Some(&owned(message))).await;
+        let message = || ChannelMessage::new("s", "lab", "hi").chat_id("7");
+        for inbound in [message().into(), owned(message())] {
+            let turn = Turn::detached(&world.framework, inbound, State::new());
+            notify(&turn, "x", &error).await;
+        }
         let sent = std::mem::take(&mut *outbox.0.lock().unwrap());
         let [guest, owner] = sent.as_slice() else {
             panic!("{sent:?}")
@@ -332,17 +357,18 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
     let outbox = Arc::new(Outbox::default());
     world.framework.bind_router(Some(outbox.clone()));
     let error = Error::unknown("odd");
-    world
-        .framework
-        .hooks()
-        .notify_error("x", &error, None)
-        .await;
+    let report = async |message: Option<&Envelope>| {
+        let args = args::OnError {
+            stage: "x",
+            error: &error,
+            message,
+            turn: None,
+        };
+        world.framework.hooks().notify_error(args).await;
+    };
+    report(None).await;
     assert!(outbox.0.lock().unwrap().is_empty());
-    world
-        .framework
-        .hooks()
-        .notify_error("x", &error, Some(&Envelope::new()))
-        .await;
+    report(Some(&Envelope::new())).await;
     let sent = outbox.0.lock().unwrap();
     assert_eq!(sent[0].session_id().unwrap(), "unknown");
     assert_eq!(sent[0].channel().unwrap(), "default");
@@ -353,26 +379,22 @@ async fn an_error_without_an_address_goes_to_the_default_one() {
 #[tokio::test]
 async fn the_system_prompt_ends_with_the_workspace_notes() {
     let world = World::new();
-    let state = world
-        .framework
-        .build_state(&Envelope::text("hi"), "s")
-        .await
-        .unwrap();
+    let turn = world.loaded(Envelope::text("hi")).await;
     let prompt = Prompt::from("hi");
-    let plain = world.framework.system_prompt(&prompt, &state).unwrap();
+    let plain = world.framework.system_prompt(&prompt, &turn).unwrap();
     assert!(plain.contains("<general_instruction>"));
     std::fs::write(
         world.dir.path().join("workspace/AGENTS.md"),
         "\n Use tabs. \n",
     )
     .unwrap();
-    let with_notes = world.framework.system_prompt(&prompt, &state).unwrap();
+    let with_notes = world.framework.system_prompt(&prompt, &turn).unwrap();
     assert_eq!(with_notes, format!("{plain}\n\nUse tabs."));
     std::fs::write(world.dir.path().join("workspace/AGENTS.md"), b"caf\xe9").unwrap();
     assert!(
         world
             .framework
-            .system_prompt(&prompt, &state)
+            .system_prompt(&prompt, &turn)
             .unwrap()
             .ends_with("caf\u{fffd}")
     );

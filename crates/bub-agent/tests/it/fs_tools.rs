@@ -7,44 +7,61 @@ use std::{
     sync::Arc,
 };
 
-use bub_agent::tools::{Files, fs_edit, fs_read, fs_write};
-use bub_kernel::{CancellationToken, ErrorKind, Result, Role, Sender, State, Tool, ToolContext};
+use bub_kernel::{
+    Envelope, ErrorKind, Framework, Inbound, Result, Role, Sender, State, Tool, ToolContext, Turn,
+    TurnTape,
+};
+use bub_settings::{Environment, Loader};
+use bub_tape::{MemoryStore, Tape, TapeName};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::harness::with_builtin;
+
 /// A workspace and a home directory side by side.
 struct Place {
     dir: TempDir,
-    confine: bool,
+    framework: Framework,
     sender: Sender,
 }
 
 impl Place {
     fn new() -> Self {
+        Self::make(&[])
+    }
+
+    fn make(variables: &[(&str, &str)]) -> Self {
         let dir = TempDir::new().unwrap();
         fs::create_dir(dir.path().join("work")).unwrap();
         fs::create_dir(dir.path().join("user")).unwrap();
+        let home = dir.path().canonicalize().unwrap().join("user");
+        let fixed = [("HOME", home.clone()), ("BUB_HOME", home.join(".bub"))];
+        let fixed = fixed.map(|(name, path)| (name, path.into_os_string()));
+        let more = variables
+            .iter()
+            .map(|(name, value)| (*name, (*value).into()));
+        let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+            .load()
+            .unwrap();
+        let builder = Framework::builder()
+            .workspace(dir.path().join("work"))
+            .settings(Arc::new(settings));
+        let framework = with_builtin(builder).build();
         Self {
             dir,
-            confine: false,
+            framework,
             sender: Sender::terminal(),
         }
     }
 
     fn confined() -> Self {
-        Self {
-            confine: true,
-            ..Self::new()
-        }
+        Self::make(&[("BUB_FS_CONFINE", "yes")])
     }
 
     fn of_a_member() -> Self {
         Self {
-            sender: Sender {
-                role: Role::Member,
-                ..Sender::default()
-            },
+            sender: member(),
             ..Self::new()
         }
     }
@@ -69,48 +86,61 @@ impl Place {
         fs::read(self.path(name)).unwrap()
     }
 
-    fn context(&self) -> ToolContext {
+    fn turn(&self, state: State) -> Turn {
+        let message = Inbound::from(Envelope::text("hi")).with_sender(self.sender.clone());
+        Turn::detached(&self.framework, message, state)
+    }
+
+    /// A state that names the workspace.
+    fn state(&self) -> State {
         let state = State::new();
         state.set(
             "_runtime_workspace",
             self.dir.path().join("work").to_str().unwrap(),
         );
-        let home = Some(self.dir.path().canonicalize().unwrap().join("user"));
-        state.put_slot(Arc::new(Files {
-            home,
-            confine: self.confine,
-        }));
-        state.put_slot(Arc::new(self.sender.clone()));
-        ToolContext {
-            run_id: "r".into(),
-            tape: None,
-            state,
-            cancel: CancellationToken::new(),
-        }
+        state
     }
 
-    async fn call(&self, tool: &dyn Tool, arguments: Value) -> Result<String, String> {
+    fn context(&self) -> ToolContext {
+        ToolContext::new(self.turn(self.state()))
+    }
+
+    fn tool(&self, name: &str) -> &dyn Tool {
+        let mut tools = self.framework.tools().iter();
+        &**tools.find(|tool| tool.spec().name == name).unwrap()
+    }
+
+    async fn call(&self, tool: &str, arguments: Value) -> Result<String, String> {
+        self.call_in(self.context(), tool, arguments).await
+    }
+
+    async fn call_in(
+        &self,
+        context: ToolContext,
+        tool: &str,
+        arguments: Value,
+    ) -> Result<String, String> {
         let arguments = arguments.as_object().cloned().unwrap();
-        let outcome = tool.call(arguments, self.context()).await;
+        let outcome = self.tool(tool).call(arguments, context).await;
         outcome
             .map(|value| value.as_str().unwrap().to_owned())
             .map_err(|error| error.message().to_owned())
     }
 
     async fn read(&self, arguments: Value) -> Result<String, String> {
-        self.call(&fs_read(), arguments).await
+        self.call("fs.read", arguments).await
     }
 
     async fn write(&self, path: impl AsRef<Path>, content: &str) -> Result<String, String> {
         self.call(
-            &fs_write(),
+            "fs.write",
             json!({"path": path.as_ref(), "content": content}),
         )
         .await
     }
 
     async fn edit(&self, arguments: Value) -> Result<String, String> {
-        self.call(&fs_edit(), arguments).await
+        self.call("fs.edit", arguments).await
     }
 
     /// The names in the workspace: nothing may be left lying about.
@@ -185,14 +215,13 @@ async fn paths_are_absolute_relative_to_the_workspace_or_in_the_home() {
         "work"
     );
     assert_eq!(place.read(json!({"path": "~/a"})).await.unwrap(), "home");
-    let context = ToolContext {
-        state: State::new(),
-        ..place.context()
-    };
-    let arguments = json!({"path": "a"}).as_object().cloned().unwrap();
-    let error = fs_read().call(arguments, context).await.unwrap_err();
+    let context = ToolContext::new(place.turn(State::new()));
+    let error = place
+        .call_in(context, "fs.read", json!({"path": "a"}))
+        .await
+        .unwrap_err();
     assert_eq!(
-        error.message(),
+        error,
         "relative path 'a' is not allowed without a workspace"
     );
     let error = place.read(json!({"path": "b"})).await.unwrap_err();
@@ -315,7 +344,11 @@ async fn reading_stops_when_the_turn_is_cancelled() {
     let context = place.context();
     context.cancel.cancel();
     let arguments = json!({"path": "a"}).as_object().cloned().unwrap();
-    let error = fs_read().call(arguments, context).await.unwrap_err();
+    let error = place
+        .tool("fs.read")
+        .call(arguments, context)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
@@ -653,12 +686,12 @@ async fn confined_tools_work_in_the_workspace() {
     // The workspace may itself be reached by a link.
     symlink(place.path(""), place.dir.path().join("alias")).unwrap();
     let context = place.context();
-    context.state.set(
+    context.state().set(
         "_runtime_workspace",
         place.dir.path().join("alias").to_str().unwrap(),
     );
-    let arguments = json!({"path": "abs"}).as_object().cloned().unwrap();
-    assert_eq!(fs_read().call(arguments, context).await.unwrap(), "c");
+    let read = place.call_in(context, "fs.read", json!({"path": "abs"}));
+    assert_eq!(read.await.unwrap(), "c");
 }
 
 // W-37: whatever the settings say.
@@ -673,17 +706,63 @@ async fn the_tools_of_a_member_are_confined() {
     place.write("inside", "x").await.unwrap();
 }
 
-// Nobody said where the tools may go.
+// W-37: nobody vouched for the sender, so the tools are as confined as a guest's.
 #[tokio::test]
-async fn without_a_service_the_tools_are_confined() {
+async fn the_tools_of_an_unknown_sender_are_confined() {
     let place = Place::new();
-    let context = place.context();
-    let state = State::new();
-    state.set("_runtime_workspace", place.path("").to_str().unwrap());
-    let arguments = json!({"path": "/etc/passwd"}).as_object().cloned().unwrap();
-    let error = fs_read()
-        .call(arguments, ToolContext { state, ..context })
-        .await
-        .unwrap_err();
-    assert!(error.message().contains("outside the workspace"), "{error}");
+    let turn = Turn::detached(&place.framework, Envelope::text("hi"), place.state());
+    assert_confined(&place, turn).await;
+}
+
+// W-37: the rights are those of the sender, also in a nested run and for a command that steered the turn of somebody else.
+#[tokio::test]
+async fn nested_runs_and_steered_commands_have_the_rights_of_their_sender() {
+    let owner = Place::new();
+    let steered = owner.turn(owner.state()).on_behalf_of(Arc::new(member()));
+    assert_confined(&owner, nested(&steered)).await;
+    assert_confined(&owner, steered).await;
+
+    let member = Place::of_a_member();
+    assert_confined(&member, nested(&member.turn(member.state()))).await;
+
+    let context = ToolContext::new(nested(&owner.turn(owner.state())));
+    let read = owner.call_in(context, "fs.read", json!({"path": "/etc/passwd"}));
+    assert!(!read.await.unwrap().is_empty());
+}
+
+fn member() -> Sender {
+    Sender {
+        role: Role::Member,
+        ..Sender::default()
+    }
+}
+
+/// A subagent's run.
+fn nested(turn: &Turn) -> Turn {
+    let session_id = turn.session_id().clone();
+    let store = Arc::new(MemoryStore::new());
+    let tape = Tape::new(store, TapeName::new("work__nested").unwrap());
+    let tape = TurnTape::new(tape, turn.framework(), &session_id, None);
+    turn.nested(session_id, turn.state().detached(), tape)
+}
+
+async fn assert_confined(place: &Place, turn: Turn) {
+    let outside = place.dir.path().join("user/new");
+    let calls = [
+        ("fs.read", json!({"path": "/etc/passwd"})),
+        ("fs.write", json!({"path": &outside, "content": "x"})),
+        (
+            "fs.edit",
+            json!({"path": "/etc/passwd", "old": "root", "new": "x"}),
+        ),
+    ];
+    for (tool, arguments) in calls {
+        let context = ToolContext::new(turn.clone());
+        let error = place.call_in(context, tool, arguments).await.unwrap_err();
+        assert!(error.contains("outside the workspace"), "{tool}: {error}");
+    }
+    assert!(!outside.exists());
+    let context = ToolContext::new(turn);
+    let inside = json!({"path": "inside", "content": "x"});
+    place.call_in(context, "fs.write", inside).await.unwrap();
 }

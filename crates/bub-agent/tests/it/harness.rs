@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use bub_agent::Builtin;
+use bub_agent::{Builtin, BuiltinOptions};
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Framework, FrameworkBuilder, Plugin, Prompt,
-    Result, Sender, TurnOptions, TurnResult, hooks,
+    BoxError, BoxFuture, Channel, ChannelRouter, Framework, FrameworkBuilder, Inbound, MessageId,
+    Outbound, Plugin, Prompt, Result, Sender, SessionId, State, Turn, TurnResult, hooks,
 };
 use bub_settings::{Environment, Loader, Settings};
 use tempfile::TempDir;
@@ -25,8 +25,18 @@ impl World {
         Self::with(|builder| builder.plugin("echo", Echo))
     }
 
+    /// An echoing world with one more plugin.
+    pub(crate) fn echoing_with(name: &str, plugin: impl Plugin) -> Self {
+        Self::with(|builder| builder.plugin("echo", Echo).plugin(name, plugin))
+    }
+
     pub(crate) fn with_plugin(name: &str, plugin: impl Plugin) -> Self {
         Self::with(|builder| builder.plugin(name, plugin))
+    }
+
+    /// A world with further plugins.
+    pub(crate) fn with_plugins(add: impl FnOnce(FrameworkBuilder) -> FrameworkBuilder) -> Self {
+        Self::with(add)
     }
 
     /// A world whose model is the one that server has.
@@ -54,7 +64,7 @@ impl World {
     }
 
     /// A turn of the person at the terminal.
-    pub(crate) async fn own_turn(&self, message: impl Into<Envelope>) -> Result<TurnResult> {
+    pub(crate) async fn own_turn(&self, message: impl Into<Inbound>) -> Result<TurnResult> {
         self.turn(owned(message)).await
     }
 
@@ -71,26 +81,35 @@ impl World {
         let settings = settings(&dir, variables);
         let builder = Framework::builder()
             .workspace(dir.path().join("workspace"))
-            .service(Arc::new(settings))
-            .plugin_with("builtin", Builtin::new);
+            .settings(Arc::new(settings));
         Self {
-            framework: add(builder).build(),
+            framework: add(with_builtin(builder)).build(),
             dir,
         }
     }
 
-    pub(crate) async fn turn(&self, message: impl Into<Envelope>) -> Result<TurnResult> {
-        self.framework
-            .process_inbound(message.into(), TurnOptions::default())
-            .await
+    pub(crate) async fn turn(&self, message: impl Into<Inbound>) -> Result<TurnResult> {
+        self.framework.process_inbound(message).await
+    }
+
+    /// A turn outside of the pipeline, after `load_state`.
+    pub(crate) async fn loaded(&self, message: impl Into<Inbound>) -> Turn {
+        let turn = Turn::detached(&self.framework, message, State::new());
+        self.framework.load_state(&turn).await.unwrap();
+        turn
     }
 }
 
+/// Adds the builtin plugin.
+pub(crate) fn with_builtin(builder: FrameworkBuilder) -> FrameworkBuilder {
+    builder.plugin_with("builtin", |context| {
+        Ok::<_, BoxError>(Builtin::new(context, BuiltinOptions::default()))
+    })
+}
+
 /// A message of the person at the terminal.
-pub(crate) fn owned(message: impl Into<Envelope>) -> Envelope {
-    let mut message = message.into();
-    message.put_slot(Arc::new(Sender::terminal()));
-    message
+pub(crate) fn owned(message: impl Into<Inbound>) -> Inbound {
+    message.into().with_sender(Sender::terminal())
 }
 
 fn model_at(url: &str) -> Vec<(&'static str, String)> {
@@ -125,19 +144,23 @@ impl Echo {
 
 /// Keeps what was dispatched.
 #[derive(Default)]
-pub(crate) struct Outbox(pub(crate) Mutex<Vec<Envelope>>);
+pub(crate) struct Outbox(pub(crate) Mutex<Vec<Outbound>>);
 
 impl ChannelRouter for Outbox {
     fn channel(&self, _name: &str) -> Option<Arc<dyn Channel>> {
         None
     }
 
-    fn dispatch<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<bool>> {
-        self.0.lock().unwrap().push(message.clone());
+    fn dispatch(&self, reply: Outbound) -> BoxFuture<'_, Result<bool>> {
+        self.0.lock().unwrap().push(reply);
         Box::pin(std::future::ready(Ok(true)))
     }
 
-    fn quit<'a>(&'a self, _session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+    fn quit<'a>(
+        &'a self,
+        _session_id: &'a SessionId,
+        _except: Option<&'a MessageId>,
+    ) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -86,6 +86,7 @@ async fn a_refused_call_fails_the_turn_and_is_recorded() {
     assert_eq!(
         kinds,
         [
+            event.clone(),
             Kind::Message,
             event.clone(),
             event.clone(),

@@ -2,9 +2,9 @@
 
 use bub_agent::{
     command::{self, Command},
-    policy::{Action, Policy, Verdict, confined},
+    policy::{Action, Policy, Verdict},
 };
-use bub_kernel::{Role, Sender, State, ToolSpec};
+use bub_kernel::{Envelope, Inbound, Role, Sender, ToolSpec};
 use bub_settings::{Environment, Loader, Settings};
 use serde_json::{Map, Value, json};
 
@@ -417,8 +417,11 @@ fn members_stay_in_the_workspace_and_owners_when_the_setting_says_so() {
     assert!(!confines(&[], Role::Owner));
     assert!(confines(&[], Role::Member) && confines(&[], Role::Guest));
     assert!(confines(&[("BUB_FS_CONFINE", "yes")], Role::Owner));
-    let state = State::new();
-    assert!(confined(&state), "nobody is known, so nobody is trusted");
-    state.put_slot(std::sync::Arc::new(Sender::terminal()));
-    assert!(!confined(&state));
+    let policy = Policy::new(&settings(&[]));
+    let unknown = Inbound::from(Envelope::text("hi"));
+    assert!(
+        policy.confines(&unknown.sender()),
+        "nobody vouched for a sender, so none is trusted"
+    );
+    assert!(!policy.confines(&Sender::terminal()));
 }

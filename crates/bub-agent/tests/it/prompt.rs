@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, MediaFetcher, MediaItem, MediaKind, Prompt, Result,
+    BoxFuture, ChannelMessage, Envelope, MediaFetcher, MediaItem, MediaKind, MessageKind, Prompt,
+    Result,
 };
 use serde_json::{Value, json};
 
 use crate::harness::World;
 
 async fn prompt_of(message: impl Into<Envelope>) -> Prompt {
-    let (world, message) = (World::new(), message.into());
-    let state = world.framework.build_state(&message, "s").await.unwrap();
-    world
-        .framework
-        .build_prompt(&message, "s", &state)
-        .await
-        .unwrap()
+    let turn = World::new().loaded(message.into()).await;
+    turn.build_prompt_of(turn.message()).await.unwrap()
 }
 
 // S-30, H-100
@@ -51,7 +47,7 @@ async fn a_command_is_passed_on_as_typed() {
     let command = || ChannelMessage::new("s", "cli", ",help  me").media(image.clone());
     assert_eq!(prompt_of(command()).await, Prompt::from(",help  me"));
     let result = World::echoing().turn(command()).await.unwrap();
-    assert_eq!(result.outbounds[0].kind(), "command");
+    assert_eq!(result.outbounds[0].kind(), MessageKind::Command);
     // Only a leading comma makes a command.
     assert_ne!(
         prompt_of(ChannelMessage::new("s", "cli", " ,help")).await,

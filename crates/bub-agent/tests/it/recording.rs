@@ -1,7 +1,12 @@
 //! Every turn leaves entries on its session's tape.
 
-use bub_kernel::{ChannelMessage, Error, Result, hooks};
-use bub_tape::{Kind, Span, Tape, TapeName, Wait};
+use std::sync::{Arc, Mutex};
+
+use bub_kernel::{
+    CancellationToken, ChannelMessage, Envelope, Error, Inbound, Prompt, Result, Stage, StatePatch,
+    Turn, hooks,
+};
+use bub_tape::{Entry, Kind, Span, Tape, TapeName, ViewOptions, Wait};
 
 use crate::harness::World;
 
@@ -40,16 +45,18 @@ async fn a_turn_leaves_the_message_the_output_and_the_run() {
         [
             "anchor session/start",
             "event handoff",
+            "event turn.start",
             "message",
             "message",
             "event run"
         ]
     );
     let entries = tape.entries(Span::ALL).await.unwrap();
-    assert_eq!(entries[2].payload["role"], "user");
-    assert_eq!(entries[2].payload["content"], result.prompt.text());
-    assert_eq!(entries[3].payload["content"], result.model_output);
-    assert_eq!(entries[4].data().unwrap()["status"], "ok");
+    assert_eq!(entries[2].data().unwrap()["content"], "hi");
+    assert_eq!(entries[3].payload["role"], "user");
+    assert_eq!(entries[3].payload["content"], result.prompt.text());
+    assert_eq!(entries[4].payload["content"], result.model_output);
+    assert_eq!(entries[5].data().unwrap()["status"], "ok");
     running.close().await.unwrap();
 }
 
@@ -122,9 +129,12 @@ async fn turns_of_one_session_do_not_overlap() {
         turn.unwrap();
     }
     let kinds = kinds(&tape_of(&world, "s")).await;
-    assert_eq!(kinds.len(), 2 + 8 * 3);
-    for turn in kinds[2..].chunks(3) {
-        assert_eq!(turn, ["message", "message", "event run"]);
+    assert_eq!(kinds.len(), 2 + 8 * 4);
+    for turn in kinds[2..].chunks(4) {
+        assert_eq!(
+            turn,
+            ["event turn.start", "message", "message", "event run"]
+        );
     }
     // And the lease is free again.
     drop(tape_of(&world, "s").lease(Wait::No).await.unwrap());
@@ -186,58 +196,179 @@ async fn secrets_are_not_recorded() {
     running.close().await.unwrap();
 }
 
-struct Failing(&'static str);
+/// Fails in one stage, or waits there until the turn is cancelled. It keeps every turn that it saw.
+#[derive(Clone)]
+struct Failing {
+    stage: Stage,
+    error: Option<&'static str>,
+    entered: CancellationToken,
+    turns: Arc<Mutex<Vec<Turn>>>,
+}
 
-#[hooks(crate = bub_kernel)]
 impl Failing {
-    fn load_state(&self) -> Result<Option<bub_kernel::StatePatch>> {
-        if self.0 == "load_state" {
-            Err(Error::config("cannot load"))
-        } else {
-            Ok(None)
+    fn new(stage: Stage, error: Option<&'static str>) -> Self {
+        Self {
+            stage,
+            error,
+            entered: CancellationToken::new(),
+            turns: Arc::default(),
         }
     }
 
-    fn build_prompt(&self, state: &bub_kernel::State) -> Result<Option<bub_kernel::Prompt>> {
-        // A clone of the state that outlives the turn must not keep the session locked.
-        std::mem::forget(state.clone());
-        if self.0 == "build_prompt" {
-            Err(Error::config("cannot build"))
-        } else {
-            Ok(None)
+    async fn enter(&self, turn: &Turn) -> Result<()> {
+        self.turns.lock().unwrap().push(turn.clone());
+        if turn.stage() != self.stage {
+            return Ok(());
+        }
+        self.entered.cancel();
+        match self.error {
+            Some(error) => Err(Error::config(error)),
+            None => std::future::pending().await,
         }
     }
 }
 
-// S-1, L1: a turn that fails before its model stage leaves the message and the error, and sets its session free.
+#[hooks(crate = bub_kernel)]
+impl Failing {
+    async fn load_state(&self, turn: &Turn) -> Result<Option<StatePatch>> {
+        self.enter(turn).await.map(|()| None)
+    }
+
+    async fn build_prompt(&self, turn: &Turn) -> Result<Option<Prompt>> {
+        self.enter(turn).await.map(|()| None)
+    }
+
+    async fn render_outbound(&self, turn: &Turn) -> Result<Vec<Envelope>> {
+        self.enter(turn).await.map(|()| Vec::new())
+    }
+}
+
+/// The user's messages and the errors on a tape.
+async fn messages_and_errors(tape: &Tape) -> (Vec<String>, Vec<String>) {
+    let entries = tape.entries(Span::ALL).await.unwrap();
+    let texts = |kind: Kind, field: &str| -> Vec<String> {
+        let found = entries.iter().filter(|entry| entry.kind == kind);
+        found
+            .filter(|entry| kind == Kind::Error || entry.payload["role"] == "user")
+            .map(|entry| entry.payload[field].as_str().unwrap().to_owned())
+            .collect()
+    };
+    (
+        texts(Kind::Message, "content"),
+        texts(Kind::Error, "message"),
+    )
+}
+
+// S-1, L1: a turn that fails or is cancelled before its model stage leaves the message and the error, each once, and its
+// session is free, also if a plugin keeps the turn.
 #[tokio::test]
-async fn a_turn_that_fails_early_is_recorded_and_lets_go_of_its_session() {
-    for (hook, text) in [
-        ("load_state", "cannot load"),
-        ("build_prompt", "cannot build"),
-    ] {
-        let world = World::with_plugin("failing", Failing(hook));
+async fn a_turn_that_ends_early_is_recorded_once_and_frees_its_session() {
+    for stage in [Stage::LoadState, Stage::BuildPrompt] {
+        for error in [Some("cannot go on"), None] {
+            let failing = Failing::new(stage, error);
+            let world = World::with_plugin("failing", failing.clone());
+            let running = world.framework.running().await.unwrap();
+            let message = Inbound::from(ChannelMessage::new("s", "lab", "hi"));
+            let cancel = message.cancel.clone();
+            let canceller = async {
+                failing.entered.cancelled().await;
+                if error.is_none() {
+                    cancel.cancel();
+                }
+            };
+            let (outcome, ()) = tokio::join!(world.turn(message), canceller);
+            let expected = error.unwrap_or("the turn was cancelled");
+            assert_eq!(outcome.unwrap_err().message(), expected, "{stage:?}");
+            let tape = tape_of(&world, "s");
+            let recorded = messages_and_errors(&tape).await;
+            let expected = (vec!["hi".to_owned()], vec![expected.to_owned()]);
+            assert_eq!(recorded, expected, "{stage:?}");
+            assert!(!failing.turns.lock().unwrap().is_empty());
+            drop(tape.lease(Wait::No).await.unwrap());
+            running.close().await.unwrap();
+        }
+    }
+}
+
+// The message of an early failure is part of the conversation: the next turn shows it to the model.
+#[tokio::test]
+async fn the_next_turn_sees_the_message_of_one_that_failed_early() {
+    let world = World::with_plugin("failing", Failing::new(Stage::BuildPrompt, Some("odd")));
+    let running = world.framework.running().await.unwrap();
+    let message = ChannelMessage::new("s", "lab", "remember 42");
+    world.turn(message).await.unwrap_err();
+    let view = tape_of(&world, "s").view(&ViewOptions::new()).await;
+    let messages = view.unwrap().messages;
+    let is_shown = |message: &serde_json::Map<String, serde_json::Value>| {
+        message["role"] == "user" && message["content"] == "remember 42"
+    };
+    assert!(messages.iter().any(is_shown), "{messages:?}");
+    running.close().await.unwrap();
+}
+
+// W-8: a failure after the model stage is recorded behind the answer, which stays.
+#[tokio::test]
+async fn a_failure_after_the_answer_is_recorded_behind_it() {
+    let failing = Failing::new(Stage::Render, Some("cannot render"));
+    let world = World::echoing_with("failing", failing);
+    let running = world.framework.running().await.unwrap();
+    let message = ChannelMessage::new("s", "lab", "hi");
+    world.turn(message).await.unwrap_err();
+    let tape = tape_of(&world, "s");
+    assert_eq!(
+        kinds(&tape).await[2..],
+        [
+            "event turn.start",
+            "message",
+            "message",
+            "event run",
+            "error"
+        ]
+    );
+    drop(tape.lease(Wait::No).await.unwrap());
+    running.close().await.unwrap();
+}
+
+// S-1: the answer of a plugin is on the tape, once, before anything is rendered, also if another plugin cannot save.
+#[tokio::test]
+async fn the_answer_of_a_plugin_is_recorded_before_it_is_rendered() {
+    struct Saving(Arc<Mutex<Vec<usize>>>, bool);
+
+    #[hooks(crate = bub_kernel)]
+    impl Saving {
+        fn save_state(&self) -> Result<()> {
+            if self.1 {
+                return Err(Error::config("the disk is full"));
+            }
+            Ok(())
+        }
+
+        async fn render_outbound(&self, turn: &Turn) -> Result<Option<Envelope>> {
+            let entries = turn.tape().tape().entries(Span::ALL).await?;
+            let is_answer = |entry: &&Entry| {
+                entry
+                    .payload
+                    .get("role")
+                    .is_some_and(|role| role == "assistant")
+            };
+            let count = entries.iter().filter(is_answer).count();
+            self.0.lock().unwrap().push(count);
+            Ok(None)
+        }
+    }
+
+    for fails in [false, true] {
+        let seen = Arc::default();
+        let world = World::echoing_with("saving", Saving(Arc::clone(&seen), fails));
         let running = world.framework.running().await.unwrap();
-        world
-            .turn(ChannelMessage::new("s", "lab", "hi"))
-            .await
-            .unwrap_err();
+        let outcome = world.turn(ChannelMessage::new("s", "lab", "hi")).await;
+        assert_eq!(outcome.is_err(), fails);
+        assert_eq!(seen.lock().unwrap().len(), usize::from(!fails));
+        assert!(seen.lock().unwrap().iter().all(|count| *count == 1));
         let tape = tape_of(&world, "s");
-        let entries = tape.entries(Span::ALL).await.unwrap();
-        assert!(
-            entries.iter().any(|entry| entry
-                .payload
-                .get("content")
-                .is_some_and(|text| text == "hi")),
-            "{hook}"
-        );
-        assert!(
-            entries.iter().any(|entry| entry
-                .payload
-                .get("message")
-                .is_some_and(|found| found == text)),
-            "{hook}"
-        );
+        let mut expected = vec!["message", "message", "event run"];
+        expected.extend(fails.then_some("error"));
+        assert_eq!(kinds(&tape).await[3..], expected);
         drop(tape.lease(Wait::No).await.unwrap());
         running.close().await.unwrap();
     }

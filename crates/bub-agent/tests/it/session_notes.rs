@@ -2,20 +2,17 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use bub_kernel::{ChannelMessage, Envelope, Prompt};
+use bub_kernel::{ChannelMessage, Prompt};
 
 use crate::harness::World;
 
 async fn system_prompt(world: &World, session: &str) -> String {
-    let message = Envelope::from(ChannelMessage::new(session, "cli", "hello"));
-    let state = world
-        .framework
-        .build_state(&message, session)
-        .await
-        .unwrap();
+    let turn = world
+        .loaded(ChannelMessage::new(session, "cli", "hello"))
+        .await;
     world
         .framework
-        .system_prompt(&Prompt::from("hello"), &state)
+        .system_prompt(&Prompt::from("hello"), &turn)
         .unwrap()
 }
 

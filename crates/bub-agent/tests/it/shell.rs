@@ -52,7 +52,7 @@ impl World {
     fn request(&self, command: &str) -> Request {
         Request {
             command: command.to_owned(),
-            session: "s".to_owned(),
+            session: "s".into(),
             directory: Some(self.dir.path().to_owned()),
             ..Request::default()
         }

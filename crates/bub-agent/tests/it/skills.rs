@@ -10,7 +10,7 @@ use std::{
 };
 
 use bub_agent::{LoadedSkills, Skill, Skills};
-use bub_kernel::{CancellationToken, ChannelMessage, Envelope, ToolContext};
+use bub_kernel::{ChannelMessage, ToolContext};
 use bub_settings::{Environment, Loader, Settings};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -182,6 +182,7 @@ fn the_legacy_directory_works_with_one_warning() {
 
 // H-136, W-54: each row is a `SKILL.md` in the directory `good`, and what is wrong with it.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_skill_is_valid_or_there_is_a_reason() {
     let long = "x".repeat(1025);
     let fits = format!("---\nname: good\ndescription: {}\n---", "ä".repeat(1024));
@@ -645,8 +646,8 @@ async fn the_tool_lists_and_opens_skills() {
     let hollow = world.dir.path().join(".agents/skills/hollow/SKILL.md");
     fs::create_dir_all(hollow.parent().unwrap()).unwrap();
     fs::write(&hollow, skill_text("hollow", "")).unwrap();
-    let message = Envelope::from(ChannelMessage::new("s", "cli", "hello"));
-    let state = world.framework.build_state(&message, "s").await.unwrap();
+    let turn = world.loaded(ChannelMessage::new("s", "cli", "hello")).await;
+    let state = turn.state();
     let tool = world
         .framework
         .tools()
@@ -654,12 +655,7 @@ async fn the_tool_lists_and_opens_skills() {
         .find(|tool| tool.spec().name == "skill")
         .unwrap();
     let call = async |arguments: Value| {
-        let context = ToolContext {
-            run_id: "r".into(),
-            tape: None,
-            state: state.clone(),
-            cancel: CancellationToken::default(),
-        };
+        let context = ToolContext::new(turn.clone());
         tool.call(arguments.as_object().cloned().unwrap(), context)
             .await
             .unwrap()
@@ -668,7 +664,7 @@ async fn the_tool_lists_and_opens_skills() {
     assert_eq!(call(json!({})).await, all);
     assert_eq!(call(json!({"name": null})).await, all);
     assert_eq!(call(json!({"name": "nothing"})).await, "(no such skill)");
-    let loaded = state.slot::<LoadedSkills>().unwrap();
+    let loaded = LoadedSkills::of(state);
     assert_eq!(loaded.names(), [""; 0]);
     let opened = format!(
         "Location: {}\n---\nGo.",
@@ -694,4 +690,28 @@ async fn the_tool_lists_and_opens_skills() {
     state.set("allowed_skills", Value::Null);
     assert_eq!(call(json!({})).await, all);
     assert_eq!(loaded.names(), ["deploy", "hollow"]);
+}
+
+// Calls of `skill` only read, so they may run at the same time: none of them forgets what another one loaded.
+#[tokio::test]
+async fn skills_that_are_loaded_at_the_same_time_are_all_known() {
+    let world = World::new();
+    let names: Vec<_> = (0..32).map(|number| format!("skill-{number}")).collect();
+    for name in &names {
+        let root = world.dir.path().join("workspace/.agents/skills");
+        let file = root.join(name).join("SKILL.md");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, skill_text(name, "Go.")).unwrap();
+    }
+    let turn = world.loaded(ChannelMessage::new("s", "cli", "hello")).await;
+    let mut tools = world.framework.tools().iter();
+    let tool = tools.find(|tool| tool.spec().name == "skill").unwrap();
+    let calls = names.iter().map(|name| {
+        let arguments = json!({"name": name}).as_object().cloned().unwrap();
+        tool.call(arguments, ToolContext::new(turn.clone()))
+    });
+    for outcome in futures_util::future::join_all(calls).await {
+        outcome.unwrap();
+    }
+    assert_eq!(LoadedSkills::of(turn.state()).names().len(), names.len());
 }

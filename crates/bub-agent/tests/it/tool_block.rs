@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use bub_agent::tools::{block, find, fs_edit, fs_read, help, resolve, tape_anchors, usage};
+use bub_agent::tools::{block, find, help, resolve, tape_anchors, usage};
 use bub_kernel::{
-    BoxError, BoxFuture, CancellationToken, ChannelMessage, Envelope, Framework, Result, Sender,
-    State, Tool, ToolContext, ToolSpec, hooks,
+    BoxFuture, ChannelMessage, Envelope, Framework, Result, State, Tool, ToolContext, ToolSpec,
+    Turn,
 };
 use serde_json::{Map, Value, json};
 
@@ -34,9 +34,16 @@ fn bare(name: &str, description: &str) -> Arc<dyn Tool> {
     }))
 }
 
+/// A tool of the builtin plugin.
+fn builtin_tool(name: &str) -> Arc<dyn Tool> {
+    let framework = World::new().framework;
+    let mut tools = framework.tools().iter();
+    Arc::clone(tools.find(|tool| tool.spec().name == name).unwrap())
+}
+
 fn tools() -> Vec<Arc<dyn Tool>> {
     vec![
-        Arc::new(fs_read()),
+        builtin_tool("fs.read"),
         Arc::new(help()),
         bare("plain.tool", ""),
         bare("lines", "One.\nTwo.\n\nThree."),
@@ -93,11 +100,6 @@ fn a_call_by_a_wrong_name_is_told_the_right_one() {
     );
 }
 
-struct Nothing;
-
-#[hooks(crate = bub_kernel)]
-impl Nothing {}
-
 // H-119
 #[tokio::test]
 async fn help_lists_commands_and_tools_with_their_arguments() {
@@ -111,25 +113,13 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
          begin"
     );
     // The tool finds what is registered.
-    let (sender, receiver) = std::sync::mpsc::channel();
     let framework = Framework::builder()
-        .plugin_with("tools", move |context| {
-            context.add_tool(fs_edit());
-            sender.send(context.framework.clone()).unwrap();
-            Ok::<_, BoxError>(Nothing)
-        })
+        .tool(Bare(builtin_tool("fs.edit").spec().clone()))
         .tool(help())
         .build();
-    let state = State::new();
-    state.put_slot(Arc::new(receiver.recv().unwrap()));
-    let context = ToolContext {
-        run_id: "r".into(),
-        tape: None,
-        state,
-        cancel: CancellationToken::new(),
-    };
+    let turn = Turn::detached(&framework, Envelope::text(",help"), State::new());
     let text = framework.tools()[1]
-        .call(Map::new(), context)
+        .call(Map::new(), ToolContext::new(turn))
         .await
         .unwrap();
     assert_eq!(text, usage(framework.tools()));
@@ -145,9 +135,8 @@ async fn help_lists_commands_and_tools_with_their_arguments() {
 #[tokio::test]
 async fn help_is_a_command() {
     let world = World::new();
-    let message = Envelope::from(ChannelMessage::new("cli:local", "cli", ",help"));
     let turn = world
-        .turn(message.with_sender(Sender::terminal()))
+        .own_turn(ChannelMessage::new("cli:local", "cli", ",help"))
         .await
         .unwrap();
     let text = turn.model_output;

@@ -1,12 +1,23 @@
 //! Commands: tool calls that people make.
 
-use bub_kernel::{ChannelMessage, Role, Sender, ToolDecision, hooks};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bub_kernel::{
+    CancellationToken, ChannelMessage, Envelope, Error, ErrorKind, Inbound, ModelStream, Prompt,
+    Result, Role, Sender, SessionId, StreamEvent, ToolDecision, hooks,
+    hooks::{Next, point::RunModelStream},
+};
+use bub_tape::{Kind, Wait};
 use bub_testkit::model::{ModelServer, Reply};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
-    harness::World,
+    harness::{World, owned},
     recording::tape_of,
+    turn_crash::delivered_as,
     turn_loop::{entries, events, shown},
 };
 
@@ -62,6 +73,161 @@ async fn a_command_is_run_without_a_model() {
     );
     assert_eq!(events.last().unwrap()["status"], "error");
     running.close().await.unwrap();
+}
+
+// A command that fails is one event, whatever fails: the tool, or a stage before the command is reached.
+#[tokio::test]
+async fn a_failed_command_is_recorded_once() {
+    struct Failing;
+
+    #[hooks(crate = bub_kernel)]
+    impl Failing {
+        fn build_prompt(&self) -> Result<Option<Prompt>> {
+            Err(Error::config("cannot build"))
+        }
+    }
+
+    for (world, output) in [
+        (World::new(), "command exited with code 1"),
+        (World::with_plugin("failing", Failing), "cannot build"),
+    ] {
+        let running = world.framework.running().await.unwrap();
+        world.own_turn(command(",false")).await.unwrap_err();
+        let entries = entries(&world, "s").await;
+        let [ended] = events(&entries, "command").try_into().unwrap();
+        assert_eq!(
+            (&ended["raw"], &ended["status"]),
+            (&json!("false"), &json!("error"))
+        );
+        assert!(
+            ended["output"].as_str().unwrap().starts_with(output),
+            "{ended}"
+        );
+        // The model sees neither the command nor that it failed.
+        assert!(
+            entries
+                .iter()
+                .all(|entry| !matches!(entry.kind, Kind::Message | Kind::Error)),
+            "{entries:?}"
+        );
+        drop(tape_of(&world, "s").lease(Wait::No).await.unwrap());
+        running.close().await.unwrap();
+    }
+}
+
+// A later stage that fails does not change how the command ended.
+#[tokio::test]
+async fn a_command_whose_output_cannot_be_rendered_has_succeeded() {
+    struct Failing;
+
+    #[hooks(crate = bub_kernel)]
+    impl Failing {
+        fn render_outbound(&self) -> Result<Vec<Envelope>> {
+            Err(Error::config("cannot render"))
+        }
+    }
+
+    let world = World::with_plugin("failing", Failing);
+    let running = world.framework.running().await.unwrap();
+    for attempt in [1, 2] {
+        let message = delivered_as("in-7", ",echo hi", attempt);
+        world.turn(message).await.unwrap_err();
+    }
+    let entries = entries(&world, "s").await;
+    let [ended] = events(&entries, "command").try_into().unwrap();
+    assert_eq!(
+        (&ended["output"], &ended["status"]),
+        (&json!("hi"), &json!("ok"))
+    );
+    let errors = entries.iter().filter(|entry| entry.kind == Kind::Error);
+    assert_eq!(errors.count(), 2, "one for each attempt");
+    running.close().await.unwrap();
+}
+
+// A command that is cancelled has failed.
+#[tokio::test]
+async fn a_cancelled_command_is_recorded_once() {
+    let world = World::new();
+    let running = world.framework.running().await.unwrap();
+    let cancel = CancellationToken::new();
+    let started = world.dir.path().join("workspace/started");
+    let canceller = async {
+        while !started.exists() {
+            tokio::task::yield_now().await;
+        }
+        cancel.cancel();
+    };
+    let message = owned(command(",touch started; sleep 60")).with_cancel(cancel.clone());
+    let (outcome, ()) = tokio::join!(world.turn(message), canceller);
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
+    let entries = entries(&world, "s").await;
+    let [ended] = events(&entries, "command").try_into().unwrap();
+    assert_eq!(
+        (&ended["output"], &ended["status"]),
+        (&json!("the turn was cancelled"), &json!("error"))
+    );
+    assert!(entries.iter().all(|entry| entry.kind != Kind::Error));
+    drop(tape_of(&world, "s").lease(Wait::No).await.unwrap());
+    running.close().await.unwrap();
+}
+
+// The output of a command is streamed line by line, unless a hook may change it.
+#[tokio::test]
+async fn the_output_of_a_command_is_streamed_while_it_runs() {
+    #[derive(Clone, Default)]
+    struct Watching(Arc<Mutex<Vec<String>>>);
+
+    #[hooks(crate = bub_kernel)]
+    impl Watching {
+        async fn run_model_stream(
+            &self,
+            next: Next<'_, RunModelStream>,
+        ) -> Result<Option<ModelStream>> {
+            let seen = Arc::clone(&self.0);
+            let stream = next.call().await?;
+            Ok(stream.map(|stream| {
+                stream.map_events(move |event| {
+                    if let StreamEvent::Text(text) = &event {
+                        seen.lock().unwrap().push(text.clone());
+                    }
+                    event
+                })
+            }))
+        }
+    }
+
+    struct Changing;
+
+    #[hooks(crate = bub_kernel)]
+    impl Changing {
+        fn after_tool_call(&self) -> Value {
+            json!("changed")
+        }
+    }
+
+    // The second line comes after somebody has seen the first.
+    let line = ",echo a; until [ -e go ]; do sleep 0.01; done; echo b";
+    let watching = Watching::default();
+    let world = World::with_plugin("watching", watching.clone());
+    let running = world.framework.running().await.unwrap();
+    let reader = async {
+        while watching.0.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        std::fs::write(world.dir.path().join("workspace/go"), "").unwrap();
+    };
+    let (result, ()) = tokio::join!(world.own_turn(command(line)), reader);
+    assert_eq!(result.unwrap().model_output, "a\nb");
+    assert_eq!(watching.0.lock().unwrap()[0], "a");
+    running.close().await.unwrap();
+
+    let watching = Watching::default();
+    let world = World::with_plugins(|builder| {
+        let builder = builder.plugin("watching", watching.clone());
+        builder.plugin("changing", Changing)
+    });
+    world.own_turn(command(",echo a; echo b")).await.unwrap();
+    assert_eq!(*watching.0.lock().unwrap(), ["changed"]);
 }
 
 // What a command prints is said as it comes, and is the same text in the end.
@@ -140,8 +306,7 @@ async fn a_command_goes_through_policy_and_hooks() {
             id: "eve".into(),
             name: String::new(),
         };
-        let mut message: bub_kernel::Envelope = command(",touch pwned").into();
-        message.put_slot(std::sync::Arc::new(sender));
+        let message = Inbound::from(command(",touch pwned")).with_sender(sender);
         let error = world.turn(message).await.unwrap_err();
         assert!(error.message().contains("denied by policy"), "{error}");
     }
@@ -287,6 +452,29 @@ async fn a_chat_can_have_a_fresh_session_and_go_back() {
     let back = world.own_turn(command("what was it?")).await.unwrap();
     assert_eq!(back.session_id, "s");
     assert!(json!(shown(&server)).to_string().contains("remember 42"));
+    running.close().await.unwrap();
+}
+
+// The chat goes to the session that was switched to last, also if commands that steer one turn switch several times.
+#[tokio::test]
+async fn the_last_switch_of_a_turn_counts() {
+    let server = ModelServer::start();
+    server.otherwise(Reply::text("ok"));
+    let world = World::asking(&server.url());
+    let running = world.framework.running().await.unwrap();
+    let session_id = SessionId::from("s");
+    world.own_turn(command("hi")).await.unwrap();
+    for line in [",new", ",resume s"] {
+        let steered = world
+            .framework
+            .steer_message(&session_id, owned(command(line)));
+        assert!(steered.await.unwrap());
+    }
+    let (turn, outcome) = world.framework.process_turn(owned(command("hi"))).await;
+    outcome.unwrap();
+    assert_eq!(turn.report().session_switch, Some(session_id.clone()));
+    let next = world.own_turn(command("hi")).await.unwrap();
+    assert_eq!(next.session_id, session_id);
     running.close().await.unwrap();
 }
 

@@ -1,8 +1,6 @@
 //! A turn that goes on after the death of its process: the tape is what is left.
 
-use std::sync::Arc;
-
-use bub_kernel::{ChannelMessage, Delivery, Envelope};
+use bub_kernel::{ChannelMessage, Inbound, InboundAttempt, SessionId};
 use bub_tape::{ChatStep, Entry, Kind, SessionInfo, tool_done};
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::json;
@@ -13,13 +11,23 @@ use crate::{
     turn_loop::{entries, events, shown},
 };
 
-fn delivered(text: &str, attempt: u32) -> Envelope {
+fn delivered(text: &str, attempt: u32) -> Inbound {
+    delivered_as("in-7", text, attempt)
+}
+
+/// A journaled message of the person at the terminal.
+pub(crate) fn delivered_as(id: &str, text: &str, number: u32) -> Inbound {
     let mut message = owned(ChannelMessage::new("s", "lab", text));
-    message.put_slot(Arc::new(Delivery {
-        inbound_id: "in-7".to_owned(),
-        attempt,
-    }));
+    message.attempt = Some(InboundAttempt {
+        message_id: id.into(),
+        number,
+        is_durable: true,
+    });
     message
+}
+
+fn session() -> SessionId {
+    SessionId::from("s")
 }
 
 // Design §5: a killed turn goes on from its tape: the message is not recorded again, a finished call is shown as done, an open one
@@ -90,7 +98,10 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
     let inbox = world.framework.steering_inbox().unwrap();
     assert!(
         inbox
-            .enqueue("s", owned(ChannelMessage::new("s", "lab", "to the left")))
+            .enqueue(
+                &session(),
+                owned(ChannelMessage::new("s", "lab", "to the left"))
+            )
             .await
             .unwrap()
     );
@@ -101,31 +112,27 @@ async fn what_waits_for_a_killed_turn_reaches_it_or_stays() {
             .any(|message| message["content"].to_string().contains("to the left")),
         "{said:?}"
     );
-    assert_eq!(inbox.count("s"), 0);
+    assert_eq!(inbox.count(&session()), 0);
     // It is answered already: nobody hears any more.
     assert!(
         inbox
-            .enqueue("s", owned(ChannelMessage::new("s", "lab", "too late")))
+            .enqueue(
+                &session(),
+                owned(ChannelMessage::new("s", "lab", "too late"))
+            )
             .await
             .unwrap()
     );
     world.turn(delivered("go", 2)).await.unwrap();
-    assert_eq!(inbox.count("s"), 1);
+    assert_eq!(inbox.count(&session()), 1);
     running.close().await.unwrap();
 }
 
 /// Puts something that was said to the turn into its inbox, as a delivery of its own.
 async fn steer(world: &World, inbound_id: &str) {
-    let mut message = owned(ChannelMessage::new(
-        "s",
-        "lab",
-        format!("said as {inbound_id}"),
-    ));
-    message.put_slot(Arc::new(Delivery {
-        inbound_id: inbound_id.to_owned(),
-        attempt: 2,
-    }));
-    assert!(world.framework.steer_message("s", message).await.unwrap());
+    let message = delivered_as(inbound_id, &format!("said as {inbound_id}"), 2);
+    let inbox = &world.framework;
+    assert!(inbox.steer_message(&session(), message).await.unwrap());
 }
 
 /// What the tape of the turn holds when its process dies, and what becomes of it.
@@ -261,12 +268,12 @@ async fn a_killed_turn_has_heard_what_is_on_its_tape() {
             .framework
             .steering_inbox()
             .unwrap()
-            .drain("s")
+            .drain(&session())
             .await
             .unwrap();
         let left: Vec<_> = left
             .iter()
-            .map(|message| message.content().into_owned())
+            .map(|inbound| inbound.message.content().into_owned())
             .collect();
         assert_eq!(left, vec!["said as in-10"; case.wait], "{number}");
         assert_eq!(server.requests().len(), case.requests, "{number}");
@@ -287,11 +294,7 @@ async fn a_steered_message_ended_with_its_turn() {
     tape.append_all(vec![question(), heard(), open_call()])
         .await
         .unwrap();
-    let mut message = owned(ChannelMessage::new("s", "lab", "said as in-8"));
-    message.put_slot(Arc::new(Delivery {
-        inbound_id: "in-8".to_owned(),
-        attempt: 2,
-    }));
+    let message = delivered_as("in-8", "said as in-8", 2);
     assert_eq!(world.turn(message).await.unwrap().model_output, "");
     assert_eq!(server.requests().len(), 0);
     let entries = entries(&world, "s").await;
@@ -383,14 +386,7 @@ async fn a_command_that_had_begun_is_not_run_again() {
         (",echo once | tee -a ran", Ok("once")),
         (",echo twice >> ran; exit 3", Err("code 3")),
     ] {
-        let deliver = |attempt| {
-            let mut message = delivered(line, attempt);
-            message.put_slot(Arc::new(Delivery {
-                inbound_id: line.to_owned(),
-                attempt,
-            }));
-            world.turn(message)
-        };
+        let deliver = |attempt| world.turn(delivered_as(line, line, attempt));
         for attempt in [1, 2] {
             match (deliver(attempt).await, output) {
                 (Ok(result), Ok(output)) => assert_eq!(result.model_output, output),
@@ -403,6 +399,15 @@ async fn a_command_that_had_begun_is_not_run_again() {
         std::fs::read_to_string(world.dir.path().join("workspace/ran")).unwrap(),
         "once\ntwice\n"
     );
+    let entries = crate::turn_loop::entries(&world, "s").await;
+    let ends = events(&entries, "command");
+    let ends: Vec<_> = ends.iter().map(|end| &end["status"]).collect();
+    assert_eq!(
+        ends,
+        ["interrupted", "ok", "error"],
+        "each is recorded once"
+    );
+    assert!(entries.iter().all(|entry| entry.kind != Kind::Error));
     world.turn(delivered(",help", 1)).await.unwrap();
     let entries = crate::turn_loop::entries(&world, "s").await;
     let help = entries

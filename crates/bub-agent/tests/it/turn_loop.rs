@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use bub_kernel::{
-    CancellationToken, ChannelMessage, Envelope, Error, LlmDecision, LlmRequest, Result, ToolCall,
-    ToolDecision, TurnOptions, hooks, tool,
+    CancellationToken, ChannelMessage, Envelope, Error, Inbound, LlmDecision, LlmRequest, Result,
+    SessionId, ToolCall, ToolDecision, Turn, hooks, tool,
 };
 use bub_tape::{Entry, Kind, Span, ViewOptions};
 use bub_testkit::model::{Finish, ModelServer, Reply};
@@ -35,7 +35,7 @@ pub(crate) fn shown(server: &ModelServer) -> Vec<Value> {
     request["messages"].as_array().unwrap()[1..].to_vec()
 }
 
-fn message(text: &str) -> Envelope {
+fn message(text: &str) -> Inbound {
     owned(ChannelMessage::new("s", "lab", text))
 }
 
@@ -320,28 +320,21 @@ async fn steering_messages_reach_the_next_step() {
 
     #[hooks(crate = bub_kernel)]
     impl Steering {
-        async fn after_tool_call(&self, state: &bub_kernel::State) -> Result<Option<Value>> {
+        async fn after_tool_call(&self, turn: &Turn) -> Result<Option<Value>> {
             if !std::mem::replace(&mut *self.0.lock().unwrap(), true) {
-                let inbox = state.slot::<bub_kernel::SteeringHandle>().unwrap();
-                inbox
-                    .0
-                    .enqueue("s", ChannelMessage::new("s", "lab", "in French!").into())
-                    .await?;
-                inbox
-                    .0
-                    .enqueue("s", owned(ChannelMessage::new("s", "lab", ",echo ran")))
-                    .await?;
-                inbox
-                    .0
-                    .enqueue("s", ChannelMessage::new("s", "lab", ",touch pwned").into())
-                    .await?;
-                inbox
-                    .0
-                    .enqueue(
-                        "other",
-                        ChannelMessage::new("other", "lab", "not here").into(),
-                    )
-                    .await?;
+                let messages: [Inbound; 5] = [
+                    owned(ChannelMessage::new("s", "lab", " ,touch spaced")),
+                    ChannelMessage::new("s", "lab", "in French!").into(),
+                    owned(ChannelMessage::new("s", "lab", ",echo ran")),
+                    ChannelMessage::new("s", "lab", ",touch pwned").into(),
+                    ChannelMessage::new("other", "lab", "not here").into(),
+                ];
+                for message in messages {
+                    let session_id =
+                        SessionId::from(message.message.session_id().unwrap().as_ref());
+                    let framework = turn.framework();
+                    assert!(framework.steer_message(&session_id, message).await?);
+                }
             }
             Ok(None)
         }
@@ -375,13 +368,20 @@ async fn steering_messages_reach_the_next_step() {
         .map(|m| m["content"].as_str().unwrap_or_default().to_owned())
         .collect();
     assert!(texts[texts.len() - 2].ends_with("in French!"), "{texts:#?}");
+    // As at the start of a turn, only a leading comma makes a command.
+    assert!(
+        texts[texts.len() - 3].ends_with(" ,touch spaced"),
+        "{texts:#?}"
+    );
+    assert!(!world.dir.path().join("workspace/spaced").exists());
     assert!(
         !texts.iter().any(|text| text.contains("echo ran")),
         "{texts:#?}"
     );
     assert!(!texts.iter().any(|text| text.contains("not here")));
     let inbox = world.framework.steering_inbox().unwrap();
-    assert_eq!((inbox.count("s"), inbox.count("other")), (0, 1));
+    let count = |session: &str| inbox.count(&SessionId::from(session));
+    assert_eq!((count("s"), count("other")), (0, 1));
     running.close().await.unwrap();
 }
 
@@ -393,7 +393,9 @@ async fn what_waits_before_the_turn_comes_before_its_question() {
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
     let early = ChannelMessage::new("s", "lab", "early").into();
-    assert!(world.framework.steer_message("s", early).await.unwrap());
+    let session_id = SessionId::from("s");
+    let steered = world.framework.steer_message(&session_id, early).await;
+    assert!(steered.unwrap());
     world
         .own_turn(ChannelMessage::new("s", "lab", "question"))
         .await
@@ -532,10 +534,6 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
     let world = World::asking(&server.url());
     let running = world.framework.running().await.unwrap();
     let cancel = CancellationToken::new();
-    let options = TurnOptions {
-        cancel: Some(cancel.clone()),
-        ..TurnOptions::default()
-    };
     let pid = world.dir.path().join("workspace/pid");
     let canceller = async {
         while std::fs::read_to_string(&pid)
@@ -548,7 +546,7 @@ async fn a_turn_cancelled_in_the_middle_of_a_tool_leaves_a_valid_tape() {
         cancel.cancel();
     };
     let (outcome, ()) = tokio::join!(
-        world.framework.process_inbound(message("go"), options),
+        world.turn(message("go").with_cancel(cancel.clone())),
         canceller
     );
     assert_eq!(
@@ -627,13 +625,8 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
     let cancel = CancellationToken::new();
     let world = World::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
     let running = world.framework.running().await.unwrap();
-    let options = TurnOptions {
-        cancel: Some(cancel),
-        ..TurnOptions::default()
-    };
     world
-        .framework
-        .process_inbound(message("go"), options)
+        .turn(message("go").with_cancel(cancel))
         .await
         .unwrap_err();
     let entries = entries(&world, "s").await;
@@ -651,6 +644,72 @@ async fn a_turn_cancelled_in_the_middle_of_an_answer_keeps_what_was_said() {
         entries
             .iter()
             .any(|entry| entry.kind == Kind::Error && entry.payload["kind"] == "cancelled")
+    );
+    running.close().await.unwrap();
+}
+
+// A command that steered the turn is no end of it: the record is completed also if the turn is cancelled after that.
+#[tokio::test]
+async fn a_turn_cancelled_after_a_steered_command_keeps_what_was_said() {
+    struct Stopping(CancellationToken);
+
+    #[hooks(crate = bub_kernel)]
+    impl Stopping {
+        async fn after_tool_call(&self, call: &ToolCall, turn: &Turn) -> Result<Option<Value>> {
+            if call.tool == "tape.info" {
+                let command = owned(ChannelMessage::new("s", "lab", ",echo ran"));
+                let session_id = turn.session_id();
+                assert!(turn.framework().steer_message(session_id, command).await?);
+            }
+            Ok(None)
+        }
+
+        async fn run_model_stream(
+            &self,
+            next: bub_kernel::hooks::Next<'_, bub_kernel::hooks::point::RunModelStream>,
+        ) -> Result<Option<bub_kernel::ModelStream>> {
+            let cancel = self.0.clone();
+            let stream = next.call().await?;
+            Ok(stream.map(|stream| {
+                stream.map_events(move |event| {
+                    if matches!(&event, bub_kernel::StreamEvent::Text(text) if text == "half") {
+                        cancel.cancel();
+                    }
+                    event
+                })
+            }))
+        }
+    }
+
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "tape_info", "{}"));
+    server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
+    let cancel = CancellationToken::new();
+    let world = World::asking_with(&server.url(), "stopping", Stopping(cancel.clone()));
+    let running = world.framework.running().await.unwrap();
+    let outcome = world.turn(message("go").with_cancel(cancel)).await;
+    outcome.unwrap_err();
+    let entries = entries(&world, "s").await;
+    let ran = &events(&entries, "command")[0];
+    assert_eq!(
+        (&ran["raw"], &ran["status"]),
+        (&json!("echo ran"), &json!("ok"))
+    );
+    let said = entries
+        .iter()
+        .rfind(|entry| entry.payload.get("role") == Some(&json!("assistant")))
+        .unwrap();
+    assert!(
+        said.payload["content"]
+            .as_str()
+            .unwrap()
+            .starts_with("half")
+    );
+    let errors = entries.iter().filter(|entry| entry.kind == Kind::Error);
+    assert_eq!(errors.count(), 1);
+    assert_eq!(
+        events(&entries, "loop.step").last().unwrap()["status"],
+        "error"
     );
     running.close().await.unwrap();
 }

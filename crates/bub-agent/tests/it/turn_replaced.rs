@@ -1,9 +1,9 @@
 //! A plugin asks the builtin agent something else than what was recorded.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use bub_kernel::{
-    ChannelMessage, Delivery, Envelope, ModelStream, Prompt, Result, StreamEvent, hooks,
+    CancellationToken, ChannelMessage, Inbound, ModelStream, Prompt, Result, StreamEvent, hooks,
     hooks::{Next, args, point::RunModelStream},
 };
 use bub_tape::{Entry, Kind};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     harness::{World, owned},
     recording::tape_of,
+    turn_crash::delivered_as,
     turn_loop::{entries, events, shown},
 };
 
@@ -48,17 +49,8 @@ impl Asking {
     }
 }
 
-fn message(text: &str) -> Envelope {
+fn message(text: &str) -> Inbound {
     owned(ChannelMessage::new("s", "lab", text))
-}
-
-fn delivered(text: &str, attempt: u32) -> Envelope {
-    let mut message = message(text);
-    message.put_slot(Arc::new(Delivery {
-        inbound_id: "in-7".to_owned(),
-        attempt,
-    }));
-    message
 }
 
 fn contents(messages: &[Value]) -> Vec<&str> {
@@ -166,6 +158,34 @@ async fn a_command_that_a_plugin_turns_into_a_question_is_recorded() {
     running.close().await.unwrap();
 }
 
+// A command that a plugin runs first does not complete the record of the question that follows it.
+#[tokio::test]
+async fn a_question_after_a_command_is_recorded_also_when_it_is_cancelled() {
+    let server = ModelServer::start();
+    server.script(Reply::deltas(["half", " an answer"]).hang_after(2));
+    let asking = Asking(&[",echo hi", "what is a home?"]);
+    let world = World::asking_with(&server.url(), "asking", asking);
+    let running = world.framework.running().await.unwrap();
+    let cancel = CancellationToken::new();
+    let canceller = async {
+        while server.requests().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        cancel.cancel();
+    };
+    let turn = world.turn(message(",home").with_cancel(cancel.clone()));
+    let (outcome, ()) = tokio::join!(turn, canceller);
+    outcome.unwrap_err();
+    let recorded = entries(&world, "s").await;
+    assert_eq!(events(&recorded, "command")[0]["status"], "ok");
+    assert_eq!(user_messages(&recorded).len(), 1);
+    let steps = events(&recorded, "loop.step");
+    assert_eq!(steps.last().unwrap()["status"], "error");
+    let errors = recorded.iter().filter(|entry| entry.kind == Kind::Error);
+    assert_eq!(errors.count(), 1);
+    running.close().await.unwrap();
+}
+
 // Design §5: after a crash the turn goes on with what was asked instead, once: neither of the two is recorded again.
 #[tokio::test]
 async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
@@ -194,7 +214,10 @@ async fn a_killed_turn_goes_on_with_what_was_asked_instead() {
     step.tool_calls = vec![json!({"id": "a", "type": "function", "function": function})];
     tape.record_chat(step).await.unwrap();
 
-    let result = world.turn(delivered("my secret: 2+2?", 2)).await.unwrap();
+    let result = world
+        .turn(delivered_as("in-7", "my secret: 2+2?", 2))
+        .await
+        .unwrap();
     assert_eq!(result.model_output, "four");
     let seen = shown(&server);
     let roles: Vec<_> = seen

@@ -1,12 +1,12 @@
 //! A second agent for a part of the work.
 
-use bub_kernel::ChannelMessage;
+use bub_kernel::{ChannelMessage, Inbound, Role, Sender};
 use bub_tape::Listing;
 use bub_testkit::model::{ModelServer, Reply};
 use serde_json::{Value, json};
 
 use crate::{
-    harness::World,
+    harness::{World, owned},
     turn_loop::{entries, shown},
 };
 
@@ -137,4 +137,51 @@ async fn an_inheriting_subagent_sees_the_conversation() {
         !last.contains("look at it again\"}") || last.contains("tool_calls"),
         "{last}"
     );
+}
+
+// W-37, L7: it acts for the sender of its turn, under the same policy.
+#[tokio::test]
+async fn a_subagent_of_a_member_has_the_rights_of_the_member() {
+    let server = ModelServer::start();
+    let arguments = json!({"prompt": "look around", "session": "inherit"}).to_string();
+    server.script(Reply::new().call("a", "subagent", &arguments));
+    let calls = Reply::new().call("x", "bash", r#"{"cmd": "touch pwned"}"#);
+    server.script(calls.call("y", "fs_read", r#"{"path": "/etc/passwd"}"#));
+    server.script(Reply::text("seen"));
+    server.script(Reply::text("done"));
+    let rules = json!([{"tools": ["subagent"], "action": "allow"}]).to_string();
+    let variables = [("BUB_POLICY_RULES", rules.as_str())];
+    let world = World::asking_so(&server.url(), &variables, |builder| builder);
+    let running = world.framework.running().await.unwrap();
+    let member = Sender {
+        role: Role::Member,
+        ..Sender::default()
+    };
+    let message = Inbound::from(ChannelMessage::new("s", "lab", "go")).with_sender(member);
+    world.turn(message).await.unwrap();
+    let seen = server.requests()[2].json()["messages"].to_string();
+    assert!(seen.contains("Tool 'bash' denied by policy"), "{seen}");
+    assert!(seen.contains("outside the workspace"), "{seen}");
+    assert!(!world.dir.path().join("workspace/pwned").exists());
+    running.close().await.unwrap();
+}
+
+// A model answered the turn, whether or not its subagents have one.
+#[tokio::test]
+async fn a_subagent_without_a_model_does_not_speak_for_its_turn() {
+    let server = ModelServer::start();
+    server.script(Reply::new().call("a", "subagent", r#"{"prompt": "x"}"#));
+    server.script(Reply::text("done"));
+    let world = World::asking_so(&server.url(), &[("BUB_MODEL", "")], |builder| builder);
+    let message = ChannelMessage::new("s", "lab", "go").context("model", "llamacpp:test");
+    let (turn, outcome) = world.framework.process_turn(owned(message)).await;
+    assert_eq!(outcome.unwrap().model_output, "done");
+    let seen = server.requests()[1].json()["messages"].to_string();
+    assert!(seen.contains("No model is configured"), "{seen}");
+    assert!(!turn.report().has_no_model);
+    let (turn, _) = world
+        .framework
+        .process_turn(owned(ChannelMessage::new("s", "lab", "go")))
+        .await;
+    assert!(turn.report().has_no_model);
 }

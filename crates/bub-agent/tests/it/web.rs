@@ -12,10 +12,10 @@ use std::{
 };
 
 use bub_agent::{
-    tools::web_fetch,
+    tools::WebTools,
     web::{Lookup, Web, from_html},
 };
-use bub_kernel::{BoxFuture, CancellationToken, Result, State, Tool, ToolContext};
+use bub_kernel::{BoxFuture, Envelope, Framework, Result, State, ToolContext, Turn};
 use bub_settings::{Environment, Loader, Settings};
 use serde_json::{Value, json};
 
@@ -104,17 +104,13 @@ fn web(allowed: &str) -> Web {
 }
 
 async fn fetch_with(web: Web, arguments: Value) -> Result<String> {
-    let state = State::new();
-    state.put_slot(Arc::new(web));
-    let context = ToolContext {
-        run_id: "r".into(),
-        tape: None,
-        state,
-        cancel: CancellationToken::new(),
-    };
-    let value = web_fetch()
-        .call(arguments.as_object().cloned().unwrap(), context)
-        .await?;
+    let framework = Framework::builder().build();
+    let turn = Turn::detached(&framework, Envelope::text("hi"), State::new());
+    let [tool] = <[_; 1]>::try_from(Arc::new(WebTools::new(web)).tools())
+        .ok()
+        .unwrap();
+    let arguments = arguments.as_object().cloned().unwrap();
+    let value = tool.call(arguments, ToolContext::new(turn)).await?;
     Ok(value.as_str().unwrap().to_owned())
 }
 

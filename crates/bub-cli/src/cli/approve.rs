@@ -1,108 +1,79 @@
-//! Asking a person whether a tool call may be made: at the terminal, or in the chat the message came from.
+//! Approvals: asks users about tool calls, at the terminal or in the chat that the message came from.
 
 use std::{
     fs::File,
     io::{BufRead, BufReader, Write},
-    sync::OnceLock,
 };
 
-use bub_agent::policy::Approvals;
-use bub_gateway::House;
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, Framework,
-    FrameworkRef, Result, Sender, State,
+    ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, MessageKind, Result, Turn,
 };
 use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::{Mutex, mpsc};
 
 use super::tape::text;
 
-/// The terminal of the process. One question at a time.
+/// Decides how users are asked about tool calls, for every command: the channel of the sender asks, or the question is
+/// sent as a message. In that case the builtin plugin waits for the answer, which the gateway hands over.
 #[derive(Default)]
-pub(crate) struct Terminal(Mutex<Option<Lines>>);
-
-/// What is typed. One thread reads it all the time, so that no question takes the answer to another.
-struct Lines {
-    tty: File,
-    typed: mpsc::Receiver<String>,
-}
+pub(crate) struct ApprovalHook;
 
 #[bub_macros::hooks(crate = bub_kernel)]
-impl Terminal {
+impl ApprovalHook {
     async fn request_approval(
         &self,
         request: &ApprovalRequest,
-        state: &State,
+        turn: &Turn,
     ) -> Result<Option<ApprovalAnswer>> {
-        let Some(approvals) = state
-            .slot::<Approvals>()
-            .filter(|_| request.sender == Sender::terminal())
-        else {
+        let framework = turn.framework();
+        let Some(router) = framework.router() else {
             return Ok(None);
         };
-        let mut lines = self.0.lock().await;
-        if lines.is_none() {
-            *lines =
-                Some(Lines::open().map_err(|_| Error::config("there is no terminal to ask at"))?);
+        if let Some(channel) = router.channel(&request.sender.channel)
+            && let Some(answer) = channel.request_approval(request).await?
+        {
+            let approvals = framework.approvals();
+            approvals.answer(&request.id, &request.sender, answer.clone())?;
+            return Ok(Some(answer));
         }
-        let Some(lines) = lines.as_mut() else {
-            return Ok(None);
-        };
-        let answer = lines.ask(&question(request)).await?;
-        approvals.answer(&request.id, &request.sender, answer.clone())?;
-        Ok(Some(answer))
-    }
-}
-
-/// Asks in the chat; the answer comes as a message, and the gateway hands it over.
-#[derive(Default)]
-pub(crate) struct InChannel(OnceLock<Approvals>);
-
-#[bub_macros::hooks(crate = bub_kernel)]
-impl InChannel {
-    async fn request_approval(
-        &self,
-        request: &ApprovalRequest,
-        state: &State,
-    ) -> Result<Option<ApprovalAnswer>> {
-        let router = state
-            .slot::<FrameworkRef>()
-            .and_then(|framework| framework.get()?.router());
-        let (Some(router), Some(approvals)) = (router, state.slot::<Approvals>()) else {
-            return Ok(None);
-        };
-        let _ = self.0.set((*approvals).clone());
         let text = format!(
             "{}\nAnswer `,approve {id}` or `,deny {id}`.",
             question(request).trim_end_matches(" [y/N] "),
             id = request.id
         );
         let message = ChannelMessage::new(&request.session_id, &request.sender.channel, text)
-            .kind("approval");
-        let message = Envelope::from(message.chat_id(&request.sender.chat_id));
-        // A channel with buttons has them stand for the two answers.
-        router
-            .dispatch(&message.with("approval_id", request.id.as_str()))
-            .await?;
-        // The builtin plugin waits for the answer.
+            .kind(MessageKind::Approval)
+            .chat_id(&request.sender.chat_id);
+        // A channel with buttons shows them instead of the two commands.
+        let message = Envelope::from(message).with("approval_id", request.id.as_str());
+        turn.deliver(message).await?;
         Ok(None)
     }
 }
 
-impl House for InChannel {
-    fn wait_for_session<'a>(
-        &'a self,
-        framework: &'a Framework,
-        session_id: &'a str,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(bub_agent::wait_for_session(framework, session_id))
-    }
+/// The terminal of the process. One question at a time.
+#[derive(Default)]
+pub(super) struct Terminal(Mutex<Option<Lines>>);
 
-    fn answer_approval(&self, id: &str, by: &Sender, answer: ApprovalAnswer) -> Result<()> {
-        let approvals = self.0.get();
-        let none =
-            || Error::invalid_input("there is no such request; it was answered or has expired");
-        approvals.ok_or_else(none)?.answer(id, by, answer)
+/// The typed lines. One thread reads all of them, so that no question gets the answer to another.
+struct Lines {
+    tty: File,
+    typed: mpsc::Receiver<String>,
+}
+
+impl Terminal {
+    /// Asks about a tool call and waits for the answer.
+    pub(super) async fn ask(&self, request: &ApprovalRequest) -> Result<ApprovalAnswer> {
+        let mut lines = self.0.lock().await;
+        let lines = match &mut *lines {
+            Some(lines) => lines,
+            empty => {
+                let opened = Lines::open();
+                let opened = opened.map_err(|_| Error::config("there is no terminal to ask at"));
+                empty.insert(opened?)
+            }
+        };
+        lines.ask(&question(request)).await
     }
 }
 
@@ -183,7 +154,9 @@ mod tests {
 
     use serde_json::{Map, Value};
 
-    use super::{ApprovalAnswer, ApprovalRequest, Sender, meaning, question};
+    use bub_kernel::Sender;
+
+    use super::{ApprovalAnswer, ApprovalRequest, meaning, question};
 
     #[test]
     fn only_a_clear_yes_is_a_yes() {
@@ -206,7 +179,7 @@ mod tests {
             tool: "bash".to_owned(),
             arguments: Map::from_iter([("cmd".to_owned(), Value::from(cmd))]),
             sender: Sender::terminal(),
-            session_id: String::new(),
+            session_id: bub_kernel::SessionId::default(),
             expires: Duration::ZERO,
             reason: "rule 1\nsays".to_owned(),
         };

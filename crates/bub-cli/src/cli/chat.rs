@@ -22,7 +22,7 @@ use bub_settings::{Environment, Settings, core};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
 use bub_terminal::{
     Ink,
-    channel::{NAME, Teller},
+    channel::Teller,
     chat::{self, Left, Setup},
     editor::{Word, Words},
     history::History,
@@ -31,15 +31,14 @@ use bub_terminal::{
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tokio::sync::oneshot;
 
-pub(crate) use self::desk::Chat;
+pub(crate) use self::desk::ChatHooks;
 use self::{desk::Desk, session::Session};
-use super::approve::InChannel;
 use bub::{logging, signals};
 
 /// A turn that runs when the program is stopped has so long to end; then it goes on at the next chat.
 const DRAIN: Duration = Duration::from_millis(200);
 
-pub(super) fn command(chat: &Arc<Chat>, in_channel: &Arc<InChannel>) -> AppCommand {
+pub(super) fn command(chat: &Arc<ChatHooks>) -> AppCommand {
     let id = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("ID").help(help)
     };
@@ -63,10 +62,8 @@ pub(super) fn command(chat: &Arc<Chat>, in_channel: &Arc<InChannel>) -> AppComma
         .arg(id("session", "The session [default: cli:CHAT-ID]").alias("session-id").value_parser(not_blank))
         .arg(flag("continue", "Go on with the last session of the workspace").short('c').conflicts_with("session"))
         .arg(flag("plain", "Lines only, no colours: for screen readers and simple terminals"));
-    let (chat, in_channel) = (Arc::clone(chat), Arc::clone(in_channel));
-    AppCommand::new(command, move |context| {
-        run(context, Arc::clone(&chat), Arc::clone(&in_channel))
-    })
+    let chat = Arc::clone(chat);
+    AppCommand::new(command, move |context| run(context, Arc::clone(&chat)))
 }
 
 fn not_blank(id: &str) -> Result<String, String> {
@@ -104,11 +101,7 @@ impl Mode {
     }
 }
 
-async fn run(
-    context: CommandContext,
-    chat: Arc<Chat>,
-    in_channel: Arc<InChannel>,
-) -> Result<ExitCode> {
+async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> {
     let CommandContext {
         framework,
         matches,
@@ -128,11 +121,11 @@ async fn run(
             mode != Mode::Pipe,
             session,
         );
-        chat.sit_down(&desk);
+        chat.attach(&desk);
         if mode != Mode::Pipe {
             plugin_prompt.attach(&teller);
         }
-        let Some(gateway) = open(&framework, &settings, &desk, in_channel, mode)? else {
+        let Some(gateway) = open(&framework, &settings, &desk, mode)? else {
             return Ok((Left::Quit, desk, None));
         };
         // Not before: a signal ends the question above at once.
@@ -212,7 +205,7 @@ async fn run(
         (Some(stop), _) if left == Left::Stopped && stop.token().is_cancelled() => {
             Ok(stop.exit_code())
         }
-        (_, Mode::Pipe) => desk.verdict(),
+        (_, Mode::Pipe) => desk.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
 }
@@ -222,16 +215,13 @@ fn open(
     framework: &Framework,
     settings: &Settings,
     desk: &Desk,
-    in_channel: Arc<InChannel>,
     mode: Mode,
 ) -> Result<Option<Gateway>> {
-    let house: Arc<dyn bub_gateway::House> = in_channel;
     let mut is_second = false;
     loop {
         let mut options = Options::new(settings, &desk.journal());
         (options.stream_output, options.drain) = (true, DRAIN);
-        options.house = Arc::clone(&house);
-        match Gateway::open(framework, options, &[NAME.to_owned()]) {
+        match Gateway::with_channels(framework, options, |handler| vec![desk.channel(handler)]) {
             Err(error) if error.message().starts_with("another gateway uses") && !is_second => {
                 if mode == Mode::Pipe {
                     // A program means the session that it names.
@@ -378,11 +368,4 @@ fn reflows(environment: &Environment) -> bool {
     let is_old =
         name == "linux" || name.starts_with("vt") || environment.get("XTERM_VERSION").is_some();
     !is_screen && !is_old
-}
-
-/// A program that reads the answers must see that no model has answered.
-fn no_model() -> Error {
-    Error::config(
-        "no model is configured; `bub onboard` sets one up, `bub models` shows what can be used",
-    )
 }

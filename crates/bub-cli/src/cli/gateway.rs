@@ -19,10 +19,10 @@ use bub_settings::{Environment, Settings, core};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{approve::InChannel, ask, output};
+use super::{ask, output};
 use bub::signals;
 
-pub(super) fn command(in_channel: &Arc<InChannel>) -> AppCommand {
+pub(super) fn command() -> AppCommand {
     let command = Command::new("gateway")
         .about("Run the channels: take messages, answer them, lose none")
         .long_about(
@@ -42,11 +42,7 @@ pub(super) fn command(in_channel: &Arc<InChannel>) -> AppCommand {
                 .action(ArgAction::Append)
                 .help("A channel to run, `all`, or `!NAME` to leave one out [default: setting enabled_channels]"),
         );
-    let in_channel = Arc::clone(in_channel);
-    AppCommand::new(command, move |context| {
-        run(context, Arc::clone(&in_channel))
-    })
-    .multi_threaded()
+    AppCommand::new(command, run).multi_threaded()
 }
 
 /// The option that names a gateway.
@@ -74,7 +70,7 @@ fn plain_name(name: &str) -> Result<String, String> {
     }
 }
 
-async fn run(context: CommandContext, in_channel: Arc<InChannel>) -> Result<ExitCode> {
+async fn run(context: CommandContext) -> Result<ExitCode> {
     let CommandContext {
         framework,
         matches,
@@ -87,7 +83,6 @@ async fn run(context: CommandContext, in_channel: Arc<InChannel>) -> Result<Exit
         .map(|names| names.cloned().collect());
     let names = flags.unwrap_or_else(|| settings.get(&core::ENABLED_CHANNELS));
     let mut options = Options::new(&settings, name);
-    options.house = in_channel;
     options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen();
     let systemd = Systemd::new(settings.environment());

@@ -3,7 +3,7 @@
 use std::{fmt::Write as _, process::ExitCode, sync::Arc};
 
 use bub::{AppCommand, CommandContext};
-use bub_gateway::{Options, status};
+use bub_gateway::status;
 use bub_kernel::{Error, Result};
 use bub_tape::fs::RealFs;
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -38,7 +38,7 @@ pub(super) fn command() -> AppCommand {
 
 async fn run(context: CommandContext) -> Result<ExitCode> {
     let settings = &context.settings;
-    let options = Options::new(settings, gateway::name(&context.matches));
+    let directory = bub_gateway::directory(settings, gateway::name(&context.matches));
     let (what, given) = context
         .matches
         .subcommand()
@@ -47,24 +47,22 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
         "list" => json!({"do": "outbox"}),
         _ => json!({"do": what, "id": given.try_get_one::<String>("id").ok().flatten()}),
     };
-    let answer = match status::ask(&options.directory, &request).await? {
+    let answer = match status::ask(&directory, &request).await? {
         Some(answer) => answer,
         // Looking must not make a journal.
-        None if !options.directory.exists() => {
-            match given.try_get_one::<String>("id").ok().flatten() {
-                Some(id) => {
-                    return Err(Error::not_found(format!(
-                        "there is no undelivered reply `{id}`"
-                    )));
-                }
-                None => json!({"replies": []}),
+        None if !directory.exists() => match given.try_get_one::<String>("id").ok().flatten() {
+            Some(id) => {
+                return Err(Error::not_found(format!(
+                    "there is no undelivered reply `{id}`"
+                )));
             }
-        }
+            None => json!({"replies": []}),
+        },
         None => {
             status::tend(
                 Arc::new(RealFs),
-                &options.directory,
-                options.durability,
+                &directory,
+                bub_gateway::durability(settings),
                 &request,
             )
             .await?

@@ -1,48 +1,35 @@
 //! `bub run`: one message, one turn.
+//!
+//! It is a gateway of one message: the lane and the turn are those of every channel, the journal lives in memory, and
+//! the channel prints.
 
 use std::{
-    fmt::Write,
     io::Read,
     process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use bub::{AppCommand, CommandContext};
-use bub_kernel::{
-    ChannelMessage, Envelope, Error, ErrorKind, Framework, Result, Sender, State, TurnOptions,
-    TurnResult,
-};
-use clap::{Arg, ArgMatches, Command};
-
-use super::output;
 use bub::{
-    logging,
+    AppCommand, CommandContext, logging,
     signals::{self, Stop},
 };
+use bub_gateway::{Gateway, JournalKind, Options};
+use bub_kernel::{
+    ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelMessage,
+    ChannelRole, Error, Framework, Inbound, InboundReceipt, MessageHandler, MessageKind,
+    MessageOutcome, Outbound, Result, Sender, TurnReport,
+};
+use bub_settings::Settings;
+use bub_terminal::channel::NAME;
+use clap::{Arg, ArgMatches, Command};
+use tokio::sync::oneshot;
 
-/// No message is this long.
-const MOST_INPUT: u64 = 16 * 1024 * 1024;
+use super::{approve::Terminal, exit, output};
 
-/// What was wrong with an answer that came all the same: cut off, filtered, or not a model's.
-#[derive(Clone, Default)]
-pub(super) struct Flaw(Arc<Mutex<(Option<Error>, String)>>);
+/// Maximum bytes of a message.
+const MAX_INPUT_BYTES: u64 = 16 * 1024 * 1024;
 
-impl Flaw {
-    pub(super) fn note(&self, error: &Error) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(error.clone());
-    }
-
-    /// How far a turn came that failed.
-    pub(super) fn note_partial(&self, output: &str) {
-        output.clone_into(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).1);
-    }
-
-    fn take(&self) -> (Option<Error>, String) {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-pub(super) fn command(flaw: &Flaw) -> AppCommand {
+pub(super) fn command() -> AppCommand {
     let option = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("ID").help(help)
     };
@@ -69,8 +56,7 @@ pub(super) fn command(flaw: &Flaw) -> AppCommand {
             )
             .value_parser(not_blank),
         );
-    let flaw = flaw.clone();
-    AppCommand::new(command, move |context| run(context, flaw.clone()))
+    AppCommand::new(command, run)
 }
 
 fn not_blank(message: &str) -> Result<String, String> {
@@ -81,7 +67,7 @@ fn not_blank(message: &str) -> Result<String, String> {
     }
 }
 
-async fn run(context: CommandContext, flaw: Flaw) -> Result<ExitCode> {
+async fn run(context: CommandContext) -> Result<ExitCode> {
     let CommandContext {
         framework,
         matches,
@@ -89,56 +75,166 @@ async fn run(context: CommandContext, flaw: Flaw) -> Result<ExitCode> {
         ..
     } = context;
     let inbound = inbound(&matches, message(&matches)?);
-    let reply_to = inbound.clone();
     let stop = signals::listen();
     logging::failures_are_printed();
-    match framework.run_scoped(turn(&framework, inbound, &stop)).await {
-        Ok(result) => {
-            let flaw = flaw.take().0.or_else(|| no_model(&result.state));
-            let is_worth_printing =
-                |reply: &&Envelope| flaw.is_none() || !reply.content().trim().is_empty();
-            let replies = replies(result.outbounds.iter().filter(is_worth_printing));
-            let printed = output::print_text(&settings.redactor().redact(&replies))?;
-            flaw.map_or(Ok(printed), Err)
-        }
-        Err(error) if error.kind() == ErrorKind::Cancelled && stop.token().is_cancelled() => {
-            Ok(stop.exit_code())
-        }
-        Err(error) => {
-            // As far as it goes, as with an answer that a model broke off.
-            let (_, partial) = flaw.take();
-            if !partial.trim().is_empty() {
-                let reply = reply_to.with("content", partial);
-                let text = replies(std::iter::once(&reply));
-                output::print_text(&settings.redactor().redact(&text))?;
-            }
-            Err(error)
-        }
-    }
-}
-
-/// The guide is of use to a person; a program must see that no model has answered.
-fn no_model(state: &State) -> Option<Error> {
-    let is_offline = state.get(bub_agent::NO_MODEL).is_some();
-    is_offline.then(|| {
-        Error::config(
-            "no model is configured; `bub onboard` sets one up, `bub models` shows what can be used",
-        )
-    })
-}
-
-/// Runs the turn, as soon as no other one of its session runs.
-async fn turn(framework: &Framework, inbound: Envelope, stop: &Stop) -> Result<TurnResult> {
-    let options = TurnOptions {
-        cancel: Some(stop.token()),
-        ..TurnOptions::default()
+    let channel = Arc::<PrintChannel>::default();
+    let turn = run_turn(&framework, &settings, &channel, inbound, &stop);
+    let Some(report) = framework.run_scoped(turn).await? else {
+        return Ok(stop.exit_code());
     };
-    let session_id = framework.resolve_session(&inbound).await?;
-    tokio::select! {
-        waited = bub_agent::wait_for_session(framework, &session_id) => waited?,
-        () = options.cancelled() => {}
+    let failure = exit::failure(&report);
+    let mut text = channel.replies(failure.is_some());
+    if report.error.is_some() && !report.output.trim().is_empty() {
+        // As far as it goes, like an answer that the model broke off.
+        text.push_str(&block(&channel.chat(), &report.output));
     }
-    framework.process_inbound(inbound, options).await
+    let printed = output::print_text(&settings.redactor().redact(&text))?;
+    failure.map_or(Ok(printed), Err)
+}
+
+/// Runs the turn of one message in a gateway of its own; `None` if it was stopped.
+async fn run_turn(
+    framework: &Framework,
+    settings: &Settings,
+    channel: &Arc<PrintChannel>,
+    mut inbound: Inbound,
+    stop: &Stop,
+) -> Result<Option<TurnReport>> {
+    let options = Options {
+        journal: JournalKind::Memory,
+        catch_all: Some(NAME.to_owned()),
+        stream_output: false,
+        ..Options::new(settings, "run")
+    };
+    let mut handler = None;
+    let gateway = Gateway::with_channels(framework, options, |own| {
+        handler = Some(MessageHandler::clone(own));
+        vec![Arc::clone(channel) as Arc<dyn Channel>]
+    })?;
+    let handler = handler.ok_or_else(|| Error::unknown("the gateway has no message handler"))?;
+    channel.set_chat(&inbound);
+    let receipt = Arc::new(InboundReceipt::new(None));
+    inbound.receipt = Some(Arc::clone(&receipt));
+    let (remote, ended) = (gateway.remote(), CancellationToken::new());
+    let (ready, is_ready) = oneshot::channel();
+    let submit = async {
+        let _end = ended.clone().drop_guard();
+        // An error means that the gateway could not start; it says why.
+        if is_ready.await.is_err() {
+            return Ok(None);
+        }
+        handler(inbound).await?;
+        let stopped = stop.token();
+        let outcome = tokio::select! {
+            outcome = receipt.outcome() => outcome,
+            () = stopped.cancelled() => {
+                remote.cancel_all();
+                receipt.outcome().await
+            }
+        };
+        settled(outcome, stop)
+    };
+    let serve = gateway.run(ended.clone(), || {
+        let _ = ready.send(());
+    });
+    let (settled, served) = tokio::join!(submit, serve);
+    served?;
+    settled
+}
+
+fn settled(outcome: MessageOutcome, stop: &Stop) -> Result<Option<TurnReport>> {
+    match outcome {
+        _ if stop.token().is_cancelled() => Ok(None),
+        MessageOutcome::Done { report, .. } => Ok(report),
+        MessageOutcome::Dropped { reason } => {
+            Err(Error::unknown(format!("the message was dropped: {reason}")))
+        }
+        MessageOutcome::Unfinished { error } => Err(error),
+        _ => Err(Error::unknown("the message has no turn of its own")),
+    }
+}
+
+/// The channel of `bub run`: it collects replies to print, and asks at the terminal.
+#[derive(Default)]
+struct PrintChannel {
+    chat: Mutex<Chat>,
+    replies: Mutex<Vec<(Chat, String)>>,
+    terminal: Terminal,
+}
+
+/// A chat, as the headline of a reply names it.
+#[derive(Clone, Default)]
+struct Chat {
+    channel: String,
+    chat_id: String,
+}
+
+impl PrintChannel {
+    fn set_chat(&self, inbound: &Inbound) {
+        let (channel, chat_id) = (inbound.message.channel(), inbound.message.chat_id());
+        *lock(&self.chat) = Chat {
+            channel: channel.unwrap_or_default().into_owned(),
+            chat_id: chat_id.unwrap_or_default().into_owned(),
+        };
+    }
+
+    fn chat(&self) -> Chat {
+        lock(&self.chat).clone()
+    }
+
+    /// The replies as text. After a failure, blank ones say nothing.
+    fn replies(&self, has_failed: bool) -> String {
+        let replies = lock(&self.replies);
+        let shown = replies
+            .iter()
+            .filter(|(_, content)| !has_failed || !content.trim().is_empty());
+        shown.map(|(chat, content)| block(chat, content)).collect()
+    }
+}
+
+fn block(chat: &Chat, content: &str) -> String {
+    format!("[{}:{}]\n{content}\n", chat.channel, chat.chat_id)
+}
+
+impl Channel for PrintChannel {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn start(&self, _: CancellationToken) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn stop(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        // Errors are printed by the program, once, on stderr.
+        if reply.kind() != MessageKind::Error {
+            let chat = Chat {
+                channel: reply.channel().unwrap_or("stdout".into()).into_owned(),
+                chat_id: reply.chat_id().unwrap_or("local".into()).into_owned(),
+            };
+            lock(&self.replies).push((chat, reply.content().into_owned()));
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn request_approval<'a>(
+        &'a self,
+        request: &'a ApprovalRequest,
+    ) -> BoxFuture<'a, Result<Option<ApprovalAnswer>>> {
+        Box::pin(async { self.terminal.ask(request).await.map(Some) })
+    }
+
+    fn role(&self) -> ChannelRole {
+        ChannelRole::Interface
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The message that was typed, or else what comes in.
@@ -153,11 +249,11 @@ fn message(matches: &ArgMatches) -> Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin()
         .lock()
-        .take(MOST_INPUT + 1)
+        .take(MAX_INPUT_BYTES + 1)
         .read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > MOST_INPUT {
+    if bytes.len() as u64 > MAX_INPUT_BYTES {
         return Err(Error::invalid_input(format!(
-            "the message is longer than {MOST_INPUT} bytes"
+            "the message is longer than {MAX_INPUT_BYTES} bytes"
         )));
     }
     let text = String::from_utf8(bytes)
@@ -165,7 +261,7 @@ fn message(matches: &ArgMatches) -> Result<String> {
     not_blank(&text).map_err(|_| Error::invalid_input("standard input has no message"))
 }
 
-fn inbound(matches: &ArgMatches, content: String) -> Envelope {
+fn inbound(matches: &ArgMatches, content: String) -> Inbound {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let (channel, chat_id) = (text("channel"), text("chat-id"));
     let session = matches.get_one::<String>("session-id").cloned();
@@ -174,15 +270,5 @@ fn inbound(matches: &ArgMatches, content: String) -> Envelope {
         .chat_id(chat_id)
         .context("sender_id", text("sender-id"));
     // Whatever the message says about itself: it was typed here.
-    Envelope::from(message).with_sender(Sender::terminal())
-}
-
-fn replies<'a>(outbounds: impl Iterator<Item = &'a Envelope>) -> String {
-    let mut text = String::new();
-    for outbound in outbounds {
-        let channel = outbound.channel().unwrap_or("stdout".into());
-        let chat_id = outbound.chat_id().unwrap_or("local".into());
-        let _ = writeln!(text, "[{channel}:{chat_id}]\n{}", outbound.content());
-    }
-    text
+    Inbound::from(message).with_sender(Sender::terminal())
 }

@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use bub_agent::Answering;
-use bub_gateway::{Gateway, GatewayHooks, House, Options, Recovered, ReplyTo, Ticket};
+use bub_agent::{Answering, BuiltinOptions};
+use bub_gateway::{Gateway, JournalKind, Options, Recovered, directory};
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Framework, MessageHandler,
-    Provided, Result, Role, Sender, Tool, ToolContext, ToolSpec, hooks,
+    BoxError, BoxFuture, CancellationToken, Channel, ChannelMessage, Framework, Inbound,
+    InboundReceipt, MessageHandler, Outbound, Provided, Result, Role, Sender, Tool, ToolContext,
+    ToolSpec, hooks,
 };
 use bub_model::{FinishReason, ModelEvent, ToolCallDelta};
 use bub_settings::{Environment, Loader};
@@ -60,13 +61,17 @@ impl Channel for LabChannel {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
-        let to = message.slot::<ReplyTo>().unwrap();
+    fn send<'a>(&'a self, outbound: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        let attempt = outbound.attempt.as_ref().unwrap();
         let reply = Reply {
-            id: to.reply_id.clone(),
-            text: message.content().into_owned(),
+            id: String::from(&attempt.reply_id),
+            text: outbound.content().into_owned(),
         };
-        let inbound = to.inbound_id.clone().unwrap_or_default();
+        let inbound = attempt
+            .message_id
+            .as_ref()
+            .map(String::from)
+            .unwrap_or_default();
         self.0
             .seen
             .replies
@@ -153,18 +158,6 @@ fn answer(messages: &[Value]) -> Vec<ModelEvent> {
     ]
 }
 
-struct Leases;
-
-impl House for Leases {
-    fn wait_for_session<'a>(
-        &'a self,
-        framework: &'a Framework,
-        session_id: &'a str,
-    ) -> BoxFuture<'a, Result<()>> {
-        Box::pin(bub_agent::wait_for_session(framework, session_id))
-    }
-}
-
 /// A gateway that runs.
 pub(crate) struct World {
     handler: Arc<OnceLock<MessageHandler>>,
@@ -190,8 +183,11 @@ impl World {
             .load()
             .unwrap();
         let mut options = Options::new(&settings, "main");
-        (options.fs, options.durability, options.house) =
-            (Arc::clone(&fs), durability, Arc::new(Leases));
+        options.journal = JournalKind::File {
+            directory: directory(&settings, "main"),
+            durability,
+            fs: Arc::clone(&fs),
+        };
         let handler = Arc::new(OnceLock::new());
         let lab = Lab {
             seen: seen.clone(),
@@ -208,14 +204,18 @@ impl World {
             agent_use: true,
             read_only: false,
         };
+        let builtin = BuiltinOptions {
+            answering: Some(Arc::new(Answering(Box::new(|_, request| {
+                answer(&request.messages)
+            })))),
+            ..BuiltinOptions::default()
+        };
         let framework = Framework::builder()
             .workspace(root)
-            .service(Arc::new(settings))
-            .service(Arc::new(Answering(Box::new(|_, request| {
-                answer(&request.messages)
-            }))))
-            .plugin_with("builtin", bub_agent::Builtin::new)
-            .plugin("gateway", GatewayHooks)
+            .settings(Arc::new(settings))
+            .plugin_with("builtin", |context| {
+                Ok::<_, BoxError>(bub_agent::Builtin::new(context, builtin))
+            })
             .plugin("lab", lab)
             .tool(Note {
                 spec,
@@ -258,11 +258,12 @@ impl World {
         let message =
             ChannelMessage::new(format!("lab:{chat}"), "lab", format!("message {number}"))
                 .chat_id(chat);
-        let ticket = Arc::new(Ticket::new(Some(number.to_string())));
-        let mut message = Envelope::from(message).with_sender(sender);
-        message.put_slot(Arc::clone(&ticket));
-        self.handler.get().unwrap()(message).await?;
-        Ok(ticket.inbound_id().unwrap().to_owned())
+        let receipt = Arc::new(InboundReceipt::new(Some(number.to_string())));
+        let inbound = Inbound::from(message)
+            .with_sender(sender)
+            .with_receipt(Arc::clone(&receipt));
+        self.handler.get().unwrap()(inbound).await?;
+        Ok(receipt.message_id().unwrap().into())
     }
 
     pub(crate) async fn stop(self) {

@@ -11,16 +11,9 @@ struct Commanding(Shells);
 
 impl Commanding {
     fn new(context: &PluginContext<'_>) -> Result<Self> {
-        let settings = context
-            .service()
-            .ok_or_else(|| Error::config("no settings"))?;
-        let launcher = context
-            .service::<Launcher>()
-            .ok_or_else(|| Error::config("no launcher"))?;
-        Ok(Self(Shells::new(
-            settings,
-            Some(Arc::unwrap_or_clone(launcher)),
-        )))
+        let launcher = Launcher::this_program().ok_or_else(|| Error::config("no launcher"))?;
+        let settings = Arc::clone(context.settings);
+        Ok(Self(Shells::new(settings, Some(launcher))))
     }
 }
 

@@ -10,12 +10,10 @@ struct Faulty {
 }
 
 impl Faulty {
-    fn new(context: &PluginContext<'_>) -> Result<Self> {
-        Ok(Self {
-            settings: context
-                .service()
-                .ok_or_else(|| Error::config("no settings"))?,
-        })
+    fn new(context: &PluginContext<'_>) -> Self {
+        Self {
+            settings: Arc::clone(context.settings),
+        }
     }
 
     fn secret(&self) -> String {
@@ -62,7 +60,7 @@ impl Unloadable {}
 
 fn main() -> ExitCode {
     bub_cli::app()
-        .plugin_with("faulty", Faulty::new)
+        .plugin_with("faulty", |context| Ok::<_, Error>(Faulty::new(context)))
         .plugin_with("unloadable", |_| {
             Err::<Unloadable, _>("its licence has run out")
         })

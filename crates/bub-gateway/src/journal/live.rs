@@ -1,9 +1,14 @@
 //! What is not finished: all the memory the journal needs.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use bub_kernel::{MessageId, ReplyId, SessionId};
 
 use super::record::{Accepted, Record, Reply};
+use crate::fingerprint::Fingerprint;
 
 /// So many idempotency keys are remembered.
 const MOST_KEYS: usize = 100_000;
@@ -12,15 +17,18 @@ const KEY_AGE: u64 = 24 * 60 * 60 * 1000;
 
 /// A message that is not done.
 #[derive(Clone, Debug)]
-pub(crate) struct Inbound {
+pub(crate) struct UnfinishedMessage {
     pub(crate) accepted: Arc<Accepted>,
+    /// The session of its turn; until one began, the one it was accepted for.
+    pub(crate) session: SessionId,
     /// How often a turn began that may have its message on the tape.
     pub(crate) attempt: u32,
     /// The message whose turn it was given to.
-    pub(crate) into: Option<String>,
+    pub(crate) into: Option<MessageId>,
     /// What is merged with it.
-    pub(crate) with: Vec<String>,
-    pub(crate) prints: Vec<u64>,
+    pub(crate) with: Vec<MessageId>,
+    /// The fingerprints of the replies it has had.
+    pub(crate) fingerprints: Vec<Fingerprint>,
     /// Whether a tool of its turn said something in its chat.
     pub(crate) has_spoken: bool,
 }
@@ -39,12 +47,13 @@ pub(crate) struct Outgoing {
 #[derive(Debug, Default)]
 pub(crate) struct Live {
     next: u64,
-    order: HashMap<String, u64>,
-    inbounds: BTreeMap<u64, Inbound>,
+    message_order: HashMap<MessageId, u64>,
+    reply_order: HashMap<ReplyId, u64>,
+    inbounds: BTreeMap<u64, UnfinishedMessage>,
     outgoing: BTreeMap<u64, Outgoing>,
     /// How many replies wait for each channel.
     waiting: HashMap<String, usize>,
-    keys: HashMap<String, String>,
+    keys: HashMap<String, MessageId>,
     key_ages: VecDeque<(u64, String)>,
 }
 
@@ -56,21 +65,28 @@ impl Live {
                 if let Some(key) = &accepted.key {
                     self.remember(key.clone(), accepted.id.clone(), accepted.at);
                 }
-                let place = self.place(&accepted.id);
-                let accepted = Arc::new(accepted);
-                let fresh = Inbound {
-                    accepted,
+                let place = self.next_place();
+                self.message_order.insert(accepted.id.clone(), place);
+                let fresh = UnfinishedMessage {
+                    session: accepted.session.clone(),
+                    accepted: Arc::new(accepted),
                     attempt: 0,
                     into: None,
                     with: Vec::new(),
-                    prints: Vec::new(),
+                    fingerprints: Vec::new(),
                     has_spoken: false,
                 };
                 self.inbounds.insert(place, fresh);
             }
-            Record::Started { id, attempt, with } => {
+            Record::Started {
+                id,
+                attempt,
+                with,
+                session,
+            } => {
                 if let Some(found) = self.inbound_mut(&id) {
                     (found.attempt, found.into, found.with) = (attempt, None, with);
+                    found.session = session.unwrap_or_else(|| found.accepted.session.clone());
                 }
             }
             Record::Steered { id, into, with } => {
@@ -84,37 +100,20 @@ impl Live {
                     self.finish(&id);
                 }
             }
-            Record::Reply(reply) => {
-                if let Some(found) = reply.inbound.as_deref().and_then(|id| self.inbound_mut(id)) {
-                    found.prints.push(reply.print);
-                    found.has_spoken |= reply.by_tool;
-                }
-                if let Some(id) = reply.inbound.as_deref().filter(|_| reply.is_last) {
-                    let merged = self
-                        .finish(id)
-                        .map(|inbound| inbound.with)
-                        .unwrap_or_default();
-                    for id in merged {
-                        self.finish(&id);
-                    }
-                }
-                let place = self.place(&reply.id);
-                *self.waiting.entry(reply.channel.clone()).or_default() += 1;
-                let fresh = Outgoing {
-                    reply: Arc::new(reply),
-                    attempt: 0,
-                    error: None,
-                    is_stuck: false,
-                };
-                self.outgoing.insert(place, fresh);
-            }
+            Record::Reply(reply) => self.apply_reply(reply),
             Record::Replied {
                 id,
                 prints,
+                print_version: version,
                 has_spoken,
             } => {
                 if let Some(found) = self.inbound_mut(&id) {
-                    (found.prints, found.has_spoken) = (prints, has_spoken);
+                    found.fingerprints.retain(|known| known.version != version);
+                    let fingerprints = prints.into_iter();
+                    found
+                        .fingerprints
+                        .extend(fingerprints.map(|hash| Fingerprint { version, hash }));
+                    found.has_spoken = has_spoken;
                 }
             }
             Record::Attempt { id, attempt, error } => {
@@ -140,7 +139,7 @@ impl Live {
             }
             Record::Delivered { id } | Record::Forgotten { id } => {
                 let gone = self
-                    .order
+                    .reply_order
                     .remove(&id)
                     .and_then(|place| self.outgoing.remove(&place));
                 if let Some(count) = gone.and_then(|gone| self.waiting.get_mut(&gone.reply.channel))
@@ -153,9 +152,37 @@ impl Live {
         }
     }
 
+    fn apply_reply(&mut self, reply: Reply) {
+        if let Some(found) = reply.inbound.as_ref().and_then(|id| self.inbound_mut(id)) {
+            found.fingerprints.push(reply.fingerprint());
+            found.has_spoken |= reply.by_tool;
+        }
+        if let Some(id) = reply.inbound.as_ref().filter(|_| reply.is_last) {
+            let merged = self
+                .finish(id)
+                .map(|inbound| inbound.with)
+                .unwrap_or_default();
+            for id in merged {
+                self.finish(&id);
+            }
+        }
+        let place = self.next_place();
+        self.reply_order.insert(reply.id.clone(), place);
+        *self.waiting.entry(reply.channel.clone()).or_default() += 1;
+        let fresh = Outgoing {
+            reply: Arc::new(reply),
+            attempt: 0,
+            error: None,
+            is_stuck: false,
+        };
+        self.outgoing.insert(place, fresh);
+    }
+
     /// The records from which all this can be built again.
     pub(crate) fn records(&self) -> Vec<Record> {
-        let mut records = Vec::with_capacity(self.key_ages.len() + self.order.len());
+        let mut records = Vec::with_capacity(
+            self.key_ages.len() + self.message_order.len() + self.reply_order.len(),
+        );
         for (at, key) in &self.key_ages {
             if let Some(id) = self.keys.get(key) {
                 records.push(Record::Key {
@@ -189,11 +216,12 @@ impl Live {
                 ..(*inbound.accepted).clone()
             }));
             if inbound.attempt > 0 {
-                let (attempt, with) = (inbound.attempt, inbound.with.clone());
+                let moved = inbound.session != inbound.accepted.session;
                 records.push(Record::Started {
                     id: id.clone(),
-                    attempt,
-                    with,
+                    attempt: inbound.attempt,
+                    with: inbound.with.clone(),
+                    session: moved.then(|| inbound.session.clone()),
                 });
             }
             if let Some(into) = inbound.into.clone() {
@@ -203,12 +231,19 @@ impl Live {
                     with: inbound.with.clone(),
                 });
             }
-            if !inbound.prints.is_empty() {
-                let (prints, has_spoken) = (inbound.prints.clone(), inbound.has_spoken);
+            let versions: BTreeSet<u8> = inbound
+                .fingerprints
+                .iter()
+                .map(|fingerprint| fingerprint.version)
+                .collect();
+            for version in versions {
+                let own = inbound.fingerprints.iter();
+                let own = own.filter(|fingerprint| fingerprint.version == version);
                 records.push(Record::Replied {
-                    id,
-                    prints,
-                    has_spoken,
+                    id: id.clone(),
+                    prints: own.map(|fingerprint| fingerprint.hash).collect(),
+                    print_version: version,
+                    has_spoken: inbound.has_spoken,
                 });
             }
         }
@@ -216,28 +251,28 @@ impl Live {
     }
 
     /// Reserves a key for a message; the id of the one that has it already.
-    pub(crate) fn reserve(&mut self, key: &str, id: &str, at: u64) -> Option<String> {
+    pub(crate) fn reserve(&mut self, key: &str, id: &MessageId, at: u64) -> Option<MessageId> {
         self.forget_old_keys(at);
         if let Some(owner) = self.keys.get(key) {
             return Some(owner.clone());
         }
-        self.remember(key.to_owned(), id.to_owned(), at);
+        self.remember(key.to_owned(), id.clone(), at);
         None
     }
 
     /// Gives a key back that was reserved for a message which was not accepted.
-    pub(crate) fn release(&mut self, key: &str, id: &str) {
+    pub(crate) fn release(&mut self, key: &str, id: &MessageId) {
         if self.keys.get(key).is_some_and(|owner| owner == id) {
             self.keys.remove(key);
             self.key_ages.retain(|(_, known)| known != key);
         }
     }
 
-    pub(crate) fn owner(&self, key: &str) -> Option<&str> {
-        self.keys.get(key).map(String::as_str)
+    pub(crate) fn owner(&self, key: &str) -> Option<&MessageId> {
+        self.keys.get(key)
     }
 
-    pub(crate) fn inbounds(&self) -> impl Iterator<Item = &Inbound> {
+    pub(crate) fn inbounds(&self) -> impl Iterator<Item = &UnfinishedMessage> {
         self.inbounds.values()
     }
 
@@ -245,18 +280,18 @@ impl Live {
         self.outgoing.values()
     }
 
-    pub(crate) fn inbound(&self, id: &str) -> Option<&Inbound> {
-        self.inbounds.get(self.order.get(id)?)
+    pub(crate) fn inbound(&self, id: &MessageId) -> Option<&UnfinishedMessage> {
+        self.inbounds.get(self.message_order.get(id)?)
     }
 
     /// Whether nothing is left to do for a message: it is answered, and its replies are delivered.
-    pub(crate) fn is_finished(&self, id: &str) -> bool {
-        let is_owed = |outgoing: &Outgoing| outgoing.reply.inbound.as_deref() == Some(id);
+    pub(crate) fn is_finished(&self, id: &MessageId) -> bool {
+        let is_owed = |outgoing: &Outgoing| outgoing.reply.inbound.as_ref() == Some(id);
         self.inbound(id).is_none() && !self.outgoing.values().any(is_owed)
     }
 
-    pub(crate) fn reply(&self, id: &str) -> Option<&Outgoing> {
-        self.outgoing.get(self.order.get(id)?)
+    pub(crate) fn reply(&self, id: &ReplyId) -> Option<&Outgoing> {
+        self.outgoing.get(self.reply_order.get(id)?)
     }
 
     /// How many replies of a channel are not delivered.
@@ -264,25 +299,24 @@ impl Live {
         self.waiting.get(channel).copied().unwrap_or(0)
     }
 
-    fn inbound_mut(&mut self, id: &str) -> Option<&mut Inbound> {
-        self.inbounds.get_mut(self.order.get(id)?)
+    fn inbound_mut(&mut self, id: &MessageId) -> Option<&mut UnfinishedMessage> {
+        self.inbounds.get_mut(self.message_order.get(id)?)
     }
 
-    fn finish(&mut self, id: &str) -> Option<Inbound> {
-        self.inbounds.remove(&self.order.remove(id)?)
+    fn finish(&mut self, id: &MessageId) -> Option<UnfinishedMessage> {
+        self.inbounds.remove(&self.message_order.remove(id)?)
     }
 
-    fn outgoing_mut(&mut self, id: &str) -> Option<&mut Outgoing> {
-        self.outgoing.get_mut(self.order.get(id)?)
+    fn outgoing_mut(&mut self, id: &ReplyId) -> Option<&mut Outgoing> {
+        self.outgoing.get_mut(self.reply_order.get(id)?)
     }
 
-    fn place(&mut self, id: &str) -> u64 {
+    fn next_place(&mut self) -> u64 {
         self.next += 1;
-        self.order.insert(id.to_owned(), self.next);
         self.next
     }
 
-    fn remember(&mut self, key: String, id: String, at: u64) {
+    fn remember(&mut self, key: String, id: MessageId, at: u64) {
         if self.keys.insert(key.clone(), id).is_none() {
             self.key_ages.push_back((at, key));
         }

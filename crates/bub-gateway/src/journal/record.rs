@@ -1,8 +1,10 @@
 //! What the journal holds: one checksummed line for each fact.
 
-use bub_kernel::{Envelope, Role, Sender};
+use bub_kernel::{Envelope, Inbound, MessageId, ReplyId, Role, Sender, SessionId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+
+use crate::fingerprint::Fingerprint;
 
 /// A fact about a message or a reply. The names are the format of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -11,53 +13,58 @@ pub(crate) enum Record {
     Accepted(Accepted),
     /// A turn for the message begins; it carries what was merged with it, oldest first.
     Started {
-        id: String,
+        id: MessageId,
         attempt: u32,
-        with: Vec<String>,
+        with: Vec<MessageId>,
+        /// The session of the turn, if it is not the one the message was accepted for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session: Option<SessionId>,
     },
     /// The turn of another message may take it, with what was merged with it; written before it can.
     Steered {
-        id: String,
-        into: String,
+        id: MessageId,
+        into: MessageId,
         #[serde(default)]
-        with: Vec<String>,
+        with: Vec<MessageId>,
     },
     Done {
-        ids: Vec<String>,
+        ids: Vec<MessageId>,
     },
     Dropped {
-        ids: Vec<String>,
+        ids: Vec<MessageId>,
         reason: String,
     },
     Reply(Reply),
-    /// The fingerprints of replies that an unfinished message has had.
+    /// The fingerprints, of one version, of replies that an unfinished message has had.
     Replied {
-        id: String,
+        id: MessageId,
         prints: Vec<u64>,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        print_version: u8,
         #[serde(default, skip_serializing_if = "is_false")]
         has_spoken: bool,
     },
     Attempt {
-        id: String,
+        id: ReplyId,
         attempt: u32,
         error: String,
     },
     Delivered {
-        id: String,
+        id: ReplyId,
     },
     Undeliverable {
-        id: String,
+        id: ReplyId,
         error: String,
     },
     Retry {
-        id: String,
+        id: ReplyId,
     },
     Forgotten {
-        id: String,
+        id: ReplyId,
     },
     Key {
         key: String,
-        id: String,
+        id: MessageId,
         at: u64,
     },
     /// Says nothing; whoever waits for it knows that all before it is written.
@@ -67,10 +74,10 @@ pub(crate) enum Record {
 /// A message that was taken.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Accepted {
-    pub(crate) id: String,
+    pub(crate) id: MessageId,
     /// Milliseconds since 1970.
     pub(crate) at: u64,
-    pub(crate) session: String,
+    pub(crate) session: SessionId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,13 +88,16 @@ pub(crate) struct Accepted {
 /// A reply that is to be delivered.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Reply {
-    pub(crate) id: String,
+    pub(crate) id: ReplyId,
     pub(crate) at: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) inbound: Option<String>,
+    pub(crate) inbound: Option<MessageId>,
     pub(crate) channel: String,
     pub(crate) chat: String,
     pub(crate) print: u64,
+    /// How `print` was computed; records of the first release do not have it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) print_version: u8,
     /// A tool sent it to the chat of its own turn.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) by_tool: bool,
@@ -115,23 +125,27 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(value: &u8) -> bool {
+    *value == 0
+}
+
 impl StoredSender {
-    pub(crate) fn of(envelope: &Envelope) -> Option<Self> {
-        let sender = envelope.slot::<Sender>()?;
+    pub(crate) fn new(sender: &Sender) -> Self {
         let Sender {
             role,
             channel,
             chat_id,
             id,
             name,
-        } = (*sender).clone();
-        Some(Self {
+        } = sender.clone();
+        Self {
             role: role.name().to_owned(),
             channel,
             chat_id,
             id,
             name,
-        })
+        }
     }
 
     fn into_sender(self) -> Sender {
@@ -153,17 +167,24 @@ impl StoredSender {
 }
 
 impl Accepted {
-    /// The message as it was accepted, as far as that can be written down.
-    pub(crate) fn envelope(&self) -> Envelope {
-        let envelope = envelope(&self.message);
+    /// The message as it was accepted, without what cannot be stored.
+    pub(crate) fn inbound(&self) -> Inbound {
+        let inbound = Inbound::new(envelope(&self.message));
         match &self.sender {
-            Some(sender) => envelope.with_sender(sender.clone().into_sender()),
-            None => envelope,
+            Some(sender) => inbound.with_sender(sender.clone().into_sender()),
+            None => inbound,
         }
     }
 }
 
 impl Reply {
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        Fingerprint {
+            version: self.print_version,
+            hash: self.print,
+        }
+    }
+
     pub(crate) fn envelope(&self) -> Envelope {
         envelope(&self.message)
     }

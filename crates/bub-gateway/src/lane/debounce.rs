@@ -3,10 +3,10 @@
 //! A message that addresses bub starts the wait, and each further one prolongs it, but never beyond the hard cap. What
 //! is merely heard joins while the chat is active, and is dropped otherwise.
 
-use bub_kernel::Envelope;
+use bub_kernel::Inbound;
 use tokio::time::Instant;
 
-use super::Item;
+use super::{ChatKey, Item};
 use crate::gateway::Core;
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Debounce {
         if item.is_recovered {
             // It was held before the restart, and has waited long enough.
             self.due = Some(now);
-        } else if item.envelope.is_active() {
+        } else if item.inbound.message.is_active() || item.was_held {
             self.last_active = Some(now);
             let cap = self.since.unwrap_or(now) + core.options.max_wait;
             self.due = Some(cap.min(now + core.options.debounce));
@@ -38,6 +38,18 @@ impl Debounce {
         self.since = self.since.or(Some(now));
         self.held.push(item);
         None
+    }
+
+    /// Takes out what is held of a chat.
+    pub(super) fn take_chat(&mut self, chat: &ChatKey) -> Vec<Item> {
+        let (taken, kept) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|item| item.chat_key() == *chat);
+        self.held = kept;
+        if self.held.is_empty() {
+            (self.due, self.since) = (None, None);
+        }
+        taken
     }
 
     fn is_active(&self, now: Instant, core: &Core) -> bool {
@@ -82,12 +94,13 @@ impl Debounce {
 /// Merges messages into the last of them.
 pub(crate) fn merge(items: &mut Vec<Item>) -> Option<Item> {
     if items.len() > 1 {
-        let batch: Vec<Envelope> = items.iter().map(|item| item.envelope.clone()).collect();
-        let merged = Envelope::merge_batch(batch);
+        let batch = items
+            .iter_mut()
+            .map(|item| std::mem::take(&mut item.inbound));
+        let merged = Inbound::merge(batch.collect());
         let mut last = items.pop()?;
-        if let Ok(merged) = merged {
-            last.envelope = merged;
-        }
+        // Only an empty batch cannot be merged.
+        last.inbound = merged.unwrap_or_default();
         last.merged = std::mem::take(items);
         return Some(last);
     }

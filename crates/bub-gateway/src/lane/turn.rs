@@ -2,12 +2,14 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
-use bub_kernel::{CancellationToken, Delivery, Envelope, ErrorKind, Result, TurnOptions};
+use bub_kernel::{
+    CancellationToken, Error, ErrorKind, Inbound, MessageId, Result, SessionId, TurnReport,
+};
 use futures_util::FutureExt as _;
 use serde_json::Value;
 
-use super::{Begun, Item, Load};
-use crate::{current::Current, gateway::Core, journal::Record, router};
+use super::{Item, LaneQueue, TurnPermit};
+use crate::{gateway::Core, journal::Record, reply_scope::ReplyScope, router};
 
 /// So many beginnings of a turn the end of the process may follow; the agent gives up earlier, and says so.
 const MOST_ATTEMPTS: u32 = 5;
@@ -18,148 +20,157 @@ pub(crate) const FAILED: &str =
 
 /// How a turn ended.
 #[derive(Default)]
-pub(super) struct Ended {
+pub(super) struct LaneTurnOutcome {
     pub(super) replies: u32,
+    /// What the turn came to; `None` if it did not run.
+    pub(super) report: Option<TurnReport>,
     /// It was stopped before its end.
     pub(super) is_cancelled: bool,
-    /// It failed, and nobody could be told: the message stays in the journal.
-    pub(super) is_left: bool,
+    /// It failed and its sender could not be told: the message stays in the journal.
+    pub(super) unreported: Option<Error>,
 }
 
 /// A turn that is to be run.
-pub(super) struct Turn {
+pub(super) struct LaneTurn {
     pub(super) core: Arc<Core>,
-    pub(super) session: String,
-    pub(super) id: String,
-    pub(super) message: Envelope,
+    pub(super) session_id: SessionId,
+    pub(super) id: MessageId,
+    pub(super) inbound: Inbound,
     pub(super) attempt: u32,
-    pub(super) with: Vec<String>,
+    pub(super) with: Vec<MessageId>,
     pub(super) cancel: CancellationToken,
-    pub(super) load: Arc<Load>,
+    pub(super) queue: Arc<LaneQueue>,
 }
 
-impl Turn {
-    pub(super) async fn run(mut self) -> Ended {
-        let (core, id) = (Arc::clone(&self.core), self.id.clone());
-        let (said, has_spoken) = {
-            let live = core.journal.live();
-            let before = live
-                .inbound(&id)
-                .map(|inbound| (inbound.prints.clone(), inbound.has_spoken));
-            before.unwrap_or_default()
-        };
+impl LaneTurn {
+    pub(super) async fn run(mut self) -> LaneTurnOutcome {
+        let core = Arc::clone(&self.core);
+        let scope = Arc::new(self.reply_scope());
         if self.attempt > MOST_ATTEMPTS {
-            return Box::pin(self.give_up(said)).await;
+            return Box::pin(self.give_up(&scope)).await;
         }
-        let Some(_begun) = self.begin().await else {
-            return Ended {
+        let Some(_permit) = self.begin().await else {
+            return LaneTurnOutcome {
                 is_cancelled: true,
-                ..Ended::default()
+                ..LaneTurnOutcome::default()
             };
         };
-        self.message.put_slot(Arc::new(Delivery {
-            inbound_id: id.clone(),
-            attempt: self.attempt,
-        }));
+        let mut inbound = self.inbound;
         // A message may ask for what the setting does not give to all.
-        let is_streamed = self
-            .message
-            .field("stream_output")
-            .and_then(Value::as_bool)
-            .unwrap_or(false);
-        let stream_output = core.options.stream_output || is_streamed;
-        let options = TurnOptions {
-            stream_output,
-            cancel: Some(self.cancel.clone()),
-        };
-        let current = Arc::new(Current::new(id, &self.message, said).spoken(has_spoken));
+        let asks_for_stream = inbound.message.field("stream_output");
+        inbound.stream_output |=
+            core.options.stream_output || asks_for_stream.and_then(Value::as_bool).unwrap_or(false);
+        inbound.reply_target = Some(Arc::clone(&scope) as _);
         // In a box of its own: very many turns may wait for room.
-        let turn = Box::pin(core.framework.process_inbound(self.message, options));
-        let turn = AssertUnwindSafe(current.run(turn));
-        let failure = match turn.catch_unwind().await {
-            Ok(outcome) => outcome.err().map(|error| error.kind()),
-            Err(_) => Some(ErrorKind::Unknown),
+        let turn = Box::pin(core.framework.process_turn(inbound));
+        let (report, failure) = match AssertUnwindSafe(turn).catch_unwind().await {
+            Ok((turn, outcome)) => (Some(turn.report()), outcome.err()),
+            Err(_) => (None, Some(Error::unknown("the turn panicked"))),
         };
-        let is_cancelled = failure == Some(ErrorKind::Cancelled) && self.cancel.is_cancelled();
-        let is_owed = failure.is_some_and(|kind| kind != ErrorKind::Cancelled);
-        let is_left =
-            is_owed && !Box::pin(router::excuse(&core, &self.session, &current, FAILED)).await;
-        Ended {
-            replies: current.replies(),
-            is_cancelled,
-            is_left,
+        let is_cancelled = |error: &Error| error.kind() == ErrorKind::Cancelled;
+        let was_cancelled =
+            failure.as_ref().is_some_and(is_cancelled) && self.cancel.is_cancelled();
+        let unreported = match failure.filter(|error| !is_cancelled(error)) {
+            Some(error) => {
+                let reporting = router::report_failure(&core, &self.session_id, &scope, FAILED);
+                (!Box::pin(reporting).await).then_some(error)
+            }
+            None => None,
+        };
+        LaneTurnOutcome {
+            replies: scope.replies(),
+            report,
+            is_cancelled: was_cancelled,
+            unreported,
         }
     }
 
-    /// The message is not tried again, and its sender is told, unless there was a reply already.
-    async fn give_up(self, said: Vec<u64>) -> Ended {
-        tracing::error!("lane.given_up session={} id={}", self.session, self.id);
-        let is_answered = !said.is_empty();
-        let current = Arc::new(Current::new(self.id, &self.message, said));
+    /// The target of its replies, which knows those of earlier attempts.
+    fn reply_scope(&self) -> ReplyScope {
+        let scope = ReplyScope::new(&self.core, self.id.clone(), &self.inbound.message);
+        match self.core.journal.live().inbound(&self.id) {
+            Some(earlier) => scope.resuming(earlier),
+            None => scope,
+        }
+    }
+
+    /// Gives the message up, and tells its sender, unless there was a reply already.
+    async fn give_up(self, scope: &ReplyScope) -> LaneTurnOutcome {
+        tracing::error!(
+            "lane.attempts_exhausted session={} id={}",
+            self.session_id,
+            self.id
+        );
         let text = format!(
             "This message was begun {MOST_ATTEMPTS} times, and each time bub was ended. It will not be tried again."
         );
-        let is_told =
-            is_answered || router::excuse(&self.core, &self.session, &current, &text).await;
+        let is_told = scope.replies() > 0
+            || router::report_failure(&self.core, &self.session_id, scope, &text).await;
         // When the gateway stops, the next one says it. Nobody is there to be told when its channel is gone.
         let is_left = !is_told && self.core.halt.is_cancelled();
-        Ended {
-            replies: current.replies(),
-            is_left,
-            ..Ended::default()
+        LaneTurnOutcome {
+            replies: scope.replies(),
+            unreported: is_left.then(|| Error::unknown(text)),
+            ..LaneTurnOutcome::default()
         }
     }
 
-    /// Waits for its session and for room, and writes down that it begins; `None` when it is not to begin any more.
-    async fn begin(&mut self) -> Option<Begun> {
-        let (id, with) = (self.id.clone(), std::mem::take(&mut self.with));
-        let (core, session) = (&self.core, &self.session);
-        // The turn itself will say what is wrong, and to whom it matters.
+    /// Waits for its session and for room, and journals that it begins; `None` if it must not begin any more.
+    async fn begin(&mut self) -> Option<TurnPermit> {
+        let started = started(
+            &self.core,
+            &self.id,
+            &self.session_id,
+            (self.attempt, std::mem::take(&mut self.with)),
+        );
+        let (core, session_id) = (&self.core, &self.session_id);
+        // The turn itself reports what is wrong.
         let goes_on = |outcome: Result<()>| match outcome {
             Err(error) if error.kind() == ErrorKind::Cancelled => false,
             Err(error) => {
-                tracing::warn!("lane.wait_failed session={session} error={error}");
+                tracing::warn!("lane.wait_failed session={session_id} error={error}");
                 true
             }
             Ok(()) => true,
         };
         let waiting = async {
-            let waited = core
-                .options
-                .house
-                .wait_for_session(&core.framework, session)
-                .await;
-            let needs_room = !super::is_quit(&self.message);
-            let room = if needs_room {
-                Some(Arc::clone(&core.turns).acquire_owned().await.ok()?)
-            } else {
+            let waited = core.framework.wait_for_session(session_id).await;
+            let room = if self.inbound.is_quit() {
                 None
+            } else {
+                Some(Arc::clone(&core.turns).acquire_owned().await.ok()?)
             };
-            let noted = core
-                .journal
-                .commit(Record::Started {
-                    id,
-                    attempt: self.attempt,
-                    with,
-                })
-                .await;
-            (goes_on(waited) && goes_on(noted)).then(|| Begun::new(&self.load, room))
+            let noted = core.journal.commit(started).await;
+            (goes_on(waited) && goes_on(noted)).then(|| TurnPermit::new(&self.queue, room))
         };
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => None,
-            begun = waiting => begun,
+            permit = waiting => permit,
         }
     }
 }
 
-/// A turn that the end of the gateway cut off is no crash: it does not count as another attempt.
-pub(super) fn interrupted(core: &Core, item: &Item) {
-    let with = item.merged.iter().map(|item| item.id.clone()).collect();
-    let attempt = item.attempt.saturating_sub(1).max(1);
-    core.journal.post(Record::Started {
-        id: item.id.clone(),
+/// The record that a turn for a message begins. It names the session only if that has changed.
+fn started(
+    core: &Core,
+    id: &MessageId,
+    session_id: &SessionId,
+    (attempt, with): (u32, Vec<MessageId>),
+) -> Record {
+    let live = core.journal.live();
+    let accepted = live.inbound(id).map(|message| &message.accepted.session);
+    Record::Started {
+        id: id.clone(),
         attempt,
         with,
-    });
+        session: (accepted != Some(session_id)).then(|| session_id.clone()),
+    }
+}
+
+/// A turn that the end of the gateway cut off is no crash: it does not count as another attempt.
+pub(super) fn interrupted(core: &Core, item: &Item, session_id: &SessionId) {
+    let attempt = item.attempt.saturating_sub(1).max(1);
+    let record = started(core, &item.id, session_id, (attempt, item.merged_ids()));
+    core.journal.post(record);
 }

@@ -1,8 +1,6 @@
 //! What has not begun: in the steering inbox of the turn that runs, or in the queue behind it.
 
-use std::sync::Arc;
-
-use bub_kernel::{Delivery, Envelope};
+use bub_kernel::{Inbound, InboundAttempt};
 
 use super::{Item, Lane};
 use crate::journal::Record;
@@ -18,7 +16,7 @@ impl Lane {
         else {
             return Some(item);
         };
-        let with = item.merged.iter().map(|item| item.id.clone()).collect();
+        let with = item.merged_ids();
         // First, because the turn may have it on its tape right after, and the next process has to know.
         let noted = self
             .core
@@ -45,24 +43,23 @@ impl Lane {
     }
 
     async fn offer(&mut self, item: Item) -> Option<Item> {
-        let mut message = item.envelope.clone();
-        message.put_slot(Arc::new(Delivery {
-            inbound_id: item.id.clone(),
-            attempt: item.attempt + 1,
-        }));
-        match self
-            .core
-            .framework
-            .steer_message(&self.session, message)
-            .await
-        {
+        let mut inbound = item.inbound.clone();
+        inbound.attempt = Some(InboundAttempt {
+            number: item.attempt + 1,
+            ..self.attempt(&item)
+        });
+        let framework = &self.core.framework;
+        match framework.steer_message(&self.session_id, inbound).await {
             Ok(true) => {
                 self.steered.push(item);
                 None
             }
             Ok(false) => Some(item),
             Err(error) => {
-                tracing::warn!("lane.steer_failed session={} error={error}", self.session);
+                tracing::warn!(
+                    "lane.steer_failed session={} error={error}",
+                    self.session_id
+                );
                 Some(item)
             }
         }
@@ -74,16 +71,19 @@ impl Lane {
             return Vec::new();
         }
         let left = match self.core.framework.steering_inbox() {
-            Some(inbox) => inbox.drain(&self.session).await.unwrap_or_default(),
+            Some(inbox) => inbox.drain(&self.session_id).await.unwrap_or_default(),
             None => Vec::new(),
         };
-        let left: Vec<_> = left.iter().filter_map(Envelope::slot::<Delivery>).collect();
-        let is_left = |item: &Item| left.iter().any(|delivery| delivery.inbound_id == item.id);
+        let left: Vec<_> = left.iter().filter_map(Inbound::message_id).collect();
+        let is_left = |item: &Item| left.contains(&&item.id);
         let (left, taken): (Vec<_>, Vec<_>) = std::mem::take(&mut self.steered)
             .into_iter()
             .partition(is_left);
-        for item in left.into_iter().rev() {
-            self.pending.push_front(item);
+        for mut item in left.into_iter().rev() {
+            match item.moves_to.take() {
+                Some(to) => self.move_item(item, &to),
+                None => self.pending.push_front(item),
+            }
         }
         taken
     }

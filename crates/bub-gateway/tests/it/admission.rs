@@ -2,10 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use bub_gateway::Outcome;
 use bub_kernel::{Admission, Decision, Role, TurnSnapshot};
 
-use crate::world::{Fake, World, replies};
+use crate::world::{Fake, World, dropped, joined, replies};
 
 async fn world(decision: Decision, dir: &tempfile::TempDir) -> World {
     let fake = Fake::new("lab");
@@ -19,12 +18,7 @@ async fn a_dropped_message_has_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let world = world(Decision::Drop, &dir).await;
     let ticket = world.channel(0).say("a", "hi").await.unwrap();
-    assert_eq!(
-        ticket.settled().await,
-        Outcome::Dropped {
-            reason: "says the test".to_owned()
-        }
-    );
+    assert_eq!(dropped(&ticket.outcome().await), "says the test");
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     assert_eq!(world.recovered.messages, 0);
@@ -44,13 +38,13 @@ async fn process_overlaps_and_follow_up_waits() {
     channel.say("a", "3").await.unwrap();
     let last = channel.say("a", "4").await.unwrap();
     world.echo.permits.add_permits(2);
-    last.settled().await;
+    last.outcome().await;
     assert_eq!(
         world.echo.asked.borrow().clone(),
         ["wait 1", "wait 2", "3", "4"]
     );
     let snapshot = |running, pending| TurnSnapshot {
-        session_id: "lab:a".to_owned(),
+        session_id: "lab:a".into(),
         is_running: running > 0,
         running_count: running,
         pending_count: pending,
@@ -78,9 +72,8 @@ async fn a_steered_message_is_answered_by_the_running_turn() {
     let second = channel.say("a", "more").await.unwrap();
     world.echo.inbox.arrived.notified().await;
     world.echo.permits.add_permits(1);
-    assert_eq!(replies(&first.settled().await), 1);
-    let inbound_id = first.inbound_id().unwrap().to_owned();
-    assert_eq!(second.settled().await, Outcome::Joined { inbound_id });
+    assert_eq!(replies(&first.outcome().await), 1);
+    assert_eq!(joined(&second.outcome().await), first.message_id().unwrap());
     assert_eq!(channel.contents(), ["echo: wait + more"]);
     world.stop().await;
 }
@@ -100,7 +93,7 @@ async fn leftovers_become_turns() {
     *channel.admission.lock().unwrap() = None;
     let last = channel.say("a", "3").await.unwrap();
     world.echo.permits.add_permits(1);
-    last.settled().await;
+    last.outcome().await;
     assert_eq!(world.echo.asked.borrow().clone(), ["wait", "1", "2", "3"]);
     world.stop().await;
 }
@@ -125,7 +118,7 @@ async fn nobody_rides_in_the_turn_of_another() {
     let command = channel.say("a", ",help").await.unwrap();
     world.echo.permits.add_permits(1);
     for ticket in [member, same_id, command] {
-        assert_eq!(replies(&ticket.settled().await), 1);
+        assert_eq!(replies(&ticket.outcome().await), 1);
     }
     let contents = channel.contents();
     assert_eq!(

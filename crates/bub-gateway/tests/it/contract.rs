@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, Lifespan,
-    LifespanScope, ModelStream, Result, Role, TurnSnapshot,
+    BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error, Framework,
+    Inbound, Lifespan, LifespanScope, ModelStream, Outbound, Result, Role, State, Turn,
+    TurnSnapshot,
 };
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
@@ -26,31 +27,34 @@ impl Channel for Least {
     fn stop(&self) -> BoxFuture<'_, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn send<'a>(&'a self, _reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 // H-140: the defaults of the contract.
 #[tokio::test]
-async fn a_channel_needs_a_name_a_start_and_a_stop() {
+async fn a_channel_needs_a_name_a_start_a_stop_and_a_send() {
     let least = Arc::new(Least);
-    let message = Envelope::default().with("content", "hi");
+    let message = Envelope::text("hi");
     assert!(!least.needs_debounce() && least.enabled() && least.role() == ChannelRole::Service);
     assert_eq!(least.audience(), None);
-    least.send(&message).await.unwrap();
+    least.send(&message.clone().into()).await.unwrap();
+    let inbound = Inbound::from(message);
     let snapshot = TurnSnapshot {
-        session_id: "s".to_owned(),
-        is_running: false,
-        running_count: 0,
-        pending_count: 0,
-        steering_count: 0,
+        session_id: "s".into(),
+        ..TurnSnapshot::default()
     };
     assert!(
         least
-            .admit_message(&message, &snapshot)
+            .admit_message(&inbound, &snapshot)
             .await
             .unwrap()
             .is_none()
     );
-    let same = least.stream_events(message, ModelStream::text("as it was"));
+    let turn = Turn::detached(&Framework::builder().build(), inbound, State::new());
+    let same = least.stream_events(turn, ModelStream::text("as it was"));
     let seen: Vec<_> = same
         .map(|event| event.unwrap().to_value().to_string())
         .collect()
@@ -69,9 +73,10 @@ async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     let channel = world.channel(0);
     let refused = channel.say("a", "nowhere").await.unwrap_err();
     assert!(refused.message().contains("on purpose"), "{refused}");
-    assert_eq!(*world.echo.failed.lock().unwrap(), ["resolve_session"]);
-    channel.say("a", "undecided").await.unwrap().settled().await;
-    channel.say("a", "hi").await.unwrap().settled().await;
+    assert!(refused.is_reported());
+    assert_eq!(*world.echo.failed.lock().unwrap(), ["turn"]);
+    channel.say("a", "undecided").await.unwrap().outcome().await;
+    channel.say("a", "hi").await.unwrap().outcome().await;
     let sent = channel.wait_sent(3).await;
     assert!(
         sent[0].content.contains("is not answered"),
@@ -80,7 +85,7 @@ async fn failures_before_a_turn_are_reported_and_stop_nobody_else() {
     assert_eq!(channel.contents()[1..], ["echo: undecided", "echo: hi"]);
     assert_eq!(
         *world.echo.failed.lock().unwrap(),
-        ["resolve_session", "admit_message"]
+        ["turn", "admit_message"]
     );
     world.stop().await;
 }
@@ -127,13 +132,13 @@ async fn the_lifespan_of_a_message_ends_also_when_its_turn_fails_before_the_mode
     for (text, end) in [("broken", "failed"), ("fail", "failed"), ("hi", "ended")] {
         let typing = watch::Sender::new("new");
         let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a");
-        let message = message.lifespan(Lifespan::new(Typing(typing.clone())));
+        let inbound = Inbound::from(message).with_lifespan(Lifespan::new(Typing(typing.clone())));
         let ticket = world
             .channel(0)
-            .hand_in(message.into(), Role::Owner, "ada", None)
+            .hand_in(inbound, Role::Owner, "ada", None)
             .await
             .unwrap();
-        ticket.settled().await;
+        ticket.outcome().await;
         assert_eq!(*typing.borrow(), end, "{text}");
     }
     world.stop().await;

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use bub_gateway::Outcome;
-use bub_kernel::{ChannelMessage, Role};
+use bub_kernel::{ChannelMessage, MessageOutcome, Role};
 use tokio::time::{Instant, sleep};
 
-use crate::world::{Fake, World, replies};
+use crate::world::{Fake, World, joined, replies};
 
 async fn world(dir: &tempfile::TempDir) -> World {
     World::open(
@@ -29,10 +28,9 @@ async fn quick_messages_become_one_turn() {
     let first = channel.say("a", "1").await.unwrap();
     sleep(Duration::from_millis(900)).await;
     let second = channel.say("a", "2").await.unwrap();
-    assert_eq!(replies(&second.settled().await), 1);
+    assert_eq!(replies(&second.outcome().await), 1);
     assert_eq!(begun.elapsed().as_millis(), 1900);
-    let inbound_id = second.inbound_id().unwrap().to_owned();
-    assert_eq!(first.settled().await, Outcome::Joined { inbound_id });
+    assert_eq!(joined(&first.outcome().await), second.message_id().unwrap());
     assert_eq!(channel.wait_sent(1).await[0].content, "echo: 1\n2");
     world.stop().await;
 }
@@ -68,7 +66,7 @@ async fn commands_bypass_the_debounce() {
     let channel = world.channel(0);
     let begun = Instant::now();
     channel.say("a", "held").await.unwrap();
-    channel.say("a", ",help").await.unwrap().settled().await;
+    channel.say("a", ",help").await.unwrap().outcome().await;
     assert_eq!(begun.elapsed(), Duration::ZERO);
     world.echo.wait_asked(2).await;
     world.stop().await;
@@ -81,33 +79,34 @@ async fn heard_messages_need_an_active_chat() {
     let world = world(&dir).await;
     let channel = world.channel(0);
     let hear = |text: &str| {
-        let message = ChannelMessage::new("lab:a", "lab", text)
-            .chat_id("a")
-            .into();
+        let message = ChannelMessage::new("lab:a", "lab", text).chat_id("a");
         channel.hand_in(message, Role::Member, "bob", None)
     };
     let unheard = hear("too early").await.unwrap();
-    assert!(matches!(unheard.settled().await, Outcome::Dropped { .. }));
+    assert!(matches!(
+        unheard.outcome().await,
+        MessageOutcome::Dropped { .. }
+    ));
     channel.say("a", "hey").await.unwrap();
     let joined = hear("also").await.unwrap();
     assert!(matches!(
-        joined.settled().await,
-        Outcome::Joined { .. } | Outcome::Done { .. }
+        joined.outcome().await,
+        MessageOutcome::Joined { .. } | MessageOutcome::Done { .. }
     ));
     assert_eq!(world.echo.asked.borrow().clone(), ["hey\nalso"]);
     let begun = Instant::now();
     let alone = hear("alone").await.unwrap();
-    assert_eq!(replies(&alone.settled().await), 1);
+    assert_eq!(replies(&alone.outcome().await), 1);
     assert_eq!(begun.elapsed(), Duration::from_secs(10));
     // The window is measured from the last message that addressed bub, and includes its last moment.
     sleep(Duration::from_secs(49)).await;
     assert!(matches!(
-        hear("last moment").await.unwrap().settled().await,
-        Outcome::Done { .. }
+        hear("last moment").await.unwrap().outcome().await,
+        MessageOutcome::Done { .. }
     ));
     assert!(matches!(
-        hear("too late").await.unwrap().settled().await,
-        Outcome::Dropped { .. }
+        hear("too late").await.unwrap().outcome().await,
+        MessageOutcome::Dropped { .. }
     ));
     world.stop().await;
 }

@@ -1,9 +1,8 @@
 //! One ordered lane for each session.
 
-use bub_gateway::Outcome;
 use bub_kernel::{ErrorKind, Role};
 
-use crate::world::{Echo, Fake, World, options, replies};
+use crate::world::{Echo, Fake, World, dropped, options, replies};
 
 // W-11: turns of one session run one after the other, in the order of arrival.
 #[tokio::test(start_paused = true)]
@@ -32,7 +31,7 @@ async fn messages_of_a_session_are_answered_in_order() {
     channel.say("a", "wait").await.unwrap();
     world.echo.wait_asked(16).await;
     channel.say("a", "later").await.unwrap();
-    channel.say("b", "meanwhile").await.unwrap().settled().await;
+    channel.say("b", "meanwhile").await.unwrap().outcome().await;
     assert_eq!(world.echo.asked.borrow()[15..], ["wait", "meanwhile"]);
     world.echo.permits.add_permits(1);
     let sent = channel.wait_sent(18).await;
@@ -54,7 +53,7 @@ async fn a_session_that_hangs_delays_nobody_else() {
     world.echo.wait_asked(1).await;
     for number in 0..20 {
         let ticket = channel.say(&format!("chat{number}"), "hi").await.unwrap();
-        assert_eq!(replies(&ticket.settled().await), 1);
+        assert_eq!(replies(&ticket.outcome().await), 1);
     }
     world.echo.permits.add_permits(1);
     world.stop().await;
@@ -75,7 +74,7 @@ async fn a_full_session_refuses_with_a_reason() {
         tickets.push(channel.say("a", text).await.unwrap());
     }
     let refused = channel.say("a", "3").await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Temporary);
+    assert_eq!(refused.kind(), ErrorKind::SessionFull);
     assert!(
         refused
             .message()
@@ -94,13 +93,44 @@ async fn a_full_session_refuses_with_a_reason() {
     );
     world.echo.permits.add_permits(1);
     for ticket in tickets {
-        assert_eq!(replies(&ticket.settled().await), 1);
+        assert_eq!(replies(&ticket.outcome().await), 1);
     }
     for text in ["wait", "1", "2"] {
         channel.say("a", text).await.unwrap();
     }
     let quit = channel.say("a", ",quit").await.unwrap();
-    assert_eq!(replies(&quit.settled().await), 1);
+    assert_eq!(replies(&quit.outcome().await), 1);
+    world.stop().await;
+}
+
+// The limit of a session holds also when messages arrive at the same time; each is accepted and answered, or refused.
+#[tokio::test(start_paused = true)]
+async fn messages_that_arrive_together_do_not_exceed_the_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = bub_gateway::Options {
+        session_queue: 3,
+        ..options(dir.path())
+    };
+    let world = World::with(options, Echo::new(vec![Fake::new("lab")])).await;
+    let channel = world.channel(0);
+    let texts: Vec<_> = (0..50).map(|number| format!("wait {number}")).collect();
+    let all = texts.iter().map(|text| channel.say("a", text));
+    let all = futures_util::future::join_all(all).await;
+    let (accepted, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+    assert_eq!((accepted.len(), refused.len()), (3, 47));
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::SessionFull);
+    }
+    // So does that of `,quit`, which has room of its own.
+    let quits = futures_util::future::join_all((0..50).map(|_| channel.say("a", ",quit"))).await;
+    let accepted_quits = quits.iter().filter(|quit| quit.is_ok()).count();
+    assert_eq!(accepted_quits, 16);
+    for accepted in accepted {
+        let outcome = accepted.unwrap().outcome().await;
+        assert_eq!(dropped(&outcome), "the session was quit");
+    }
+    // A place that was not used is given back.
+    channel.say("a", "room again").await.unwrap();
     world.stop().await;
 }
 
@@ -142,20 +172,15 @@ async fn turns_wait_for_room() {
     let waiting = channel.say("b", "2").await.unwrap();
     let given_up = channel.say("c", "3").await.unwrap();
     let quit = channel.say("c", ",quit").await.unwrap();
-    assert_eq!(
-        given_up.settled().await,
-        Outcome::Dropped {
-            reason: "the session was quit".to_owned()
-        }
-    );
-    assert_eq!(replies(&quit.settled().await), 1);
+    assert_eq!(dropped(&given_up.outcome().await), "the session was quit");
+    assert_eq!(replies(&quit.outcome().await), 1);
     assert!(
         !world.echo.wait_asked(2).await.contains(&"2".to_owned()),
         "there is no room for it"
     );
     world.echo.permits.add_permits(1);
     for ticket in [running, waiting] {
-        assert_eq!(replies(&ticket.settled().await), 1);
+        assert_eq!(replies(&ticket.outcome().await), 1);
     }
     world.stop().await;
 }
@@ -178,12 +203,11 @@ async fn quit_stops_one_session_at_once() {
     tokio::task::yield_now().await;
     let quit = channel.say("a", ",quit").await.unwrap();
     for ticket in [running, pending] {
-        let reason = "the session was quit".to_owned();
-        assert_eq!(ticket.settled().await, Outcome::Dropped { reason });
+        assert_eq!(dropped(&ticket.outcome().await), "the session was quit");
     }
-    assert_eq!(replies(&quit.settled().await), 1);
+    assert_eq!(replies(&quit.outcome().await), 1);
     world.echo.permits.add_permits(1);
-    assert_eq!(replies(&other.settled().await), 1);
+    assert_eq!(replies(&other.outcome().await), 1);
     world.stop().await;
 }
 
@@ -195,11 +219,11 @@ async fn a_failed_turn_does_not_stop_its_session() {
     let channel = world.channel(0);
     let failed = channel.say("a", "fail").await.unwrap();
     let next = channel.say("a", "hi").await.unwrap();
-    assert_eq!(replies(&failed.settled().await), 1);
-    assert_eq!(replies(&next.settled().await), 1);
+    assert_eq!(replies(&failed.outcome().await), 1);
+    assert_eq!(replies(&next.outcome().await), 1);
     let sent = channel.wait_sent(2).await;
     assert!(sent[0].content.contains("is not answered"), "{sent:?}");
-    assert_eq!(sent[0].inbound_id.as_deref(), failed.inbound_id());
+    assert_eq!(sent[0].message_id.as_ref(), failed.message_id());
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     assert_eq!(world.recovered.messages, 0);
@@ -232,11 +256,11 @@ async fn an_idempotency_key_is_honoured_also_after_a_restart() {
     let say = |key| channel.say_as((Role::Owner, "ada"), "a", "hi", key);
     let (first, second) = tokio::join!(say(Some("k")), say(Some("k")));
     let (first, second) = (first.unwrap(), second.unwrap());
-    assert_eq!(first.inbound_id(), second.inbound_id());
+    assert_eq!(first.message_id(), second.message_id());
     assert!(!first.is_duplicate() && second.is_duplicate());
-    first.settled().await;
+    first.outcome().await;
     assert!(!say(Some("other")).await.unwrap().is_duplicate());
-    let id = first.inbound_id().unwrap().to_owned();
+    let id = first.message_id().unwrap().clone();
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     let again = world
@@ -245,6 +269,6 @@ async fn an_idempotency_key_is_honoured_also_after_a_restart() {
         .await
         .unwrap();
     assert!(again.is_duplicate());
-    assert_eq!(again.inbound_id(), Some(id.as_str()));
+    assert_eq!(again.message_id(), Some(&id));
     world.stop().await;
 }

@@ -62,7 +62,7 @@ async fn a_callback_that_fails_holds_up_nobody_who_waits_in_the_chat() {
         .hand_in(message, bub_kernel::Role::Owner, "ada", None)
         .await
         .unwrap()
-        .settled()
+        .outcome()
         .await;
     let begun = Instant::now();
     channel.say("a", "2").await.unwrap();
@@ -82,8 +82,8 @@ async fn what_cannot_be_delivered_waits_for_a_person() {
         Error::invalid_input("no such chat"),
         Error::invalid_input("no such chat"),
     ];
-    channel.say("a", "1").await.unwrap().settled().await;
-    channel.say("b", "2").await.unwrap().settled().await;
+    channel.say("a", "1").await.unwrap().outcome().await;
+    channel.say("b", "2").await.unwrap().outcome().await;
     let given_up = |list: &Value| {
         list["replies"]
             .as_array()
@@ -157,8 +157,8 @@ async fn dropping_a_reply_hurries_no_other() {
         Error::invalid_input("no such chat"),
         later.with_retry_after(std::time::Duration::from_mins(1)),
     ];
-    channel.say("a", "1").await.unwrap().settled().await;
-    channel.say("b", "2").await.unwrap().settled().await;
+    channel.say("a", "1").await.unwrap().outcome().await;
+    channel.say("b", "2").await.unwrap().outcome().await;
     let begun = tokio::time::Instant::now();
     let list = listed(dir.path(), |list| {
         let states: Vec<_> = list["replies"]
@@ -194,18 +194,22 @@ async fn an_empty_reply_sends_nothing() {
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
     let router = world.framework.router().unwrap();
     let message = bub_kernel::Envelope::text(" \n").with("channel", "lab");
-    assert!(router.dispatch(&message).await.unwrap());
+    assert!(router.dispatch(message.into()).await.unwrap());
     // H-148: unknown channels take nothing; defaults are filled in.
     assert!(
         !router
-            .dispatch(&bub_kernel::Envelope::text("x").with("channel", "null"))
+            .dispatch(
+                bub_kernel::Envelope::text("x")
+                    .with("channel", "null")
+                    .into()
+            )
             .await
             .unwrap()
     );
     let message = bub_kernel::Envelope::text("hi")
         .with("channel", "x")
         .with("output_channel", "lab");
-    assert!(router.dispatch(&message).await.unwrap());
+    assert!(router.dispatch(message.into()).await.unwrap());
     let sent = world.channel(0).wait_sent(1).await;
     assert_eq!(
         (sent[0].chat.as_str(), sent[0].content.as_str()),

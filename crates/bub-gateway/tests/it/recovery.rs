@@ -7,14 +7,10 @@ use bub_kernel::{Role, Sender};
 use bub_tape::Durability;
 use bub_testkit::{Faults, Left};
 
-use crate::world::{Echo, Fake, World, options};
+use crate::world::{Echo, Fake, World, options, options_on};
 
 fn on(faults: &Faults, dir: &Path, durability: Durability) -> Options {
-    Options {
-        fs: faults.fs(),
-        durability,
-        ..options(dir)
-    }
+    options_on(faults.fs(), dir, durability)
 }
 
 /// One life of the process: when it is over, everything that ran in it is gone.
@@ -42,7 +38,7 @@ async fn until_crash(faults: &Faults, dir: &Path) -> Option<(Vec<String>, Vec<St
                 accepted.push(format!("echo: {text}"));
                 if number == 1 {
                     tokio::select! {
-                        _ = ticket.settled() => {}
+                        _ = ticket.outcome() => {}
                         () = tokio::time::sleep(std::time::Duration::from_secs(3)) => {}
                     }
                 }
@@ -166,10 +162,10 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
     let echo = Echo::new(vec![Fake::new("lab")]);
     let world = World::with(on(&faults, dir.path(), Durability::Always), echo).await;
     let channel = world.channel(0);
-    channel.say("a", "1").await.unwrap().settled().await;
+    channel.say("a", "1").await.unwrap().outcome().await;
     // Once: a new file is written and read back, and the sender notices nothing.
     faults.fail_syncs(1);
-    channel.say("a", "2").await.unwrap().settled().await;
+    channel.say("a", "2").await.unwrap().outcome().await;
     // The disk is full: refused with the reason, and taken again when there is room.
     faults.disk_space(Some(0));
     let refused = channel.say("a", "3").await.unwrap_err();
@@ -186,7 +182,7 @@ async fn a_failing_disk_stops_acknowledgements_until_it_is_rewritten() {
             .contains("the journal cannot be written")
     );
     faults.disk_space(None);
-    channel.say("a", "3").await.unwrap().settled().await;
+    channel.say("a", "3").await.unwrap().outcome().await;
     assert_eq!(channel.wait_sent(3).await.len(), 3);
     world.stop().await;
     let world = World::open(dir.path(), vec![Fake::new("lab")]).await;
@@ -222,7 +218,7 @@ fn a_failure_that_nobody_hears_of_leaves_the_message_unfinished() {
                 world.echo.permits.add_permits(1);
                 is_told(&world).await;
                 assert!(
-                    world.echo.deliveries.lock().unwrap()[0].attempt > 1,
+                    world.echo.attempts.lock().unwrap()[0].number > 1,
                     "attempts are counted"
                 );
             }
@@ -321,7 +317,14 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                 // The third life finds what the second wrote anew.
                 assert_eq!(world.recovered.messages, 4, "life {life_number}");
                 assert_eq!(world.echo.wait_asked(1).await, ["wait"]);
-                assert_eq!(world.framework.steering_inbox().unwrap().count("lab:a"), 2);
+                assert_eq!(
+                    world
+                        .framework
+                        .steering_inbox()
+                        .unwrap()
+                        .count(&"lab:a".into()),
+                    2
+                );
                 if life_number == 2 {
                     return;
                 }
@@ -332,11 +335,11 @@ fn what_steered_a_killed_turn_is_given_to_it_again() {
                     world.channel(0).wait_sent(3).await;
                     let attempts: Vec<_> = world
                         .echo
-                        .deliveries
+                        .attempts
                         .lock()
                         .unwrap()
                         .iter()
-                        .map(|delivery| delivery.attempt)
+                        .map(|attempt| attempt.number)
                         .collect();
                     assert_eq!(attempts, [3, 2, 2], "each may be on the tape");
                 }
@@ -383,7 +386,7 @@ async fn what_a_channel_accepted_waits_until_it_is_enabled_again() {
             .say("b", "hello")
             .await
             .unwrap()
-            .settled()
+            .outcome()
             .await;
         assert_eq!(
             world.echo.wait_asked(1).await.len(),
@@ -419,17 +422,18 @@ fn a_redelivered_message_is_what_it_was() {
     life(redelivered(dir.path(), &ticket));
 }
 
-async fn redelivered(dir: &Path, ticket: &bub_gateway::Ticket) {
+async fn redelivered(dir: &Path, receipt: &bub_kernel::InboundReceipt) {
     let world = World::open(dir, vec![Fake::new("lab")]).await;
     assert_eq!(world.recovered.messages, 1);
     world.echo.permits.add_permits(1);
     let sent = world.channel(0).wait_sent(1).await;
-    assert_eq!(sent[0].inbound_id.as_deref(), ticket.inbound_id());
-    let delivery = world.echo.deliveries.lock().unwrap()[0].clone();
+    assert_eq!(sent[0].message_id.as_ref(), receipt.message_id());
+    let attempt = world.echo.attempts.lock().unwrap()[0].clone();
     assert_eq!(
-        (delivery.inbound_id.as_str(), delivery.attempt),
-        (ticket.inbound_id().unwrap(), 2)
+        (&attempt.message_id, attempt.number),
+        (receipt.message_id().unwrap(), 2)
     );
+    assert!(attempt.is_durable);
     let sender = world.echo.senders.lock().unwrap()[0].clone();
     let bob = Sender {
         role: Role::Member,
@@ -450,7 +454,7 @@ async fn the_journal_does_not_grow_with_history() {
     let channel = world.channel(0);
     let long = "x".repeat(100_000);
     for _ in 0..400 {
-        channel.say("a", &long).await.unwrap().settled().await;
+        channel.say("a", &long).await.unwrap().outcome().await;
     }
     let size = || {
         let files = std::fs::read_dir(dir.path()).unwrap();

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bub_tape::Durability;
 use bub_testkit::Faults;
 
-use crate::world::{Echo, Fake, World, options, replies};
+use crate::world::{Echo, Fake, World, options_on, replies};
 
 // Design §7: after the model sent by a tool, the plain reply is not sent on top; anything else is.
 #[tokio::test(start_paused = true)]
@@ -21,7 +22,7 @@ async fn no_plain_reply_comes_on_top_of_what_a_tool_sent_to_the_chat() {
     ];
     let mut expected = Vec::new();
     for (text, said) in cases {
-        let outcome = channel.say("a", text).await.unwrap().settled().await;
+        let outcome = channel.say("a", text).await.unwrap().outcome().await;
         assert_eq!(replies(&outcome) as usize, said.len(), "{text}");
         expected.extend(said.iter().map(|text| (*text).to_owned()));
         let mut sent: Vec<_> = channel
@@ -57,10 +58,7 @@ fn a_turn_that_goes_on_after_a_crash_knows_that_it_has_spoken() {
             .unwrap()
     };
     let (faults, dir) = (Faults::new(), tempfile::tempdir().unwrap());
-    let options = || bub_gateway::Options {
-        fs: faults.fs(),
-        ..options(dir.path())
-    };
+    let options = || options_on(faults.fs(), dir.path(), Durability::Os);
     life().block_on(async {
         let world = World::with(options(), Echo::new(vec![Fake::new("lab")])).await;
         world.channel(0).say("a", "tell a wait").await.unwrap();

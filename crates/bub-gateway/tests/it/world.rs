@@ -7,20 +7,14 @@ use std::{
     time::Duration,
 };
 
-use bub_gateway::{
-    Gateway, GatewayHooks, NoHouse, Options, Outcome, Recovered, ReplyTo, Ticket,
-    spoken::{self, ByTool},
-};
+use bub_gateway::{Gateway, JournalKind, Options, Recovered};
 use bub_kernel::{
-    Admission, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Delivery,
-    Envelope, Error, ErrorKind, Framework, FrameworkRef, MessageHandler, PluginContext, Prompt,
-    Provided, Result, Role, Sender, State, StatePatch, SteeringHandle, SteeringInbox, TurnSnapshot,
-    hooks,
+    Admission, BoxFuture, CancellationToken, Channel, ChannelMessage, ChannelRole, Envelope, Error,
+    ErrorKind, Framework, Inbound, InboundAttempt, InboundReceipt, MessageHandler, MessageId,
+    MessageOutcome, Outbound, Prompt, Provided, Result, Role, Sender, SessionId, StatePatch,
+    SteeringInbox, Turn, TurnSnapshot, hooks,
 };
-use bub_tape::{
-    Durability,
-    fs::{Fs, RealFs},
-};
+use bub_tape::{Durability, MemoryStore, TapeStore, fs::Fs};
 use tokio::sync::{Notify, Semaphore, watch};
 
 /// What was sent by a channel: chat, content, reply id.
@@ -29,7 +23,7 @@ pub(crate) struct Sent {
     pub(crate) chat: String,
     pub(crate) content: String,
     pub(crate) reply_id: String,
-    pub(crate) inbound_id: Option<String>,
+    pub(crate) message_id: Option<MessageId>,
 }
 
 #[derive(Default)]
@@ -61,7 +55,7 @@ impl Fake {
     }
 
     /// Hands a message in, as an adapter would.
-    pub(crate) async fn say(&self, chat: &str, text: &str) -> Result<Arc<Ticket>> {
+    pub(crate) async fn say(&self, chat: &str, text: &str) -> Result<Arc<InboundReceipt>> {
         self.say_as((Role::Owner, "ada"), chat, text, None).await
     }
 
@@ -71,21 +65,22 @@ impl Fake {
         chat: &str,
         text: &str,
         key: Option<&str>,
-    ) -> Result<Arc<Ticket>> {
+    ) -> Result<Arc<InboundReceipt>> {
         let message = ChannelMessage::new(format!("{}:{chat}", self.name), &self.name, text)
             .chat_id(chat)
             .active();
-        self.hand_in(message.into(), by.0, by.1, key).await
+        self.hand_in(message, by.0, by.1, key).await
     }
 
     pub(crate) async fn hand_in(
         &self,
-        message: Envelope,
+        message: impl Into<Inbound>,
         role: Role,
         id: &str,
         key: Option<&str>,
-    ) -> Result<Arc<Ticket>> {
-        let chat_id = message.chat_id().unwrap().into_owned();
+    ) -> Result<Arc<InboundReceipt>> {
+        let inbound = message.into();
+        let chat_id = inbound.message.chat_id().unwrap().into_owned();
         let sender = Sender {
             role,
             channel: self.name.clone(),
@@ -93,10 +88,12 @@ impl Fake {
             id: id.to_owned(),
             name: String::new(),
         };
-        let ticket = Arc::new(Ticket::new(key.map(str::to_owned)));
-        let mut message = message.with_sender(sender);
-        message.put_slot(Arc::clone(&ticket));
-        self.handler.get().unwrap()(message).await.map(|()| ticket)
+        let receipt = Arc::new(InboundReceipt::new(key.map(str::to_owned)));
+        let inbound = inbound
+            .with_sender(sender)
+            .with_receipt(Arc::clone(&receipt));
+        let accepted = self.handler.get().unwrap()(inbound).await;
+        accepted.map(|()| receipt)
     }
 
     pub(crate) async fn wait_sent(&self, count: usize) -> Vec<Sent> {
@@ -150,17 +147,17 @@ impl Channel for FakeHandle {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             if let Some(error) = self.0.failures.lock().unwrap().pop() {
                 return Err(error);
             }
-            let reply = message.slot::<ReplyTo>().unwrap();
+            let attempt = reply.attempt.as_ref().unwrap();
             let sent = Sent {
-                chat: message.chat_id().unwrap().into_owned(),
-                content: message.content().into_owned(),
-                reply_id: reply.reply_id.clone(),
-                inbound_id: reply.inbound_id.clone(),
+                chat: reply.chat_id().unwrap().into_owned(),
+                content: reply.content().into_owned(),
+                reply_id: String::from(&attempt.reply_id),
+                message_id: attempt.message_id.clone(),
             };
             self.0.sent.send_modify(|all| all.push(sent));
             Ok(())
@@ -169,7 +166,7 @@ impl Channel for FakeHandle {
 
     fn admit_message<'a>(
         &'a self,
-        _message: &'a Envelope,
+        _message: &'a Inbound,
         turn: &'a TurnSnapshot,
     ) -> BoxFuture<'a, Result<Option<Admission>>> {
         self.0.snapshots.lock().unwrap().push(turn.clone());
@@ -191,44 +188,51 @@ impl Channel for FakeHandle {
 }
 
 /// Echoes; a prompt that begins with `wait` waits for a permit, `fail` fails, `tell CHAT` sends something by a tool
-/// first (`script CHAT` without the router), and with `wait` after it waits then.
+/// first (`script CHAT` without the router), and with `wait` after it waits then. `,switch SESSION` switches the chat.
 #[derive(Clone)]
 pub(crate) struct Echo {
     pub(crate) channels: Vec<Arc<Fake>>,
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) asked: watch::Sender<Vec<String>>,
-    pub(crate) deliveries: Arc<Mutex<Vec<Delivery>>>,
+    pub(crate) attempts: Arc<Mutex<Vec<InboundAttempt>>>,
     pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
     pub(crate) inbox: Arc<Inbox>,
     /// The stages that `on_error` was told of.
     pub(crate) failed: Arc<Mutex<Vec<String>>>,
     pub(crate) take_steering: Arc<std::sync::atomic::AtomicBool>,
-    framework: FrameworkRef,
+    /// The session of each turn.
+    pub(crate) sessions: Arc<Mutex<Vec<SessionId>>>,
+    /// The content of each message whose session was asked for. One that begins with `slow` waits for a permit then.
+    pub(crate) resolved: Arc<Mutex<Vec<String>>>,
+    /// The session of each chat that was switched by a turn.
+    pub(crate) switched: Arc<Mutex<HashMap<String, String>>>,
+    /// Keeps tapes; without it each turn has one of its own.
+    pub(crate) tapes: Option<Arc<MemoryStore>>,
 }
 
 #[derive(Default)]
 pub(crate) struct Inbox {
-    held: Mutex<HashMap<String, Vec<Envelope>>>,
+    held: Mutex<HashMap<SessionId, Vec<Inbound>>>,
     pub(crate) arrived: Notify,
 }
 
 impl SteeringInbox for Inbox {
     fn enqueue<'a>(
         &'a self,
-        session_id: &'a str,
-        message: Envelope,
+        session_id: &'a SessionId,
+        message: Inbound,
     ) -> BoxFuture<'a, Result<bool>> {
         self.held
             .lock()
             .unwrap()
-            .entry(session_id.to_owned())
+            .entry(session_id.clone())
             .or_default()
             .push(message);
         self.arrived.notify_one();
         Box::pin(std::future::ready(Ok(true)))
     }
 
-    fn drain<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<Vec<Envelope>>> {
+    fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
         let taken = self
             .held
             .lock()
@@ -238,7 +242,7 @@ impl SteeringInbox for Inbox {
         Box::pin(std::future::ready(Ok(taken)))
     }
 
-    fn count(&self, session_id: &str) -> usize {
+    fn count(&self, session_id: &SessionId) -> usize {
         self.held
             .lock()
             .unwrap()
@@ -253,12 +257,15 @@ impl Echo {
             channels: channels.into_iter().map(Arc::new).collect(),
             permits: Arc::new(Semaphore::new(0)),
             asked: watch::Sender::default(),
-            deliveries: Arc::default(),
+            attempts: Arc::default(),
             senders: Arc::default(),
             inbox: Arc::default(),
             failed: Arc::default(),
             take_steering: Arc::default(),
-            framework: FrameworkRef::default(),
+            sessions: Arc::default(),
+            resolved: Arc::default(),
+            switched: Arc::default(),
+            tapes: None,
         }
     }
 
@@ -276,8 +283,17 @@ impl Echo {
 
 #[hooks(crate = bub_kernel)]
 impl Echo {
-    fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
-        refuse(message, "nowhere").map(|()| None)
+    async fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
+        let content = message.content().into_owned();
+        self.resolved.lock().unwrap().push(content.clone());
+        if content.starts_with("slow") {
+            let session_id = message.session_id().map(std::borrow::Cow::into_owned);
+            self.permits.acquire().await.unwrap().forget();
+            return Ok(session_id);
+        }
+        refuse(message, "nowhere")?;
+        let chat = message.chat_id().unwrap_or_default();
+        Ok(self.switched.lock().unwrap().get(&*chat).cloned())
     }
 
     fn admit_message(&self, message: &Envelope) -> Result<Option<Admission>> {
@@ -293,21 +309,20 @@ impl Echo {
         Err(Error::unknown("nobody can be told"))
     }
 
-    async fn load_state(&self, message: &Envelope) -> Result<StatePatch> {
-        if let Some(lifespan) = message.lifespan() {
+    async fn load_state(&self, turn: &Turn) -> Result<StatePatch> {
+        if let Some(lifespan) = &turn.inbound().lifespan {
             lifespan.enter().await?;
         }
-        if let Some(delivery) = message.slot::<Delivery>() {
-            self.deliveries.lock().unwrap().push((*delivery).clone());
+        if let Some(attempt) = &turn.inbound().attempt {
+            self.attempts.lock().unwrap().push(attempt.clone());
         }
-        self.senders
-            .lock()
-            .unwrap()
-            .push((*message.sender()).clone());
+        self.senders.lock().unwrap().push(turn.sender().clone());
+        let session_id = turn.session_id().clone();
+        self.sessions.lock().unwrap().push(session_id);
         Ok(StatePatch::new())
     }
 
-    async fn run_model(&self, prompt: &Prompt, session_id: &str, state: &State) -> Result<String> {
+    async fn run_model(&self, prompt: &Prompt, turn: &Turn) -> Result<String> {
         let text = prompt.text();
         self.asked.send_modify(|asked| asked.push(text.clone()));
         if text.starts_with("fail") {
@@ -318,50 +333,37 @@ impl Echo {
         }
         let words: Vec<_> = text.split(' ').collect();
         match words[..] {
-            ["tell", chat, ..] if self.deliveries.lock().unwrap().last().unwrap().attempt == 1 => {
-                let mut told: Envelope = ChannelMessage::new(session_id, "lab", "told")
-                    .chat_id(chat)
-                    .into();
-                told.put_slot(Arc::new(ByTool));
-                self.framework
-                    .get()
-                    .unwrap()
-                    .router()
-                    .unwrap()
-                    .dispatch(&told)
-                    .await?;
+            ["tell", chat, ..] if turn.inbound().attempt.as_ref().unwrap().number == 1 => {
+                let told = ChannelMessage::new(turn.session_id(), "lab", "told").chat_id(chat);
+                turn.deliver(Outbound::from_tool(told)).await?;
             }
-            ["script", chat] => spoken::note("lab", chat),
+            ["script", chat] => {
+                turn.mark_sent_by_tool("lab", chat);
+            }
+
             _ => {}
         }
         if text.starts_with("wait") || text.ends_with("wait") {
             self.permits.acquire().await.unwrap().forget();
         }
+        if let [",switch", session_id, ..] = words[..] {
+            let chat = turn.message().chat_id().unwrap().into_owned();
+            let mut switched = self.switched.lock().unwrap();
+            switched.insert(chat, session_id.to_owned());
+            turn.switch_session(session_id.into());
+        }
         let mut answer = format!("echo: {text}");
         if self.take_steering.load(std::sync::atomic::Ordering::SeqCst) {
-            for steered in state
-                .slot::<SteeringHandle>()
-                .unwrap()
-                .0
-                .drain(session_id)
-                .await?
-            {
+            for steered in self.inbox.drain(turn.session_id()).await? {
                 answer += " + ";
-                answer += &steered.content();
+                answer += &steered.message.content();
             }
         }
         Ok(answer)
     }
 
-    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        let router = self
-            .framework
-            .get()
-            .and_then(|framework| framework.router());
-        match router {
-            Some(router) => router.dispatch(message).await,
-            None => Ok(false),
-        }
+    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        turn.unwrap().deliver(message.clone()).await
     }
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
@@ -370,6 +372,11 @@ impl Echo {
             Arc::new(FakeHandle(Arc::clone(fake))) as Arc<dyn Channel>
         };
         self.channels.iter().map(open).collect()
+    }
+
+    fn provide_tape_store(&self) -> Option<Provided<dyn TapeStore>> {
+        let tapes = self.tapes.clone()?;
+        Some(Provided::new(tapes as Arc<dyn TapeStore>))
     }
 
     fn provide_steering_inbox(&self) -> Provided<dyn SteeringInbox> {
@@ -395,9 +402,22 @@ pub(crate) struct World {
 }
 
 pub(crate) fn options(directory: &Path) -> Options {
-    Options {
+    options_with(JournalKind::file(directory, Durability::Os))
+}
+
+/// The journal of a directory on a file system that can fail.
+pub(crate) fn options_on(fs: Arc<dyn Fs>, directory: &Path, durability: Durability) -> Options {
+    options_with(JournalKind::File {
         directory: directory.to_owned(),
-        durability: Durability::Os,
+        durability,
+        fs,
+    })
+}
+
+pub(crate) fn options_with(journal: JournalKind) -> Options {
+    Options {
+        journal,
+        catch_all: None,
         debounce: Duration::from_secs(1),
         max_wait: Duration::from_secs(10),
         active_window: Duration::from_mins(1),
@@ -406,8 +426,6 @@ pub(crate) fn options(directory: &Path) -> Options {
         session_queue: 100,
         queue: 10_000,
         turns: 1_000,
-        fs: Arc::new(RealFs) as Arc<dyn Fs>,
-        house: Arc::new(NoHouse),
     }
 }
 
@@ -421,15 +439,7 @@ impl World {
     }
 
     pub(crate) async fn try_with(options: Options, echo: Echo, names: &[&str]) -> Result<Self> {
-        let mut plugin = echo.clone();
-        let make = move |context: &PluginContext<'_>| {
-            plugin.framework = context.framework.clone();
-            Ok::<_, Error>(plugin)
-        };
-        let framework = Framework::builder()
-            .plugin("gateway", GatewayHooks)
-            .plugin_with("echo", make)
-            .build();
+        let framework = Framework::builder().plugin("echo", echo.clone()).build();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let running = framework.running().await?;
         let gateway = Gateway::open(&framework, options, &names)?;
@@ -471,9 +481,25 @@ impl World {
     }
 }
 
-pub(crate) fn replies(outcome: &Outcome) -> u32 {
+pub(crate) fn replies(outcome: &MessageOutcome) -> u32 {
     match outcome {
-        Outcome::Done { replies } => *replies,
+        MessageOutcome::Done { replies, .. } => *replies,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The message whose turn another message became part of.
+pub(crate) fn joined(outcome: &MessageOutcome) -> &MessageId {
+    match outcome {
+        MessageOutcome::Joined { message_id } => message_id,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Why a message led to no turn.
+pub(crate) fn dropped(outcome: &MessageOutcome) -> &str {
+    match outcome {
+        MessageOutcome::Dropped { reason } => reason,
         other => panic!("{other:?}"),
     }
 }

@@ -1,6 +1,7 @@
 //! The check that an implementation takes an argument as what it is.
 
 use super::{HookPoint, Next};
+use crate::ids::SessionId;
 
 /// The types as which an argument may be taken: its own.
 #[diagnostic::on_unimplemented(
@@ -14,6 +15,12 @@ pub trait TakenAs<T> {
 
 impl<T> TakenAs<T> for T {
     fn given(self) -> T {
+        self
+    }
+}
+
+impl<'a> TakenAs<&'a str> for &'a SessionId {
+    fn given(self) -> &'a str {
         self
     }
 }

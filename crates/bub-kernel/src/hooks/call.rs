@@ -73,17 +73,18 @@ impl HookSet {
             .collect()
     }
 
-    /// What one plugin says, asked alone. `place` is that of [`Call::place`].
+    /// Calls one plugin alone. `place` is that of [`Call::place`]; `chain` has the implementations below it, for `next`.
     pub async fn call_one<'a, P: HookPoint>(
         &'a self,
         place: usize,
         args: P::Args<'a>,
+        chain: &'a Self,
     ) -> Result<Option<P::Output>> {
         match P::implementations(self)
             .iter()
-            .find(|found| found.place() == place)
+            .find(|implementation| implementation.place() == place)
         {
-            Some(found) => found.call(self, args).await,
+            Some(implementation) => implementation.call(chain, args).await,
             None => Ok(None),
         }
     }

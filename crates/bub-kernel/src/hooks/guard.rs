@@ -24,10 +24,10 @@ use crate::{
 
 /// Runs code that does not wait.
 ///
-/// Unwind safety is asserted: the shared structures a plugin can reach (state, slots) are left
+/// Unwind safety is asserted: the shared structures a plugin can reach (state, turn) are left
 /// consistent between any two of their operations.
 pub(crate) fn catch<T>(code: impl FnOnce() -> T) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| explain(panic.as_ref()))
+    catch_unwind(AssertUnwindSafe(code)).map_err(|panic| panic_error(panic.as_ref()))
 }
 
 /// How long plugin code may make others wait, unless it runs a model. A person may be asked in a
@@ -100,7 +100,7 @@ fn late(limit: Option<Duration>) -> Error {
 }
 
 /// The error of a panic, with the text the panic carried.
-fn explain(panic: &(dyn Any + Send)) -> Error {
+pub(crate) fn panic_error(panic: &(dyn Any + Send)) -> Error {
     let text = panic
         .downcast_ref::<&str>()
         .copied()

@@ -18,8 +18,8 @@ use super::{
 use crate::{
     error::Error,
     llm::{LlmDecision, LlmRequest, LlmResult},
-    state::State,
     tool::{ToolCall, ToolDecision, ToolOutcome},
+    turn::Turn,
 };
 
 /// What a hook returned could not be read as its result; only plugins of other processes can do that.
@@ -76,7 +76,7 @@ pub struct ToolGate {
 
 impl HookSet {
     /// Runs the `before_llm_call` chain.
-    pub async fn before_llm_call(&self, request: LlmRequest, state: &State) -> LlmGate {
+    pub async fn before_llm_call(&self, request: LlmRequest, turn: &Turn) -> LlmGate {
         let mut gate = LlmGate {
             request,
             finish: None,
@@ -85,7 +85,8 @@ impl HookSet {
         for found in BeforeLlmCall::implementations(self).iter().rev() {
             let args = args::BeforeLlmCall {
                 request: &gate.request,
-                state,
+                state: turn.state(),
+                turn,
             };
             match found.call(self, args).await {
                 Ok(None) => {}
@@ -109,14 +110,15 @@ impl HookSet {
         &self,
         request: &LlmRequest,
         result: &LlmResult,
-        state: &State,
+        turn: &Turn,
     ) -> Vec<HookNote> {
         let mut notes = Vec::new();
         for found in AfterLlmCall::implementations(self).iter().rev() {
             let args = args::AfterLlmCall {
                 request,
                 result,
-                state,
+                state: turn.state(),
+                turn,
             };
             if let Err(error) = found.call(self, args).await {
                 notes.push(isolate(found, &error));
@@ -126,7 +128,7 @@ impl HookSet {
     }
 
     /// Runs the `before_tool_call` chain. A hook that fails denies the call.
-    pub async fn before_tool_call(&self, call: ToolCall, state: &State) -> ToolGate {
+    pub async fn before_tool_call(&self, call: ToolCall, turn: &Turn) -> ToolGate {
         let mut gate = ToolGate {
             call,
             decision: ToolDecision::Proceed(None),
@@ -135,7 +137,8 @@ impl HookSet {
         for found in BeforeToolCall::implementations(self).iter().rev() {
             let args = args::BeforeToolCall {
                 call: &gate.call,
-                state,
+                state: turn.state(),
+                turn,
             };
             let decision = match found.call(self, args).await {
                 Ok(decision) => decision,
@@ -173,14 +176,15 @@ impl HookSet {
         &self,
         call: &ToolCall,
         mut outcome: ToolOutcome,
-        state: &State,
+        turn: &Turn,
     ) -> (ToolOutcome, Vec<HookNote>) {
         let mut notes = Vec::new();
         for found in AfterToolCall::implementations(self).iter().rev() {
             let args = args::AfterToolCall {
                 call,
                 result: &outcome,
-                state,
+                state: turn.state(),
+                turn,
             };
             match found.call(self, args).await {
                 Ok(Some(value)) if outcome.result.is_ok() => {

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     BoxFuture,
-    envelope::Envelope,
     error::{Error, Result},
     stream::{ModelStream, StreamEvent},
+    turn::Turn,
 };
 
 impl HookSet {
@@ -31,6 +31,7 @@ impl HookSet {
             prompt,
             session_id,
             state,
+            turn,
         } = args;
         let mut streams = below(RunModelStream::implementations(self), plugin).peekable();
         let mut texts = below(RunModel::implementations(self), plugin).peekable();
@@ -42,6 +43,7 @@ impl HookSet {
                     prompt,
                     session_id,
                     state,
+                    turn,
                 };
                 if let Some(stream) = found.call(self, args).await? {
                     return Ok(Some(stream));
@@ -75,6 +77,7 @@ impl Chained for RunModelStream {
                     prompt,
                     session_id,
                     state,
+                    turn,
                 },
             set,
             plugin,
@@ -84,6 +87,7 @@ impl Chained for RunModelStream {
                 prompt,
                 session_id,
                 state,
+                turn,
             },
             plugin,
         ))
@@ -113,13 +117,13 @@ impl HookSet {
         &self,
         mut stream: ModelStream,
         text: &mut String,
-        message: Option<&Envelope>,
+        turn: Option<&Turn>,
     ) -> Result<()> {
         while let Some(event) = stream.next().await {
             match event? {
                 StreamEvent::Text(delta) if text.is_empty() => *text = delta,
                 StreamEvent::Text(delta) => text.push_str(&delta),
-                StreamEvent::Error(error) => self.report_model_error(&error, message).await,
+                StreamEvent::Error(error) => self.report_model_error(&error, turn).await,
                 _ => {}
             }
             if text.len() > MOST_TEXT {
@@ -134,8 +138,17 @@ impl HookSet {
     }
 
     /// Logs an error of the model stage that does not end it, and tells the observers.
-    pub(crate) async fn report_model_error(&self, error: &Error, message: Option<&Envelope>) {
-        tracing::warn!(target: crate::pipeline::TURN_LOG, "run_model.error error={error}");
-        self.notify_error("run_model", error, message).await;
+    pub(crate) async fn report_model_error(&self, error: &Error, turn: Option<&Turn>) {
+        tracing::warn!(target: crate::pipeline::TURN_LOG_TARGET, "run_model.error error={error}");
+        if let Some(turn) = turn {
+            turn.set_model_error(error);
+        }
+        self.notify_error(args::OnError {
+            stage: "run_model",
+            error,
+            message: turn.map(Turn::message),
+            turn,
+        })
+        .await;
     }
 }

@@ -1,6 +1,6 @@
 //! The one table of all hooks.
 //!
-//! A row is: method name, type name, kind, arguments, result. From it come the argument structs, the
+//! A row is: method name, type name, kind, arguments, arguments that do not leave the process, result. From it come the argument structs, the
 //! typed registry, the checks of `#[hooks]`, `bub hooks` and the reference page. Adding a hook means
 //! adding a row.
 
@@ -21,6 +21,8 @@ use crate::{
     cli::CliApp,
     envelope::Envelope,
     error::{Error, Result},
+    ids::SessionId,
+    inbound::Inbound,
     llm::{LlmDecision, LlmRequest, LlmResult, ModelOptions},
     prompt::Prompt,
     running::Provided,
@@ -28,6 +30,7 @@ use crate::{
     steering::SteeringInbox,
     stream::ModelStream,
     tool::{ToolCall, ToolDecision, ToolOutcome},
+    turn::Turn,
 };
 
 macro_rules! hook_table {
@@ -35,7 +38,7 @@ macro_rules! hook_table {
         ($d:tt)
         $(
             $(#[doc = $doc:literal])+
-            $name:ident $point:ident: $kind:ident $($sync:ident)? ($($arg:ident: $ty:ty),*) -> $out:ty;
+            $name:ident $point:ident: $kind:ident $($sync:ident)? ($($arg:ident: $ty:ty),*) {$($own:ident: $own_ty:ty)?} -> $out:ty;
         )*
     ) => {
         /// Every hook as a type.
@@ -50,7 +53,7 @@ macro_rules! hook_table {
         /// The arguments of every hook, under the hook's type name.
         pub mod args {
             use super::*;
-            $( hook_table!(@args $point $(#[doc = $doc])+ ($($arg: $ty),*)); )*
+            $( hook_table!(@args $point $(#[doc = $doc])+ ($($arg: $ty,)* $($own: $own_ty,)?)); )*
         }
 
         /// The implementations of all hooks, each in registration order.
@@ -64,7 +67,7 @@ macro_rules! hook_table {
 
         $(
             impl HookPoint for point::$point {
-                type Args<'a> = hook_table!(@args_type $point ($($arg)*));
+                type Args<'a> = hook_table!(@args_type $point ($($arg)* $($own)?));
                 type Output = $out;
                 const SPEC: &'static HookSpec = &HookSpec {
                     name: stringify!($name),
@@ -112,7 +115,7 @@ macro_rules! hook_table {
         #[macro_export]
         macro_rules! __hook_rows {
             ($d to:ident) => {
-                $d to! { $( $name $point $kind [$($sync)?] ($($arg: $ty),*); )* }
+                $d to! { $( $name $point $kind [$($sync)?] ($($arg: $ty),*) {$($own)?}; )* }
             };
         }
 
@@ -135,18 +138,19 @@ macro_rules! hook_table {
         #[macro_export]
         macro_rules! __hook_arg {
             $( $( ($name $arg $d call:ident) => { $crate::hooks::given($d call.args.$arg) }; )* )*
+            $( $( ($name $own $d call:ident) => { $crate::hooks::given($d call.args.$own) }; )? )*
             ($d hook:ident next $d call:ident) => { $crate::hooks::given($d call.next()) };
             $( ($name $d other:ident $d call:ident) => {
                 ::core::compile_error!(::core::concat!(
                     "`", stringify!($name), "` has no argument `", ::core::stringify!($d other),
-                    "`; name only those it wants of:" $(, " `", stringify!($arg), "`")*
+                    "`; name only those it wants of:" $(, " `", stringify!($arg), "`")* $(, " `", stringify!($own), "`")?
                 ))
             }; )*
         }
     };
 
     (@args $point:ident $(#[doc = $doc:literal])+ ()) => {};
-    (@args $point:ident $(#[doc = $doc:literal])+ ($($arg:ident: $ty:ty),+)) => {
+    (@args $point:ident $(#[doc = $doc:literal])+ ($($arg:ident: $ty:ty,)+)) => {
         $(#[doc = $doc])+
         #[derive(Clone, Copy)]
         #[expect(missing_docs, reason = "the table names the arguments, the types explain them")]
@@ -190,82 +194,82 @@ hook_table! {
     ($)
 
     /// Names the session a message belongs to. Fallback: the envelope's own `session_id`, then `channel:chat_id`.
-    resolve_session ResolveSession: first (message: &'a Envelope) -> String;
+    resolve_session ResolveSession: first (message: &'a Envelope) {inbound: &'a Inbound} -> String;
 
     /// Contributes to the state of the turn. Where two plugins set the same name, the later registered one wins.
-    load_state LoadState: broadcast (message: &'a Envelope, session_id: &'a str) -> StatePatch;
+    load_state LoadState: broadcast (message: &'a Envelope, session_id: &'a SessionId) {turn: &'a Turn} -> StatePatch;
 
     /// Makes the prompt of a message. Fallback, also for an empty result: the content of the message.
-    build_prompt BuildPrompt: first (message: &'a Envelope, session_id: &'a str, state: &'a State) -> Prompt;
+    build_prompt BuildPrompt: first (message: &'a Envelope, session_id: &'a SessionId, state: &'a State) {turn: &'a Turn} -> Prompt;
 
     /// Answers a prompt with the final text. Implement this or `run_model_stream`, not both.
-    run_model RunModel: model (prompt: &'a Prompt, session_id: &'a str, state: &'a State) -> String;
+    run_model RunModel: model (prompt: &'a Prompt, session_id: &'a SessionId, state: &'a State) {turn: &'a Turn} -> String;
 
     /// Answers a prompt with a stream of events.
-    run_model_stream RunModelStream: model (prompt: &'a Prompt, session_id: &'a str, state: &'a State) -> ModelStream;
+    run_model_stream RunModelStream: model (prompt: &'a Prompt, session_id: &'a SessionId, state: &'a State) {turn: &'a Turn} -> ModelStream;
 
     /// Runs after the model stage, whether that succeeded or not: keep what is worth keeping, close what was opened.
     save_state SaveState: broadcast (
-        session_id: &'a str, state: &'a State, message: &'a Envelope, prompt: &'a Prompt, model_output: &'a str,
-        partial_output: &'a str,        error: Option<&'a Error>
-    ) -> ();
+        session_id: &'a SessionId, state: &'a State, message: &'a Envelope, prompt: &'a Prompt, model_output: &'a str,
+        partial_output: &'a str, error: Option<&'a Error>
+    ) {turn: &'a Turn} -> ();
 
     /// Turns the output into messages. Fallback: one message with the output.
     render_outbound RenderOutbound: broadcast (
-        message: &'a Envelope, session_id: &'a str, state: &'a State, model_output: &'a str
-    ) -> Vec<Envelope>;
+        message: &'a Envelope, session_id: &'a SessionId, state: &'a State, model_output: &'a str
+    ) {turn: &'a Turn} -> Vec<Envelope>;
 
     /// Delivers one outbound message; `true` when it was delivered.
-    dispatch_outbound DispatchOutbound: broadcast (message: &'a Envelope) -> bool;
+    dispatch_outbound DispatchOutbound: broadcast (message: &'a Envelope) {turn: Option<&'a Turn>} -> bool;
 
     /// Adds commands to the command line.
-    register_cli_commands RegisterCliCommands: broadcast sync (app: &'a CliApp) -> ();
+    register_cli_commands RegisterCliCommands: broadcast sync (app: &'a CliApp) {} -> ();
 
     /// Asks for what a plugin needs to know and returns its part of the configuration, a map.
-    onboard_config OnboardConfig: broadcast sync (current_config: &'a Value) -> Value;
+    onboard_config OnboardConfig: broadcast sync (current_config: &'a Value) {} -> Value;
 
     /// Learns of a failure. Whatever it does, the failure stays what it is.
-    on_error OnError: observer (stage: &'a str, error: &'a Error, message: Option<&'a Envelope>) -> ();
+    on_error OnError: observer (stage: &'a str, error: &'a Error, message: Option<&'a Envelope>) {turn: Option<&'a Turn>} -> ();
 
     /// Contributes to the system prompt. Fragments are joined by a blank line, the later registered last.
-    system_prompt SystemPrompt: broadcast sync (prompt: &'a Prompt, state: &'a State) -> String;
+    system_prompt SystemPrompt: broadcast sync (prompt: &'a Prompt, state: &'a State) {turn: &'a Turn} -> String;
 
     /// Provides the store of all tapes, once for a running scope.
-    provide_tape_store ProvideTapeStore: first sync () -> Provided<dyn TapeStore>;
+    provide_tape_store ProvideTapeStore: first sync () {} -> Provided<dyn TapeStore>;
 
     /// Provides channels. Of two with the same name the later registered plugin's wins.
-    provide_channels ProvideChannels: broadcast sync (message_handler: &'a MessageHandler) -> Vec<Arc<dyn Channel>>;
+    provide_channels ProvideChannels: broadcast sync (message_handler: &'a MessageHandler) {} -> Vec<Arc<dyn Channel>>;
 
     /// Decides how tape entries become the messages of a model call.
-    build_tape_context BuildTapeContext: first sync () -> TapeContext;
+    build_tape_context BuildTapeContext: first sync () {} -> TapeContext;
 
     /// Makes the prompt of the next step of a running turn.
-    continue_prompt ContinuePrompt: first (prompt: &'a Prompt, tape: &'a Tape, state: &'a State) -> String;
+    continue_prompt ContinuePrompt: first (prompt: &'a Prompt, tape: &'a Tape, state: &'a State) {turn: &'a Turn} -> String;
 
     /// Offers models to choose from.
-    provide_model_options ProvideModelOptions: broadcast (session_id: &'a str, workspace: &'a Path) -> ModelOptions;
+    provide_model_options ProvideModelOptions: broadcast (session_id: &'a SessionId, workspace: &'a Path) {} -> ModelOptions;
 
     /// Sees a model call before it is made; may change it or answer in its place.
-    before_llm_call BeforeLlmCall: chain (request: &'a LlmRequest, state: &'a State) -> LlmDecision;
+    before_llm_call BeforeLlmCall: chain (request: &'a LlmRequest, state: &'a State) {turn: &'a Turn} -> LlmDecision;
 
     /// Sees a model call after it was made, once, unless it was cancelled.
-    after_llm_call AfterLlmCall: chain (request: &'a LlmRequest, result: &'a LlmResult, state: &'a State) -> ();
+    after_llm_call AfterLlmCall: chain (request: &'a LlmRequest, result: &'a LlmResult, state: &'a State) {turn: &'a Turn} -> ();
 
     /// Sees a tool call before it is made; may change its arguments, answer in its place, or deny it.
-    before_tool_call BeforeToolCall: chain (call: &'a ToolCall, state: &'a State) -> ToolDecision;
+    before_tool_call BeforeToolCall: chain (call: &'a ToolCall, state: &'a State) {turn: &'a Turn} -> ToolDecision;
 
     /// Sees what a tool call came to; may return a result to use instead.
-    after_tool_call AfterToolCall: chain (call: &'a ToolCall, result: &'a ToolOutcome, state: &'a State) -> Value;
+    after_tool_call AfterToolCall: chain (call: &'a ToolCall, result: &'a ToolOutcome, state: &'a State) {turn: &'a Turn} -> Value;
 
     /// Provides a named sidecar tape that follows every session tape.
-    provide_tape_sidecar ProvideTapeSidecar: broadcast sync () -> Sidecar;
+    provide_tape_sidecar ProvideTapeSidecar: broadcast sync () {} -> Sidecar;
 
     /// Decides what happens to a message that arrives: process, drop, follow up, steer.
-    admit_message AdmitMessage: first (session_id: &'a str, message: &'a Envelope, turn: &'a TurnSnapshot) -> Admission;
+    admit_message AdmitMessage: first (session_id: &'a SessionId, message: &'a Envelope, turn: &'a TurnSnapshot) {inbound: &'a Inbound} -> Admission;
 
     /// Provides the inbox for messages that steer a running turn, once for a running scope.
-    provide_steering_inbox ProvideSteeringInbox: first sync () -> Provided<dyn SteeringInbox>;
+    provide_steering_inbox ProvideSteeringInbox: first sync () {} -> Provided<dyn SteeringInbox>;
 
     /// Asks a person whether a tool call may be made. No answer before the request expires is a no, and so is a failure.
-    request_approval RequestApproval: person (request: &'a ApprovalRequest, state: &'a State) -> ApprovalAnswer;
+    request_approval RequestApproval: person (request: &'a ApprovalRequest, state: &'a State) {turn: &'a Turn} -> ApprovalAnswer;
 }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use bub_kernel::{
-    Admission, BoxFuture, Decision, Envelope, Provided, Result, SteeringInbox, TurnSnapshot,
+    Admission, BoxFuture, Decision, Inbound, Provided, Result, SessionId, SteeringInbox,
+    TurnSnapshot,
     hooks::point::{AdmitMessage, ProvideSteeringInbox},
 };
 
@@ -15,7 +16,7 @@ use crate::support::{Fake, Log, fail, framework, hi, none};
 /// Holds so many messages for each session.
 pub(crate) struct Inbox {
     limit: usize,
-    waiting: Mutex<HashMap<String, Vec<Envelope>>>,
+    waiting: Mutex<HashMap<SessionId, Vec<Inbound>>>,
 }
 
 impl Inbox {
@@ -30,11 +31,11 @@ impl Inbox {
 impl SteeringInbox for Inbox {
     fn enqueue<'a>(
         &'a self,
-        session_id: &'a str,
-        message: Envelope,
+        session_id: &'a SessionId,
+        message: Inbound,
     ) -> BoxFuture<'a, Result<bool>> {
         let mut waiting = self.waiting.lock().unwrap();
-        let queue = waiting.entry(session_id.to_owned()).or_default();
+        let queue = waiting.entry(session_id.clone()).or_default();
         let room = queue.len() < self.limit;
         if room {
             queue.push(message);
@@ -42,7 +43,7 @@ impl SteeringInbox for Inbox {
         Box::pin(std::future::ready(Ok(room)))
     }
 
-    fn drain<'a>(&'a self, session_id: &'a str) -> BoxFuture<'a, Result<Vec<Envelope>>> {
+    fn drain<'a>(&'a self, session_id: &'a SessionId) -> BoxFuture<'a, Result<Vec<Inbound>>> {
         let drained = self
             .waiting
             .lock()
@@ -52,7 +53,7 @@ impl SteeringInbox for Inbox {
         Box::pin(std::future::ready(Ok(drained)))
     }
 
-    fn count(&self, session_id: &str) -> usize {
+    fn count(&self, session_id: &SessionId) -> usize {
         self.waiting
             .lock()
             .unwrap()
@@ -87,7 +88,7 @@ async fn the_first_opinion_admits_and_it_sees_how_busy_the_session_is() {
         Fake::new().on::<AdmitMessage>(|_| none()),
     ];
     let admitted = framework(plugins)
-        .admit_message("s", &hi(), &snapshot())
+        .admit_message(&"s".into(), &hi().into(), &snapshot())
         .await;
     assert_eq!(
         admitted,
@@ -101,7 +102,9 @@ async fn the_first_opinion_admits_and_it_sees_how_busy_the_session_is() {
 #[tokio::test]
 async fn without_an_opinion_the_runtime_decides() {
     assert_eq!(
-        framework([]).admit_message("s", &hi(), &snapshot()).await,
+        framework([])
+            .admit_message(&"s".into(), &hi().into(), &snapshot())
+            .await,
         None
     );
 }
@@ -115,7 +118,7 @@ async fn an_admission_that_fails_does_not_keep_the_message_out() {
         Fake::new().on::<AdmitMessage>(|_| fail("boom")),
     ];
     let admitted = framework(plugins)
-        .admit_message("s", &hi(), &snapshot())
+        .admit_message(&"s".into(), &hi().into(), &snapshot())
         .await;
     assert_eq!(admitted, None);
     assert_eq!(
@@ -147,15 +150,37 @@ async fn steering_needs_a_running_scope_and_room() {
         Fake::new().on::<ProvideSteeringInbox>(|_| Ok(Some(Provided::new(Inbox::shared(1)))));
     let framework = framework([plugin]);
     assert!(
-        !framework.steer_message("s", hi()).await.unwrap(),
+        !framework
+            .steer_message(&"s".into(), hi().into())
+            .await
+            .unwrap(),
         "no scope"
     );
     let running = framework.running().await.unwrap();
-    assert!(framework.steer_message("s", hi()).await.unwrap());
-    assert!(!framework.steer_message("s", hi()).await.unwrap(), "full");
+    assert!(
+        framework
+            .steer_message(&"s".into(), hi().into())
+            .await
+            .unwrap()
+    );
+    assert!(
+        !framework
+            .steer_message(&"s".into(), hi().into())
+            .await
+            .unwrap(),
+        "full"
+    );
     let inbox = framework.steering_inbox().unwrap();
-    assert_eq!((inbox.count("s"), inbox.count("other")), (1, 0));
-    assert_eq!(inbox.drain("s").await.unwrap().len(), 1);
+    assert_eq!(
+        (inbox.count(&"s".into()), inbox.count(&"other".into())),
+        (1, 0)
+    );
+    assert_eq!(inbox.drain(&"s".into()).await.unwrap().len(), 1);
     running.close().await.unwrap();
-    assert!(!framework.steer_message("s", hi()).await.unwrap());
+    assert!(
+        !framework
+            .steer_message(&"s".into(), hi().into())
+            .await
+            .unwrap()
+    );
 }

@@ -1,14 +1,14 @@
 //! The four ways of calling a hook, and the report.
 
 use bub_kernel::{
-    Envelope, Prompt, State,
+    Inbound, Prompt,
     hooks::{
         HookReturn, args,
         point::{BuildPrompt, DispatchOutbound, ResolveSession, SystemPrompt},
     },
 };
 
-use crate::support::{Fake, Log, Trace, fail, framework, hi, none, some};
+use crate::support::{Fake, Log, Trace, detached, fail, framework, hi, none, some};
 
 fn naming(answer: fn() -> HookReturn<String>) -> Fake {
     Fake::new().on::<ResolveSession>(move |_| answer())
@@ -18,8 +18,11 @@ fn naming_async(answer: fn() -> HookReturn<String>) -> Fake {
     Fake::new().on_async::<ResolveSession>(move |_| answer())
 }
 
-fn resolving(message: &Envelope) -> args::ResolveSession<'_> {
-    args::ResolveSession { message }
+fn resolving(inbound: &Inbound) -> args::ResolveSession<'_> {
+    args::ResolveSession {
+        message: &inbound.message,
+        inbound,
+    }
 }
 
 // S-43
@@ -32,7 +35,7 @@ async fn call_first_returns_the_first_value_and_calls_no_further() {
     ]);
     let first = set
         .hooks()
-        .call_first::<ResolveSession>(resolving(&hi()))
+        .call_first::<ResolveSession>(resolving(&hi().into()))
         .await
         .unwrap();
     assert_eq!(first.as_deref(), Some("second"));
@@ -48,7 +51,7 @@ async fn call_many_returns_every_value_also_none() {
     ]);
     let many = set
         .hooks()
-        .call_many::<ResolveSession>(resolving(&hi()))
+        .call_many::<ResolveSession>(resolving(&hi().into()))
         .await
         .unwrap();
     assert_eq!(
@@ -66,7 +69,7 @@ fn the_sync_variants_skip_async_implementations_with_a_warning() {
         naming_async(|| panic!("not called")),
         naming(none),
     ]);
-    let message = hi();
+    let message = hi().into();
     let first = set
         .hooks()
         .call_first_sync::<ResolveSession>(resolving(&message))
@@ -96,7 +99,10 @@ async fn async_calls_wait_for_async_implementations_in_order() {
     let message = hi();
     let delivered = set
         .hooks()
-        .call_many::<DispatchOutbound>(args::DispatchOutbound { message: &message })
+        .call_many::<DispatchOutbound>(args::DispatchOutbound {
+            message: &message,
+            turn: None,
+        })
         .await;
     assert_eq!(delivered.unwrap(), [Some(true), Some(true), Some(true)]);
     assert_eq!(trace.lines(), ["c", "b", "a"]);
@@ -106,7 +112,7 @@ async fn async_calls_wait_for_async_implementations_in_order() {
 #[tokio::test]
 async fn errors_are_not_swallowed_in_any_of_the_four() {
     let set = framework([naming(|| panic!("not called")), naming(|| fail("boom"))]);
-    let message = hi();
+    let message = hi().into();
     let hooks = set.hooks();
     let errors = [
         hooks
@@ -139,11 +145,12 @@ async fn errors_are_not_swallowed_in_any_of_the_four() {
 #[tokio::test]
 async fn calling_a_hook_nobody_implements_yields_nothing() {
     let set = framework([]);
-    let (state, message) = (State::new(), hi());
+    let turn = detached(&set);
     let args = args::BuildPrompt {
-        message: &message,
-        session_id: "s",
-        state: &state,
+        message: turn.message(),
+        session_id: turn.session_id(),
+        state: turn.state(),
+        turn: &turn,
     };
     assert!(
         set.hooks()
@@ -170,8 +177,9 @@ fn a_sync_only_hook_skips_async_implementations_and_joins_the_rest() {
         Fake::new().on::<SystemPrompt>(|_| some("base")),
         Fake::new().on_async::<SystemPrompt>(|_| panic!("not called")),
     ];
-    let joined = framework(plugins)
-        .system_prompt(&Prompt::from("x"), &State::new())
+    let framework = framework(plugins);
+    let joined = framework
+        .system_prompt(&Prompt::from("x"), &detached(&framework))
         .unwrap();
     assert_eq!(joined, "base");
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Cancelling a turn.
 
 use bub_kernel::{
-    ErrorKind, ModelStream, StreamEvent, TurnOptions, hooks,
+    ErrorKind, Inbound, ModelStream, StreamEvent, hooks,
     hooks::point::{BuildPrompt, RunModel, SaveState},
 };
 use futures_util::StreamExt;
@@ -23,11 +23,8 @@ impl Endless {
     }
 }
 
-fn cancelled_by(token: &CancellationToken) -> TurnOptions {
-    TurnOptions {
-        cancel: Some(token.clone()),
-        ..TurnOptions::default()
-    }
+fn cancelled_by(token: &CancellationToken) -> Inbound {
+    Inbound::from(hi()).with_cancel(token.clone())
 }
 
 fn saving(trace: &Trace) -> Fake {
@@ -50,7 +47,7 @@ async fn a_cancelled_model_stage_ends_the_turn_and_is_saved() {
         .plugin("endless", Endless(token.clone()))
         .build();
     let error = framework
-        .process_inbound(hi(), cancelled_by(&token))
+        .process_inbound(cancelled_by(&token))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
@@ -68,10 +65,7 @@ async fn a_turn_cancelled_before_it_starts_calls_no_model() {
         .on::<RunModel>(|_| panic!("not called"))
         .on::<BuildPrompt>(|_| none());
     let set = framework([observer(&trace), saving(&trace), model]);
-    let error = set
-        .process_inbound(hi(), cancelled_by(&token))
-        .await
-        .unwrap_err();
+    let error = set.process_inbound(cancelled_by(&token)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
     assert_eq!(
         trace.lines(),
@@ -83,7 +77,7 @@ async fn a_turn_cancelled_before_it_starts_calls_no_model() {
 async fn a_token_that_never_fires_changes_nothing() {
     let set = framework([Fake::new().on_async::<RunModel>(|_| some("done"))]);
     let result = set
-        .process_inbound(hi(), cancelled_by(&CancellationToken::new()))
+        .process_inbound(cancelled_by(&CancellationToken::new()))
         .await
         .unwrap();
     assert_eq!(result.model_output, "done");
@@ -113,11 +107,10 @@ async fn a_stream_that_never_pauses_can_be_cancelled() {
     let framework = bub_kernel::Framework::builder()
         .plugin("busy", Busy(token.clone()))
         .build();
-    let options = TurnOptions {
-        cancel: Some(token),
-        ..TurnOptions::default()
-    };
-    let error = framework.process_inbound(hi(), options).await.unwrap_err();
+    let error = framework
+        .process_inbound(cancelled_by(&token))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }
 
@@ -138,10 +131,9 @@ async fn a_hook_before_the_model_stage_can_be_cancelled() {
     let framework = bub_kernel::Framework::builder()
         .plugin("stuck", Stuck(token.clone()))
         .build();
-    let options = TurnOptions {
-        cancel: Some(token),
-        ..TurnOptions::default()
-    };
-    let error = framework.process_inbound(hi(), options).await.unwrap_err();
+    let error = framework
+        .process_inbound(cancelled_by(&token))
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled);
 }

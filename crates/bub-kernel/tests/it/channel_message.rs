@@ -1,6 +1,6 @@
 //! The envelope that channels build.
 
-use bub_kernel::{ChannelMessage, Envelope, MediaItem, MediaKind};
+use bub_kernel::{ChannelMessage, Envelope, MediaItem, MediaKind, MessageKind};
 use serde_json::json;
 
 // H-41
@@ -28,7 +28,10 @@ fn every_field_can_be_set() {
         .output_channel("null")
         .media(MediaItem::at(MediaKind::Image, "image/png", "u"))
         .into();
-    assert_eq!((message.kind(), message.is_active()), ("command", true));
+    assert_eq!(
+        (message.kind(), message.is_active()),
+        (MessageKind::Command, true)
+    );
     assert_eq!(message.chat_id().unwrap(), "42");
     assert_eq!(message.output_channel().unwrap(), "null");
     assert_eq!(message.context("sender"), Some(&json!("ann")));

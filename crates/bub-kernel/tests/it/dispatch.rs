@@ -66,26 +66,26 @@ async fn a_router_sends_to_the_output_channel_and_says_whether_there_was_one() {
     let trace = Trace::default();
     let router: Arc<dyn ChannelRouter> = FakeRouter::to(&trace, Manner::Calm);
     let to = |channel: &'static str| Envelope::text("x").with("channel", channel);
-    assert!(router.dispatch(&to("cli")).await.unwrap());
-    assert!(!router.dispatch(&to("mail")).await.unwrap());
+    assert!(router.dispatch(to("cli").into()).await.unwrap());
+    assert!(!router.dispatch(to("mail").into()).await.unwrap());
     assert!(
         !router
-            .dispatch(&to("cli").with("output_channel", "mail"))
+            .dispatch(to("cli").with("output_channel", "mail").into())
             .await
             .unwrap()
     );
     assert!(
         router
-            .dispatch(&to("cli").with("output_channel", ""))
+            .dispatch(to("cli").with("output_channel", "").into())
             .await
             .unwrap()
     );
     assert!(
         router
-            .dispatch(&to("mail").with("output_channel", "cli"))
+            .dispatch(to("mail").with("output_channel", "cli").into())
             .await
             .unwrap()
     );
-    assert!(!router.dispatch(&Envelope::text("x")).await.unwrap());
+    assert!(!router.dispatch(Envelope::text("x").into()).await.unwrap());
     assert_eq!(trace.lines().len(), 3);
 }

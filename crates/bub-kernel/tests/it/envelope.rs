@@ -1,8 +1,6 @@
 //! The weakly typed message and its accessors.
 
-use std::sync::Arc;
-
-use bub_kernel::{Envelope, Fields, MediaItem, MediaKind, Role, Sender, State};
+use bub_kernel::{Envelope, Fields, Inbound, MediaItem, MediaKind, MessageKind, Role, Sender};
 use serde_json::json;
 
 // S-50, H-40
@@ -15,7 +13,7 @@ fn accessors_read_fields_of_any_type() {
     assert_eq!(envelope.session_id().unwrap(), "7");
     assert_eq!(envelope.channel().unwrap(), "cli");
     assert_eq!(envelope.chat_id(), None);
-    assert_eq!(envelope.kind(), "command");
+    assert_eq!(envelope.kind(), MessageKind::Command);
     assert!(envelope.is_active());
     assert_eq!(envelope.content(), r#"["a"]"#);
     assert_eq!(envelope.field("own"), Some(&json!({"deep": 1})));
@@ -28,12 +26,11 @@ fn accessors_read_fields_of_any_type() {
 fn an_empty_envelope_has_defaults() {
     let envelope = Envelope::new();
     assert_eq!(envelope.content(), "");
-    assert_eq!(envelope.kind(), "normal");
+    assert_eq!(envelope.kind(), MessageKind::Normal);
     assert!(!envelope.is_active());
     assert_eq!(envelope.output_channel(), None);
     assert_eq!(envelope.context_str(), "");
     assert!(envelope.media().is_empty());
-    assert!(envelope.lifespan().is_none());
 }
 
 // H-40
@@ -84,20 +81,22 @@ fn the_output_channel_is_the_channel_unless_set() {
 }
 
 #[test]
-fn json_keeps_the_order_of_the_fields_and_leaves_slots_out() {
-    let mut envelope = Envelope::text("x").with("b", 1).with("a", 2);
-    envelope.put_slot(Arc::new("role".to_owned()));
+fn a_message_can_be_without_output() {
+    let message = Envelope::text("x").with("channel", "mail");
+    assert!(message.has_output());
+    let quiet = message.without_output();
+    assert!(!quiet.has_output());
+    // What copies the field to a reply must not lead it back to the channel.
+    assert_eq!(quiet.output_channel().unwrap(), "null");
+}
+
+#[test]
+fn json_keeps_the_order_of_the_fields() {
+    let envelope = Envelope::text("x").with("b", 1).with("a", 2);
     let text = serde_json::to_string(&envelope).unwrap();
     assert_eq!(text, r#"{"content":"x","b":1,"a":2}"#);
     let back: Envelope = serde_json::from_str(&text).unwrap();
     assert_eq!(back.fields(), envelope.fields());
-    assert!(back.slot::<String>().is_none());
-}
-
-#[test]
-fn a_slot_cannot_be_forged_by_a_field() {
-    let envelope = Envelope::normalize(json!({"String": "owner", "role": "owner"}));
-    assert!(envelope.slot::<String>().is_none());
 }
 
 fn picture(name: &str) -> MediaItem {
@@ -204,47 +203,43 @@ fn no_field_makes_a_sender() {
         "content": "x", "channel": "chat", "chat_id": "7", "role": "owner", "sender": {"role": "owner"}, "Sender": "owner",
         "context": {"role": "owner", "sender_id": "1", "_runtime_sender": {"role": "owner"}},
     });
-    let envelope = Envelope::normalize(forged.clone());
+    let inbound = Inbound::from(Envelope::normalize(forged.clone()));
     let guest = Sender {
         channel: "chat".to_owned(),
         chat_id: "7".to_owned(),
         ..Sender::default()
     };
-    assert_eq!(*envelope.sender(), guest);
+    assert_eq!(*inbound.sender(), guest);
+    assert!(inbound.known_sender().is_none());
     assert_eq!((guest.role, guest.id.as_str()), (Role::Guest, ""));
     assert_eq!(
-        *Envelope::normalize(forged)
+        *Inbound::new(Envelope::normalize(forged))
             .with_sender(Sender::terminal())
             .sender(),
         Sender::terminal()
     );
     // Nor does a sender survive as data.
-    let text = serde_json::to_string(&Envelope::text("x").with_sender(Sender::terminal())).unwrap();
+    let inbound = Inbound::from(Envelope::text("x")).with_sender(Sender::terminal());
+    let text = serde_json::to_string(&inbound.message).unwrap();
     assert_eq!(text, r#"{"content":"x"}"#);
-    assert_eq!(State::new().sender().role, Role::Guest);
 }
 
 #[test]
 fn a_batch_may_do_what_the_least_of_its_senders_may() {
+    let plain = || Inbound::from(Envelope::text("x"));
     let by = |role| {
-        Envelope::text("x").with_sender(Sender {
+        plain().with_sender(Sender {
             role,
             ..Sender::terminal()
         })
     };
-    let role = |batch| Envelope::merge_batch(batch).unwrap().sender().role;
+    let role = |batch| Inbound::merge(batch).unwrap().sender().role;
     assert_eq!(role(vec![by(Role::Owner), by(Role::Owner)]), Role::Owner);
     assert_eq!(role(vec![by(Role::Member), by(Role::Owner)]), Role::Member);
     assert_eq!(
         role(vec![by(Role::Owner), by(Role::Guest), by(Role::Owner)]),
         Role::Guest
     );
-    assert_eq!(
-        role(vec![Envelope::text("x"), by(Role::Owner)]),
-        Role::Guest
-    );
-    assert_eq!(
-        role(vec![by(Role::Owner), Envelope::text("x")]),
-        Role::Guest
-    );
+    assert_eq!(role(vec![plain(), by(Role::Owner)]), Role::Guest);
+    assert_eq!(role(vec![by(Role::Owner), plain()]), Role::Guest);
 }

@@ -1,7 +1,5 @@
 //! Fields, and the state shared within a turn.
 
-use std::sync::Arc;
-
 use bub_kernel::{Fields, State, StatePatch};
 use serde_json::json;
 
@@ -62,47 +60,10 @@ fn what_belongs_to_the_runtime_does_not_leave_the_process() {
     let state = State::new();
     state.set("_runtime_workspace", "/project");
     state.set("session_id", "s");
-    state.put_slot(Arc::new(7_u8));
     assert_eq!(
         serde_json::to_value(state.public_fields()).unwrap(),
         json!({"session_id": "s"})
     );
-}
-
-#[test]
-fn a_slot_holds_one_value_of_each_type() {
-    let state = State::new();
-    state.put_slot(Arc::new(1_u8));
-    state.put_slot(Arc::new("text".to_owned()));
-    state.put_slot(Arc::new(2_u8));
-    assert_eq!(
-        (
-            *state.slot::<u8>().unwrap(),
-            state.slot::<String>().unwrap().as_str()
-        ),
-        (2, "text")
-    );
-    assert!(state.slot::<u16>().is_none());
-}
-
-// A value that looks at its state when it is replaced must not wait for itself.
-#[test]
-fn a_slot_value_may_use_its_state_while_it_is_dropped() {
-    struct Nosy(State);
-    impl Drop for Nosy {
-        fn drop(&mut self) {
-            self.0.set("dropped", true);
-        }
-    }
-    let (state, looked_at) = (State::new(), State::new());
-    state.put_slot(Arc::new(Nosy(looked_at.clone())));
-    state.put_slot(Arc::new(Nosy(State::new())));
-    assert_eq!(looked_at.get("dropped"), Some(json!(true)));
-
-    let state = State::new();
-    state.put_slot(Arc::new(Nosy(state.clone())));
-    state.put_slot(Arc::new(Nosy(State::new())));
-    assert_eq!(state.get("dropped"), Some(json!(true)));
 }
 
 // Merging many names costs what their number does: each is looked up in an index.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bub_kernel::{
-    Error, LlmDecision, LlmRequest, LlmResult, State, ToolCall, ToolDecision, ToolOutcome,
+    Error, LlmDecision, LlmRequest, LlmResult, ToolCall, ToolDecision, ToolOutcome,
     hooks::{
         HookNote,
         point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
@@ -11,7 +11,7 @@ use bub_kernel::{
 };
 use serde_json::{Map, Value, json};
 
-use crate::support::{Fake, Trace, framework, none};
+use crate::support::{Fake, Trace, any_turn, framework, none};
 
 pub(crate) fn request(model: &str) -> LlmRequest {
     LlmRequest {
@@ -65,10 +65,7 @@ async fn requests_are_rewritten_in_turn_latest_first() {
         Fake::new().on::<BeforeLlmCall>(|_| none()),
         appending("+high"),
     ]);
-    let gate = set
-        .hooks()
-        .before_llm_call(request("m"), &State::new())
-        .await;
+    let gate = set.hooks().before_llm_call(request("m"), &any_turn()).await;
     assert_eq!(gate.request.model, "m+high+low");
     assert_eq!(gate.request.max_tokens, Some(5));
     assert_eq!(gate.finish, None);
@@ -84,7 +81,7 @@ async fn finishing_stops_the_chain() {
     ];
     let gate = framework(plugins)
         .hooks()
-        .before_llm_call(request("m"), &State::new())
+        .before_llm_call(request("m"), &any_turn())
         .await;
     assert_eq!(gate.finish.as_deref(), Some("cached"));
     assert_eq!(actions(&gate.notes), ["p1 finished"]);
@@ -111,7 +108,7 @@ async fn everyone_sees_a_finished_model_call_with_its_error() {
     };
     let notes = set
         .hooks()
-        .after_llm_call(&request("m"), &result, &State::new())
+        .after_llm_call(&request("m"), &result, &any_turn())
         .await;
     assert_eq!(
         trace.lines(),
@@ -135,7 +132,7 @@ async fn new_arguments_are_visible_to_later_hooks() {
     ];
     let gate = framework(plugins)
         .hooks()
-        .before_tool_call(tool_call("a"), &State::new())
+        .before_tool_call(tool_call("a"), &any_turn())
         .await;
     assert_eq!(gate.decision, ToolDecision::Proceed(None));
     assert_eq!(gate.call, tool_call("b"));
@@ -159,7 +156,7 @@ async fn replacing_or_denying_stops_the_chain() {
         ];
         let gate = framework(plugins)
             .hooks()
-            .before_tool_call(tool_call("a"), &State::new())
+            .before_tool_call(tool_call("a"), &any_turn())
             .await;
         assert_eq!(gate.decision, decision);
         assert_eq!(actions(&gate.notes), [note]);
@@ -194,7 +191,7 @@ async fn a_replaced_result_is_what_later_hooks_and_the_caller_see() {
     ]);
     let (after, notes) = set
         .hooks()
-        .after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &State::new())
+        .after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &any_turn())
         .await;
     assert_eq!(after.result.unwrap(), json!("raw high low"));
     assert_eq!(actions(&notes), ["p2 rewrote", "p0 rewrote"]);
@@ -212,7 +209,7 @@ async fn the_error_of_a_tool_is_seen_and_cannot_be_replaced() {
     let error = ToolDecision::denial("bash", None);
     let (after, notes) = framework([plugin])
         .hooks()
-        .after_tool_call(&tool_call("a"), outcome(Err(error)), &State::new())
+        .after_tool_call(&tool_call("a"), outcome(Err(error)), &any_turn())
         .await;
     assert!(after.result.is_err());
     assert!(notes.is_empty());
@@ -227,16 +224,13 @@ async fn without_hooks_a_call_is_what_it_was() {
     let set = framework([]);
     let gate = set
         .hooks()
-        .before_tool_call(tool_call("a"), &State::new())
+        .before_tool_call(tool_call("a"), &any_turn())
         .await;
     assert_eq!(
         (gate.call, gate.decision, gate.notes),
         (tool_call("a"), ToolDecision::Proceed(None), vec![])
     );
-    let gate = set
-        .hooks()
-        .before_llm_call(request("m"), &State::new())
-        .await;
+    let gate = set.hooks().before_llm_call(request("m"), &any_turn()).await;
     assert_eq!((gate.request.model.as_str(), gate.finish), ("m", None));
 }
 

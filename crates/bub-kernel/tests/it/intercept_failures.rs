@@ -1,7 +1,7 @@
 //! The chains around model and tool calls when a hook fails, panics, hangs or lies.
 
 use bub_kernel::{
-    BoxFuture, LlmDecision, LlmResult, State, ToolDecision, hooks,
+    BoxFuture, LlmDecision, LlmResult, ToolDecision, hooks,
     hooks::{
         AsyncHook, BadReturn, Call, HOOK_TIME_LIMIT, HookPoint, HookReturn,
         point::{AfterLlmCall, AfterToolCall, BeforeLlmCall, BeforeToolCall},
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     intercept::{actions, outcome, request, tool_call},
-    support::{Fake, Log, Trace, fail, framework, none},
+    support::{Fake, Log, Trace, any_turn, fail, framework, none},
 };
 
 /// The ways to misbehave, each with its log line and its words.
@@ -74,10 +74,7 @@ async fn before_llm_call_that_misbehaves_is_logged_and_skipped() {
         let finishing =
             Fake::new().on::<BeforeLlmCall>(|_| Ok(Some(LlmDecision::Finish("done".into()))));
         let set = framework([finishing, misbehaving::<BeforeLlmCall>(how)]);
-        let gate = set
-            .hooks()
-            .before_llm_call(request("m"), &State::new())
-            .await;
+        let gate = set.hooks().before_llm_call(request("m"), &any_turn()).await;
         assert_eq!(gate.finish.as_deref(), Some("done"), "{how}");
         assert_eq!(actions(&gate.notes), ["p1 failed", "p0 finished"]);
         assert_eq!(gate.notes[0].detail.as_deref(), Some(words));
@@ -98,7 +95,7 @@ async fn after_llm_call_that_misbehaves_is_logged_and_skipped() {
         let set = framework([watching, misbehaving::<AfterLlmCall>(how)]);
         let notes = set
             .hooks()
-            .after_llm_call(&request("m"), &LlmResult::default(), &State::new())
+            .after_llm_call(&request("m"), &LlmResult::default(), &any_turn())
             .await;
         assert_eq!(actions(&notes), ["p1 failed"]);
         assert_eq!(trace.lines(), ["seen"]);
@@ -115,7 +112,7 @@ async fn after_tool_call_that_misbehaves_is_logged_and_skipped() {
         let set = framework([replacing, misbehaving::<AfterToolCall>(how)]);
         let (after, notes) = set
             .hooks()
-            .after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &State::new())
+            .after_tool_call(&tool_call("a"), outcome(Ok(json!("raw"))), &any_turn())
             .await;
         assert_eq!(after.result.unwrap(), json!("new"));
         assert_eq!(actions(&notes), ["p1 failed", "p0 rewrote"]);
@@ -132,7 +129,7 @@ async fn before_tool_call_that_misbehaves_denies_the_call() {
         let set = framework([below, misbehaving::<BeforeToolCall>(how)]);
         let gate = set
             .hooks()
-            .before_tool_call(tool_call("a"), &State::new())
+            .before_tool_call(tool_call("a"), &any_turn())
             .await;
         let reason = format!("`p1` could not decide about this call: {words}");
         assert_eq!(
@@ -155,7 +152,7 @@ async fn an_observe_only_before_tool_call_cannot_veto_by_failing() {
         let below = Fake::new().on::<BeforeToolCall>(|_| Ok(Some(ToolDecision::Deny(None))));
         let gate = framework([below, observing])
             .hooks()
-            .before_tool_call(tool_call("a"), &State::new())
+            .before_tool_call(tool_call("a"), &any_turn())
             .await;
         assert_eq!(
             gate.decision,
@@ -184,20 +181,20 @@ async fn the_observe_only_attribute_marks_that_method_alone() {
             Err("broke".into())
         }
     }
-    let state = State::new();
+    let turn = any_turn();
     let watching = bub_kernel::Framework::builder()
         .plugin("watching", Watching)
         .build();
     let gate = watching
         .hooks()
-        .before_tool_call(tool_call("a"), &state)
+        .before_tool_call(tool_call("a"), &turn)
         .await;
     assert_eq!(gate.decision, ToolDecision::Proceed(None));
     let both = bub_kernel::Framework::builder()
         .plugin("watching", Watching)
         .plugin("deciding", Deciding)
         .build();
-    let gate = both.hooks().before_tool_call(tool_call("a"), &state).await;
+    let gate = both.hooks().before_tool_call(tool_call("a"), &turn).await;
     assert!(matches!(gate.decision, ToolDecision::Deny(_)));
 }
 
@@ -218,7 +215,7 @@ async fn a_hook_may_take_its_time_up_to_the_limit() {
     let plugin = Fake::new().adding(|hooks| hooks.add_async::<BeforeToolCall>(Slow));
     let gate = framework([plugin])
         .hooks()
-        .before_tool_call(tool_call("a"), &State::new())
+        .before_tool_call(tool_call("a"), &any_turn())
         .await;
     assert_eq!(
         gate.decision,

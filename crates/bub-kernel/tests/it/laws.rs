@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bub_kernel::{
-    Envelope, Prompt, State, StatePatch, StreamEvent,
+    Envelope, Inbound, Prompt, StatePatch, StreamEvent,
     hooks::{
         args,
         point::{LoadState, ResolveSession, SystemPrompt},
@@ -12,7 +12,7 @@ use bub_kernel::{
 use proptest::{collection::vec, option, prelude::*};
 use serde_json::{Map, Value, json};
 
-use crate::support::{Fake, framework, hi};
+use crate::support::{Fake, detached, framework, hi};
 
 /// What one plugin does in the hooks under test.
 #[derive(Clone, Debug)]
@@ -130,8 +130,8 @@ proptest! {
     #[test]
     fn first_and_many_follow_registration_backwards(scripts in vec(script(), 0..6)) {
         let set = framework(scripts.iter().map(Script::plugin));
-        let message = hi();
-        let args = args::ResolveSession { message: &message };
+        let inbound = Inbound::from(hi());
+        let args = args::ResolveSession { message: &inbound.message, inbound: &inbound };
         let many: Vec<_> = scripts.iter().rev().filter_map(|script| script.session.answer().cloned()).collect();
         let first = many.iter().flatten().next().cloned();
         prop_assert_eq!(block_on(set.hooks().call_many::<ResolveSession>(args)).unwrap(), many);
@@ -142,8 +142,8 @@ proptest! {
     #[test]
     fn the_sync_variants_are_the_same_without_the_async_plugins(scripts in vec(script(), 0..6)) {
         let set = framework(scripts.iter().map(Script::plugin));
-        let message = hi();
-        let args = args::ResolveSession { message: &message };
+        let inbound = Inbound::from(hi());
+        let args = args::ResolveSession { message: &inbound.message, inbound: &inbound };
         let ready = scripts.iter().rev().filter(|script| !script.asynchronous);
         let many: Vec<_> = ready.filter_map(|script| script.session.answer().cloned()).collect();
         let first = many.iter().flatten().next().cloned();
@@ -155,12 +155,13 @@ proptest! {
     #[test]
     fn state_is_all_contributions_with_the_latest_on_top(scripts in vec(script(), 0..6)) {
         let set = framework(scripts.iter().map(Script::plugin));
-        let state = block_on(set.build_state(&hi(), "s")).unwrap();
+        let turn = detached(&set);
+        block_on(set.load_state(&turn)).unwrap();
         let mut expected = BTreeMap::new();
         for fields in scripts.iter().filter_map(|script| script.state.clone()) {
             expected.extend(fields);
         }
-        prop_assert_eq!(serde_json::to_value(state.public_fields()).unwrap(), json!(expected));
+        prop_assert_eq!(serde_json::to_value(turn.state().public_fields()).unwrap(), json!(expected));
     }
 
     // S-51
@@ -170,7 +171,7 @@ proptest! {
         let spoken = scripts.iter().filter(|script| !script.asynchronous);
         let spoken = spoken.filter_map(|script| script.system.answer().cloned().flatten()).filter(|text| !text.is_empty());
         let expected = spoken.collect::<Vec<_>>().join("\n\n");
-        prop_assert_eq!(set.system_prompt(&Prompt::from("x"), &State::new()).unwrap(), expected);
+        prop_assert_eq!(set.system_prompt(&Prompt::from("x"), &detached(&set)).unwrap(), expected);
     }
 
     // S-50

@@ -1,8 +1,7 @@
 //! The scope of one message: entered once, left once, on every path.
 
 use bub_kernel::{
-    BoxFuture, ChannelMessage, Envelope, Error, Lifespan, LifespanScope, Result, TurnOptions,
-    hooks,
+    BoxFuture, ChannelMessage, Error, Inbound, Lifespan, LifespanScope, Result, Turn, hooks,
     hooks::{
         HookPoint,
         point::{BuildPrompt, DispatchOutbound, OnError, RenderOutbound, RunModel, SaveState},
@@ -50,12 +49,17 @@ struct Entering;
 
 #[hooks(crate = bub_kernel)]
 impl Entering {
-    async fn load_state(&self, message: &Envelope) -> Result<Option<bub_kernel::StatePatch>> {
-        if let Some(lifespan) = message.lifespan() {
+    async fn load_state(&self, turn: &Turn) -> Result<Option<bub_kernel::StatePatch>> {
+        if let Some(lifespan) = &turn.inbound().lifespan {
             lifespan.enter().await?;
         }
         Ok(None)
     }
+}
+
+fn message(trace: &Trace, scope: &'static str) -> Inbound {
+    let lifespan = Lifespan::new(Scope(trace.clone(), scope));
+    Inbound::new(ChannelMessage::new("s", "cli", "hi")).with_lifespan(lifespan)
 }
 
 async fn run(trace: &Trace, scope: &'static str, plugin: Fake) -> Result<()> {
@@ -63,12 +67,8 @@ async fn run(trace: &Trace, scope: &'static str, plugin: Fake) -> Result<()> {
         .plugin("entering", Entering)
         .plugin("other", plugin)
         .build();
-    let message =
-        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), scope)));
-    framework
-        .process_inbound(message.into(), TurnOptions::default())
-        .await
-        .map(|_| ())
+    let message = message(trace, scope);
+    framework.process_inbound(message).await.map(|_| ())
 }
 
 async fn traced(plugin: Fake) -> Vec<String> {
@@ -103,8 +103,8 @@ async fn a_plugin_may_leave_it_in_save_state_and_it_is_left_once() {
     struct Leaving;
     #[hooks(crate = bub_kernel)]
     impl Leaving {
-        async fn save_state(&self, message: &Envelope, error: Option<&Error>) -> Result<()> {
-            let Some(lifespan) = message.lifespan() else {
+        async fn save_state(&self, turn: &Turn, error: Option<&Error>) -> Result<()> {
+            let Some(lifespan) = &turn.inbound().lifespan else {
                 return Ok(());
             };
             lifespan.exit(error).await
@@ -115,22 +115,17 @@ async fn a_plugin_may_leave_it_in_save_state_and_it_is_left_once() {
         .plugin("entering", Entering)
         .plugin("leaving", Leaving)
         .build();
-    let message =
-        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
-    framework
-        .process_inbound(message.into(), TurnOptions::default())
-        .await
-        .unwrap();
+    let message = message(&trace, "");
+    framework.process_inbound(message).await.unwrap();
     assert_eq!(trace.lines(), ["enter", "exit None", "dropped"]);
 }
 
 #[tokio::test]
 async fn a_lifespan_nobody_entered_is_not_left() {
     let trace = Trace::default();
-    let message =
-        ChannelMessage::new("s", "cli", "hi").lifespan(Lifespan::new(Scope(trace.clone(), "")));
+    let message = message(&trace, "");
     crate::support::framework([])
-        .process_inbound(message.into(), TurnOptions::default())
+        .process_inbound(message)
         .await
         .unwrap();
     assert_eq!(trace.lines(), ["dropped"]);
@@ -201,15 +196,13 @@ async fn a_dropped_turn_drops_the_scope() {
         }
     }
     let trace = Trace::default();
-    let message: Envelope = ChannelMessage::new("s", "cli", "hi")
-        .lifespan(Lifespan::new(Scope(trace.clone(), "")))
-        .into();
+    let message = message(&trace, "");
     let framework = bub_kernel::Framework::builder()
         .plugin("entering", Entering)
         .plugin("stuck", Stuck)
         .build();
     {
-        let mut turn = Box::pin(framework.process_inbound(message, TurnOptions::default()));
+        let mut turn = Box::pin(framework.process_inbound(message));
         let polled = futures_util::future::poll_immediate(turn.as_mut()).await;
         assert!(polled.is_none(), "the model never answers");
     }

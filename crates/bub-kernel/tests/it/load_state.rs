@@ -1,11 +1,9 @@
 //! How the state of a turn comes together.
 
-use std::sync::Arc;
-
-use bub_kernel::{StatePatch, SteeringHandle, hooks::point::LoadState};
+use bub_kernel::{StatePatch, hooks::point::LoadState};
 use serde_json::json;
 
-use crate::support::{Fake, framework, hi, none, turn};
+use crate::support::{Fake, detached, framework, none, turn};
 
 fn contributing(patch: serde_json::Value) -> Fake {
     Fake::new().on::<LoadState>(move |_| Ok(Some(StatePatch::from(patch.clone()))))
@@ -17,18 +15,12 @@ async fn state_starts_with_the_absolute_workspace() {
     let relative = bub_kernel::Framework::builder()
         .workspace("some/dir")
         .build();
-    let state = relative.build_state(&hi(), "s").await.unwrap();
-    let workspace = state.get_str("_runtime_workspace").unwrap();
+    let turn = detached(&relative);
+    relative.load_state(&turn).await.unwrap();
+    let workspace = turn.state().get_str("_runtime_workspace").unwrap();
     assert!(std::path::Path::new(&workspace).is_absolute());
     assert!(workspace.ends_with("some/dir"));
     assert_eq!(relative.workspace(), std::path::Path::new(&workspace));
-}
-
-// S-5: the inbox is a typed slot, and absent instead of null when there is none.
-#[tokio::test]
-async fn without_a_running_scope_there_is_no_steering_inbox_in_the_state() {
-    let state = framework([]).build_state(&hi(), "s").await.unwrap();
-    assert!(state.slot::<SteeringHandle>().is_none());
 }
 
 // S-6
@@ -82,18 +74,4 @@ async fn plugins_may_replace_what_the_runtime_seeds() {
     .unwrap()
     .state;
     assert_eq!(state.get_str("_runtime_workspace").unwrap(), "/other");
-}
-
-#[tokio::test]
-async fn slots_are_merged_like_names() {
-    struct Agent(&'static str);
-    let with_agent = |name: &'static str| {
-        Fake::new()
-            .on::<LoadState>(move |_| Ok(Some(StatePatch::new().with_slot(Arc::new(Agent(name))))))
-    };
-    let state = turn(&framework([with_agent("builtin"), with_agent("late")]))
-        .await
-        .unwrap()
-        .state;
-    assert_eq!(state.slot::<Agent>().unwrap().0, "late");
 }

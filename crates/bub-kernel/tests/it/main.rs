@@ -43,6 +43,8 @@ mod streaming;
 mod support;
 mod table;
 mod ten_thousand;
+mod tools_block;
 mod tools_contract;
 mod turn_errors;
 mod turn_order;
+mod turn_record;

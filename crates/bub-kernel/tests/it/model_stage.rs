@@ -1,7 +1,7 @@
 //! Who answers, and what happens when nobody does.
 
 use bub_kernel::{
-    ModelStream, Prompt, StreamEvent, TurnOptions,
+    Inbound, ModelStream, Prompt, StreamEvent,
     hooks::point::{BuildPrompt, RunModel, RunModelStream, SaveState},
 };
 use serde_json::json;
@@ -60,7 +60,7 @@ async fn a_text_answer_streams_as_exactly_one_text_event() {
     let framework = framework([Fake::new().on::<RunModel>(|_| some("all of it"))]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
     framework
-        .process_inbound(hi(), TurnOptions::streaming())
+        .process_inbound(Inbound::from(hi()).streaming())
         .await
         .unwrap();
     assert_eq!(
@@ -120,7 +120,7 @@ async fn no_opinion_lets_the_walk_go_on() {
 // S-13
 #[tokio::test]
 async fn when_nobody_answers_a_text_prompt_is_the_output_and_on_error_is_told() {
-    for options in [TurnOptions::default(), TurnOptions::streaming()] {
+    for message in [Inbound::from(hi()), Inbound::from(hi()).streaming()] {
         let trace = Trace::default();
         let saved = trace.clone();
         let silent = Fake::new()
@@ -136,7 +136,7 @@ async fn when_nobody_answers_a_text_prompt_is_the_output_and_on_error_is_told() 
                 none()
             });
         let result = framework([observer(&trace), silent])
-            .process_inbound(hi(), options)
+            .process_inbound(message)
             .await
             .unwrap();
         assert_eq!(result.model_output, "the prompt");
@@ -192,12 +192,9 @@ async fn a_model_that_fails_is_not_replaced_by_the_one_below() {
 // S-16: the stage always runs as a stream.
 #[tokio::test]
 async fn the_stream_hook_is_used_with_and_without_streaming_output() {
-    for options in [TurnOptions::default(), TurnOptions::streaming()] {
+    for message in [Inbound::from(hi()), Inbound::from(hi()).streaming()] {
         let plugin = Fake::new().on::<RunModelStream>(|_| Ok(Some(stream_of(&["a", "b"]))));
-        let result = framework([plugin])
-            .process_inbound(hi(), options)
-            .await
-            .unwrap();
+        let result = framework([plugin]).process_inbound(message).await.unwrap();
         assert_eq!(result.model_output, "ab");
     }
 }

@@ -1,7 +1,7 @@
 //! Calling the chain below.
 
 use bub_kernel::{
-    Envelope, Error, ModelStream, Prompt, Result, StreamEvent, TurnOptions, hooks,
+    Envelope, Error, ModelStream, Prompt, Result, StreamEvent, hooks,
     hooks::{
         Next, args,
         point::{BuildPrompt, BuildTapeContext, RunModel, RunModelStream},
@@ -175,10 +175,7 @@ async fn wrappers_nest() {
         .plugin("inner", Polite)
         .plugin("outer", Polite)
         .build();
-    let result = framework
-        .process_inbound(hi(), TurnOptions::default())
-        .await
-        .unwrap();
+    let result = framework.process_inbound(hi()).await.unwrap();
     assert_eq!(result.prompt, Prompt::from("please: please: x"));
 }
 

@@ -2,7 +2,10 @@
 
 use bub_kernel::{
     Error,
-    hooks::point::{OnError, RunModel},
+    hooks::{
+        args,
+        point::{OnError, RunModel},
+    },
 };
 
 use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, hi, none, observer};
@@ -40,9 +43,12 @@ fn the_sync_notifier_skips_async_observers_with_a_warning() {
         Fake::new().on::<OnError>(|_| fail("observer broke")),
     ];
     let framework = framework(plugins);
-    framework
-        .hooks()
-        .notify_error_sync("startup", &Error::unknown("boom"), Some(&hi()));
+    framework.hooks().notify_error_sync(args::OnError {
+        stage: "startup",
+        error: &Error::unknown("boom"),
+        message: Some(&hi()),
+        turn: None,
+    });
     assert_eq!(trace.lines(), ["on_error startup: [unknown] boom"]);
     assert_eq!(
         log.lines(),
@@ -68,7 +74,12 @@ async fn an_observer_may_be_told_without_a_message() {
     });
     framework([plugin])
         .hooks()
-        .notify_error("gateway", &Error::unknown("boom"), None)
+        .notify_error(args::OnError {
+            stage: "gateway",
+            error: &Error::unknown("boom"),
+            message: None,
+            turn: None,
+        })
         .await;
     assert_eq!(trace.lines(), ["gateway true"]);
 }

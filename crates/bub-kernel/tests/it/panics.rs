@@ -7,8 +7,8 @@ use std::{
 };
 
 use bub_kernel::{
-    BoxError, BoxFuture, Channel, ChannelRouter, Envelope, Framework, ModelStream, Plugin,
-    PluginState, Result, StreamEvent, TurnOptions, hooks,
+    BoxError, BoxFuture, Channel, ChannelRouter, Envelope, Framework, Inbound, MessageId,
+    ModelStream, Plugin, PluginState, Result, SessionId, StreamEvent, hooks,
     hooks::{
         AsyncHook, Call, HookReturn, HookSet,
         point::{LoadState, RunModel, RunModelStream, SaveState},
@@ -126,7 +126,11 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
             panic!("lost the list")
         }
 
-        fn quit<'a>(&'a self, _session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+        fn quit<'a>(
+            &'a self,
+            _: &'a SessionId,
+            _: Option<&'a MessageId>,
+        ) -> BoxFuture<'a, Result<()>> {
             Box::pin(std::future::ready(Ok(())))
         }
     }
@@ -134,7 +138,7 @@ async fn a_panic_in_what_wraps_the_stream_fails_the_turn() {
     let framework = framework([saving(&trace).on::<RunModel>(|_| Ok(Some("x".into())))]);
     framework.bind_router(Some(Arc::new(Clumsy)));
     let error = framework
-        .process_inbound(hi(), TurnOptions::streaming())
+        .process_inbound(Inbound::from(hi()).streaming())
         .await
         .unwrap_err();
     assert_eq!(error.message(), "plugin code panicked: lost the list");
@@ -227,9 +231,7 @@ async fn many_panics_in_a_row_do_no_harm() {
     for number in 0..200 {
         let id = "s".repeat(number + 1);
         let message = Envelope::text("x").with("session_id", id);
-        let result = framework
-            .process_inbound(message, TurnOptions::default())
-            .await;
+        let result = framework.process_inbound(message).await;
         assert_eq!(result.is_ok(), number % 2 == 0);
     }
 }

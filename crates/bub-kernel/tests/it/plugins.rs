@@ -3,14 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use bub_kernel::{
-    BoxError, Error, Framework, FrameworkRef, PluginState, PluginStatus, hooks,
+    BoxError, Error, Framework, FrameworkRef, Inbound, PluginState, PluginStatus, hooks,
     hooks::{
         args,
         point::{ResolveSession, RunModel},
     },
 };
+use bub_settings::{Environment, Loader};
 
-use crate::support::{Fake, Log, framework, hi, some, turn};
+use crate::support::{Fake, Log, framework, hi, resolved, some, turn};
 
 // S-41, S-42
 #[tokio::test]
@@ -63,8 +64,7 @@ async fn a_plugin_that_cannot_be_made_is_reported_and_skipped() {
 
 // H-31: a plugin is made with the framework at hand.
 #[tokio::test]
-async fn a_plugin_is_made_with_workspace_services_and_a_way_back() {
-    struct Settings(&'static str);
+async fn a_plugin_is_made_with_workspace_settings_and_a_way_back() {
     struct Curious {
         framework: FrameworkRef,
         found: String,
@@ -76,14 +76,15 @@ async fn a_plugin_is_made_with_workspace_services_and_a_way_back() {
             format!("{} with {} plugins", self.found, framework.plugins().len())
         }
     }
+    let environment = Environment::from_pairs([("BUB_HOME", "/bub")]);
+    let settings = Arc::new(Loader::new(environment).load_lenient().0);
     let framework = Framework::builder()
         .workspace("/project")
-        .service(Arc::new(Settings("value")))
+        .settings(Arc::clone(&settings))
         .plugin_with("curious", |context| {
             assert!(context.framework.get().is_none(), "not built yet");
-            assert!(context.service::<String>().is_none());
-            let settings = context.service::<Settings>().ok_or("no settings")?;
-            let found = format!("{} {}", context.workspace.display(), settings.0);
+            let home = context.settings.home().display();
+            let found = format!("{} {home}", context.workspace.display());
             Ok::<_, BoxError>(Curious {
                 framework: context.framework.clone(),
                 found,
@@ -92,9 +93,9 @@ async fn a_plugin_is_made_with_workspace_services_and_a_way_back() {
         .build();
     assert_eq!(
         turn(&framework).await.unwrap().model_output,
-        "/project value with 1 plugins"
+        "/project /bub with 1 plugins"
     );
-    assert_eq!(framework.service::<Settings>().unwrap().0, "value");
+    assert!(Arc::ptr_eq(framework.settings(), &settings));
 }
 
 #[test]
@@ -118,7 +119,7 @@ async fn clones_are_the_same_framework() {
     let first = framework([Fake::new().on::<ResolveSession>(|_| some("same"))]);
     let second = first.clone();
     drop(first);
-    assert_eq!(second.resolve_session(&hi()).await.unwrap(), "same");
+    assert_eq!(resolved(&second, hi()).await.unwrap(), "same");
 }
 
 // S-40: the framework holds the plugins, their hooks and the router, and runs turns; the agent and the channels
@@ -139,9 +140,13 @@ fn a_second_plugin_of_a_name_is_left_out() {
         .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("first")))
         .plugin("twin", Fake::new().on::<ResolveSession>(|_| some("second")))
         .build();
+    let inbound = Inbound::from(hi());
     let found = framework
         .hooks()
-        .call_first_sync::<ResolveSession>(args::ResolveSession { message: &hi() });
+        .call_first_sync::<ResolveSession>(args::ResolveSession {
+            message: &inbound.message,
+            inbound: &inbound,
+        });
     assert_eq!(found.unwrap().as_deref(), Some("first"));
     let refused =
         PluginState::Failed("[config] a plugin of this name is registered already".into());

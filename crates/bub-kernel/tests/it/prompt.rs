@@ -1,7 +1,7 @@
 //! What the model is asked.
 
 use bub_kernel::{
-    Envelope, Prompt, TurnOptions,
+    Envelope, Prompt,
     hooks::point::{BuildPrompt, RunModel},
 };
 use serde_json::json;
@@ -66,10 +66,7 @@ async fn content_that_is_not_text_is_made_text() {
         (json!({"a": 1}), r#"{"a":1}"#),
     ] {
         let message = Envelope::new().with("content", content);
-        let result = framework([])
-            .process_inbound(message, TurnOptions::default())
-            .await
-            .unwrap();
+        let result = framework([]).process_inbound(message).await.unwrap();
         assert_eq!(result.prompt, Prompt::from(expected));
     }
 }
@@ -79,10 +76,7 @@ async fn the_prompt_reaches_the_model() {
     let plugin = Fake::new()
         .on::<BuildPrompt>(|call| some(format!("{}!", call.args.message.content())))
         .on::<RunModel>(|call| some(call.args.prompt.text().to_uppercase()));
-    let result = framework([plugin])
-        .process_inbound(hi(), TurnOptions::default())
-        .await
-        .unwrap();
+    let result = framework([plugin]).process_inbound(hi()).await.unwrap();
     assert_eq!(result.model_output, "HI!");
 }
 

@@ -3,16 +3,16 @@
 use std::{process::ExitCode, sync::Arc};
 
 use bub_kernel::{
-    Channel, CliCommand, ErrorKind, MessageHandler, ModelOption, ModelOptions, Prompt, State,
+    Channel, CliCommand, ErrorKind, Framework, MessageHandler, ModelOption, ModelOptions, Prompt,
     hooks::point::{
         BuildTapeContext, ContinuePrompt, OnboardConfig, ProvideChannels, ProvideModelOptions,
         ProvideTapeSidecar, RegisterCliCommands, SystemPrompt,
     },
 };
-use bub_tape::{AnchorSelector, MemoryStore, Sidecar, Tape, TapeContext, TapeName};
+use bub_tape::{AnchorSelector, Sidecar, TapeContext};
 use serde_json::{Value, json};
 
-use crate::support::{Fake, FakeChannel, Log, fail, framework, none, some};
+use crate::support::{Fake, FakeChannel, Log, detached, fail, framework, none, some};
 
 fn handler() -> MessageHandler {
     Arc::new(|_| Box::pin(std::future::ready(Ok(()))))
@@ -28,16 +28,13 @@ fn the_system_prompt_joins_fragments_low_priority_first() {
         Fake::new().on::<SystemPrompt>(|_| none()),
         saying("last word"),
     ];
-    let joined = framework(plugins)
-        .system_prompt(&Prompt::from("x"), &State::new())
-        .unwrap();
-    assert_eq!(joined, "base\n\nlast word");
-    assert_eq!(
-        framework([])
-            .system_prompt(&Prompt::from("x"), &State::new())
-            .unwrap(),
-        ""
-    );
+    let system_prompt = |framework: &Framework| {
+        framework
+            .system_prompt(&Prompt::from("x"), &detached(framework))
+            .unwrap()
+    };
+    assert_eq!(system_prompt(&framework(plugins)), "base\n\nlast word");
+    assert_eq!(system_prompt(&framework([])), "");
 }
 
 // S-51
@@ -50,14 +47,11 @@ fn the_system_prompt_depends_on_prompt_and_state() {
             call.args.prompt.text()
         ))
     });
-    let state = State::new();
-    state.set("mood", "kind");
-    assert_eq!(
-        framework([plugin])
-            .system_prompt(&Prompt::from("hi"), &state)
-            .unwrap(),
-        "kind for hi"
-    );
+    let framework = framework([plugin]);
+    let turn = detached(&framework);
+    turn.state().set("mood", "kind");
+    let system_prompt = framework.system_prompt(&Prompt::from("hi"), &turn);
+    assert_eq!(system_prompt.unwrap(), "kind for hi");
 }
 
 // S-44
@@ -128,13 +122,9 @@ async fn the_next_prompt_is_the_first_one_offered() {
             .on_async::<ContinuePrompt>(|call| some(format!("{} on", call.args.prompt.text()))),
         Fake::new().on::<ContinuePrompt>(|_| none()),
     ];
-    let tape = Tape::new(
-        Arc::new(MemoryStore::new()),
-        TapeName::new("demo__tape").unwrap(),
-    );
-    let prompt = Prompt::from("go");
-    let next = framework(plugins)
-        .continue_prompt(&prompt, &tape, &State::new())
+    let framework = framework(plugins);
+    let next = framework
+        .continue_prompt(&Prompt::from("go"), &detached(&framework))
         .await
         .unwrap();
     assert_eq!(next.as_deref(), Some("go on"));
@@ -146,7 +136,7 @@ async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
     let offering = |ids: &'static [&'static str], current: Option<&'static str>| {
         Fake::new().on_async::<ProvideModelOptions>(move |call| {
             assert_eq!(
-                (call.args.session_id, call.args.workspace.to_str()),
+                (call.args.session_id.as_str(), call.args.workspace.to_str()),
                 ("s", Some("/project"))
             );
             let choices = ids
@@ -168,7 +158,7 @@ async fn model_choices_are_collected_and_the_first_known_current_one_counts() {
         Fake::new().on::<ProvideModelOptions>(|_| none()),
         offering(&["c:high"], Some("")),
     ];
-    let options = framework(plugins).model_options("s").await.unwrap();
+    let options = framework(plugins).model_options(&"s".into()).await.unwrap();
     let ids: Vec<_> = options
         .choices
         .iter()

@@ -1,7 +1,7 @@
 //! From output to messages.
 
 use bub_kernel::{
-    Envelope, TurnOptions,
+    Envelope,
     hooks::point::{RenderOutbound, RunModel},
 };
 use serde_json::{Value, json};
@@ -17,10 +17,7 @@ fn rendering(contents: &'static [&'static str]) -> Fake {
 }
 
 async fn rendered(plugins: Vec<Fake>, inbound: Envelope) -> Vec<Value> {
-    let result = framework(plugins)
-        .process_inbound(inbound, TurnOptions::default())
-        .await
-        .unwrap();
+    let result = framework(plugins).process_inbound(inbound).await.unwrap();
     result
         .outbounds
         .iter()

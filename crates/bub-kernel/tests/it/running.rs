@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Error, Framework, Provided, Result, ScopeGuard, SteeringHandle,
+    BoxFuture, Error, Framework, Provided, Result, ScopeGuard,
     hooks::point::{ProvideSteeringInbox, ProvideTapeStore},
 };
 use bub_tape::{MemoryStore, TapeStore};
 
 use crate::{
     admission_and_steering::Inbox,
-    support::{Fake, Log, Trace, fail, framework, hi, none},
+    support::{Fake, Log, Trace, detached, fail, framework, hi, none},
 };
 
 /// Notes its closing, and ends in a certain way.
@@ -97,13 +97,26 @@ async fn the_store_of_the_latest_plugin_with_one_is_used() {
     assert_eq!(trace.lines(), ["open store", "close store"]);
 }
 
-// S-5: inside the scope every turn finds the inbox in its state.
+// S-5: inside the scope every turn finds the inbox. Ours asks for it through the turn, not through the state.
 #[tokio::test]
-async fn a_turn_inside_the_scope_finds_the_inbox_in_its_state() {
+async fn a_turn_takes_its_steering_messages_from_the_inbox_of_the_scope() {
     let framework = framework([steering("inbox", &Trace::default())]);
+    let outside = detached(&framework);
     let running = framework.running().await.unwrap();
-    let state = framework.build_state(&hi(), "s").await.unwrap();
-    assert_eq!(state.slot::<SteeringHandle>().unwrap().0.count("s"), 0);
+    let inside = detached(&framework);
+    assert!(!inside.has_steering());
+    let session_id = inside.session_id();
+    assert!(
+        framework
+            .steer_message(session_id, hi().into())
+            .await
+            .unwrap()
+    );
+    assert!(inside.has_steering() && !outside.has_steering());
+    let (messages, commands) = inside.take_steering().await.unwrap();
+    assert_eq!((messages.len(), commands.len()), (1, 0));
+    assert_eq!(messages[0].prompt.text(), "hi");
+    assert!(!inside.has_steering());
     running.close().await.unwrap();
 }
 

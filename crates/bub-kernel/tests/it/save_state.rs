@@ -4,8 +4,11 @@ use bub_kernel::{
     BoxError,
     hooks::point::{BuildPrompt, LoadState, RenderOutbound, ResolveSession, RunModel, SaveState},
 };
+use bub_tape::Kind;
 
-use crate::support::{Fake, Log, Trace, fail, failing_turn, framework, none, observer, some, turn};
+use crate::support::{
+    Fake, FullStore, Log, Trace, fail, failing_turn, framework, none, observer, some, storing, turn,
+};
 
 /// Notes what it is asked to save.
 fn saving(trace: &Trace) -> Fake {
@@ -162,42 +165,14 @@ async fn save_state_is_given_what_there_is_of_a_broken_answer() {
     assert_eq!(trace.lines(), ["\"\" \"half an \""]);
 }
 
-// L1: the question is recorded before the model stage, whoever runs it; when that fails, nobody is asked.
+// L1: the prompt is recorded before the model stage, whichever plugin runs it. If that fails, the model is not called.
 #[tokio::test]
-async fn nobody_is_asked_a_question_that_cannot_be_recorded() {
-    struct FullDisk;
-
-    impl bub_kernel::TurnRecorder for FullDisk {
-        fn question<'a>(
-            &'a self,
-            _prompt: &'a bub_kernel::Prompt,
-            _state: &'a bub_kernel::State,
-        ) -> bub_kernel::BoxFuture<'a, bub_kernel::Result<()>> {
-            Box::pin(std::future::ready(Err(bub_kernel::Error::unknown(
-                "no space left",
-            ))))
-        }
-    }
-
-    struct Recording;
-
-    #[bub_kernel::hooks(crate = bub_kernel)]
-    impl Recording {
-        fn load_state(&self) -> bub_kernel::StatePatch {
-            let handle = bub_kernel::RecorderHandle(std::sync::Arc::new(FullDisk));
-            bub_kernel::StatePatch::new().with_slot(std::sync::Arc::new(handle))
-        }
-
-        fn run_model(&self) -> String {
-            panic!("asked")
-        }
-    }
-
-    let framework = bub_kernel::Framework::builder()
-        .plugin("recording", Recording)
-        .build();
-    assert_eq!(
-        crate::support::failing_turn(&framework).await.message(),
-        "no space left"
-    );
+async fn no_model_is_called_with_a_prompt_that_cannot_be_recorded() {
+    let model = Fake::new().on::<RunModel>(|_| panic!("called"));
+    let store = FullStore::without_space_for(Kind::Message);
+    let framework = framework([storing(store), model]);
+    let running = framework.running().await.unwrap();
+    let error = failing_turn(&framework).await;
+    assert!(error.message().starts_with("no space left"), "{error}");
+    running.close().await.unwrap();
 }

@@ -1,15 +1,17 @@
 //! Which session a message belongs to.
 
 use bub_kernel::{
-    Envelope, TurnOptions,
+    Envelope,
     hooks::point::{LoadState, ResolveSession},
 };
 use serde_json::json;
 
-use crate::support::{Fake, Trace, framework, hi, none, some};
+use crate::support::{self, Fake, Trace, framework, hi, none, some};
 
 async fn resolved(plugins: Vec<Fake>, message: Envelope) -> String {
-    framework(plugins).resolve_session(&message).await.unwrap()
+    support::resolved(&framework(plugins), message)
+        .await
+        .unwrap()
 }
 
 // S-3, S-42
@@ -71,10 +73,7 @@ async fn the_resolved_id_is_written_back_to_the_envelope() {
                 none()
             });
         let message = hi().with("session_id", own);
-        framework([plugin])
-            .process_inbound(message, TurnOptions::default())
-            .await
-            .unwrap();
+        framework([plugin]).process_inbound(message).await.unwrap();
         assert_eq!(trace.lines(), ["resolved"]);
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxFuture, Channel, ChannelRouter, Envelope, Error, ErrorKind, ModelStream, Result,
-    StreamEvent, TurnOptions, hooks::point::RunModelStream,
+    BoxFuture, Channel, ChannelRouter, Envelope, Error, ErrorKind, Inbound, MessageId, ModelStream,
+    Result, SessionId, StreamEvent, Turn, hooks::point::RunModelStream,
 };
 use futures_util::StreamExt;
 use serde_json::json;
@@ -30,10 +30,7 @@ async fn error_events_are_reported_and_the_stream_goes_on() {
         StreamEvent::Error(Error::unknown("again")),
     ];
     let framework = framework([observer(&trace), answering(events)]);
-    let result = framework
-        .process_inbound(hi(), TurnOptions::default())
-        .await
-        .unwrap();
+    let result = framework.process_inbound(hi()).await.unwrap();
     assert_eq!(result.model_output, "ab");
     assert_eq!(
         trace.lines(),
@@ -67,10 +64,7 @@ async fn odd_error_events_do_not_end_the_turn() {
         let trace = Trace::default();
         let event = StreamEvent::from_value(&json!({"kind": "error", "data": data}));
         let framework = framework([observer(&trace), answering(vec![event, text("fine")])]);
-        let result = framework
-            .process_inbound(hi(), TurnOptions::default())
-            .await
-            .unwrap();
+        let result = framework.process_inbound(hi()).await.unwrap();
         assert_eq!(result.model_output, "fine");
         assert_eq!(trace.lines(), [format!("on_error run_model: {expected}")]);
     }
@@ -86,10 +80,7 @@ async fn a_stream_that_ends_with_an_error_fails_the_turn() {
         ];
         Ok(Some(ModelStream::new(futures_util::stream::iter(items))))
     });
-    let error = framework([plugin])
-        .process_inbound(hi(), TurnOptions::default())
-        .await
-        .unwrap_err();
+    let error = framework([plugin]).process_inbound(hi()).await.unwrap_err();
     assert_eq!(error.to_string(), "[provider] cut off");
 }
 
@@ -104,7 +95,7 @@ async fn a_streaming_turn_shows_every_event_to_the_channel() {
     ])]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
     let result = framework
-        .process_inbound(hi(), TurnOptions::streaming())
+        .process_inbound(Inbound::from(hi()).streaming())
         .await
         .unwrap();
     assert_eq!(result.model_output, "ab");
@@ -124,10 +115,7 @@ async fn channels_see_nothing_when_output_is_not_streamed() {
     let trace = Trace::default();
     let framework = framework([answering(vec![text("a")])]);
     framework.bind_router(Some(FakeRouter::to(&trace, Manner::Calm)));
-    framework
-        .process_inbound(hi(), TurnOptions::default())
-        .await
-        .unwrap();
+    framework.process_inbound(hi()).await.unwrap();
     assert!(trace.lines().is_empty());
 }
 
@@ -142,7 +130,7 @@ async fn a_message_of_an_unknown_channel_streams_to_nobody() {
         Envelope::text("hi").with("channel", "mail"),
     ] {
         let result = framework
-            .process_inbound(message, TurnOptions::streaming())
+            .process_inbound(Inbound::from(message).streaming())
             .await
             .unwrap();
         assert_eq!(result.model_output, "a");
@@ -160,7 +148,7 @@ async fn events_go_to_the_output_channel() {
         .with("channel", "mail")
         .with("output_channel", "cli");
     framework
-        .process_inbound(message, TurnOptions::streaming())
+        .process_inbound(Inbound::from(message).streaming())
         .await
         .unwrap();
     assert_eq!(trace.lines().len(), 1);
@@ -180,7 +168,7 @@ async fn a_channel_that_fails_on_an_event_is_logged_and_the_turn_goes_on() {
         let framework = framework([answering(vec![text("a"), text("b")])]);
         framework.bind_router(Some(FakeRouter::to(&trace, manner)));
         let result = framework
-            .process_inbound(hi(), TurnOptions::streaming())
+            .process_inbound(Inbound::from(hi()).streaming())
             .await
             .unwrap();
         assert_eq!(result.model_output, "ab");
@@ -196,8 +184,8 @@ impl ChannelRouter for Shouting {
         None
     }
 
-    fn wrap_stream(&self, message: &Envelope, stream: ModelStream) -> ModelStream {
-        let prefix = message.content().into_owned();
+    fn wrap_stream(&self, turn: &Turn, stream: ModelStream) -> ModelStream {
+        let prefix = turn.message().content().into_owned();
         stream.map_events(move |event| match event {
             StreamEvent::Text(delta) => {
                 StreamEvent::Text(format!("{prefix}:{}", delta.to_uppercase()))
@@ -206,7 +194,7 @@ impl ChannelRouter for Shouting {
         })
     }
 
-    fn quit<'a>(&'a self, _session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+    fn quit<'a>(&'a self, _: &'a SessionId, _: Option<&'a MessageId>) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }
@@ -217,13 +205,13 @@ async fn a_router_may_wrap_the_stream() {
     let framework = framework([answering(vec![text("a"), text("b")])]);
     framework.bind_router(Some(Arc::new(Shouting)));
     let streamed = framework
-        .process_inbound(hi(), TurnOptions::streaming())
+        .process_inbound(Inbound::from(hi()).streaming())
         .await
         .unwrap();
     assert_eq!(streamed.model_output, "hi:Ahi:B");
     framework.bind_router(None);
     let unbound = framework
-        .process_inbound(hi(), TurnOptions::streaming())
+        .process_inbound(Inbound::from(hi()).streaming())
         .await
         .unwrap();
     assert_eq!(unbound.model_output, "ab");

@@ -2,17 +2,19 @@
 
 mod channel;
 mod log;
+mod store;
 
 use std::sync::{Arc, Mutex};
 
 use bub_kernel::{
-    BoxError, BoxFuture, Envelope, Error, Framework, FrameworkBuilder, Plugin, Result, TurnOptions,
-    TurnResult,
+    BoxError, BoxFuture, Envelope, Error, Framework, FrameworkBuilder, Inbound, Plugin, Result,
+    State, Turn, TurnResult,
     hooks::{AsyncHook, Call, HookPoint, HookReturn, HookSet, SyncHook, point::OnError},
 };
 
 pub(crate) use channel::{FakeChannel, FakeRouter, Manner};
 pub(crate) use log::Log;
+pub(crate) use store::{FullStore, entries, storing};
 
 /// What was called, in order.
 #[derive(Clone, Debug, Default)]
@@ -136,11 +138,26 @@ pub(crate) fn observer(trace: &Trace) -> Fake {
     })
 }
 
+/// A turn outside of the pipeline, for code that is called with one.
+pub(crate) fn detached(framework: &Framework) -> Turn {
+    Turn::detached(framework, hi(), State::new())
+}
+
+/// A turn for hooks that are called without a framework of their own.
+pub(crate) fn any_turn() -> Turn {
+    detached(&framework([]))
+}
+
+/// The session that the framework names for a message.
+pub(crate) async fn resolved(framework: &Framework, message: Envelope) -> Result<String> {
+    let mut inbound = Inbound::from(message);
+    framework.resolve_session(&mut inbound).await?;
+    Ok(inbound.session_id().unwrap().into())
+}
+
 /// Runs a turn of a message that says `hi`.
 pub(crate) async fn turn(framework: &Framework) -> Result<TurnResult> {
-    framework
-        .process_inbound(hi(), TurnOptions::default())
-        .await
+    framework.process_inbound(hi()).await
 }
 
 pub(crate) async fn failing_turn(framework: &Framework) -> Error {

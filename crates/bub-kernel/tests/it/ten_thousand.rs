@@ -9,8 +9,8 @@ use std::{
 };
 
 use bub_kernel::{
-    Envelope, Framework, ModelStream, Prompt, Result, State, StatePatch, StreamEvent, TurnOptions,
-    hooks,
+    Envelope, Framework, Inbound, ModelStream, Prompt, Result, State, StatePatch, StreamEvent,
+    Turn, hooks,
     hooks::{Next, point::RunModelStream},
 };
 use serde_json::{Value, json};
@@ -18,16 +18,14 @@ use tokio::task::{JoinSet, yield_now};
 
 const TURNS: usize = 10_000;
 
-/// Carries the session through the state, so that any mix-up shows.
+/// Carries the session through the state, beside the turn, so that any mix-up shows.
 struct Marking;
 
 #[hooks(crate = bub_kernel)]
 impl Marking {
     async fn load_state(&self, session_id: &str) -> StatePatch {
         yield_now().await;
-        StatePatch::new()
-            .with("mark", session_id)
-            .with_slot(Arc::new(session_id.to_owned()))
+        StatePatch::new().with("mark", session_id)
     }
 }
 
@@ -64,16 +62,14 @@ struct Wrapping;
 impl Wrapping {
     async fn run_model_stream(
         &self,
-        state: &State,
+        turn: &Turn,
         next: Next<'_, RunModelStream>,
     ) -> Result<Option<ModelStream>> {
-        let slot = state.slot::<String>();
+        let session = turn.session_id().clone();
         Ok(next.call().await?.map(|stream| {
-            stream.map_events(move |event| match (event, &slot) {
-                (StreamEvent::Text(delta), Some(session)) => {
-                    StreamEvent::Text(format!("{session}>{delta}"))
-                }
-                (other, _) => other,
+            stream.map_events(move |event| match event {
+                StreamEvent::Text(delta) => StreamEvent::Text(format!("{session}>{delta}")),
+                other => other,
             })
         }))
     }
@@ -117,12 +113,9 @@ async fn ten_thousand_turns_at_once_neither_block_nor_mix() {
         turns.spawn(async move {
             let session = format!("s{number}");
             let message = Envelope::text(format!("m{number}")).with("session_id", session.as_str());
-            let options = if number % 2 == 0 {
-                TurnOptions::default()
-            } else {
-                TurnOptions::streaming()
-            };
-            let outcome = framework.process_inbound(message, options).await;
+            let mut inbound = Inbound::from(message);
+            inbound.stream_output = number % 2 == 1;
+            let outcome = framework.process_inbound(inbound).await;
             if session.ends_with("13") {
                 return outcome.is_err();
             }

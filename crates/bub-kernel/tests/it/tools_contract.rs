@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bub_kernel::{
-    BoxError, CancellationToken, Error, ErrorKind, Framework, Result, State, Tool, ToolContext,
-    tool, tool::ToolArgument,
+    BoxError, Envelope, Error, ErrorKind, Framework, Result, State, Tool, ToolContext, Turn, tool,
+    tool::ToolArgument,
 };
 use serde_json::{Map, Value, json};
 
@@ -29,7 +29,7 @@ async fn fs_read(
     }
     Ok(format!(
         "{} {path} {offset} {limit:?} {kinds:?}",
-        context.run_id
+        context.turn.session_id()
     ))
 }
 
@@ -38,7 +38,7 @@ async fn fs_read(
 fn where_am_i(context: ToolContext, #[default("nowhere")] place: String) -> Map<String, Value> {
     assert!(tokio::runtime::Handle::try_current().is_ok());
     let thread = std::thread::current().name().unwrap_or_default().to_owned();
-    json!({"place": place, "run": context.run_id, "thread": thread})
+    json!({"place": place, "run": context.turn.session_id(), "thread": thread})
         .as_object()
         .cloned()
         .unwrap()
@@ -59,12 +59,9 @@ async fn fails(how: String) -> Result<(), BoxError> {
 async fn nothing() {}
 
 fn context() -> ToolContext {
-    ToolContext {
-        run_id: "r1".into(),
-        tape: None,
-        state: State::new(),
-        cancel: CancellationToken::default(),
-    }
+    let message = Envelope::text("hi").with("session_id", "r1");
+    let framework = Framework::builder().build();
+    ToolContext::new(Turn::detached(&framework, message, State::new()))
 }
 
 async fn call(tool: &dyn Tool, arguments: Value) -> Result<Value> {

@@ -1,7 +1,7 @@
 //! The order of the stages, and what a turn returns.
 
 use bub_kernel::{
-    Envelope, Prompt, TurnOptions,
+    Envelope, Prompt,
     hooks::{
         HookPoint,
         point::{
@@ -86,10 +86,7 @@ async fn the_result_of_a_turn_holds_session_prompt_output_outbounds_and_state() 
         })
         .on_async::<RunModel>(|_| some("answer"))
         .on::<RenderOutbound>(|_| Ok(Some(vec![Envelope::text("one"), Envelope::text("two")])));
-    let result = framework([plugin])
-        .process_inbound(hi(), TurnOptions::default())
-        .await
-        .unwrap();
+    let result = framework([plugin]).process_inbound(hi()).await.unwrap();
     assert_eq!(result.session_id, "s1");
     assert_eq!(result.prompt, Prompt::from("question"));
     assert_eq!(result.model_output, "answer");

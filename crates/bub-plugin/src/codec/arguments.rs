@@ -8,7 +8,7 @@ use std::{
 
 use bub_kernel::{
     ApprovalRequest, CliApp, Envelope, Error, LlmRequest, LlmResult, MessageHandler, Prompt,
-    Result, Role, Sender, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
+    Result, Role, Sender, SessionId, State, StatePatch, ToolCall, ToolOutcome, TurnSnapshot,
 };
 use bub_tape::{MemoryStore, Tape, TapeName};
 use serde_json::{Value, json};
@@ -24,16 +24,12 @@ impl<'a> Argument<'a> for &'a Envelope {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    fn read(mut value: Value, like: Option<Self>) -> Result<Envelope> {
-        let sent_by = value.as_object_mut().and_then(|map| map.remove(SENDER));
+    fn read(value: Value, like: Option<Self>) -> Result<Envelope> {
         let read = Envelope::normalize(value);
         let Some(like) = like else {
-            return Ok(match sent_by {
-                Some(sender) => read.with_sender(read_sender(Some(&sender))),
-                None => read,
-            });
+            return Ok(read);
         };
-        // What is not data stays with the message: who sent it, above all.
+        // What is not data stays with the message: how its media are fetched.
         let mut kept = like.clone();
         for (name, _) in like
             .fields()
@@ -43,7 +39,9 @@ impl<'a> Argument<'a> for &'a Envelope {
             kept.set(name.to_owned(), Value::Null);
         }
         for (name, value) in read.fields().iter() {
-            kept.set(name.to_owned(), value.clone());
+            if kept.field(name) != Some(value) {
+                kept.set(name.to_owned(), value.clone());
+            }
         }
         Ok(kept)
     }
@@ -98,6 +96,30 @@ impl<'a> Argument<'a> for &'a str {
 
     fn of(owned: &'a String) -> Self {
         owned
+    }
+
+    fn schema() -> Value {
+        json!({"type": "string"})
+    }
+}
+
+impl<'a> Argument<'a> for &'a SessionId {
+    type Owned = SessionId;
+
+    fn write(self) -> Value {
+        self.into()
+    }
+
+    fn read(value: Value, _: Option<Self>) -> Result<SessionId> {
+        text(value).map(SessionId::from)
+    }
+
+    fn of(owned: &'a SessionId) -> Self {
+        owned
+    }
+
+    fn session_id(self) -> Option<&'a SessionId> {
+        Some(self)
     }
 
     fn schema() -> Value {
@@ -279,6 +301,10 @@ impl<'a> Argument<'a> for &'a LlmRequest {
         owned
     }
 
+    fn run_id(self) -> Option<&'a str> {
+        Some(&self.run_id)
+    }
+
     fn schema() -> Value {
         object_schema(
             &json!({"run_id": {"type": "string"}, "model": {"type": "string"}, "messages": {"type": "array", "items": {"type": "object"}}, "tool_names": {"type": "array", "items": {"type": "string"}}, "max_tokens": {"type": ["integer", "null"]}}),
@@ -320,6 +346,10 @@ impl<'a> Argument<'a> for &'a LlmResult {
         owned
     }
 
+    fn run_id(self) -> Option<&'a str> {
+        Some(&self.run_id)
+    }
+
     fn schema() -> Value {
         object_schema(
             &json!({"run_id": {"type": "string"}, "text": {"type": ["string", "null"]}, "tool_calls": {"type": "array"}, "usage": {}, "error": <Option<&Error> as Argument<'_>>::schema(), "duration_ms": {"type": "integer"}}),
@@ -337,7 +367,7 @@ impl<'a> Argument<'a> for &'a ToolCall {
     fn read(value: Value, _: Option<Self>) -> Result<ToolCall> {
         let mut map = object(value)?;
         Ok(ToolCall {
-            run_id: optional_text(map.get("run_id")).unwrap_or_default(),
+            run_id: optional_text(map.get("run_id")).unwrap_or_default().into(),
             tool: optional_text(map.get("tool")).unwrap_or_default(),
             arguments: map
                 .remove("arguments")
@@ -349,6 +379,10 @@ impl<'a> Argument<'a> for &'a ToolCall {
 
     fn of(owned: &'a ToolCall) -> Self {
         owned
+    }
+
+    fn run_id(self) -> Option<&'a str> {
+        Some(&self.run_id)
     }
 
     fn schema() -> Value {
@@ -417,7 +451,9 @@ impl<'a> Argument<'a> for &'a TurnSnapshot {
                 .unwrap_or_default()
         };
         Ok(TurnSnapshot {
-            session_id: optional_text(map.get("session_id")).unwrap_or_default(),
+            session_id: optional_text(map.get("session_id"))
+                .unwrap_or_default()
+                .into(),
             is_running: map
                 .get("is_running")
                 .and_then(Value::as_bool)
@@ -467,7 +503,7 @@ impl<'a> Argument<'a> for &'a ApprovalRequest {
             tool: given("tool"),
             arguments,
             sender: read_sender(map.get("sender")),
-            session_id: given("session_id"),
+            session_id: given("session_id").into(),
             expires: Duration::try_from_secs_f64(expires).unwrap_or_default(),
             reason: given("reason"),
         })
@@ -477,15 +513,16 @@ impl<'a> Argument<'a> for &'a ApprovalRequest {
         owned
     }
 
+    fn session_id(self) -> Option<&'a SessionId> {
+        Some(&self.session_id)
+    }
+
     fn schema() -> Value {
         object_schema(
             &json!({"id": {"type": "string"}, "tool": {"type": "string"}, "arguments": {"type": "object"}, "sender": sender_schema(), "session_id": {"type": "string"}, "expires_seconds": {"type": "number"}, "reason": {"type": "string"}}),
         )
     }
 }
-
-/// Where a served plugin puts the sender of a message until it is read: no field can have this name.
-pub(crate) const SENDER: &str = "\0sender";
 
 /// A sender, for a plugin to know.
 pub(crate) fn sender(sender: &Sender) -> Value {

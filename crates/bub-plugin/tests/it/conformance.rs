@@ -1,30 +1,42 @@
 //! The same plugin linked in, as a Rust program and as a Python program: the same results.
 
 use bub_kernel::{
-    CancellationToken, Envelope, Framework, LlmRequest, Prompt, Role, Sender, State, ToolCall,
-    ToolContext, ToolOutcome, TurnOptions, TurnSnapshot,
+    Envelope, Framework, Inbound, LlmRequest, Prompt, Role, Sender, SessionId, State, ToolCall,
+    ToolContext, ToolOutcome, Turn, TurnSnapshot,
     hooks::{args, point},
 };
 use futures_util::StreamExt as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 #[path = "../programs/plugin.rs"]
 mod plugin;
 
 use super::world;
 
-async fn turn(framework: &Framework, content: &str) -> Value {
+/// A message of a member.
+fn inbound(content: &str) -> Inbound {
     let message = Envelope::text(content)
         .with("channel", "lab")
         .with("chat_id", "1");
-    let message = message.with_sender(Sender {
+    Inbound::new(message).with_sender(Sender {
         role: Role::Member,
+        channel: "lab".to_owned(),
+        chat_id: "1".to_owned(),
         ..Sender::default()
-    });
-    match framework
-        .process_inbound(message, TurnOptions::default())
-        .await
-    {
+    })
+}
+
+/// A turn for hooks that are called alone.
+fn detached_turn(framework: &Framework, content: &str, session_id: &str) -> Turn {
+    let mut inbound = inbound(content);
+    inbound.set_session_id(SessionId::from(session_id));
+    let state = State::new();
+    state.set("session_id", session_id);
+    Turn::detached(framework, inbound, state)
+}
+
+async fn turn(framework: &Framework, content: &str) -> Value {
+    match framework.process_inbound(inbound(content)).await {
         Ok(result) => json!({
             "session": result.session_id, "prompt": result.prompt, "output": result.model_output,
             "replies": result.outbounds.iter().map(|reply| reply.content().into_owned()).collect::<Vec<_>>(),
@@ -41,10 +53,11 @@ async fn turn(framework: &Framework, content: &str) -> Value {
 
 /// Everything the probe does, as one document.
 async fn observe(framework: &Framework) -> Value {
-    let mut seen = serde_json::Map::new();
+    let mut seen = Map::new();
     let contents = [
         "hello",
         "session mine",
+        "session of a role",
         "build nothing",
         "build wrong",
         "build wrapped",
@@ -60,14 +73,23 @@ async fn observe(framework: &Framework) -> Value {
     for content in contents {
         seen.insert(format!("turn {content}"), turn(framework, content).await);
     }
+    let alone = detached_turn(framework, "state", "s");
+    observe_model_hooks(&alone, &mut seen).await;
+    observe_tool_hooks(&alone, &mut seen).await;
+    observe_admission(&alone, &mut seen).await;
+    observe_tools(&alone, &mut seen).await;
+    seen.into()
+}
+
+async fn observe_model_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
+    let (framework, state) = (turn.framework(), turn.state());
     let hooks = framework.hooks();
-    let state = State::new();
     state.set("doomed", 1);
-    let message = Envelope::text("state");
     let args = args::BuildPrompt {
-        message: &message,
-        session_id: "s",
-        state: &state,
+        message: turn.message(),
+        session_id: turn.session_id(),
+        state,
+        turn,
     };
     let prompt = hooks
         .call_first::<point::BuildPrompt>(args)
@@ -78,7 +100,7 @@ async fn observe(framework: &Framework) -> Value {
     let prompt = Prompt::Parts(vec![json!({"type": "text", "text": "parts"})]);
     seen.insert(
         "system prompt".into(),
-        framework.system_prompt(&prompt, &state).unwrap().into(),
+        framework.system_prompt(&prompt, turn).unwrap().into(),
     );
     for model in ["finish", "change", "plain"] {
         let request = LlmRequest {
@@ -90,21 +112,27 @@ async fn observe(framework: &Framework) -> Value {
         };
         let args = args::BeforeLlmCall {
             request: &request,
-            state: &state,
+            state,
+            turn,
         };
         let decided = hooks.call_many::<point::BeforeLlmCall>(args).await.unwrap();
         seen.insert(format!("before {model}"), format!("{decided:?}").into());
     }
-    for tool in ["deny", "replace", "change", "fail", "plain"] {
+}
+
+async fn observe_tool_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
+    let (hooks, state) = (turn.framework().hooks(), turn.state());
+    for tool in ["deny", "replace", "change", "fail", "plain", "turn"] {
         let arguments = [("a".to_owned(), json!(1))].into_iter().collect();
         let call = ToolCall {
-            run_id: "r".to_owned(),
+            run_id: turn.id().clone(),
             tool: tool.to_owned(),
             arguments,
         };
         let args = args::BeforeToolCall {
             call: &call,
-            state: &state,
+            state,
+            turn,
         };
         let decided = hooks.call_many::<point::BeforeToolCall>(args).await;
         let decided = decided.map_err(|error| error.message().to_owned());
@@ -121,7 +149,8 @@ async fn observe(framework: &Framework) -> Value {
             let args = args::AfterToolCall {
                 call: &call,
                 result: &result,
-                state: &state,
+                state,
+                turn,
             };
             let after = hooks.call_many::<point::AfterToolCall>(args).await.unwrap();
             seen.insert(
@@ -130,33 +159,38 @@ async fn observe(framework: &Framework) -> Value {
             );
         }
     }
-    let arguments: serde_json::Map<_, _> = [("a".to_owned(), json!(1))].into_iter().collect();
+    let arguments: Map<_, _> = [("a".to_owned(), json!(1))].into_iter().collect();
     let call = ToolCall {
-        run_id: "r".to_owned(),
+        run_id: turn.id().clone(),
         tool: "allow".to_owned(),
         arguments,
     };
-    let gate = hooks.before_tool_call(call, &state).await;
+    let gate = hooks.before_tool_call(call, turn).await;
     seen.insert(
         "guard allow".into(),
         format!("{:?} {:?}", gate.decision, gate.call.arguments).into(),
     );
+}
+
+async fn observe_admission(turn: &Turn, seen: &mut Map<String, Value>) {
     for content in ["drop", "steer", "follow_up", "hello"] {
-        let (message, snapshot) = (
-            Envelope::text(content),
-            TurnSnapshot {
-                running_count: 2,
-                ..TurnSnapshot::default()
-            },
-        );
-        let admitted = framework.admit_message("s", &message, &snapshot).await;
+        let snapshot = TurnSnapshot {
+            running_count: 2,
+            ..TurnSnapshot::default()
+        };
+        let (session_id, inbound) = (turn.session_id(), inbound(content));
+        let framework = turn.framework();
+        let admitted = framework
+            .admit_message(session_id, &inbound, &snapshot)
+            .await;
         seen.insert(format!("admit {content}"), format!("{admitted:?}").into());
     }
-    let tool = framework
-        .tools()
-        .iter()
-        .find(|tool| tool.spec().name == "probe.add")
-        .unwrap();
+}
+
+async fn observe_tools(turn: &Turn, seen: &mut Map<String, Value>) {
+    let tools = turn.framework().tools();
+    let named = |name: &str| tools.iter().find(|tool| tool.spec().name == name).unwrap();
+    let tool = named("probe.add");
     let spec = tool.spec();
     seen.insert(
         "tool".into(),
@@ -173,12 +207,7 @@ async fn observe(framework: &Framework) -> Value {
         json!({"a": 13}),
         json!({"b": "x"}),
     ] {
-        let context = ToolContext {
-            run_id: String::new(),
-            tape: None,
-            state: State::new(),
-            cancel: CancellationToken::new(),
-        };
+        let context = ToolContext::new(turn.clone());
         let result = bub_kernel::run_tool(
             tool.as_ref(),
             arguments.as_object().unwrap().clone(),
@@ -188,7 +217,13 @@ async fn observe(framework: &Framework) -> Value {
         let result = result.map_err(|error| error.message().to_owned());
         seen.insert(format!("tool {arguments}"), format!("{result:?}").into());
     }
-    seen.into()
+    let context = ToolContext::new(turn.clone());
+    let tool = named("probe.context").as_ref();
+    let mut known = bub_kernel::run_tool(tool, Map::new(), context)
+        .await
+        .unwrap();
+    assert_eq!(known["run_id"].take(), turn.id().as_str());
+    seen.insert("tool context".into(), known);
 }
 
 fn assert_same(linked: &Value, other: &Value, which: &str) {
@@ -203,6 +238,22 @@ async fn a_rust_program_does_what_the_linked_plugin_does() {
     let linked = observe(&world::linked(plugin::Probe::new)).await;
     assert_eq!(linked["turn many"]["output"].as_str().unwrap().len(), 3890);
     assert_eq!(linked["turn upper"]["output"], "BELOW BUILT: UPPER");
+    // The sender that the channel vouched for, before there is a turn and in it.
+    assert_eq!(linked["turn session of a role"]["session"], "member");
+    assert_eq!(linked["turn hello"]["state"]["built"], "member");
+    assert!(
+        linked["admit drop"]
+            .as_str()
+            .unwrap()
+            .contains("2 running, member"),
+        "{}",
+        linked["admit drop"]
+    );
+    let replaced = linked["guard turn"].as_str().unwrap();
+    assert!(
+        replaced.contains(r#"Bool(true), String("s"), String("member")"#),
+        "{replaced}"
+    );
     let program = world::program("probe");
     let external = world::external(world::setup(&[&program]));
     assert_same(&linked, &observe(&external).await, "Rust program");
@@ -233,12 +284,13 @@ async fn a_python_program_does_what_the_linked_plugin_does() {
 async fn a_stream_that_nobody_reads_blocks_no_other_call() {
     let program = world::program("probe");
     let framework = world::external(world::setup(&[&program]));
-    let state = State::new();
+    let alone = detached_turn(&framework, "many", "s");
     let prompt = Prompt::from("built: many");
     let args = args::RunModel {
         prompt: &prompt,
-        session_id: "s",
-        state: &state,
+        session_id: alone.session_id(),
+        state: alone.state(),
+        turn: &alone,
     };
     let mut unread = framework
         .hooks()
@@ -272,11 +324,13 @@ async fn streams_that_are_given_up_leave_nothing_behind() {
         let framework = world::external(world::setup(&command));
         // More than may be open at a time, of those the plugin answers and of those it asks for.
         for prompt in std::iter::repeat_n(["built: many", "built: upper"], 300).flatten() {
-            let (state, prompt) = (State::new(), Prompt::from(prompt));
+            let alone = detached_turn(&framework, prompt, "s");
+            let prompt = Prompt::from(prompt);
             let args = args::RunModel {
                 prompt: &prompt,
-                session_id: "s",
-                state: &state,
+                session_id: alone.session_id(),
+                state: alone.state(),
+                turn: &alone,
             };
             let mut stream = framework
                 .hooks()
@@ -303,11 +357,13 @@ async fn a_long_answer_passes_through_a_plugin() {
     }
     for command in commands {
         let framework = world::external(world::setup(&command));
-        let (state, prompt) = (State::new(), Prompt::from("built: upper"));
+        let alone = detached_turn(&framework, "upper", "long");
+        let prompt = Prompt::from("built: upper");
         let args = args::RunModel {
             prompt: &prompt,
-            session_id: "long",
-            state: &state,
+            session_id: alone.session_id(),
+            state: alone.state(),
+            turn: &alone,
         };
         let mut stream = framework
             .hooks()

@@ -9,8 +9,8 @@ use std::{
 };
 
 use bub_kernel::{
-    ApprovalRequest, CancellationToken, Envelope, Error, Framework, LlmRequest, PluginContext,
-    Prompt, State, ToolCall, ToolContext, TurnOptions, TurnSnapshot,
+    ApprovalRequest, Envelope, Error, Framework, Inbound, LlmRequest, PluginContext, Prompt,
+    SessionId, State, ToolCall, ToolContext, Turn, TurnSnapshot,
     hooks::{args, point},
 };
 use bub_plugin::{
@@ -90,6 +90,7 @@ impl World {
                 workspace: context.workspace.to_owned(),
                 settings: world::settings(),
                 launcher: launcher.map(Arc::new),
+                asker: None,
             };
             Ok::<_, Error>(ExternalPlugin::new(
                 External::new(setup, descriptor, host),
@@ -115,16 +116,15 @@ impl World {
     }
 
     async fn call_tool(&self) -> Result<Value, String> {
-        let (run_id, cancel) = ("r".to_owned(), CancellationToken::new());
-        let context = ToolContext {
-            run_id,
-            tape: None,
-            state: State::new(),
-            cancel,
-        };
+        let context = ToolContext::new(self.detached_turn());
         let tool = Arc::clone(self.framework.tools().first().unwrap());
         let called = bub_kernel::run_tool(tool.as_ref(), serde_json::Map::new(), context).await;
         called.map_err(|error| error.message().to_owned())
+    }
+
+    /// A turn for hooks that are called alone.
+    fn detached_turn(&self) -> Turn {
+        Turn::detached(&self.framework, Envelope::text("m"), State::new())
     }
 
     fn with(how: &str, hook: &str) -> Self {
@@ -138,9 +138,7 @@ impl World {
         let message = Envelope::text(content)
             .with("channel", "lab")
             .with("chat_id", "1");
-        let turn = self
-            .framework
-            .process_inbound(message, TurnOptions::default());
+        let turn = self.framework.process_inbound(message);
         let turn = tokio::time::timeout(BUDGET, turn).await;
         let turn =
             turn.unwrap_or_else(|_| panic!("the turn took longer than {:?}", started.elapsed()));
@@ -152,12 +150,12 @@ impl World {
     async fn guarded(&self, tool: &str) -> String {
         self.warm().await;
         let call = ToolCall {
-            run_id: "r".to_owned(),
+            run_id: "r".into(),
             tool: tool.to_owned(),
             arguments: serde_json::Map::new(),
         };
-        let state = State::new();
-        let deciding = self.framework.hooks().before_tool_call(call, &state);
+        let turn = self.detached_turn();
+        let deciding = self.framework.hooks().before_tool_call(call, &turn);
         format!(
             "{:?}",
             tokio::time::timeout(BUDGET, deciding)
@@ -497,11 +495,12 @@ async fn what_waits_for_a_reader_is_bounded() {
     let world = World::with("long events", "run_model_stream");
     world.warm().await;
     let before = memory();
-    let (state, prompt) = (State::new(), Prompt::from("bad"));
+    let (turn, prompt) = (world.detached_turn(), Prompt::from("bad"));
     let args = args::RunModel {
         prompt: &prompt,
-        session_id: "s",
-        state: &state,
+        session_id: turn.session_id(),
+        state: turn.state(),
+        turn: &turn,
     };
     let mut stream = world
         .framework
@@ -531,6 +530,49 @@ async fn what_waits_for_a_reader_is_bounded() {
         "{failed}"
     );
     drop(stream);
+    world.end().await;
+}
+
+// L8: questions about a call wait until the call is read, even if the plugin has cancelled them.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_that_nobody_takes_are_bounded() {
+    if is_skipped() {
+        return;
+    }
+    let world = World::with("questions taken back", "run_model_stream");
+    world.warm().await;
+    let before = memory();
+    let (turn, prompt) = (world.detached_turn(), Prompt::from("bad"));
+    let args = args::RunModel {
+        prompt: &prompt,
+        session_id: turn.session_id(),
+        state: turn.state(),
+        turn: &turn,
+    };
+    let hooks = world.framework.hooks();
+    let mut stream = hooks.run_model_stage(args).await.unwrap().unwrap();
+    // The first event is there, and nobody reads on until the plugin has asked everything.
+    eventually("it has asked", || world.pids().len() == 2).await;
+    assert!(
+        memory() < before + MOST_GROWTH,
+        "{before} kB, now {} kB",
+        memory()
+    );
+    let mut text = String::new();
+    while let Some(event) = stream.next().await {
+        if let bub_kernel::StreamEvent::Text(delta) = event.unwrap() {
+            text.push_str(&delta);
+        }
+    }
+    // The questions for which there was no room were refused, not lost. The others were cancelled.
+    assert!(
+        text.starts_with('x') && text.ends_with(" refused"),
+        "{text}"
+    );
+    let refused: usize = text[1..].trim_end_matches(" refused").parse().unwrap();
+    assert!(refused >= 2000 - 256, "{text}");
+    // A turn keeps its framework, which keeps the plugin.
+    drop((stream, turn));
     world.end().await;
 }
 
@@ -804,14 +846,18 @@ async fn a_result_of_the_wrong_type_is_an_error_of_its_hook() {
 /// What comes of a hook.
 async fn outcome(world: &World, hook: &str) -> String {
     world.warm().await;
-    let (state, prompt, message) = (State::new(), Prompt::from("p"), Envelope::text("m"));
+    let (turn, prompt, session_id) = (
+        world.detached_turn(),
+        Prompt::from("p"),
+        SessionId::from("s"),
+    );
     let framework = &world.framework;
     let hooks = framework.hooks();
     let text = |error: Error| error.message().to_owned();
     match hook {
         "system_prompt" => format!(
             "{:?}",
-            framework.system_prompt(&prompt, &state).map_err(text)
+            framework.system_prompt(&prompt, &turn).map_err(text)
         ),
         "build_tape_context" => {
             format!(
@@ -824,7 +870,7 @@ async fn outcome(world: &World, hook: &str) -> String {
         }
         "provide_model_options" => {
             let args = args::ProvideModelOptions {
-                session_id: "s",
+                session_id: &session_id,
                 workspace: Path::new("/"),
             };
             format!(
@@ -842,13 +888,14 @@ async fn outcome(world: &World, hook: &str) -> String {
                 tool: "t".to_owned(),
                 arguments: serde_json::Map::new(),
                 sender: bub_kernel::Sender::default(),
-                session_id: "s".to_owned(),
+                session_id: session_id.clone(),
                 expires: BUDGET,
                 reason: String::new(),
             };
             let args = args::RequestApproval {
                 request: &request,
-                state: &state,
+                state: turn.state(),
+                turn: &turn,
             };
             format!(
                 "{:?}",
@@ -867,7 +914,7 @@ async fn outcome(world: &World, hook: &str) -> String {
                 tool_names: Vec::new(),
                 max_tokens: None,
             };
-            let gate = hooks.before_llm_call(request, &state).await;
+            let gate = hooks.before_llm_call(request, &turn).await;
             format!("{} {:?}", gate.request.model, gate.finish)
         }
         "before_tool_call" => world.guarded("t").await,
@@ -875,7 +922,11 @@ async fn outcome(world: &World, hook: &str) -> String {
             format!(
                 "{:?}",
                 framework
-                    .admit_message("s", &message, &TurnSnapshot::default())
+                    .admit_message(
+                        &session_id,
+                        &Inbound::from(Envelope::text("m")),
+                        &TurnSnapshot::default()
+                    )
                     .await
             )
         }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bub_kernel::{Envelope, Error, Framework, PluginContext, TurnOptions};
+use bub_kernel::{Envelope, Error, Framework, PluginContext};
 use bub_plugin::{Descriptor, External, ExternalPlugin, HookEntry, Host, Limits, PROTOCOL, Setup};
 
 use super::world;
@@ -46,6 +46,7 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
             workspace: context.workspace.to_owned(),
             settings: world::settings(),
             launcher: None,
+            asker: None,
         };
         Ok::<_, Error>(ExternalPlugin::new(
             External::new(setup, descriptor, host),
@@ -60,10 +61,7 @@ async fn a_plugin_that_hangs_at_its_start_holds_a_turn_up_once() {
     let message = Envelope::text("hi")
         .with("channel", "lab")
         .with("chat_id", "1");
-    let turn = framework
-        .process_inbound(message, TurnOptions::default())
-        .await
-        .unwrap();
+    let turn = framework.process_inbound(message).await.unwrap();
     assert_eq!(turn.prompt.text(), "bottom: hi");
     // Six hooks, each of which would have waited on its own.
     assert!(

@@ -122,6 +122,7 @@ pub(crate) fn external(setup: Setup) -> Framework {
             workspace: context.workspace.to_owned(),
             settings: settings(),
             launcher: None,
+            asker: None,
         };
         let descriptor = External::describe(setup.clone(), host.clone())?;
         let plugin = External::new(setup, descriptor, host);

@@ -115,6 +115,22 @@ def misbehave(call):
     elif HOW == "unread":
         # It asks for the stream below, and has no room for it.
         say(id=9000, method="next/call", params={"call": call, "credits": 0})
+    elif HOW == "questions taken back":
+        # It takes back each question that it asks about its call, and counts those that are refused.
+        event(call)
+        refused, last = 0, 12_000
+        for number in range(10_000, last):
+            say(id=number, method="tape/query", params={"call": call, "text": "x" * 100_000})
+            say(method="$/cancelRequest", params={"id": number})
+        say(id=last, method="ui/ask", params={"question": "is everything read?"})
+        for line in iter(sys.stdin.buffer.readline, b""):
+            message = json.loads(line)
+            if message.get("id") == last:
+                break
+            refused += message.get("error", {}).get("message") == "too many requests at a time"
+        note(os.getpid())
+        say(method="stream/event", params={"id": call, "event": {"kind": "text", "data": {"delta": f"{refused} refused"}}})
+        say(id=call, result={})
     elif HOW == "children":
         for script in ("trap '' TERM HUP; sleep 1000 & wait; wait", "exec setsid sleep 1000"):
             note(subprocess.Popen(["sh", "-c", script], start_new_session=True).pid)

@@ -8,9 +8,9 @@
 )]
 
 use bub_kernel::{
-    Admission, Decision, Envelope, Error, LlmDecision, LlmRequest, ModelOption, ModelOptions,
-    ModelStream, PluginContext, Prompt, Result, State, StreamEvent, ToolCall, ToolDecision,
-    ToolOutcome, TurnSnapshot, hooks,
+    Admission, Decision, Envelope, Error, Inbound, LlmDecision, LlmRequest, ModelOption,
+    ModelOptions, ModelStream, PluginContext, Prompt, Result, State, StreamEvent, ToolCall,
+    ToolContext, ToolDecision, ToolOutcome, Turn, TurnSnapshot, hooks,
     hooks::{Next, point},
     tool,
 };
@@ -34,33 +34,48 @@ async fn add(
     }
 }
 
+/// Says what it knows about its call.
+#[tool(crate = bub_kernel, name = "probe.context")]
+async fn tell_context(context: ToolContext) -> Result<Value> {
+    let turn = &context.turn;
+    Ok(json!({
+        "run_id": context.run_id(), "session_id": turn.session_id(), "role": turn.sender().role.name(),
+        "state": context.state().get("built"),
+    }))
+}
+
 impl Probe {
     pub(crate) fn new(context: &PluginContext<'_>) -> Result<Self> {
         context.add_tool(add());
+        context.add_tool(tell_context());
         Ok(Self)
     }
 }
 
 #[hooks(crate = bub_kernel)]
 impl Probe {
-    async fn resolve_session(&self, message: &Envelope) -> Option<String> {
-        message
-            .content()
-            .strip_prefix("session ")
-            .map(str::to_owned)
+    async fn resolve_session(&self, message: &Envelope, inbound: &Inbound) -> Option<String> {
+        let content = message.content();
+        let name = content.strip_prefix("session ")?;
+        if name == "of a role" {
+            return Some(inbound.sender().role.name().to_owned());
+        }
+        Some(name.to_owned())
     }
 
-    async fn load_state(&self, session_id: &str) -> Value {
-        json!({"probe_session": session_id, "_runtime_evil": true})
+    async fn load_state(&self, session_id: &str, turn: &Turn) -> Value {
+        let is_same = turn.session_id() == session_id;
+        json!({"probe_session": session_id, "is_same": is_same, "_runtime_evil": true})
     }
 
     async fn build_prompt(
         &self,
         message: &Envelope,
         state: &State,
+        turn: &Turn,
         next: Next<'_, point::BuildPrompt>,
     ) -> Result<Option<Prompt>> {
-        state.set("built", message.sender().role.name());
+        state.set("built", turn.sender().role.name());
         state.remove("doomed");
         match &*message.content() {
             "build nothing" => Ok(None),
@@ -136,13 +151,22 @@ impl Probe {
         }
     }
 
-    async fn before_tool_call(&self, call: &ToolCall) -> Result<Option<ToolDecision>> {
+    async fn before_tool_call(&self, call: &ToolCall, turn: &Turn) -> Result<Option<ToolDecision>> {
         match call.tool.as_str() {
             "deny" => Ok(Some(ToolDecision::Deny(Some("no".to_owned())))),
             "replace" => Ok(Some(ToolDecision::Replace(json!({"instead": 1})))),
             "change" => Ok(Some(ToolDecision::Proceed(Some(
                 [("b".to_owned(), json!(2))].into_iter().collect(),
             )))),
+            "turn" => {
+                let is_own = *turn.id() == call.run_id && turn.is_own_chat("lab", "1");
+                let role = turn.sender().role.name();
+                Ok(Some(ToolDecision::Replace(json!([
+                    is_own,
+                    turn.session_id(),
+                    role
+                ]))))
+            }
             "allow" => Ok(Some(ToolDecision::Proceed(None))),
             "fail" => Err(Error::invalid_input("the guard fails")),
             _ => Ok(None),
@@ -156,9 +180,15 @@ impl Probe {
         }
     }
 
-    async fn admit_message(&self, message: &Envelope, turn: &TurnSnapshot) -> Option<Admission> {
+    async fn admit_message(
+        &self,
+        message: &Envelope,
+        turn: &TurnSnapshot,
+        inbound: &Inbound,
+    ) -> Option<Admission> {
         let decision = Decision::from_name(&message.content())?;
-        Some(Admission::new(decision).because(format!("{} running", turn.running_count)))
+        let role = inbound.sender().role.name();
+        Some(Admission::new(decision).because(format!("{} running, {role}", turn.running_count)))
     }
 
     async fn provide_model_options(&self) -> ModelOptions {

@@ -1,6 +1,6 @@
 """The probe of plugin.rs in Python: the same in every hook."""
 
-from bub_sdk import BubError, LlmCallDecision, StreamEvent, ToolCallDecision, content_of, hookimpl, serve, text_of, tool
+from bub_sdk import BubError, LlmCallDecision, StreamEvent, ToolCallDecision, content_of, hookimpl, sender, serve, text_of, tool
 
 
 @tool(name="probe.add", read_only=True)
@@ -16,15 +16,24 @@ async def add(a: int, b: int = 1) -> str:
     return str(a + b)
 
 
+@tool(name="probe.context")
+async def context(context):
+    """Says what it knows about its call."""
+    known = {"run_id": context.run_id, "session_id": context.session_id, "role": context.sender.role}
+    return {**known, "state": context.state["built"]}
+
+
 class Probe:
     @hookimpl
     def resolve_session(self, message):
         content = content_of(message)
+        if content == "session of a role":
+            return message.sender.role
         return content[len("session ") :] if content.startswith("session ") else None
 
     @hookimpl
     async def load_state(self, session_id):
-        return {"probe_session": session_id, "_runtime_evil": True}
+        return {"probe_session": session_id, "is_same": True, "_runtime_evil": True}
 
     @hookimpl
     async def build_prompt(self, message, state, next):
@@ -84,13 +93,16 @@ class Probe:
         return request.replace(model="changed") if request.model == "change" else None
 
     @hookimpl
-    def before_tool_call(self, call):
+    def before_tool_call(self, call, state):
         if call.tool == "deny":
             return ToolCallDecision.deny("no")
         if call.tool == "replace":
             return ToolCallDecision.replace({"instead": 1})
         if call.tool == "change":
             return ToolCallDecision.proceed({"b": 2})
+        if call.tool == "turn":
+            own = bool(call.run_id) and (sender().channel, sender().chat_id) == ("lab", "1")
+            return ToolCallDecision.replace([own, state["session_id"], sender().role])
         if call.tool == "allow":
             return ToolCallDecision.proceed()
         if call.tool == "fail":
@@ -108,7 +120,7 @@ class Probe:
         content = content_of(message)
         if content not in ("process", "drop", "follow_up", "steer"):
             return None
-        return {"decision": content, "reason": f"{turn.running_count} running"}
+        return {"decision": content, "reason": f"{turn.running_count} running, {message.sender.role}"}
 
     @hookimpl
     async def provide_model_options(self):

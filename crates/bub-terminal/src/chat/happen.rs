@@ -1,5 +1,7 @@
 //! What turns do, as the chat shows it.
 
+use bub_kernel::MessageKind;
+
 use super::{Chat, Left, Running, Waiting};
 use crate::{
     Line, Style,
@@ -54,8 +56,14 @@ impl Chat {
             }
             Happening::Settled { line, dropped, .. } => self.settled(line, dropped),
             Happening::Said { is_known: true, .. } => {}
-            Happening::Said { content, kind, .. } if kind == "error" => self.view.error(&content),
-            Happening::Said { content, kind, .. } => self.view.message(&content, kind == "command"),
+            Happening::Said {
+                content,
+                kind: MessageKind::Error,
+                ..
+            } => self.view.error(&content),
+            Happening::Said { content, kind, .. } => {
+                self.view.message(&content, kind == MessageKind::Command);
+            }
             Happening::Asked(question) => self.asked(question),
             Happening::Withdrawn(id) => {
                 self.drop_questions(|question| question.id() == id);
@@ -132,15 +140,25 @@ impl Chat {
 
     /// Puts a line that waited back to where it was written. Where something else is being written by now, it waits on.
     fn take_back(&mut self, text: String) {
-        let written = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
-        if !written.is_empty() {
+        if self.is_writing() {
             return self.send(text);
         }
+        self.put_back(&text);
+    }
+
+    /// Whether something is being written.
+    pub(super) fn is_writing(&self) -> bool {
+        let written = self.draft.as_deref().unwrap_or_else(|| self.editor.text());
+        !written.is_empty()
+    }
+
+    /// Puts a line back to where it was written.
+    pub(super) fn put_back(&mut self, text: &str) {
         let command = text.trim_start().strip_prefix(',');
         // It stays what it is: in shell mode commands have no comma, and text would become one.
         let is_shell = self.editor.is_shell() && command.is_some();
         self.editor.set_shell(is_shell);
-        let text = command.filter(|_| is_shell).unwrap_or(&text);
+        let text = command.filter(|_| is_shell).unwrap_or(text);
         match &mut self.draft {
             Some(draft) => text.clone_into(draft),
             None => self.editor.set_text(text),

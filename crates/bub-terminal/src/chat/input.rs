@@ -1,9 +1,9 @@
 //! What somebody types, and what the chat does about it.
 
 use bub_kernel::{ApprovalAnswer, Result};
-use tokio::time::Instant;
+use tokio::{sync::mpsc::error::TrySendError, time::Instant};
 
-use super::{Chat, Left, TWICE, Waiting, terminal_error};
+use super::{Chat, Left, Submission, TWICE, Waiting, terminal_error};
 use crate::{
     Style,
     channel::Question,
@@ -36,8 +36,11 @@ impl Chat {
         if key == Key::Up && self.can_take_back() {
             // One by one: what is text stays text, and what is a command a command.
             let last = self.waiting.last().map(|waiting| waiting.line);
-            if std::mem::replace(&mut self.taking, last) != last {
-                let _ = self.submitted.send(None);
+            if std::mem::replace(&mut self.taking, last) != last
+                && is_full(&self.submitted.try_send(Submission::Withdraw))
+            {
+                // Not asked for: the key can be pressed again.
+                self.taking = None;
             }
             return Ok(());
         }
@@ -120,17 +123,28 @@ impl Chat {
         }
     }
 
+    /// Sends a line. If there is no room for it, it goes back to the editor; if that is in use, it stays in the history.
     pub(super) fn send(&mut self, text: String) {
         self.is_leaving = false;
-        self.last_line += 1;
-        let line = self.last_line;
+        let line = self.last_line + 1;
+        let submission = Submission::Line(line, text.clone());
+        if is_full(&self.submitted.try_send(submission)) {
+            if self.is_writing() {
+                self.echo(&text, " (not sent)");
+            } else {
+                self.put_back(&text);
+            }
+            self.hint = Some("not sent: too many lines are not accepted yet".to_owned());
+            return;
+        }
+        self.last_line = line;
         let is_command = text.trim_start().starts_with(',');
         if self.is_busy() {
             let steers =
                 !is_command && !self.runs_command && self.waiting.iter().all(|line| line.steers);
             self.waiting.push(Waiting {
                 line,
-                text: text.clone(),
+                text,
                 steers,
                 is_taken: false,
             });
@@ -139,16 +153,14 @@ impl Chat {
             self.echo(&text, "");
         }
         self.open.push(line);
-        // It ends only with the chat.
-        let _ = self.submitted.send(Some((line, text)));
     }
 
     fn answer(&mut self, text: &str) {
         if let Some(Question::Line(_, _, answer)) = self.questions.front()
             && !matches!(text.trim(), ",quit" | ",exit")
         {
-            // Whoever asked may have gone.
-            let _ = answer.send(text.trim().to_owned());
+            // The plugin may be gone.
+            let _ = answer.try_send(text.trim().to_owned());
             self.questions.pop_front();
             self.echo(text, "");
             return self.next_question();
@@ -201,4 +213,9 @@ impl Chat {
         self.view.set_width(self.size.columns);
         self.screen.resize(self.size).map_err(terminal_error)
     }
+}
+
+/// Whether there was no room. The receiver ends only with the chat.
+fn is_full<T>(sent: &Result<(), TrySendError<T>>) -> bool {
+    matches!(sent, Err(TrySendError::Full(_)))
 }

@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use serde_json::{Value, json};
 
-use super::exchange::{Outbound, Progress, Waiting};
+use super::exchange::{ExchangeReply, Progress, Waiting};
 
 /// What the server answers with.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -85,22 +85,22 @@ pub(super) fn describe(id: &str, progress: &Progress) -> Value {
         }
         Progress::Answered(outbounds) => outbounds,
     };
-    let values: Vec<_> = outbounds.iter().map(Outbound::value).collect();
+    let values: Vec<_> = outbounds.iter().map(ExchangeReply::value).collect();
     if let Some(failure) = failure(outbounds) {
         let error = json!({"code": "turn_failed", "message": failure.content()});
         return json!({"id": id, "status": "failed", "error": error, "outbounds": values});
     }
-    let is_said = |outbound: &&Outbound| !outbound.is_question();
+    let is_said = |outbound: &&ExchangeReply| !outbound.is_question();
     let reply: Vec<_> = outbounds
         .iter()
         .filter(is_said)
-        .map(Outbound::content)
+        .map(ExchangeReply::content)
         .collect();
     json!({"id": id, "status": "answered", "reply": reply.join("\n"), "outbounds": values})
 }
 
 /// The notice about a turn that failed, which is a reply of its own kind.
-fn failure(outbounds: &[Outbound]) -> Option<&Outbound> {
+fn failure(outbounds: &[ExchangeReply]) -> Option<&ExchangeReply> {
     outbounds.last().filter(|outbound| outbound.is_error())
 }
 

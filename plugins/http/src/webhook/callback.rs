@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use bub::kernel::{Error, ErrorKind, Result};
+use bub::kernel::{Error, ErrorKind, MessageId, Result};
 use bub::settings::{Secret, is_public};
 use reqwest::{
     Client, Response, Url,
@@ -18,7 +18,7 @@ use ring::hmac;
 use serde_json::json;
 use tokio::sync::OnceCell;
 
-use super::{exchange::Outbound, options::WebhookOptions};
+use super::{exchange::ExchangeReply, options::WebhookOptions};
 
 /// The header with the signature of the body: `sha256=` and the HMAC in hexadecimal, its key being the token.
 const SIGNATURE: &str = "x-bub-signature";
@@ -49,17 +49,17 @@ impl Callbacks {
     pub(super) async fn post(
         &self,
         url: &str,
-        inbound_id: Option<&str>,
-        outbound: &Outbound,
+        message_id: Option<&MessageId>,
+        reply: &ExchangeReply,
     ) -> Result<()> {
         // The settings may have changed since the message was accepted.
         check(url, &self.hosts).map_err(Error::config)?;
         let url = Url::parse(url)?;
         let body = json!({
-            "id": inbound_id,
-            "delivery": outbound.reply_id,
-            "reply": outbound.content(),
-            "outbound": outbound.value(),
+            "id": message_id,
+            "delivery": reply.reply_id,
+            "reply": reply.content(),
+            "outbound": reply.value(),
         });
         let body = body.to_string();
         let client = self.client(&url).await?;
@@ -70,7 +70,7 @@ impl Callbacks {
         }
         let request = request
             .header(header::CONTENT_TYPE, "application/json")
-            .header("idempotency-key", outbound.reply_id.as_str())
+            .header("idempotency-key", reply.reply_id.as_str())
             .body(body);
         judge(&url, request.send().await)
     }

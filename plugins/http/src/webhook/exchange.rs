@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use bub::kernel::Envelope;
+use bub::kernel::{InboundReceipt, MessageId, MessageOutcome, Outbound, ReplyId, Turn};
 use bub::settings::Redactor;
 use futures_util::FutureExt;
 use serde_json::{Value, json};
@@ -19,7 +19,6 @@ use tokio::{
 };
 
 use super::options::WebhookOptions;
-use bub::gateway::{Outcome, Ticket};
 
 /// How many pieces of a growing answer a slow reader may be behind.
 const DELTAS: usize = 256;
@@ -43,7 +42,9 @@ pub(super) struct Exchanges {
 
 #[derive(Default)]
 struct Known {
-    by_id: HashMap<String, Arc<Exchange>>,
+    by_id: HashMap<MessageId, Arc<Exchange>>,
+    /// Those whose request waits for the message to be accepted.
+    unnamed: Vec<Arc<Exchange>>,
     /// Oldest first.
     order: VecDeque<(Instant, Arc<Exchange>)>,
     bytes: usize,
@@ -51,11 +52,11 @@ struct Known {
 
 /// One message and its replies.
 pub(super) struct Exchange {
-    id: OnceLock<String>,
-    ticket: OnceLock<Arc<Ticket>>,
+    id: OnceLock<MessageId>,
+    receipt: OnceLock<Arc<InboundReceipt>>,
     fingerprint: OnceLock<u64>,
     callback: OnceLock<String>,
-    outbounds: watch::Sender<Vec<Outbound>>,
+    outbounds: watch::Sender<Vec<ExchangeReply>>,
     waiting: watch::Sender<usize>,
     /// How many of the replies were written to a connection.
     written: watch::Sender<usize>,
@@ -65,21 +66,24 @@ pub(super) struct Exchange {
 
 /// A reply as clients see it.
 #[derive(Clone, Debug)]
-pub(super) struct Outbound {
+pub(super) struct ExchangeReply {
     /// The same for every attempt to deliver it.
-    pub(super) reply_id: String,
+    pub(super) reply_id: ReplyId,
     value: Arc<Value>,
 }
 
-impl Outbound {
-    pub(super) fn new(message: &Envelope, reply_id: Option<&str>) -> Self {
-        let mut value = json!({"content": message.content(), "kind": message.kind()});
+impl ExchangeReply {
+    pub(super) fn new(outbound: &Outbound) -> Self {
+        let kind = outbound.kind();
+        let mut value = json!({"content": outbound.content(), "kind": kind.name()});
         for name in ["chat_id", "session_id", "media"] {
-            if let (Value::Object(map), Some(field)) = (&mut value, message.field(name)) {
+            if let (Value::Object(map), Some(field)) = (&mut value, outbound.field(name)) {
                 map.insert(name.to_owned(), field.clone());
             }
         }
-        let reply_id = reply_id.unwrap_or_default().to_owned();
+        let attempt = outbound.attempt.as_ref();
+        let reply_id = attempt.map(|attempt| attempt.reply_id.clone());
+        let reply_id = reply_id.unwrap_or_default();
         Self {
             reply_id,
             value: Arc::new(value),
@@ -115,7 +119,7 @@ impl Outbound {
 #[derive(Clone, Debug)]
 pub(super) enum Progress {
     Pending,
-    Answered(Vec<Outbound>),
+    Answered(Vec<ExchangeReply>),
     /// It was answered before this process began, or so long ago that the reply is forgotten.
     Delivered,
     Dropped(String),
@@ -132,52 +136,74 @@ impl Exchanges {
         }
     }
 
-    /// An exchange whose message has no id yet.
-    pub(super) fn begin(&self) -> Arc<Exchange> {
-        Arc::new(Exchange::new(self.redactor.clone()))
+    /// Begins the exchange of a message that has no id yet.
+    pub(super) fn begin(self: &Arc<Self>, posted: Posted) -> BegunExchange {
+        let exchange = Arc::new(Exchange::new(self.redactor.clone()));
+        exchange.set_posted(posted);
+        self.known().unnamed.push(Arc::clone(&exchange));
+        BegunExchange {
+            exchanges: Arc::clone(self),
+            exchange,
+        }
     }
 
     pub(super) fn find(&self, id: &str) -> Option<Arc<Exchange>> {
         self.known().by_id.get(id).cloned()
     }
 
+    /// The exchange that a turn answers. The turn may be faster than the request that posted its message: then the
+    /// exchange is known only by its receipt.
+    pub(super) fn find_turn(&self, turn: &Turn) -> Option<Arc<Exchange>> {
+        let known = self.known();
+        let receipt = turn.inbound().receipt.as_ref();
+        let is_own = |exchange: &&Arc<Exchange>| match (exchange.receipt.get(), receipt) {
+            (Some(own), Some(receipt)) => Arc::ptr_eq(own, receipt),
+            _ => false,
+        };
+        let unnamed = known.unnamed.iter().find(is_own);
+        let id = || turn.message_id().or_else(|| receipt?.message_id());
+        let named = || known.by_id.get(id()?);
+        unnamed.or_else(named).cloned()
+    }
+
     /// The exchange of that id.
-    pub(super) fn open(&self, id: &str) -> Arc<Exchange> {
+    pub(super) fn open(&self, id: &MessageId) -> Arc<Exchange> {
         let mut known = self.known();
-        match known.by_id.get(id) {
-            Some(exchange) => Arc::clone(exchange),
-            None => self.insert(&mut known, id, self.begin()),
+        if let Some(exchange) = known.by_id.get(id) {
+            return Arc::clone(exchange);
         }
+        let exchange = Arc::new(Exchange::new(self.redactor.clone()));
+        self.insert(&mut known, id, exchange)
     }
 
     /// Names an exchange that was begun. What is known under that name already, a duplicate or a reply that was faster
     /// than its request, is kept and returned.
-    pub(super) fn name(&self, exchange: Arc<Exchange>, id: &str) -> Arc<Exchange> {
+    pub(super) fn name(&self, exchange: &Arc<Exchange>, id: &MessageId) -> Arc<Exchange> {
         let mut known = self.known();
         match known.by_id.get(id).cloned() {
             Some(faster) => {
-                faster.adopt(&exchange);
+                faster.adopt(exchange);
                 faster
             }
-            None => self.insert(&mut known, id, exchange),
+            None => self.insert(&mut known, id, Arc::clone(exchange)),
         }
     }
 
     /// Adds a reply, once.
-    pub(super) fn add(&self, exchange: &Exchange, outbound: &Outbound) {
+    pub(super) fn add(&self, exchange: &Exchange, reply: &ExchangeReply) {
         let is_new = exchange.outbounds.send_if_modified(|all| {
-            let repeats = |known: &Outbound| {
-                !known.reply_id.is_empty() && known.reply_id == outbound.reply_id
+            let repeats = |known: &ExchangeReply| {
+                !known.reply_id.is_empty() && known.reply_id == reply.reply_id
             };
             let is_new = !all.iter().any(repeats);
             if is_new {
-                all.push(outbound.clone());
+                all.push(reply.clone());
             }
             is_new
         });
         if is_new {
             let mut known = self.known();
-            known.bytes += outbound.content().len();
+            known.bytes += reply.content().len();
             self.forget(&mut known);
         }
     }
@@ -199,32 +225,34 @@ impl Exchanges {
         let mut exchange = Arc::clone(exchange);
         for _ in 0..MOST_JOINS {
             let mut outbounds = exchange.outbounds.subscribe();
-            let outcome = match exchange.ticket.get() {
-                Some(ticket) if !ticket.is_duplicate() => ticket.settled().await,
-                Some(ticket) => tokio::select! {
+            let outcome = match exchange.receipt.get() {
+                Some(receipt) if !receipt.is_duplicate() => receipt.outcome().await,
+                Some(receipt) => tokio::select! {
                     biased;
-                    _ = outbounds.wait_for(|all| all.len() >= ticket.owed().max(1)) => Outcome::Done { replies: 1 },
-                    _ = ticket.settled() => return Progress::Delivered,
+                    _ = outbounds.wait_for(|all| all.len() >= receipt.unclaimed_replies().max(1)) => one_reply(),
+                    _ = receipt.outcome() => return Progress::Delivered,
                 },
-                None => Outcome::Done { replies: 1 },
+                None => one_reply(),
             };
             match outcome {
-                Outcome::Done { replies } => {
+                MessageOutcome::Done { replies, .. } => {
                     let expected = usize::try_from(replies).unwrap_or(usize::MAX);
                     let found = outbounds.wait_for(|all| all.len() >= expected).await;
                     return found.map_or(Progress::Pending, |all| Progress::Answered(all.clone()));
                 }
-                Outcome::Joined { inbound_id } => exchange = self.open(&inbound_id),
-                Outcome::Dropped { reason } => return Progress::Dropped(reason),
+                MessageOutcome::Joined { message_id } => exchange = self.open(&message_id),
+                MessageOutcome::Dropped { reason } => return Progress::Dropped(reason),
+                // It is answered after the next start.
+                _ => break,
             }
         }
         std::future::pending().await
     }
 
-    fn insert(&self, known: &mut Known, id: &str, exchange: Arc<Exchange>) -> Arc<Exchange> {
+    fn insert(&self, known: &mut Known, id: &MessageId, exchange: Arc<Exchange>) -> Arc<Exchange> {
         // An exchange is named once, here.
-        let _ = exchange.id.set(id.to_owned());
-        known.by_id.insert(id.to_owned(), Arc::clone(&exchange));
+        let _ = exchange.id.set(id.clone());
+        known.by_id.insert(id.clone(), Arc::clone(&exchange));
         known
             .order
             .push_back((Instant::now(), Arc::clone(&exchange)));
@@ -252,7 +280,11 @@ impl Exchanges {
             known.by_id.remove(oldest.id());
             known.bytes = known.bytes.saturating_sub(oldest.bytes());
             if known.by_id.is_empty() {
-                *known = Known::default();
+                // Gives the memory back.
+                *known = Known {
+                    unnamed: std::mem::take(&mut known.unnamed),
+                    ..Known::default()
+                };
             }
         }
     }
@@ -266,7 +298,7 @@ impl Exchange {
     fn new(redactor: Redactor) -> Self {
         Self {
             id: OnceLock::new(),
-            ticket: OnceLock::new(),
+            receipt: OnceLock::new(),
             fingerprint: OnceLock::new(),
             callback: OnceLock::new(),
             outbounds: watch::Sender::default(),
@@ -279,11 +311,11 @@ impl Exchange {
 
     /// The id of the message; empty until it is accepted.
     pub(super) fn id(&self) -> &str {
-        self.id.get().map_or("", String::as_str)
+        self.id.get().map_or("", MessageId::as_str)
     }
 
     /// The replies, as they come.
-    pub(super) fn outbounds(&self) -> watch::Receiver<Vec<Outbound>> {
+    pub(super) fn outbounds(&self) -> watch::Receiver<Vec<ExchangeReply>> {
         self.outbounds.subscribe()
     }
 
@@ -292,12 +324,11 @@ impl Exchange {
         self.callback.get().cloned()
     }
 
-    /// Notes what was posted.
-    pub(super) fn posted(&self, ticket: Arc<Ticket>, fingerprint: u64, callback: Option<String>) {
+    fn set_posted(&self, posted: Posted) {
         // An exchange is posted once, before it is named.
-        let _ = self.ticket.set(ticket);
-        let _ = self.fingerprint.set(fingerprint);
-        if let Some(url) = callback {
+        let _ = self.receipt.set(posted.receipt);
+        let _ = self.fingerprint.set(posted.fingerprint);
+        if let Some(url) = posted.callback_url {
             let _ = self.callback.set(url);
         }
     }
@@ -314,8 +345,9 @@ impl Exchange {
         if let Some(fingerprint) = begun.fingerprint.get() {
             let _ = self.fingerprint.set(*fingerprint);
         }
-        if let Some(ticket) = begun.ticket.get().filter(|ticket| !ticket.is_duplicate()) {
-            let _ = self.ticket.set(Arc::clone(ticket));
+        let receipt = begun.receipt.get();
+        if let Some(receipt) = receipt.filter(|receipt| !receipt.is_duplicate()) {
+            let _ = self.receipt.set(Arc::clone(receipt));
         }
         if let Some(url) = begun.callback.get() {
             let _ = self.callback.set(url.clone());
@@ -338,8 +370,8 @@ impl Exchange {
     }
 
     /// Waits until a reply is written to the connection of somebody who waits; `false` when nobody does.
-    pub(super) async fn claimed(&self, outbound: &Outbound) -> bool {
-        let is_it = |known: &Outbound| known.reply_id == outbound.reply_id;
+    pub(super) async fn claimed(&self, reply: &ExchangeReply) -> bool {
+        let is_it = |known: &ExchangeReply| known.reply_id == reply.reply_id;
         let place = self
             .outbounds
             .borrow()
@@ -360,12 +392,15 @@ impl Exchange {
 
     /// Whether a reply is missing, or the turn goes on after this one.
     async fn has_more_to_come(&self) -> bool {
-        let Some(ticket) = self.ticket.get().filter(|ticket| !ticket.is_duplicate()) else {
+        let receipt = self.receipt.get();
+        let Some(receipt) = receipt.filter(|receipt| !receipt.is_duplicate()) else {
             return false;
         };
-        let expected = match tokio::time::timeout(SETTLE_DEADLINE, ticket.settled()).await {
-            Ok(Outcome::Done { replies }) => usize::try_from(replies).unwrap_or(usize::MAX),
-            Ok(Outcome::Joined { .. } | Outcome::Dropped { .. }) => 0,
+        let expected = match tokio::time::timeout(SETTLE_DEADLINE, receipt.outcome()).await {
+            Ok(MessageOutcome::Done { replies, .. }) => {
+                usize::try_from(replies).unwrap_or(usize::MAX)
+            }
+            Ok(_) => 0,
             Err(_) => return true,
         };
         self.outbounds.borrow().len() < expected
@@ -396,6 +431,35 @@ impl Exchange {
             .iter()
             .map(|outbound| outbound.content().len())
             .sum()
+    }
+}
+
+/// What a request posted.
+pub(super) struct Posted {
+    pub(super) receipt: Arc<InboundReceipt>,
+    pub(super) fingerprint: u64,
+    pub(super) callback_url: Option<String>,
+}
+
+/// An exchange whose request waits for its message to be accepted.
+pub(super) struct BegunExchange {
+    exchanges: Arc<Exchanges>,
+    pub(super) exchange: Arc<Exchange>,
+}
+
+impl Drop for BegunExchange {
+    fn drop(&mut self) {
+        let mut known = self.exchanges.known();
+        known
+            .unnamed
+            .retain(|exchange| !Arc::ptr_eq(exchange, &self.exchange));
+    }
+}
+
+fn one_reply() -> MessageOutcome {
+    MessageOutcome::Done {
+        replies: 1,
+        report: None,
     }
 }
 

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     answer::{Answer, Refusal, about, plain},
     events::Events,
-    exchange::{Exchange, Exchanges, Progress},
+    exchange::{Exchange, Exchanges, Posted, Progress},
     options::WebhookOptions,
     submission::{Reply, Submission},
 };
@@ -251,24 +251,26 @@ impl Server {
             reply,
             callback_url,
             fingerprint,
-            ticket,
-            mut message,
+            receipt,
+            inbound,
         } = submission;
-        let begun = self.exchanges.begin();
-        begun.posted(Arc::clone(&ticket), fingerprint, callback_url);
-        let waiting = permit.as_ref().map(|_| begun.wait());
-        let deltas = begun.listen_if(reply == Reply::Stream);
-        message.put_slot(Arc::clone(&begun));
+        let begun = self.exchanges.begin(Posted {
+            receipt: Arc::clone(&receipt),
+            fingerprint,
+            callback_url,
+        });
+        let waiting = permit.as_ref().map(|_| begun.exchange.wait());
+        let deltas = begun.exchange.listen_if(reply == Reply::Stream);
         // In a task: a client that goes away must not leave a message half accepted.
-        let accepted = tokio::spawn((self.handler)(message)).await;
+        let accepted = tokio::spawn((self.handler)(inbound)).await;
         let accepted = accepted.unwrap_or_else(|error| Err(Error::unknown(error.to_string())));
         accepted.map_err(|error| self.not_accepted(&error))?;
-        let Some(id) = ticket.inbound_id() else {
+        let Some(id) = receipt.message_id() else {
             return Err(
                 self.not_accepted(&Error::unknown("the message was accepted without an id"))
             );
         };
-        let exchange = self.exchanges.name(Arc::clone(&begun), id);
+        let exchange = self.exchanges.name(&begun.exchange, id);
         if exchange.differs(fingerprint) {
             let text = "another message was posted with this idempotency key";
             return Err(Refusal::new(
@@ -278,7 +280,7 @@ impl Server {
             ));
         }
         let waiting = waiting.map(|own| {
-            if Arc::ptr_eq(&exchange, &begun) {
+            if Arc::ptr_eq(&exchange, &begun.exchange) {
                 own
             } else {
                 exchange.wait()
@@ -288,7 +290,7 @@ impl Server {
             return Ok(about(id, &Progress::Pending, None));
         };
         if let Some(own) = deltas {
-            let deltas = if ticket.is_duplicate() {
+            let deltas = if receipt.is_duplicate() {
                 exchange.listen()
             } else {
                 own
@@ -367,16 +369,19 @@ impl Server {
         let message = self.options.redactor.redact(error.message()).into_owned();
         let (status, code) = match error.kind() {
             ErrorKind::InvalidInput => (StatusCode::BAD_REQUEST, "refused"),
-            ErrorKind::Temporary => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+            ErrorKind::Temporary | ErrorKind::SessionFull => {
+                (StatusCode::SERVICE_UNAVAILABLE, "busy")
+            }
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "not_accepted"),
         };
         if status != StatusCode::BAD_REQUEST {
             tracing::warn!("webhook.not_accepted error={error}");
         }
         let refusal = Refusal::new(status, code, message);
-        match error.kind() {
-            ErrorKind::Temporary => refusal.retry_after(error.retry_after().unwrap_or(COME_AGAIN)),
-            _ => refusal,
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            refusal.retry_after(error.retry_after().unwrap_or(COME_AGAIN))
+        } else {
+            refusal
         }
     }
 }

@@ -5,12 +5,14 @@ use std::{
     sync::Arc,
 };
 
-use bub::kernel::{ChannelMessage, Envelope, MediaItem, Role, Sender};
+use bub::kernel::{
+    ChannelMessage, Envelope, Inbound, InboundReceipt, MediaItem, MessageKind, Role, Sender,
+};
 use http::{HeaderMap, StatusCode};
 use serde_json::{Map, Value};
 
 use super::{NAME, answer::Refusal, callback, options::WebhookOptions};
-use bub::gateway::{Ticket, fields};
+use bub::gateway::fields;
 
 /// The field that asks for the growing answer, whatever the setting `stream_output` says.
 pub(super) const STREAM_FIELD: &str = "stream_output";
@@ -49,8 +51,8 @@ pub(super) struct Submission {
     pub(super) reply: Reply,
     pub(super) callback_url: Option<String>,
     pub(super) fingerprint: u64,
-    pub(super) ticket: Arc<Ticket>,
-    pub(super) message: Envelope,
+    pub(super) receipt: Arc<InboundReceipt>,
+    pub(super) inbound: Inbound,
 }
 
 impl Submission {
@@ -65,7 +67,7 @@ impl Submission {
         let Value::Object(map) = value else {
             return Err(invalid("the body must be a JSON object"));
         };
-        let posted = Posted(map);
+        let posted = RequestFields(map);
         if let Some(unknown) = posted.0.keys().find(|key| !FIELDS.contains(&key.as_str())) {
             let unknown: String = unknown.chars().take(MOST_NAME).collect();
             return Err(invalid(format!(
@@ -88,12 +90,12 @@ impl Submission {
         };
         let reply = posted.reply()?;
         let callback_url = posted.callback_url(reply, options)?;
-        let ticket = Arc::new(Ticket::new(posted.key(headers)?));
+        let receipt = Arc::new(InboundReceipt::new(posted.key(headers)?));
         let mut message = ChannelMessage::new(&session_id, NAME, content)
             .chat_id(chat_id)
             .active();
         if content.starts_with(',') {
-            message = message.kind("command");
+            message = message.kind(MessageKind::Command);
         }
         for (key, value) in posted.context()? {
             message = message.context(key.as_str(), value.clone());
@@ -106,8 +108,8 @@ impl Submission {
         for item in posted.media()? {
             message = message.media(item);
         }
-        let mut message = Envelope::from(message).with_sender(sender);
-        let is_claimed = matches!(reply, Reply::Sync | Reply::Stream) && ticket.key().is_some();
+        let mut message = Envelope::from(message);
+        let is_claimed = matches!(reply, Reply::Sync | Reply::Stream) && receipt.key().is_some();
         if let Some(route) = callback_url
             .as_deref()
             .or(is_claimed.then_some(fields::CLAIM))
@@ -117,31 +119,32 @@ impl Submission {
         if reply == Reply::Stream {
             message.set(STREAM_FIELD, true);
         }
-        message.put_slot(Arc::clone(&ticket));
         let mut hasher = DefaultHasher::new();
         (content, &session_id).hash(&mut hasher);
         Ok(Self {
             reply,
             callback_url,
             fingerprint: hasher.finish(),
-            ticket,
-            message,
+            inbound: Inbound::new(message)
+                .with_sender(sender)
+                .with_receipt(Arc::clone(&receipt)),
+            receipt,
         })
     }
 }
 
-/// The message in a body. For those who try any bytes.
+/// The message in a body, with its sender. For tests with arbitrary bytes.
 #[doc(hidden)]
-pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Envelope> {
+pub fn read_body(body: &[u8], options: &WebhookOptions) -> Option<Inbound> {
     Submission::read(body, &HeaderMap::new(), options)
         .ok()
-        .map(|submission| submission.message)
+        .map(|submission| submission.inbound)
 }
 
 /// The fields of a body.
-struct Posted(Map<String, Value>);
+struct RequestFields(Map<String, Value>);
 
-impl Posted {
+impl RequestFields {
     fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
         match self.0.get(name) {
             None | Some(Value::Null) => Ok(None),

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use bub::gateway::Outcome;
+use bub::kernel::MessageOutcome;
 use bub::kernel::{Channel, Error, ErrorKind, Role};
 use bub_http::webhook::WebhookOptions;
 use serde_json::json;
@@ -24,14 +24,14 @@ async fn a_message_comes_in_with_its_fields_and_the_role_of_the_token() {
         (202, json!({"id": "m0", "status": "accepted"}))
     );
     let message = house.inbound().await;
-    assert_eq!(message.content(), "hello");
-    assert_eq!(message.session_id().unwrap(), "webhook:room");
-    assert_eq!(message.channel().unwrap(), "webhook");
+    assert_eq!(message.message.content(), "hello");
+    assert_eq!(message.message.session_id().unwrap(), "webhook:room");
+    assert_eq!(message.message.channel().unwrap(), "webhook");
     assert_eq!(
-        message.context_str(),
+        message.message.context_str(),
         "ticket=7|channel=$webhook|sender_id=ann|sender_name=Ann|chat_id=room"
     );
-    assert_eq!(message.media().len(), 1);
+    assert_eq!(message.message.media().len(), 1);
     let sender = message.sender();
     assert_eq!(
         (sender.role, sender.id.as_str(), sender.name.as_str()),
@@ -58,10 +58,16 @@ async fn only_the_owner_speaks_in_sessions_of_other_channels() {
             .status,
         202
     );
-    assert_eq!(member.inbound().await.session_id().unwrap(), "webhook:own");
+    assert_eq!(
+        member.inbound().await.message.session_id().unwrap(),
+        "webhook:own"
+    );
     let owner = House::with(|options| options.role = Role::Owner).await;
     assert_eq!(owner.post(&body).await.status, 202);
-    assert_eq!(owner.inbound().await.session_id().unwrap(), "cli:local");
+    assert_eq!(
+        owner.inbound().await.message.session_id().unwrap(),
+        "cli:local"
+    );
 }
 
 #[tokio::test]
@@ -71,7 +77,13 @@ async fn sync_answers_with_all_replies_of_the_turn() {
     let message = house.inbound().await;
     // One reply comes while the turn runs, one after its end.
     house.send(&message, "wait").await.unwrap();
-    settle(&message, Outcome::Done { replies: 2 });
+    settle(
+        &message,
+        MessageOutcome::Done {
+            replies: 2,
+            report: None,
+        },
+    );
     house.send(&message, "done").await.unwrap();
     let answer = client.finish().await;
     let body = answer.json();
@@ -96,13 +108,19 @@ async fn sync_answers_with_all_replies_of_the_turn() {
 async fn every_end_of_a_message_ends_the_waiting() {
     let house = House::open().await;
     let mut silent = house.begin_post(json!({"content": "nothing to say"})).await;
-    settle(&house.inbound().await, Outcome::Done { replies: 0 });
+    settle(
+        &house.inbound().await,
+        MessageOutcome::Done {
+            replies: 0,
+            report: None,
+        },
+    );
     assert_eq!(silent.finish().await.json()["reply"], "");
 
     let mut dropped = house.begin_post(json!({"content": "too much"})).await;
     settle(
         &house.inbound().await,
-        Outcome::Dropped {
+        MessageOutcome::Dropped {
             reason: "not wanted".to_owned(),
         },
     );
@@ -114,8 +132,8 @@ async fn every_end_of_a_message_ends_the_waiting() {
     let mut second = house.begin_post(json!({"content": "and this"})).await;
     settle(
         &house.inbound().await,
-        Outcome::Joined {
-            inbound_id: id(&running),
+        MessageOutcome::Joined {
+            message_id: id(&running),
         },
     );
     house.answer(&running, &["both"]).await;
@@ -128,7 +146,13 @@ async fn every_end_of_a_message_ends_the_waiting() {
 
     let mut failed = house.begin_post(json!({"content": "boom"})).await;
     let message = house.inbound().await;
-    settle(&message, Outcome::Done { replies: 1 });
+    settle(
+        &message,
+        MessageOutcome::Done {
+            replies: 1,
+            report: None,
+        },
+    );
     house
         .send_kind(&message, "An error occurred", "error")
         .await
@@ -179,7 +203,7 @@ async fn a_stream_brings_the_text_as_it_comes_and_then_the_whole() {
         .begin_post(json!({"content": "hello", "reply": "stream"}))
         .await;
     let message = house.inbound().await;
-    assert_eq!(message.field("stream_output"), Some(&json!(true)));
+    assert_eq!(message.message.field("stream_output"), Some(&json!(true)));
     client
         .until("event: accepted\ndata: {\"id\":\"m0\",\"status\":\"accepted\"}\n\n")
         .await;
@@ -204,7 +228,13 @@ async fn a_stream_shows_signs_of_life_and_ends_with_what_went_wrong() {
         .await;
     let message = house.inbound().await;
     client.until(": keep-alive\n\n").await;
-    settle(&message, Outcome::Done { replies: 1 });
+    settle(
+        &message,
+        MessageOutcome::Done {
+            replies: 1,
+            report: None,
+        },
+    );
     house
         .send_kind(&message, "no model", "error")
         .await
@@ -231,7 +261,13 @@ async fn a_slow_reader_delays_no_turn_and_gets_the_whole_at_the_end() {
     for _ in 0..2_000 {
         house.delta(&message, &piece).await;
     }
-    settle(&message, Outcome::Done { replies: 1 });
+    settle(
+        &message,
+        MessageOutcome::Done {
+            replies: 1,
+            report: None,
+        },
+    );
     let (sent, answer) = tokio::join!(house.send(&message, "all of it"), client.finish());
     sent.unwrap();
     assert!(answer.body.contains(" pieces left out\n\n"));

@@ -39,7 +39,7 @@ pub(crate) async fn receive(listener: &TcpListener, answer: &str) -> (String, St
     }
 }
 
-async fn posted(house: &House, url: &str) -> bub::kernel::Envelope {
+async fn posted(house: &House, url: &str) -> bub::kernel::Inbound {
     let answer = house
         .post(json!({"content": "hello", "reply": "callback", "callback_url": url}))
         .await;
@@ -53,7 +53,7 @@ async fn a_reply_is_posted_signed_and_named() {
     let url = format!("http://{}/hook?x=1", listener.local_addr().unwrap());
     let house = House::with(|options| options.callback_hosts = vec!["127.0.0.1".to_owned()]).await;
     let message = posted(&house, &url).await;
-    assert_eq!(message.str_field("reply_route"), Some(url.as_str()));
+    assert_eq!(message.message.str_field("reply_route"), Some(url.as_str()));
     let (sent, (head, body)) = tokio::join!(
         house.send(&message, "hi"),
         receive(&listener, "204 No Content")

@@ -7,14 +7,13 @@ use std::{
     time::Duration,
 };
 
-use bub::hooks;
-use bub::kernel::{
-    CancellationToken, Channel, Envelope, Error, Framework, FrameworkRef, MessageHandler,
-    ModelStream, PluginContext, Prompt, Result, StreamEvent,
-};
 use bub::{
-    gateway::{Gateway, NoHouse, Options},
-    tape::{Durability, fs::RealFs},
+    gateway::{Gateway, JournalKind, Options},
+    kernel::{
+        CancellationToken, Channel, Envelope, Error, Framework, MessageHandler, ModelStream,
+        Prompt, Result, StreamEvent, Turn, hooks,
+    },
+    tape::Durability,
 };
 use bub_http::webhook::{Webhook, WebhookOptions};
 use serde_json::{Value, json};
@@ -28,7 +27,6 @@ use crate::{
 /// Answers in two pieces; one of its messages also goes elsewhere.
 #[derive(Clone, Default)]
 struct Model {
-    framework: FrameworkRef,
     webhook: Arc<OnceLock<Arc<Webhook>>>,
     pace: Arc<Pace>,
     waiting: Option<usize>,
@@ -70,15 +68,8 @@ impl Model {
         ])
     }
 
-    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        let router = self
-            .framework
-            .get()
-            .and_then(|framework| framework.router());
-        match router {
-            Some(router) => router.dispatch(message).await,
-            None => Ok(false),
-        }
+    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        turn.unwrap().deliver(message.clone()).await
     }
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
@@ -97,8 +88,8 @@ impl Model {
 
 fn options(directory: &Path) -> Options {
     Options {
-        directory: directory.to_owned(),
-        durability: Durability::Os,
+        journal: JournalKind::file(directory, Durability::Os),
+        catch_all: None,
         debounce: Duration::from_secs(1),
         max_wait: Duration::from_secs(10),
         active_window: Duration::from_mins(1),
@@ -107,8 +98,6 @@ fn options(directory: &Path) -> Options {
         session_queue: 100,
         queue: 10_000,
         turns: 1_000,
-        fs: Arc::new(RealFs),
-        house: Arc::new(NoHouse),
     }
 }
 
@@ -125,13 +114,9 @@ impl Running {
         Self::with(directory, Model::default()).await
     }
 
-    async fn with(directory: &Path, mut model: Model) -> Self {
+    async fn with(directory: &Path, model: Model) -> Self {
         let (webhook, pace) = (Arc::clone(&model.webhook), Arc::clone(&model.pace));
-        let make = move |context: &PluginContext<'_>| {
-            model.framework = context.framework.clone();
-            Ok::<_, Error>(model)
-        };
-        let framework = Framework::builder().plugin_with("model", make).build();
+        let framework = Framework::builder().plugin("model", model).build();
         let running = framework.running().await.unwrap();
         let gateway = Gateway::open(&framework, options(directory), &["all".to_owned()]).unwrap();
         let stop = CancellationToken::new();

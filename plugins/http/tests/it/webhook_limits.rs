@@ -276,7 +276,7 @@ async fn more_waiting_requests_than_allowed_are_told_to_come_again() {
     house.answer(&message, &["done"]).await;
     first.finish().await;
     let mut third = house.begin_post(json!({"content": "d"})).await;
-    assert_eq!(house.inbound().await.content(), "c");
+    assert_eq!(house.inbound().await.message.content(), "c");
     house.answer(&house.inbound().await, &["room again"]).await;
     assert_eq!(third.finish().await.status, 200);
 }

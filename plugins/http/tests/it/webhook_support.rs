@@ -9,9 +9,9 @@ use std::{
     },
 };
 
-use bub::gateway::{Outcome, ReplyTo, Ticket};
 use bub::kernel::{
-    CancellationToken, Channel, Envelope, Error, MessageHandler, Result, StreamEvent,
+    CancellationToken, Channel, DeliveryAttempt, Envelope, Error, Framework, Inbound,
+    MessageHandler, MessageId, MessageOutcome, Outbound, Result, State, StreamEvent, Turn,
 };
 use bub_http::webhook::{Webhook, WebhookOptions};
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub(crate) struct House {
     pub(crate) webhook: Arc<Webhook>,
     pub(crate) address: SocketAddr,
     pub(crate) stop: CancellationToken,
-    inbound: AsyncMutex<mpsc::UnboundedReceiver<Envelope>>,
+    inbound: AsyncMutex<mpsc::UnboundedReceiver<Inbound>>,
     pub(crate) accepted: Arc<AtomicUsize>,
     /// What the next message is refused with.
     pub(crate) refuse: Arc<Mutex<Option<Error>>>,
@@ -37,7 +37,7 @@ pub(crate) struct House {
     replies: AtomicUsize,
 }
 
-type Keys = Arc<Mutex<HashMap<String, String>>>;
+type Keys = Arc<Mutex<HashMap<String, MessageId>>>;
 
 impl House {
     pub(crate) async fn open() -> Self {
@@ -76,7 +76,7 @@ impl House {
     }
 
     /// The next message that came in.
-    pub(crate) async fn inbound(&self) -> Envelope {
+    pub(crate) async fn inbound(&self) -> Inbound {
         self.inbound.lock().await.recv().await.unwrap()
     }
 
@@ -122,11 +122,11 @@ impl House {
     }
 
     /// Delivers a reply, as the outbox does.
-    pub(crate) async fn send(&self, message: &Envelope, text: &str) -> Result<()> {
+    pub(crate) async fn send(&self, message: &Inbound, text: &str) -> Result<()> {
         self.send_kind(message, text, "normal").await
     }
 
-    pub(crate) async fn send_kind(&self, message: &Envelope, text: &str, kind: &str) -> Result<()> {
+    pub(crate) async fn send_kind(&self, message: &Inbound, text: &str, kind: &str) -> Result<()> {
         let number = self.replies.fetch_add(1, Ordering::SeqCst);
         self.webhook
             .send(&outbound(message, &format!("r{number}"), text, kind))
@@ -134,11 +134,12 @@ impl House {
     }
 
     /// Ends the turn of a message with these replies.
-    pub(crate) async fn answer(&self, message: &Envelope, texts: &[&str]) {
+    pub(crate) async fn answer(&self, message: &Inbound, texts: &[&str]) {
         settle(
             message,
-            Outcome::Done {
+            MessageOutcome::Done {
                 replies: u32::try_from(texts.len()).unwrap(),
+                report: None,
             },
         );
         for text in texts {
@@ -146,9 +147,11 @@ impl House {
         }
     }
 
-    pub(crate) async fn delta(&self, message: &Envelope, delta: &str) {
+    pub(crate) async fn delta(&self, message: &Inbound, delta: &str) {
+        let framework = Framework::builder().build();
+        let turn = Turn::detached(&framework, message.clone(), State::new());
         self.webhook
-            .on_event(&StreamEvent::Text(delta.to_owned()), message)
+            .on_event(&StreamEvent::Text(delta.to_owned()), &turn)
             .await
             .unwrap();
     }
@@ -183,58 +186,54 @@ pub(crate) async fn begin(
 }
 
 /// A reply as the outbox hands it over.
-pub(crate) fn outbound(message: &Envelope, reply_id: &str, text: &str, kind: &str) -> Envelope {
+pub(crate) fn outbound(message: &Inbound, reply_id: &str, text: &str, kind: &str) -> Outbound {
     let mut reply = Envelope::text(text)
         .with("channel", "webhook")
         .with("kind", kind);
     for name in ["chat_id", "reply_route"] {
-        if let Some(value) = message.field(name) {
+        if let Some(value) = message.message.field(name) {
             reply.set(name, value.clone());
         }
     }
-    let inbound_id = Some(id(message));
-    reply.put_slot(Arc::new(ReplyTo {
-        inbound_id,
-        reply_id: reply_id.to_owned(),
-        attempt: 1,
-    }));
-    reply
+    let mut outbound = Outbound::new(reply);
+    outbound.attempt = Some(DeliveryAttempt {
+        reply_id: reply_id.into(),
+        message_id: Some(id(message)),
+        number: 1,
+    });
+    outbound
 }
 
-pub(crate) fn id(message: &Envelope) -> String {
-    message
-        .slot::<Ticket>()
-        .unwrap()
-        .inbound_id()
-        .unwrap()
-        .to_owned()
+pub(crate) fn id(message: &Inbound) -> MessageId {
+    let receipt = message.receipt.as_ref().unwrap();
+    receipt.message_id().unwrap().clone()
 }
 
-pub(crate) fn settle(message: &Envelope, outcome: Outcome) {
-    message.slot::<Ticket>().unwrap().settle(outcome);
+pub(crate) fn settle(message: &Inbound, outcome: MessageOutcome) {
+    message.receipt.as_ref().unwrap().settle(outcome);
 }
 
 /// Names messages `m0`, `m1`, …, and takes each idempotency key once, as the journal does.
 fn handler(
-    inbound: mpsc::UnboundedSender<Envelope>,
+    inbound: mpsc::UnboundedSender<Inbound>,
     accepted: Arc<AtomicUsize>,
     refuse: Arc<Mutex<Option<Error>>>,
     keys: Keys,
 ) -> MessageHandler {
-    Arc::new(move |message: Envelope| {
+    Arc::new(move |message: Inbound| {
         let outcome = refuse.lock().unwrap().take().map_or(Ok(()), Err);
         if outcome.is_ok() {
-            let ticket = message.slot::<Ticket>().unwrap();
-            let id = format!("m{}", accepted.load(Ordering::SeqCst));
-            let known = ticket
+            let receipt = Arc::clone(message.receipt.as_ref().unwrap());
+            let id = MessageId::from(format!("m{}", accepted.load(Ordering::SeqCst)));
+            let known = receipt
                 .key()
                 .and_then(|key| keys.lock().unwrap().get(key).cloned());
-            ticket.accept(known.as_ref().unwrap_or(&id), known.is_some());
+            receipt.accept(known.as_ref().unwrap_or(&id), known.is_some());
             if known.is_none() {
                 accepted.fetch_add(1, Ordering::SeqCst);
                 keys.lock()
                     .unwrap()
-                    .extend(ticket.key().map(|key| (key.to_owned(), id)));
+                    .extend(receipt.key().map(|key| (key.to_owned(), id)));
                 inbound.send(message).unwrap();
             }
         }

@@ -6,16 +6,17 @@ use std::{
     time::Duration,
 };
 
-use bub::gateway::{Gateway, NoHouse, Options};
-use bub::hooks;
-use bub::kernel::{
-    CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, FrameworkRef,
-    MessageHandler, ModelStream, PluginContext, Prompt, Result, Sender, StatePatch, StreamEvent,
-};
-use bub::settings::Secret;
-use bub::tape::{
-    Durability,
-    fs::{Fs, RealFs},
+use bub::{
+    gateway::{Gateway, JournalKind, Options},
+    kernel::{
+        CancellationToken, Channel, Envelope, Error, ErrorKind, Framework, MessageHandler,
+        ModelStream, Prompt, Result, Sender, StatePatch, StreamEvent, Turn, hooks,
+    },
+    settings::Secret,
+    tape::{
+        Durability,
+        fs::{Fs, RealFs},
+    },
 };
 use bub_telegram::{Bot, Telegram, TelegramOptions};
 use bub_testkit::telegram::{BotServer, TOKEN};
@@ -38,7 +39,6 @@ pub(crate) struct Model {
     pub(crate) senders: Arc<Mutex<Vec<Sender>>>,
     /// What became of each file that came with a message.
     pub(crate) files: watch::Sender<Vec<Result<usize, String>>>,
-    framework: FrameworkRef,
 }
 
 /// What a person wrote, in what the model is given.
@@ -52,14 +52,11 @@ pub(crate) fn written(content: &str) -> String {
 
 #[hooks]
 impl Model {
-    async fn load_state(&self, message: &Envelope) -> Result<StatePatch> {
-        if let Some(lifespan) = message.lifespan() {
+    async fn load_state(&self, turn: &Turn) -> Result<StatePatch> {
+        if let Some(lifespan) = &turn.inbound().lifespan {
             lifespan.enter().await?;
         }
-        self.senders
-            .lock()
-            .unwrap()
-            .push((*message.sender()).clone());
+        self.senders.lock().unwrap().push(turn.sender().clone());
         Ok(StatePatch::new())
     }
 
@@ -117,15 +114,8 @@ impl Model {
         Ok(ModelStream::text(format!("echo: {text}")))
     }
 
-    async fn dispatch_outbound(&self, message: &Envelope) -> Result<bool> {
-        match self
-            .framework
-            .get()
-            .and_then(|framework| framework.router())
-        {
-            Some(router) => router.dispatch(message).await,
-            None => Ok(false),
-        }
+    async fn dispatch_outbound(&self, message: &Envelope, turn: Option<&Turn>) -> Result<bool> {
+        turn.unwrap().deliver(message.clone()).await
     }
 
     fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
@@ -156,10 +146,14 @@ pub(crate) fn options(server: &BotServer, home: &Path) -> TelegramOptions {
     options
 }
 
-fn gateway_options(home: &Path) -> Options {
+fn gateway_options(home: &Path, fs: Arc<dyn Fs>) -> Options {
     Options {
-        directory: home.join("gateway"),
-        durability: Durability::Os,
+        journal: JournalKind::File {
+            directory: home.join("gateway"),
+            durability: Durability::Os,
+            fs,
+        },
+        catch_all: None,
         debounce: Duration::from_millis(20),
         max_wait: Duration::from_secs(1),
         active_window: Duration::from_millis(50),
@@ -168,8 +162,6 @@ fn gateway_options(home: &Path) -> Options {
         session_queue: 100,
         queue: 10_000,
         turns: 1_000,
-        fs: Arc::new(RealFs),
-        house: Arc::new(NoHouse),
     }
 }
 
@@ -189,19 +181,10 @@ impl World {
             asked: watch::Sender::default(),
             senders: Arc::default(),
             files: watch::Sender::default(),
-            framework: FrameworkRef::default(),
         };
-        let mut plugin = model.clone();
-        let make = move |context: &PluginContext<'_>| {
-            plugin.framework = context.framework.clone();
-            Ok::<_, Error>(plugin)
-        };
-        let framework = Framework::builder().plugin_with("model", make).build();
+        let framework = Framework::builder().plugin("model", model.clone()).build();
         let running = framework.running().await.unwrap();
-        let options = Options {
-            fs,
-            ..gateway_options(home)
-        };
+        let options = gateway_options(home, fs);
         let gateway = Gateway::open(&framework, options, &["all".to_owned()]).unwrap();
         let stop = CancellationToken::new();
         let task = tokio::spawn({

@@ -10,143 +10,78 @@ use std::{
     time::Duration,
 };
 
-use bub_agent::{NO_MODEL, SWITCH, policy::Approvals, usage::Tokens};
-use bub_gateway::{Outcome, Remote, Ticket};
+use bub_agent::usage::Tokens;
+use bub_gateway::Remote;
 use bub_kernel::{
-    ApprovalAnswer, ApprovalRequest, BoxFuture, Channel, ChannelMessage, Delivery, Envelope, Error,
-    ErrorKind, Framework, LlmRequest, LlmResult, MessageHandler, Result, Sender, State, StatePatch,
+    BoxFuture, Channel, ChannelMessage, Envelope, Error, ErrorKind, Framework, Inbound,
+    InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome, Result, Sender,
+    SessionId, StatePatch, Turn, TurnReport,
 };
 use bub_model::Catalogue;
 use bub_settings::{Settings, core};
 use bub_tape::{Tape, Wait};
 use bub_terminal::{
     Happening, Host,
-    channel::{Cli, EARLIER, LineId, NAME, Teller, WITHDRAWN},
+    channel::{AskApproval, Cli, EARLIER, NAME, OpenLines, Teller, WITHDRAWN},
     view::Status,
 };
 
 use super::session::{self, Session};
+use crate::cli::{approve::Terminal, exit};
 
 /// So long the end of a turn is waited for to tell of it.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// The chat of this process, once there is one: the hooks by which it takes part in turns.
+/// The hooks by which the chat of this process, if there is one, observes turns.
 #[derive(Default)]
-pub(crate) struct Chat(OnceLock<Arc<Desk>>);
+pub(crate) struct ChatHooks(OnceLock<Arc<Desk>>);
 
-impl Chat {
-    pub(super) fn sit_down(&self, desk: &Arc<Desk>) {
+impl ChatHooks {
+    pub(super) fn attach(&self, desk: &Arc<Desk>) {
         // There is one chat in a process.
         let _ = self.0.set(Arc::clone(desk));
+    }
+
+    /// The desk of a turn that the chat runs.
+    fn desk(&self, turn: &Turn) -> Option<&Arc<Desk>> {
+        let is_own = turn.message_id().is_some()
+            && turn.message().channel().is_some_and(|name| name == NAME);
+        self.0.get().filter(|_| is_own)
     }
 }
 
 #[bub_macros::hooks(crate = bub_kernel)]
-impl Chat {
-    fn provide_channels(&self, message_handler: &MessageHandler) -> Vec<Arc<dyn Channel>> {
-        let Some(desk) = self.0.get() else {
-            return Vec::new();
-        };
-        *lock(&desk.handler) = Some(Arc::clone(message_handler));
-        let taking = desk.itself.clone();
-        let take_up = move |message: &mut Envelope| {
-            if let Some(desk) = taking.upgrade() {
-                desk.take_up(message);
-            }
-        };
-        vec![Arc::new(Cli::new(
-            desk.teller.clone(),
-            desk.settings.redactor().clone(),
-            Box::new(take_up),
-        ))]
-    }
-
-    /// What waited while `,new` or `,resume` ran belongs to the session that it led to.
-    async fn resolve_session(&self, message: &Envelope) -> Result<Option<String>> {
-        let Some(desk) = self.0.get().filter(|_| LineId::of(message).is_some()) else {
-            return Ok(None);
-        };
-        let now = desk.follow().await?;
-        let is_other = message.session_id().as_deref() != Some(now.as_str())
-            || lock(&desk.session).is_chosen();
-        Ok(is_other.then_some(now))
-    }
-
-    async fn request_approval(
-        &self,
-        request: &ApprovalRequest,
-        state: &State,
-    ) -> Result<Option<ApprovalAnswer>> {
-        let desk = self
-            .0
-            .get()
-            .filter(|desk| desk.asks && request.sender == Sender::terminal());
-        let (Some(desk), Some(approvals)) = (desk, state.slot::<Approvals>()) else {
-            return Ok(None);
-        };
-        let answer = desk.teller.ask(request).await;
-        approvals.answer(&request.id, &request.sender, answer.clone())?;
-        Ok(Some(answer))
-    }
-
+impl ChatHooks {
     fn after_llm_call(&self, request: &LlmRequest, result: &LlmResult) {
         if let Some(desk) = self.0.get() {
             desk.count(&request.model, result);
         }
     }
 
-    async fn load_state(&self, message: &Envelope) -> Option<StatePatch> {
-        let desk = self.of(message)?;
-        let (line, content) = (LineId::of(message), message.content().into_owned());
+    async fn load_state(&self, message: &Envelope, turn: &Turn) -> Option<StatePatch> {
+        let desk = self.desk(turn)?;
+        let line = desk.lines.line(turn.inbound());
+        let content = message.content().into_owned();
         desk.teller.tell(Happening::Began { line, content }).await;
         None
     }
 
-    async fn save_state(&self, state: &State, message: &Envelope) {
-        let Some(desk) = self.of(message) else { return };
-        if state.get(NO_MODEL).is_some() {
-            *lock(&desk.failure) = Some(Failure::NoModel);
+    async fn save_state(&self, turn: &Turn) {
+        if let Some(desk) = self.desk(turn) {
+            desk.teller.tell(Happening::Ended).await;
+            desk.look_soon(turn);
         }
-        // Also where it leads to what the tape has said before.
-        if let Some(id) = state.get_str(SWITCH) {
-            let mut session = lock(&desk.session).clone();
-            session.go(&id);
-            desk.go(session);
-        }
-        desk.teller.tell(Happening::Ended).await;
-        desk.look_soon(message);
     }
 
-    async fn on_error(&self, stage: &str, error: &Error, message: Option<&Envelope>) {
-        let Some((desk, message)) = message.and_then(|message| Some((self.of(message)?, message)))
-        else {
+    async fn on_error(&self, stage: &str, turn: Option<&Turn>) {
+        let Some(turn) = turn.filter(|_| stage == "turn") else {
             return;
         };
-        if error.kind() != ErrorKind::Cancelled {
-            let is_usage = error.kind() == ErrorKind::Config;
-            *lock(&desk.failure) = Some(Failure::Code(if is_usage { 2 } else { 1 }));
-        }
-        if stage == "turn" {
+        if let Some(desk) = self.desk(turn) {
             desk.teller.tell(Happening::Ended).await;
-            desk.look_soon(message);
+            desk.look_soon(turn);
         }
     }
-}
-
-impl Chat {
-    /// The desk that a message of the chat went over.
-    fn of(&self, message: &Envelope) -> Option<&Arc<Desk>> {
-        let is_own = message.slot::<Delivery>().is_some()
-            && message.channel().is_some_and(|name| name == NAME);
-        self.0.get().filter(|_| is_own)
-    }
-}
-
-/// The last turn that failed.
-#[derive(Clone, Copy, Debug)]
-enum Failure {
-    NoModel,
-    Code(u8),
 }
 
 /// What stands between the terminal and the gateway.
@@ -158,9 +93,12 @@ pub(super) struct Desk {
     /// Whether the person can be asked here.
     asks: bool,
     session: Mutex<Session>,
-    handler: Mutex<Option<MessageHandler>>,
+    lines: OpenLines,
+    terminal: Terminal,
+    handler: OnceLock<MessageHandler>,
     gateway: OnceLock<Remote>,
-    failure: Mutex<Option<Failure>>,
+    /// The last turn that failed.
+    failure: Mutex<Option<TurnReport>>,
     /// The number of the next line of an earlier chat.
     next_found: AtomicU64,
     spent: Mutex<Spent>,
@@ -192,7 +130,9 @@ impl Desk {
             teller,
             asks,
             session: Mutex::new(session),
-            handler: Mutex::new(None),
+            lines: OpenLines::default(),
+            terminal: Terminal::default(),
+            handler: OnceLock::new(),
             gateway: OnceLock::new(),
             failure: Mutex::new(None),
             next_found: AtomicU64::new(EARLIER),
@@ -200,6 +140,37 @@ impl Desk {
             told: tokio::sync::Mutex::default(),
             itself: itself.clone(),
         })
+    }
+
+    /// The channel of the chat, which hands its lines to this handler.
+    pub(super) fn channel(&self, handler: &MessageHandler) -> Arc<dyn Channel> {
+        let _ = self.handler.set(Arc::clone(handler));
+        let taking = self.itself.clone();
+        let take_up = move |message: &mut Inbound| {
+            if let Some(desk) = taking.upgrade() {
+                desk.take_up(message);
+            }
+        };
+        let redactor = self.settings.redactor().clone();
+        let asking = self.itself.clone();
+        let ask: AskApproval = Box::new(move |request| {
+            let desk = asking.upgrade();
+            Box::pin(async move {
+                let desk = desk.ok_or_else(|| Error::unknown("the chat has ended"))?;
+                if desk.asks {
+                    Ok(desk.teller.ask(request).await)
+                } else {
+                    // A pipe has the answers; the user is at the terminal, if there is one.
+                    desk.terminal.ask(request).await
+                }
+            })
+        });
+        Arc::new(Cli::new(
+            self.teller.clone(),
+            redactor,
+            Box::new(take_up),
+            ask,
+        ))
     }
 
     pub(super) fn hold(&self, gateway: Remote) {
@@ -262,13 +233,9 @@ impl Desk {
         }
     }
 
-    /// What the pipe came to.
-    pub(super) fn verdict(&self) -> Result<ExitCode> {
-        match *lock(&self.failure) {
-            None => Ok(ExitCode::SUCCESS),
-            Some(Failure::Code(code)) => Ok(ExitCode::from(code)),
-            Some(Failure::NoModel) => Err(super::no_model()),
-        }
+    /// The exit code of a chat through a pipe.
+    pub(super) fn exit_code(&self) -> Result<ExitCode> {
+        exit::exit_code(lock(&self.failure).as_ref())
     }
 
     fn count(&self, model: &str, result: &LlmResult) {
@@ -284,15 +251,17 @@ impl Desk {
         }
     }
 
-    fn message(&self, line: u64, text: String, ticket: &Arc<Ticket>) -> Envelope {
+    fn message(&self, text: String) -> Inbound {
         let session = lock(&self.session).clone();
         let message = ChannelMessage::new(&session.id, NAME, text)
             .chat_id(&session.chat_id)
             .context("thread_id", session.id.clone())
             .active();
-        let mut message = Envelope::from(message).with_sender(Sender::terminal());
-        message.put_slot(Arc::new(LineId(line)));
-        message.put_slot(Arc::clone(ticket));
+        let mut message = Inbound::from(message).with_sender(Sender::terminal());
+        if session.is_chosen() {
+            // The user named another session than the one that the chat's tape says.
+            message.set_session_id(SessionId::from(session.id));
+        }
         message
     }
 
@@ -335,8 +304,8 @@ impl Desk {
     }
 
     /// The same, once a turn is on its tape that no line of this chat waits for.
-    fn look_soon(&self, message: &Envelope) {
-        if LineId::of(message).is_some() {
+    fn look_soon(&self, turn: &Turn) {
+        if self.lines.line(turn.inbound()).is_some() {
             return;
         }
         let desk = self.itself.clone();
@@ -352,26 +321,24 @@ impl Desk {
     }
 
     /// A line of an earlier chat on this session is a line of this one, from now on.
-    fn take_up(&self, message: &mut Envelope) {
-        if message.session_id().as_deref() != Some(self.session().as_str()) {
+    fn take_up(&self, message: &mut Inbound) {
+        if message.message.session_id().as_deref() != Some(self.session().as_str()) {
             return;
         }
         let line = self.next_found.fetch_add(1, Ordering::Relaxed);
-        let ticket = Arc::new(Ticket::new(None));
-        message.put_slot(Arc::new(LineId(line)));
-        message.put_slot(Arc::clone(&ticket));
+        let receipt = self.lines.open(line, message);
         self.teller.tell_soon(Happening::Found {
             line,
-            content: message.content().into_owned(),
+            content: message.message.content().into_owned(),
         });
-        self.watch(line, ticket);
+        self.watch(line, receipt);
     }
 
     /// Tells what becomes of a line.
-    fn watch(&self, line: u64, ticket: Arc<Ticket>) {
+    fn watch(&self, line: u64, receipt: Arc<InboundReceipt>) {
         let desk = self.itself.clone();
         drop(tokio::spawn(async move {
-            let outcome = ticket.settled().await;
+            let outcome = receipt.outcome().await;
             if let Some(desk) = desk.upgrade() {
                 desk.settled(line, outcome).await;
             }
@@ -379,13 +346,18 @@ impl Desk {
     }
 
     /// A line is settled.
-    async fn settled(&self, line: u64, outcome: Outcome) {
-        self.look().await;
+    async fn settled(&self, line: u64, outcome: MessageOutcome) {
         let (dropped, replies) = match outcome {
-            Outcome::Dropped { reason } => (Some(reason), 0),
-            Outcome::Done { replies } => (None, replies),
-            Outcome::Joined { .. } => (None, 0),
+            MessageOutcome::Dropped { reason } => (Some(reason), 0),
+            MessageOutcome::Done { replies, report } => {
+                if let Some(report) = report {
+                    self.note(report);
+                }
+                (None, replies)
+            }
+            _ => (None, 0),
         };
+        self.look().await;
         self.teller
             .tell(Happening::Settled {
                 line,
@@ -394,37 +366,54 @@ impl Desk {
             })
             .await;
     }
+
+    /// Keeps what the chat has to know of a turn.
+    fn note(&self, report: TurnReport) {
+        // Also where it leads to what the tape has said before.
+        if let Some(id) = &report.session_switch {
+            let mut session = lock(&self.session).clone();
+            session.go(id);
+            self.go(session);
+        }
+        let failure = exit::failure(&report);
+        if failure.is_some_and(|error| error.kind() != ErrorKind::Cancelled) {
+            *lock(&self.failure) = Some(report);
+        }
+    }
 }
 
 impl Host for Desk {
     fn submit(&self, line: u64, text: String) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            let handler = lock(&self.handler).clone();
+            let handler = self.handler.get();
             let handler = handler.ok_or_else(|| Error::unknown("the chat is not running"))?;
-            let ticket = Arc::new(Ticket::new(None));
-            handler(self.message(line, text, &ticket)).await?;
-            self.watch(line, ticket);
+            self.follow().await?;
+            let mut message = self.message(text);
+            let receipt = self.lines.open(line, &mut message);
+            handler(message).await?;
+            self.watch(line, receipt);
             Ok(())
         })
     }
 
     fn cancel(&self) -> BoxFuture<'_, ()> {
         if let Some(gateway) = self.gateway.get() {
-            gateway.cancel(&self.session());
+            gateway.cancel(&SessionId::from(self.session()));
         }
         Box::pin(std::future::ready(()))
     }
 
     fn withdraw(&self) {
         if let Some(gateway) = self.gateway.get() {
-            gateway.withdraw(&self.session(), WITHDRAWN);
+            gateway.withdraw(&SessionId::from(self.session()), WITHDRAWN);
         }
     }
 
     fn quit(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             if let Some(router) = self.framework.router() {
-                let _ = router.quit(&self.session()).await;
+                let session = SessionId::from(self.session());
+                let _ = router.quit(&session, None).await;
             }
         })
     }

@@ -1,6 +1,6 @@
 //! Which session a chat is about.
 
-use bub_kernel::{ChannelMessage, Envelope, Error, Framework, Result};
+use bub_kernel::{ChannelMessage, Error, Framework, Inbound, Result};
 use bub_tape::{Listing, TapeName};
 use bub_terminal::channel::NAME;
 use clap::ArgMatches;
@@ -90,10 +90,10 @@ impl Session {
     }
 
     async fn in_use(&self, framework: &Framework) -> Result<String> {
-        let message: Envelope = ChannelMessage::new(self.chat(), NAME, "")
-            .chat_id(&self.chat_id)
-            .into();
-        framework.resolve_session(&message).await
+        let message = ChannelMessage::new(self.chat(), NAME, "").chat_id(&self.chat_id);
+        let mut inbound = Inbound::from(message);
+        framework.resolve_session(&mut inbound).await?;
+        Ok(inbound.session_id().map(String::from).unwrap_or_default())
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use bub_kernel::{BoxFuture, Channel, ChannelRouter, Envelope, Error, Result, StreamEvent};
+use bub_kernel::{
+    BoxFuture, Channel, ChannelRouter, Error, MessageId, Outbound, Result, SessionId, StreamEvent,
+    Turn,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::Trace;
@@ -45,21 +48,17 @@ impl Channel for FakeChannel {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    fn send<'a>(&'a self, message: &'a Envelope) -> BoxFuture<'a, Result<()>> {
+    fn send<'a>(&'a self, message: &'a Outbound) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             self.trace.note(format!("send {}", message.content()));
             Ok(())
         })
     }
 
-    fn on_event<'a>(
-        &'a self,
-        event: &'a StreamEvent,
-        message: &'a Envelope,
-    ) -> BoxFuture<'a, Result<()>> {
+    fn on_event<'a>(&'a self, event: &'a StreamEvent, turn: &'a Turn) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            let chat = message.chat_id().unwrap_or_default();
+            let chat = turn.message().chat_id().unwrap_or_default();
             self.trace
                 .note(format!("event {} for {chat}", event.to_value()));
             match self.manner {
@@ -90,7 +89,7 @@ impl ChannelRouter for FakeRouter {
         (name == self.0.name).then(|| Arc::clone(&self.0) as Arc<dyn Channel>)
     }
 
-    fn quit<'a>(&'a self, _session_id: &'a str) -> BoxFuture<'a, Result<()>> {
+    fn quit<'a>(&'a self, _: &'a SessionId, _: Option<&'a MessageId>) -> BoxFuture<'a, Result<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -12,13 +12,13 @@ mod budget;
 mod calls;
 mod digest;
 mod handoff;
-mod requests;
 mod step;
 
 use std::sync::Arc;
 
 use bub_kernel::{
-    CancellationToken, Envelope, Error, ErrorKind, Framework, Prompt, Result, State, StreamEvent,
+    CancellationToken, Error, ErrorKind, Inbound, Prompt, Result, ResumePoint, StepRequests,
+    StreamEvent, Turn, error_entry,
     hooks::{HookPoint, point::ContinuePrompt},
 };
 use bub_model::ModelId;
@@ -26,36 +26,31 @@ use bub_settings::core;
 use bub_tape::Entry;
 use serde_json::{Value, json};
 
+pub(crate) use self::budget::{Calibration, estimate};
 use self::{breaker::Breaker, step::Failure};
-pub(crate) use self::{
-    budget::{Calibration, estimate},
-    requests::{StepRequest, StepRequests},
-};
 use crate::{
-    agent::{Agent, Errand},
+    agent::{Agent, AgentTask},
     emit::Emitter,
-    record::{Resumed, TurnTape},
     runner::run_command,
-    steering,
     toolbox::Toolbox,
 };
 
 /// How much of a prompt the events of the loop repeat: the whole stands in its message.
 const PROMPT_CHARS: usize = 1000;
 
-/// A turn of the builtin agent.
-pub(crate) struct Turn {
-    pub(crate) framework: Framework,
+/// One run of the agent loop.
+pub(crate) struct AgentLoop {
     pub(crate) agent: Arc<Agent>,
-    pub(crate) state: State,
-    pub(crate) tape: Arc<TurnTape>,
-    pub(crate) session_id: String,
-    pub(crate) toolbox: Arc<Toolbox>,
-    /// The model of the turn, and what to try when it fails.
+    /// The turn, or the run nested in it.
+    pub(crate) turn: Turn,
+    pub(crate) tools: Arc<Toolbox>,
+    /// The model of the run, and what to try when it fails.
     pub(crate) models: Vec<ModelId>,
     pub(crate) events: Emitter,
-    /// Fires when the turn ends, however it ends.
+    /// Fires when the run ends, however it ends.
     pub(crate) cancel: CancellationToken,
+    /// What tools ask for between two steps.
+    pub(crate) requests: Arc<StepRequests>,
 }
 
 /// How a step ended.
@@ -78,17 +73,16 @@ struct Memory {
     cannot_shrink: bool,
 }
 
-impl Turn {
+impl AgentLoop {
     /// Runs the turn to its end.
     pub(crate) async fn run(self, prompt: Prompt) -> Result<()> {
-        let (steps, said) = match self.tape.resumed() {
-            Some(Resumed::Answered(text)) => return self.say_again(text.clone()).await,
-            Some(Resumed::GivenUp) => return Err(self.fail(given_up()).await),
-            Some(Resumed::AfterSteps { steps, said }) => (*steps, said.as_str()),
-            Some(Resumed::Command(_)) | None => (0, ""),
+        let (steps, said) = match self.turn.tape().resume_point() {
+            Some(ResumePoint::Answered(text)) => return self.say_again(text.clone()).await,
+            Some(ResumePoint::AttemptsExhausted) => return Err(self.fail(given_up()).await),
+            Some(ResumePoint::AfterSteps { steps, text }) => (*steps, text.as_str()),
+            Some(ResumePoint::Command(_)) | None => (0, ""),
         };
-        self.tape.note(self.loop_start(&prompt));
-        self.state.put_slot(Arc::new(StepRequests::default()));
+        self.turn.tape().append_later(self.loop_start(&prompt));
         let most = self.agent.settings().get(&core::MAX_STEPS);
         let (mut prompt, mut number, mut memory) = (prompt, steps + 1, Memory::default());
         if !said.is_empty() {
@@ -96,7 +90,9 @@ impl Turn {
             memory.has_spoken = true;
         }
         if steps == 0 {
-            self.tape.begin_step(number, &shortened(&prompt.text()));
+            self.turn
+                .tape()
+                .begin_step(number, &shortened(&prompt.text()));
         } else {
             self.advance(&mut prompt, number).await?;
         }
@@ -109,8 +105,8 @@ impl Turn {
             let outcome = self.step(&prompt, &mut memory).await;
             number += 1;
             match outcome {
-                Ok(Step::Done) if !steering::waits(&self.session_id, &self.state) => {
-                    self.tape.complete();
+                Ok(Step::Done) if !self.turn.has_steering() => {
+                    self.turn.tape().complete();
                     return Ok(());
                 }
                 Ok(Step::Done) => self.advance(&mut prompt, number).await?,
@@ -126,7 +122,9 @@ impl Turn {
                 }) if overflows == 0 => {
                     overflows += 1;
                     self.hand_off_overflow(&error).await?;
-                    self.tape.begin_step(number, &shortened(&prompt.text()));
+                    self.turn
+                        .tape()
+                        .begin_step(number, &shortened(&prompt.text()));
                 }
                 Err(failure) => return Err(self.fail(failure.error).await),
             }
@@ -136,46 +134,42 @@ impl Turn {
     /// Begins the next step: records what is left of the last one, what people said meanwhile, and the prompt to go on.
     async fn advance(&self, prompt: &mut Prompt, number: u64) -> Result<()> {
         // A plugin may take its time to make the prompt; what the tools did must not wait for it.
-        if ContinuePrompt::implementations(self.framework.hooks()).len() > 1 {
-            self.tape.append(Vec::new()).await?;
+        if ContinuePrompt::implementations(self.turn.framework().hooks()).len() > 1 {
+            self.turn.tape().append(Vec::new()).await?;
         }
-        let (waiting, commands) =
-            steering::take(&self.framework, &self.session_id, &self.state).await?;
+        let (waiting, commands) = self.turn.take_steering().await?;
         for command in commands {
             self.run_steered(&command).await;
         }
         let text = self
-            .framework
-            .continue_prompt(prompt, self.tape.tape(), &self.state)
+            .turn
+            .framework()
+            .continue_prompt(prompt, &self.turn)
             .await?;
         let mut messages: Vec<Entry> = waiting
             .iter()
-            .map(|said| self.tape.steered_message(said))
+            .map(|said| self.turn.tape().steered_message(said))
             .collect();
         if let Some(text) = text.filter(|text| !text.is_empty()) {
             *prompt = Prompt::Text(text);
-            messages.push(self.tape.user_message(prompt));
+            messages.push(self.turn.tape().user_message(prompt));
         }
-        self.tape.begin_step(number, &shortened(&prompt.text()));
-        self.tape.append(messages).await?;
+        self.turn
+            .tape()
+            .begin_step(number, &shortened(&prompt.text()));
+        self.turn.tape().append(messages).await?;
         Ok(())
     }
 
     /// Runs a command that somebody sent meanwhile, with that person's rights. What it says goes to the chat, not to the
     /// model.
-    async fn run_steered(&self, command: &Envelope) {
-        let state = self.state.detached();
-        state.put_slot(command.sender());
-        state.drop_slot::<StepRequests>();
-        let errand = Errand {
-            framework: self.framework.clone(),
-            state,
-            tape: Arc::clone(&self.tape),
-            session_id: self.session_id.clone(),
-            toolbox: Arc::clone(&self.toolbox),
+    async fn run_steered(&self, command: &Inbound) {
+        let task = AgentTask {
+            turn: self.turn.on_behalf_of(command.sender()),
+            tools: Arc::clone(&self.tools),
         };
-        let line = command.content();
-        let output = run_command(&self.agent, &errand, &line).await;
+        let line = command.message.content();
+        let output = run_command(&self.agent, &task, &line, None).await;
         let output = output.unwrap_or_else(|error| error.message().to_owned());
         self.events
             .send(StreamEvent::Text(format!("\n\n{line}\n{output}")))
@@ -184,14 +178,23 @@ impl Turn {
 
     /// Records the end of the turn by an error.
     async fn fail(&self, error: Error) -> Error {
-        let mut chat = self.tape.chat();
+        let mut chat = self.turn.tape().chat_step();
         // What was said beside calls is on the tape with them.
-        chat.text = self.tape.said_so_far().filter(|_| !self.tape.close_calls());
-        chat.error = Some(crate::record::error_entry(&error));
-        let last = self.tape.end_step("error", Some(&error));
-        match self.tape.record(chat, last.into_iter().collect()).await {
-            Ok(_) => self.tape.complete(),
-            Err(failure) => tracing::error!("turn.not_recorded error={failure}"),
+        chat.text = self
+            .turn
+            .tape()
+            .partial_text()
+            .filter(|_| !self.turn.tape().close_calls());
+        chat.error = Some(error_entry(&error));
+        let last = self.turn.tape().end_step("error", Some(&error));
+        match self
+            .turn
+            .tape()
+            .record_step(chat, last.into_iter().collect())
+            .await
+        {
+            Ok(_) => self.turn.tape().complete_with_error(),
+            Err(failure) => tracing::error!("turn.record_failed error={failure}"),
         }
         error
     }
@@ -202,7 +205,7 @@ impl Turn {
         self.events
             .send(StreamEvent::Final(json!({"ok": true, "text": text})))
             .await;
-        self.tape.complete();
+        self.turn.tape().complete();
         Ok(())
     }
 
@@ -211,10 +214,12 @@ impl Turn {
         let data = json!({
             "model": model,
             "prompt": shortened(&prompt.text()),
-            "allowed_skills": self.state.get("allowed_skills").unwrap_or(Value::Null),
-            "allowed_tools": self.state.get("allowed_tools").unwrap_or(Value::Null),
+            "allowed_skills": self.turn.state().get("allowed_skills").unwrap_or(Value::Null),
+            "allowed_tools": self.turn.state().get("allowed_tools").unwrap_or(Value::Null),
         });
-        self.tape.owned(Entry::event("loop.start", Some(data)))
+        self.turn
+            .tape()
+            .with_run_id(Entry::event("loop.start", Some(data)))
     }
 }
 

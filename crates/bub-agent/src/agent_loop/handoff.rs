@@ -1,26 +1,24 @@
 //! New anchors within a turn: because a tool asked, because the window fills, because the provider said so.
 
-use bub_kernel::{Error, Prompt, Result};
+use bub_kernel::{Error, Prompt, Result, StepRequest, tape_error};
 use bub_tape::{AnchorSearch, Entry, EntryId, Kind, Span, handoff_entries};
 use futures_util::StreamExt as _;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Turn,
+    AgentLoop,
     digest::{digest, own_entries},
-    requests::{StepRequest, StepRequests},
 };
-use crate::record::tape_error;
 
-impl Turn {
+impl AgentLoop {
     /// The provider says that the conversation is too long: a new phase, once a turn.
     pub(super) async fn hand_off_overflow(&self, error: &Error) -> Result<()> {
         let state = json!({"reason": "context_length_exceeded", "error": error.message()});
         self.hand_off("auto_handoff/context_overflow", state)
             .await?;
         // The attempt counts as a step.
-        if let Some(end) = self.tape.end_step("auto_handoff", None) {
-            self.tape.note(end);
+        if let Some(end) = self.turn.tape().end_step("auto_handoff", None) {
+            self.turn.tape().append_later(end);
         }
         Ok(())
     }
@@ -33,7 +31,7 @@ impl Turn {
 
     /// Writes the anchor with a digest of the phase, and carries over what belongs to this turn.
     async fn hand_off(&self, name: &str, mut state: Value) -> Result<()> {
-        let tape = self.tape.tape();
+        let tape = self.turn.tape().tape();
         let mark = tape
             .marks(AnchorSearch::Latest(1))
             .await
@@ -41,7 +39,7 @@ impl Turn {
             .pop();
         let span = mark.map_or(Span::ALL, |mark| Span::from(mark.position));
         let entries = tape.entries(span).await.map_err(tape_error)?;
-        let asked = match self.tape.asked() {
+        let asked = match self.turn.tape().prompt_id() {
             Some(id) => tape
                 .store()
                 .fetch(tape.name(), &[id])
@@ -57,7 +55,8 @@ impl Turn {
                 .unwrap_or_default();
             state.insert("carry".to_owned(), json!(carried));
         }
-        self.tape
+        self.turn
+            .tape()
             .append(handoff_entries(name, Some(state), self.meta()))
             .await?;
         Ok(())
@@ -65,15 +64,13 @@ impl Turn {
 
     /// Does what tools asked for during the step. What follows the results goes with the next batch.
     pub(super) async fn apply_requests(&self, prompt: &Prompt) -> Result<bool> {
-        let Some(requests) = self.state.slot::<StepRequests>() else {
-            return Ok(false);
-        };
-        let requests = requests.take();
+        let requests = self.requests.take();
         let any = !requests.is_empty();
         for request in requests {
             match request {
                 StepRequest::HandOff { name, summary } => {
-                    let mut carry: Vec<EntryId> = self.tape.asked().into_iter().collect();
+                    let mut carry: Vec<EntryId> =
+                        self.turn.tape().prompt_id().into_iter().collect();
                     // What came of the calls that it made beside the handoff is news to the model.
                     let response = self.last_response().await?;
                     if response.first().is_some_and(|calls| calls_in(calls) > 1) {
@@ -81,7 +78,7 @@ impl Turn {
                     }
                     let state = json!({"summary": summary, "carry": carry});
                     for entry in handoff_entries(&name, Some(state), self.meta()) {
-                        self.tape.note(entry);
+                        self.turn.tape().append_later(entry);
                     }
                 }
                 StepRequest::Reset { archive } => self.start_anew(archive, prompt).await?,
@@ -92,8 +89,8 @@ impl Turn {
 
     /// The calls of the last response, and their results.
     async fn last_response(&self) -> Result<Vec<Entry>> {
-        self.tape.append(Vec::new()).await?;
-        let tape = self.tape.tape();
+        self.turn.tape().append(Vec::new()).await?;
+        let tape = self.turn.tape().tape();
         let mut found = Vec::new();
         let mut newest = tape.store().read(tape.name(), Span::ALL.newest_first());
         while let Some(entry) = newest.next().await.transpose().map_err(tape_error)? {
@@ -112,8 +109,8 @@ impl Turn {
     /// Empties the tape. The first on the new one are the message that the turn answers, and the response that asked for
     /// this: a model that sees only the message asks for it again.
     async fn start_anew(&self, archive: bool, prompt: &Prompt) -> Result<()> {
-        let tape = self.tape.tape();
-        let asked = match self.tape.asked() {
+        let tape = self.turn.tape().tape();
+        let asked = match self.turn.tape().prompt_id() {
             Some(id) => tape
                 .store()
                 .fetch(tape.name(), &[id])
@@ -124,25 +121,26 @@ impl Turn {
         };
         let response = self.last_response().await?;
         tape.reset(archive).await.map_err(tape_error)?;
-        self.tape.look_again();
+        self.turn.tape().invalidate_summary();
         let anew = |entry: Entry| Entry {
             id: EntryId::default(),
             ..entry
         };
-        self.tape
-            .ask_again(anew(
-                asked.unwrap_or_else(|| self.tape.user_message(prompt)),
+        self.turn
+            .tape()
+            .rerecord_prompt(anew(
+                asked.unwrap_or_else(|| self.turn.tape().user_message(prompt)),
             ))
             .await?;
         for entry in response {
-            self.tape.note(anew(entry));
+            self.turn.tape().append_later(anew(entry));
         }
         Ok(())
     }
 
     fn meta(&self) -> Map<String, Value> {
         let mut meta = Map::new();
-        meta.insert("run_id".to_owned(), self.tape.run_id().into());
+        meta.insert("run_id".to_owned(), self.turn.tape().run_id().into());
         meta
     }
 }

@@ -13,10 +13,10 @@ use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 
 use super::{
-    Memory, Step, Turn,
+    AgentLoop, Memory, Step,
     budget::{self, Room},
 };
-use crate::skills::{LoadedSkills, Skills};
+use crate::skills::LoadedSkills;
 
 /// Between what one step says and the next.
 const BETWEEN_STEPS: &str = "\n\n";
@@ -54,18 +54,19 @@ struct Asked {
     estimate: u64,
 }
 
-impl Turn {
+impl AgentLoop {
     /// Makes one model call and runs the tools it asks for.
     pub(super) async fn step(&self, prompt: &Prompt, memory: &mut Memory) -> Result<Step, Failure> {
         let system = self.system_prompt(prompt)?;
         let asked = self.request(&system, memory).await?;
         let gate = self
-            .framework
+            .turn
+            .framework()
             .hooks()
-            .before_llm_call(asked.request, &self.state)
+            .before_llm_call(asked.request, &self.turn)
             .await;
-        self.tape.note_hooks(&gate.notes);
-        let mut chat = self.tape.chat();
+        self.turn.tape().append_hook_notes(&gate.notes);
+        let mut chat = self.turn.tape().chat_step();
         (chat.system, chat.view) = (Some(system), asked.seen);
         chat.model = Some(gate.request.model.clone());
         if let Some(text) = gate.finish {
@@ -78,7 +79,7 @@ impl Turn {
         let started = Instant::now();
         let answered = self.ask_model(&gate.request, memory).await;
         let mut result = LlmResult {
-            run_id: self.tape.run_id().to_owned(),
+            run_id: self.turn.id().to_string(),
             duration: started.elapsed(),
             ..LlmResult::default()
         };
@@ -125,8 +126,11 @@ impl Turn {
     /// The last step: records what was said.
     async fn end(&self, mut chat: ChatStep, text: String) -> Result<Step, Failure> {
         chat.text = Some(text.clone());
-        let last = self.tape.end_step("ok", None);
-        self.tape.record(chat, last.into_iter().collect()).await?;
+        let last = self.turn.tape().end_step("ok", None);
+        self.turn
+            .tape()
+            .record_step(chat, last.into_iter().collect())
+            .await?;
         self.events
             .send(StreamEvent::Final(json!({"ok": true, "text": text})))
             .await;
@@ -147,11 +151,15 @@ impl Turn {
         let answer = self.agent.settings().get(&core::MAX_TOKENS);
         let mut before = None;
         loop {
-            let view = self.tape.view(&model, window.map(carry_limit)).await?;
+            let view = self
+                .turn
+                .tape()
+                .view(&model, window.map(carry_limit))
+                .await?;
             let mut messages = Vec::with_capacity(view.messages.len() + 2);
             messages.push(json!({"role": "system", "content": system}));
             messages.extend(view.messages.into_iter().map(Value::Object));
-            let estimate = budget::estimate(&messages) + self.toolbox.tokens();
+            let estimate = budget::estimate(&messages) + self.tools.tokens();
             let tokens = self.agent.calibration().apply(&model, estimate);
             if let Some(window) = window {
                 // A handoff that does not help is not repeated.
@@ -166,8 +174,9 @@ impl Turn {
                     Room::Little(percent) if !memory.was_asked_to_hand_off => {
                         memory.was_asked_to_hand_off = true;
                         let notice = Prompt::Text(hand_off_notice(percent));
-                        self.tape
-                            .append(vec![self.tape.user_message(&notice)])
+                        self.turn
+                            .tape()
+                            .append(vec![self.turn.tape().user_message(&notice)])
                             .await?;
                         messages.push(json!({"role": "user", "content": notice}));
                     }
@@ -175,10 +184,10 @@ impl Turn {
                 }
             }
             let request = LlmRequest {
-                run_id: self.tape.run_id().to_owned(),
+                run_id: self.turn.id().to_string(),
                 model,
                 messages: Arc::new(messages),
-                tool_names: self.toolbox.model_names(),
+                tool_names: self.tools.model_names(),
                 max_tokens: Some(answer),
             };
             return Ok(Asked {
@@ -208,7 +217,7 @@ impl Turn {
                             .await;
                     }
                     memory.has_spoken = true;
-                    self.tape.said(delta);
+                    self.turn.tape().record_delta(delta);
                     self.events.send(StreamEvent::Text(delta.clone())).await;
                 }
                 ModelEvent::Reasoning(delta) => {
@@ -242,10 +251,11 @@ impl Turn {
         let models = self.models_for(asked)?;
         let request = ChatRequest {
             messages: Arc::clone(&asked.messages),
-            tools: self.toolbox.definitions_of(&asked.tool_names),
+            tools: self.tools.definitions_of(&asked.tool_names),
             max_tokens: asked.max_tokens,
             reasoning_effort: self
-                .state
+                .turn
+                .state()
                 .get_str("reasoning_effort")
                 .filter(|effort| !effort.is_empty()),
             stream: true,
@@ -280,21 +290,22 @@ impl Turn {
                 .await;
         }
         memory.has_spoken = true;
-        self.tape.said(text);
+        self.turn.tape().record_delta(text);
         self.events.send(StreamEvent::Text(text.to_owned())).await;
     }
 
     async fn after_call(&self, request: &LlmRequest, result: &LlmResult) {
         let notes = self
-            .framework
+            .turn
+            .framework()
             .hooks()
-            .after_llm_call(request, result, &self.state)
+            .after_llm_call(request, result, &self.turn)
             .await;
-        self.tape.note_hooks(&notes);
+        self.turn.tape().append_hook_notes(&notes);
     }
 
     fn allowed_skills(&self) -> Option<Vec<String>> {
-        let Value::Array(names) = self.state.get("allowed_skills")? else {
+        let Value::Array(names) = self.turn.state().get("allowed_skills")? else {
             return None;
         };
         Some(
@@ -307,21 +318,20 @@ impl Turn {
     }
 
     fn system_prompt(&self, prompt: &Prompt) -> Result<String> {
-        let mut parts = vec![self.framework.system_prompt(prompt, &self.state)?];
-        parts.push(self.toolbox.block().to_owned());
-        if let (Some(skills), Some(loaded)) = (
-            self.state.slot::<Skills>(),
-            self.state.slot::<LoadedSkills>(),
-        ) {
-            let workspace = self.state.get_str("_runtime_workspace").map(PathBuf::from);
-            let allowed = self.allowed_skills();
-            parts.push(skills.block(
-                workspace.as_deref(),
-                &prompt.text(),
-                allowed.as_deref(),
-                &loaded,
-            ));
-        }
+        let mut parts = vec![self.turn.framework().system_prompt(prompt, &self.turn)?];
+        parts.push(self.tools.block().to_owned());
+        let workspace = self
+            .turn
+            .state()
+            .get_str("_runtime_workspace")
+            .map(PathBuf::from);
+        let allowed = self.allowed_skills();
+        parts.push(self.agent.skills().block(
+            workspace.as_deref(),
+            &prompt.text(),
+            allowed.as_deref(),
+            &LoadedSkills::of(self.turn.state()),
+        ));
         parts.retain(|part| !part.is_empty());
         Ok(self
             .agent

@@ -8,8 +8,8 @@ use bub_tape::{ChatStep, Entry, tool_done};
 use futures_util::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
 
-use super::{Memory, Step, Turn, breaker::Patience, requests::StepRequests};
-use crate::{runner::Runner, toolbox::Found};
+use super::{AgentLoop, Memory, Step, breaker::Patience};
+use crate::{runner::ToolRunner, toolbox::Found};
 
 /// So many calls run at once, when they only read.
 const AT_ONCE: usize = 8;
@@ -22,7 +22,7 @@ struct Call<'a> {
     arguments: Result<Map<String, Value>, String>,
 }
 
-impl Turn {
+impl AgentLoop {
     /// Records the calls of a response, makes them, and leaves their results for the next batch.
     pub(super) async fn use_tools(
         &self,
@@ -36,8 +36,8 @@ impl Turn {
         chat.tool_calls.clone_from(&answer.tool_calls);
         chat.provider_state.clone_from(&answer.provider_state);
         // On the tape before anything is done: after a crash nobody has to guess.
-        self.tape.record(chat, Vec::new()).await?;
-        self.tape.calls_begin(
+        self.turn.tape().record_step(chat, Vec::new()).await?;
+        self.turn.tape().begin_calls(
             answer
                 .tool_calls
                 .iter()
@@ -73,13 +73,15 @@ impl Turn {
             .map(|call| call.get("id").cloned().unwrap_or_default())
             .collect();
         let entry = Entry::tool_result(results.clone()).with_meta("call_ids", ids);
-        self.tape.calls_end();
-        self.tape.note(self.tape.owned(entry));
+        self.turn.tape().end_calls();
+        self.turn
+            .tape()
+            .append_later(self.turn.tape().with_run_id(entry));
         if self.apply_requests(prompt).await? {
             memory.was_asked_to_hand_off = false;
         }
-        if let Some(end) = self.tape.end_step("continue", None) {
-            self.tape.note(end);
+        if let Some(end) = self.turn.tape().end_step("continue", None) {
+            self.turn.tape().append_later(end);
         }
         let is_final = json!({
             "ok": true, "tool_calls": answer.tool_calls, "tool_results": results, "elapsed_ms": took, "not_made": not_made,
@@ -91,7 +93,7 @@ impl Turn {
     }
 
     fn is_known(&self, name: &str) -> bool {
-        matches!(self.toolbox.find(name), Found::Tool(_))
+        matches!(self.tools.find(name), Found::Tool(_))
     }
 
     /// Makes the calls in their order; all at once when none of them changes anything.
@@ -102,9 +104,7 @@ impl Turn {
             .enumerate()
             .map(|(index, call)| read(call, index, answer))
             .collect();
-        let only_read = calls
-            .iter()
-            .all(|call| self.toolbox.is_read_only(call.name));
+        let only_read = calls.iter().all(|call| self.tools.is_read_only(call.name));
         let several = calls.len() > 1;
         let made: Vec<BoxFuture<'_, Result<(Value, u64)>>> = calls
             .iter()
@@ -134,17 +134,13 @@ impl Turn {
         call: &Call<'_>,
         is_one_of_several: bool,
     ) -> Result<Value> {
-        if self
-            .state
-            .slot::<StepRequests>()
-            .is_some_and(|requests| requests.will_reset())
-        {
+        if self.requests.will_reset() {
             // Nothing would be left to tell of it.
             return Ok("[not run: the tape is being reset]".into());
         }
-        self.tape.call_is(index, None);
-        let runner = Runner::of(self);
-        let result = match (self.toolbox.find(call.name), &call.arguments) {
+        self.turn.tape().set_call_state(index, None);
+        let runner = ToolRunner::of(self);
+        let result = match (self.tools.find(call.name), &call.arguments) {
             (Found::Tool(tool), Ok(arguments)) => {
                 runner.shown(tool, arguments.clone(), call.id).await
             }
@@ -153,10 +149,15 @@ impl Turn {
             }
             (Found::Nothing(guidance), _) => guidance.into(),
         };
-        self.tape.call_is(index, Some(&result));
+        self.turn.tape().set_call_state(index, Some(&result));
         if is_one_of_several {
-            self.tape
-                .append(vec![self.tape.owned(tool_done(call.id, result.clone()))])
+            self.turn
+                .tape()
+                .append(vec![
+                    self.turn
+                        .tape()
+                        .with_run_id(tool_done(call.id, result.clone())),
+                ])
                 .await?;
         }
         Ok(result)

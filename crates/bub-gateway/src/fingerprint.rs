@@ -1,0 +1,86 @@
+//! Fingerprints of replies: a turn that runs again does not send what an earlier attempt sent.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use bub_kernel::Envelope;
+use sha2::{Digest as _, Sha256};
+
+/// Identifies a reply by its channel, chat, kind and content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
+    /// How `hash` was computed; part of the journal's format.
+    pub(crate) version: u8,
+    pub(crate) hash: u64,
+}
+
+impl Fingerprint {
+    /// Journals of the first release have this version, and do not name it.
+    pub(crate) const LEGACY_VERSION: u8 = 0;
+    /// The first eight bytes of a SHA-256, little-endian.
+    const VERSION: u8 = 1;
+
+    /// Computes the fingerprint of a reply that goes to a channel.
+    pub(crate) fn new(channel: &str, reply: &Envelope) -> Self {
+        let mut digest = Sha256::new();
+        let chat_id = reply.chat_id().unwrap_or("default".into());
+        let kind = reply.kind();
+        for part in [channel, &chat_id, kind.name(), &reply.content()] {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        }
+        let digest: [u8; 32] = digest.finalize().into();
+        let mut hash = [0; 8];
+        hash.copy_from_slice(digest.first_chunk::<8>().unwrap_or(&[0; 8]));
+        Self {
+            version: Self::VERSION,
+            hash: u64::from_le_bytes(hash),
+        }
+    }
+
+    /// Whether this is the fingerprint of a reply, whichever version computed it.
+    pub(crate) fn matches(self, channel: &str, reply: &Envelope) -> bool {
+        match self.version {
+            Self::LEGACY_VERSION => self.hash == legacy_hash(channel, reply),
+            Self::VERSION => self == Self::new(channel, reply),
+            _ => false,
+        }
+    }
+}
+
+/// The hash of the first release: the standard library's default hasher, which is SipHash-1-3 with zero keys today. It
+/// is only compared with hashes in journals of that release. If the hasher changes, a test fails, and the worst case
+/// is that a reply of an interrupted turn is sent twice after an upgrade from that release.
+fn legacy_hash(channel: &str, reply: &Envelope) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    channel.hash(&mut hasher);
+    reply.chat_id().hash(&mut hasher);
+    reply.kind().name().hash(&mut hasher);
+    reply.content().hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply() -> Envelope {
+        Envelope::text("hi").with("chat_id", "a")
+    }
+
+    // The format of the journal: neither number may ever change.
+    #[test]
+    fn fingerprints_are_the_same_in_every_release() {
+        let fingerprint = Fingerprint::new("lab", &reply());
+        assert_eq!(fingerprint.version, 1);
+        assert_eq!(fingerprint.hash, 0x0992_aa06_ca4c_8ffb);
+        assert_eq!(legacy_hash("lab", &reply()), 0xfb93_efc6_8126_b59c);
+    }
+
+    #[test]
+    fn parts_are_kept_apart() {
+        let shifted = Envelope::text("i").with("chat_id", "ah");
+        let first = Fingerprint::new("lab", &reply());
+        assert_ne!(first, Fingerprint::new("lab", &shifted));
+        assert!(first.matches("lab", &reply()) && !first.matches("la", &reply()));
+    }
+}

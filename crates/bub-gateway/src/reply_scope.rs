@@ -1,0 +1,165 @@
+//! Where the replies of one message go, and what earlier attempts at the message sent.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+};
+
+use bub_kernel::{
+    BoxFuture, ChannelMessage, Envelope, MessageId, MessageKind, Outbound, ReplyTarget, Result,
+    SessionId, Turn,
+};
+use serde_json::Value;
+
+use crate::{
+    fingerprint::Fingerprint,
+    gateway::Core,
+    journal::{UnfinishedMessage, lock},
+    router::{self, ReplyContext},
+};
+
+/// The field of a message that is copied to its replies, for its channel to know where they go after a restart.
+pub const ROUTE: &str = "reply_route";
+
+/// The route of replies that wait until the sender asks for them.
+pub const CLAIM: &str = "claim";
+
+/// The field of a question for approval that names the request, for channels that have buttons.
+pub const APPROVAL: &str = "approval_id";
+
+/// The field of a reply to an answer that settled such a question.
+pub const DECIDED: &str = "approval_decided";
+
+/// Receives the replies of one message.
+pub(crate) struct ReplyScope {
+    core: Weak<Core>,
+    pub(crate) message_id: MessageId,
+    /// The channel that plain replies go to.
+    channel: String,
+    /// The channel that the message came from.
+    origin: String,
+    /// The chat that the message came from.
+    chat: String,
+    /// What the channel put on the message for its replies.
+    route: Option<Value>,
+    /// The replies of earlier attempts, which must not be sent again.
+    earlier: Mutex<Vec<Fingerprint>>,
+    /// Whether a tool sent a reply to the chat in an earlier attempt.
+    was_sent_by_tool: bool,
+    replies: AtomicU32,
+    is_failure_reported: AtomicBool,
+}
+
+impl ReplyScope {
+    pub(crate) fn new(core: &Arc<Core>, message_id: MessageId, message: &Envelope) -> Self {
+        Self {
+            core: Arc::downgrade(core),
+            message_id,
+            channel: message.output_channel().unwrap_or_default().into_owned(),
+            origin: message.channel().unwrap_or_default().into_owned(),
+            chat: message.chat_id().unwrap_or("default".into()).into_owned(),
+            route: message.field(ROUTE).cloned(),
+            earlier: Mutex::default(),
+            was_sent_by_tool: false,
+            replies: AtomicU32::default(),
+            is_failure_reported: AtomicBool::default(),
+        }
+    }
+
+    /// Takes over what earlier attempts at the message sent.
+    pub(crate) fn resuming(self, earlier: &UnfinishedMessage) -> Self {
+        let replies = u32::try_from(earlier.fingerprints.len()).unwrap_or(u32::MAX);
+        Self {
+            earlier: Mutex::new(earlier.fingerprints.clone()),
+            was_sent_by_tool: earlier.has_spoken,
+            replies: AtomicU32::new(replies),
+            ..self
+        }
+    }
+
+    /// Lets no reply wait to be claimed: the sender is told the outcome at once.
+    pub(crate) fn without_claim(self) -> Self {
+        let route = self.route.filter(|route| route != CLAIM);
+        Self { route, ..self }
+    }
+
+    /// Whether an earlier attempt sent the same reply. Each of its replies counts once.
+    pub(crate) fn take_repeated(&self, channel: &str, reply: &Envelope) -> bool {
+        let mut earlier = lock(&self.earlier);
+        let position = earlier
+            .iter()
+            .position(|known| known.matches(channel, reply));
+        position.map(|index| earlier.swap_remove(index)).is_some()
+    }
+
+    /// Puts on a reply by the message's own channel what that channel put on the message.
+    pub(crate) fn copy_route(&self, channel: &str, reply: &mut Envelope) {
+        let is_own =
+            (channel == self.channel || channel == self.origin) && reply.field(ROUTE).is_none();
+        if let (Some(route), true) = (&self.route, is_own) {
+            reply.set(ROUTE, route.clone());
+        }
+    }
+
+    /// The gateway's own notice of a failure, for the sender of the message.
+    pub(crate) fn failure_notice(&self, session_id: &SessionId, text: &str) -> Outbound {
+        let notice = ChannelMessage::new(session_id, &self.origin, text)
+            .chat_id(&self.chat)
+            .kind(MessageKind::Error);
+        Outbound::new(notice)
+    }
+
+    pub(crate) fn set_failure_reported(&self, is_error: bool) {
+        self.is_failure_reported
+            .fetch_or(is_error, Ordering::Relaxed);
+    }
+
+    /// Whether the sender was told of a failure.
+    pub(crate) fn is_failure_reported(&self) -> bool {
+        self.is_failure_reported.load(Ordering::Relaxed)
+    }
+
+    /// Counts a reply. A reply by another channel is not one that the message's own channel could wait for.
+    pub(crate) fn count_reply(&self, channel: &str) {
+        if channel == self.channel {
+            self.replies.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn replies(&self) -> u32 {
+        self.replies.load(Ordering::Relaxed)
+    }
+}
+
+impl ReplyTarget for ReplyScope {
+    fn deliver<'a>(&'a self, turn: &'a Turn, reply: Outbound) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(async move {
+            let Some(core) = self.core.upgrade() else {
+                return Ok(false);
+            };
+            // The notice of the failure that ended the turn finishes the message.
+            let is_last = reply.kind() == MessageKind::Error && turn.failure().is_some();
+            let context = ReplyContext {
+                scope: Some(self),
+                turn: Some(turn),
+                is_last,
+            };
+            router::dispatch(&core, reply, context).await
+        })
+    }
+
+    fn was_sent_by_tool(&self) -> bool {
+        self.was_sent_by_tool
+    }
+}
+
+impl fmt::Debug for ReplyScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplyScope")
+            .field("message_id", &self.message_id)
+            .finish_non_exhaustive()
+    }
+}

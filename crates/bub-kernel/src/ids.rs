@@ -1,0 +1,165 @@
+//! Identifiers: each names one kind of thing and cannot be confused with another.
+
+use std::{borrow::Borrow, fmt, ops::Deref, sync::Arc};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+macro_rules! string_id {
+    ($($(#[doc = $doc:literal])+ $name:ident;)*) => {$(
+        $(#[doc = $doc])+
+        ///
+        /// Cheap to clone. It dereferences to `str` and is serialized as a plain string.
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Wraps the text of an id.
+            pub fn new(id: impl Into<Arc<str>>) -> Self {
+                Self(id.into())
+            }
+
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self(Arc::from(""))
+            }
+        }
+
+        impl Deref for $name {
+            type Target = str;
+
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl AsRef<str> for $name {
+            fn as_ref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(id: &str) -> Self {
+                Self(Arc::from(id))
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(id: String) -> Self {
+                Self(Arc::from(id))
+            }
+        }
+
+        impl From<&$name> for $name {
+            fn from(id: &$name) -> Self {
+                id.clone()
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> Self {
+                id.0.as_ref().to_owned()
+            }
+        }
+
+        impl From<&$name> for String {
+            fn from(id: &$name) -> Self {
+                id.0.as_ref().to_owned()
+            }
+        }
+
+        impl From<$name> for serde_json::Value {
+            fn from(id: $name) -> Self {
+                id.as_str().into()
+            }
+        }
+
+        impl From<&$name> for serde_json::Value {
+            fn from(id: &$name) -> Self {
+                id.as_str().into()
+            }
+        }
+
+        impl PartialEq<str> for $name {
+            fn eq(&self, other: &str) -> bool {
+                &*self.0 == other
+            }
+        }
+
+        impl PartialEq<&str> for $name {
+            fn eq(&self, other: &&str) -> bool {
+                &*self.0 == *other
+            }
+        }
+
+        impl PartialEq<String> for $name {
+            fn eq(&self, other: &String) -> bool {
+                &*self.0 == other.as_str()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&*self.0, f)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer).map(Self::from)
+            }
+        }
+    )*};
+}
+
+string_id! {
+    /// Names a session: a conversation with its own tape.
+    SessionId;
+    /// Names one turn. It is the `run_id` in the `meta` of the turn's tape entries.
+    TurnId;
+    /// Names an accepted inbound message. Every delivery attempt of the message has the same id.
+    MessageId;
+    /// Names a reply. Every attempt to deliver the reply has the same id.
+    ReplyId;
+}
+
+impl SessionId {
+    /// Sessions with this prefix leave nothing behind: their tape lives in memory.
+    pub const TEMP_PREFIX: &str = "temp/";
+
+    /// Whether the session's tape lives in memory only.
+    pub fn is_temporary(&self) -> bool {
+        self.starts_with(Self::TEMP_PREFIX)
+    }
+}
+
+impl TurnId {
+    /// A new, unique id.
+    pub fn generate() -> Self {
+        Self::from(bub_tape::run_id())
+    }
+}

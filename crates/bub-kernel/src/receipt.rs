@@ -1,0 +1,123 @@
+//! Receipts for accepted messages: the message id and, later, the outcome.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use tokio::sync::watch;
+
+use crate::{error::Error, ids::MessageId, turn::TurnReport};
+
+/// Attached to an [`Inbound`](crate::Inbound) by a channel that wants to know what happens to the message.
+///
+/// When the message handler returns, [`InboundReceipt::message_id`] names the message.
+/// [`InboundReceipt::outcome`] waits for the end of its turn.
+#[derive(Debug)]
+pub struct InboundReceipt {
+    key: Option<String>,
+    accepted: OnceLock<AcceptedId>,
+    outcome: watch::Sender<Option<MessageOutcome>>,
+    unclaimed_replies: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct AcceptedId {
+    message_id: MessageId,
+    is_duplicate: bool,
+}
+
+/// The outcome of an accepted message.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum MessageOutcome {
+    /// Its turn ended.
+    Done {
+        /// The number of replies in the outbox.
+        replies: u32,
+        /// The result of the turn; `None` if an earlier process ran it.
+        report: Option<TurnReport>,
+    },
+    /// It became part of another message's turn, whose replies answer both.
+    Joined {
+        /// The other message.
+        message_id: MessageId,
+    },
+    /// It led to no turn.
+    Dropped {
+        /// The reason.
+        reason: String,
+    },
+    /// Its turn failed and the failure could not be recorded or reported. The message stays in the journal.
+    Unfinished {
+        /// The failure.
+        error: Error,
+    },
+}
+
+impl InboundReceipt {
+    /// A receipt. If a channel submits several messages with the same idempotency key within a day, only the first is
+    /// accepted.
+    pub fn new(idempotency_key: Option<String>) -> Self {
+        Self {
+            key: idempotency_key,
+            accepted: OnceLock::new(),
+            outcome: watch::Sender::new(None),
+            unclaimed_replies: AtomicUsize::new(0),
+        }
+    }
+
+    /// The idempotency key.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// The id of the message, once it is accepted. A duplicate has the id of the first message.
+    pub fn message_id(&self) -> Option<&MessageId> {
+        self.accepted.get().map(|accepted| &accepted.message_id)
+    }
+
+    /// Whether a message with the same key was accepted before. A duplicate starts no turn; its outcome is set only if
+    /// the first message was answered and its replies were delivered.
+    pub fn is_duplicate(&self) -> bool {
+        self.accepted
+            .get()
+            .is_some_and(|accepted| accepted.is_duplicate)
+    }
+
+    /// For a duplicate: the number of unclaimed replies to the first message, which are delivered now.
+    pub fn unclaimed_replies(&self) -> usize {
+        self.unclaimed_replies.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of unclaimed replies. For code that accepts messages.
+    pub fn set_unclaimed_replies(&self, replies: usize) {
+        self.unclaimed_replies.store(replies, Ordering::Relaxed);
+    }
+
+    /// Waits for the outcome. Never returns if the gateway stops before the message is settled.
+    pub async fn outcome(&self) -> MessageOutcome {
+        let mut outcome = self.outcome.subscribe();
+        match outcome
+            .wait_for(Option::is_some)
+            .await
+            .map(|settled| settled.clone())
+        {
+            Ok(Some(settled)) => settled,
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Names the message. For code that accepts messages; the first call counts.
+    pub fn accept(&self, message_id: &MessageId, is_duplicate: bool) {
+        let _ = self.accepted.set(AcceptedId {
+            message_id: message_id.clone(),
+            is_duplicate,
+        });
+    }
+
+    /// Sets the outcome. For code that accepts messages.
+    pub fn settle(&self, outcome: MessageOutcome) {
+        self.outcome.send_replace(Some(outcome));
+    }
+}

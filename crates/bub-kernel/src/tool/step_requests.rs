@@ -1,0 +1,48 @@
+//! What tools ask of the agent loop once their step is over.
+
+use std::sync::{Mutex, PoisonError};
+
+/// Requests that are carried out between two steps: a handoff in the middle of a response would separate its calls from
+/// their results.
+#[derive(Debug, Default)]
+pub struct StepRequests(Mutex<Vec<StepRequest>>);
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepRequest {
+    /// Add an anchor with a summary.
+    HandOff {
+        /// The name of the anchor.
+        name: String,
+        /// The summary.
+        summary: String,
+    },
+    /// Reset the tape.
+    Reset {
+        /// Whether the old content is kept in an archive.
+        archive: bool,
+    },
+}
+
+impl StepRequests {
+    /// Adds a request.
+    pub fn add(&self, request: StepRequest) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(request);
+    }
+
+    /// Whether the tape will be reset.
+    pub fn will_reset(&self) -> bool {
+        let requests = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        requests
+            .iter()
+            .any(|request| matches!(request, StepRequest::Reset { .. }))
+    }
+
+    /// Takes all requests.
+    pub fn take(&self) -> Vec<StepRequest> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,623 @@
+//! The tape of one turn, with the session's lease while the turn runs.
+//!
+//! * `TurnTape::open` takes the lease. If no durable journal holds the message, it is recorded at once, as an event that
+//!   no view shows.
+//! * The prompt is recorded before the model stage, whichever plugin runs that stage.
+//! * The builtin agent records its steps as they happen (`steps`). For other plugins the answer is recorded when the
+//!   model stage ends.
+//! * `TurnTape::close` completes the record, however the turn ended.
+//! * `resume` finds out how far an earlier attempt of the same message got.
+
+mod resume;
+mod steps;
+
+use std::{
+    borrow::Cow,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use bub_settings::Redactor;
+use bub_tape::{
+    ChatStep, Entry, EntryId, Kind, Lease, MemoryStore, REPLACES, SessionInfo, Summary, Tape,
+    TapeError, TapeName, TapeStore, View, ViewOptions, Wait, now_iso, recover,
+};
+use serde_json::{Value, json};
+
+pub use self::resume::ResumePoint;
+use self::steps::{OpenCalls, OpenStep};
+use crate::{
+    envelope::Envelope,
+    error::{Error, ErrorKind, Result},
+    framework::Framework,
+    hooks::HookNote,
+    ids::{SessionId, TurnId},
+    inbound::{Inbound, InboundAttempt},
+    prompt::{COMMAND_PREFIX, Prompt},
+    steering::SteeredMessage,
+};
+
+/// The key in an entry's `meta` that names the inbound message, for later attempts to process it.
+const INBOUND_ID_KEY: &str = "inbound_id";
+
+/// How long a turn waits for the session's lease. Shorter than the timeout of a hook, so that the error names the holder.
+const LEASE_TIMEOUT: Duration = Duration::from_mins(4);
+
+/// How long a nested run waits for the lease.
+const NESTED_LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The tape of one turn.
+#[derive(Debug)]
+pub struct TurnTape {
+    framework: Framework,
+    session_id: SessionId,
+    channel: Option<String>,
+    /// Made at first use, because most tapes in memory are never read.
+    tape: OnceLock<Tape>,
+    run_id: TurnId,
+    attempt: Option<InboundAttempt>,
+    /// Whether the tape outlives the turn. If not, only what an agent reads back is recorded.
+    is_stored: bool,
+    /// Whether a prompt can be a comma command. Only prompts of users can.
+    accepts_commands: bool,
+    resume_point: Option<ResumePoint>,
+    lease: Mutex<Option<Lease>>,
+    progress: Mutex<TurnProgress>,
+}
+
+/// What is on the tape of the turn so far.
+#[derive(Debug, Default)]
+struct TurnProgress {
+    /// The user's message.
+    prompt_id: Option<EntryId>,
+    /// A fingerprint of the prompt that the model stage got, which the message on the tape holds.
+    prompt_fingerprint: Option<u64>,
+    /// Whether an earlier attempt replaced the prompt.
+    was_replaced: bool,
+    /// Whether the model stage is recorded completely.
+    is_complete: bool,
+    /// Whether the failure that ended the turn is recorded.
+    has_error: bool,
+    /// Entries for the next batch.
+    pending: Vec<Entry>,
+    summary: Option<Arc<Summary>>,
+    calls: Option<OpenCalls>,
+    step: Option<OpenStep>,
+}
+
+/// The end of a model stage.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelStageEnd<'a> {
+    /// The prompt of the stage.
+    pub prompt: &'a Prompt,
+    /// The answer, possibly incomplete.
+    pub output: &'a str,
+    /// The error that ended the stage.
+    pub error: Option<&'a Error>,
+}
+
+impl Framework {
+    /// The tape of a session; `None` outside of a running scope with a store.
+    pub fn session_tape(&self, session_id: &SessionId) -> Result<Option<Tape>> {
+        let Some(store) = self.tape_store() else {
+            return Ok(None);
+        };
+        tape_in(self, store, session_id).map(Some)
+    }
+
+    /// Waits until no other process runs a turn of the session, however long that takes, and logs who holds it.
+    pub async fn wait_for_session(&self, session_id: &SessionId) -> Result<()> {
+        if session_id.is_temporary() {
+            return Ok(());
+        }
+        let Some(tape) = self.session_tape(session_id)? else {
+            return Ok(());
+        };
+        let holder = tape.store().lease_holder(tape.name()).await;
+        if let Some(holder) = holder.map_err(tape_error)? {
+            tracing::warn!("waiting for session {session_id}: a turn of it runs in {holder}");
+            drop(tape.lease(Wait::Forever).await.map_err(tape_error)?);
+        }
+        Ok(())
+    }
+}
+
+fn tape_in(
+    framework: &Framework,
+    store: Arc<dyn TapeStore>,
+    session_id: &SessionId,
+) -> Result<Tape> {
+    let name = TapeName::for_session(framework.workspace_text(), session_id);
+    let context = framework.tape_context()?.unwrap_or_default();
+    Ok(Tape::new(store, name)
+        .with_sidecars(framework.tape_sidecars()?)
+        .with_context(context))
+}
+
+impl TurnTape {
+    /// Opens the session's tape, takes its lease and records the message. Without a store, and for temporary sessions,
+    /// the tape lives in memory.
+    pub(crate) async fn open(
+        framework: &Framework,
+        session_id: &SessionId,
+        inbound: &Inbound,
+    ) -> Result<Self> {
+        let channel = inbound.message.channel();
+        let Some(tape) = stored_tape(framework, session_id)? else {
+            // A tape that ends with the process needs no record of an interrupted message.
+            let mut turn = Self::in_memory(framework, session_id, channel.as_deref());
+            turn.accepts_commands = true;
+            return Ok(turn);
+        };
+        let lease = tape.lease(Wait::For(LEASE_TIMEOUT)).await;
+        let lease = lease.map_err(tape_error)?;
+        let recovered = recover(&**tape.store(), tape.name()).await;
+        for recovered in recovered.map_err(tape_error)? {
+            tracing::warn!("tape.recovered session={session_id} {recovered:?}");
+        }
+        let mut turn = Self::new(tape, framework, session_id, channel.as_deref());
+        turn.lease = Mutex::new(Some(lease));
+        turn.attempt.clone_from(&inbound.attempt);
+        turn.accepts_commands = true;
+        turn.find_resume_point(framework, session_id).await?;
+        let attempt = inbound.attempt.as_ref();
+        if !attempt.is_some_and(|attempt| attempt.is_durable) {
+            turn.record_message(&inbound.message).await?;
+        }
+        Ok(turn)
+    }
+
+    /// Opens the tape for a message that cannot be processed. If the session is busy, its lease is not waited for:
+    /// a batch of entries is atomic without it.
+    pub(crate) async fn open_for_failure(
+        framework: &Framework,
+        session_id: &SessionId,
+        inbound: &Inbound,
+    ) -> Result<Self> {
+        let channel = inbound.message.channel();
+        let Some(tape) = stored_tape(framework, session_id)? else {
+            return Ok(Self::in_memory(framework, session_id, channel.as_deref()));
+        };
+        let lease = tape.lease(Wait::No).await.ok();
+        let mut turn = Self::new(tape, framework, session_id, channel.as_deref());
+        turn.lease = Mutex::new(lease);
+        turn.attempt.clone_from(&inbound.attempt);
+        turn.accepts_commands = true;
+        Ok(turn)
+    }
+
+    /// Opens the tape of a nested run, such as a subagent's.
+    pub async fn open_nested(framework: &Framework, session_id: &SessionId) -> Result<Self> {
+        let Some(tape) = stored_tape(framework, session_id)? else {
+            return Ok(Self::in_memory(framework, session_id, None));
+        };
+        let lease = tape.lease(Wait::For(NESTED_LEASE_TIMEOUT)).await;
+        let mut turn = Self::new(tape, framework, session_id, None);
+        turn.lease = Mutex::new(Some(lease.map_err(tape_error)?));
+        Ok(turn)
+    }
+
+    /// A tape that lives in memory and goes with the turn.
+    pub(crate) fn in_memory(
+        framework: &Framework,
+        session_id: &SessionId,
+        channel: Option<&str>,
+    ) -> Self {
+        Self {
+            is_stored: false,
+            ..Self::on(OnceLock::new(), framework, session_id, channel)
+        }
+    }
+
+    /// A run on a tape whose lease and life are managed elsewhere, such as a fork.
+    pub fn new(
+        tape: Tape,
+        framework: &Framework,
+        session_id: &SessionId,
+        channel: Option<&str>,
+    ) -> Self {
+        Self::on(OnceLock::from(tape), framework, session_id, channel)
+    }
+
+    fn on(
+        tape: OnceLock<Tape>,
+        framework: &Framework,
+        session_id: &SessionId,
+        channel: Option<&str>,
+    ) -> Self {
+        Self {
+            framework: framework.clone(),
+            session_id: session_id.clone(),
+            channel: channel.map(str::to_owned),
+            tape,
+            run_id: TurnId::generate(),
+            attempt: None,
+            is_stored: true,
+            accepts_commands: false,
+            resume_point: None,
+            lease: Mutex::default(),
+            progress: Mutex::default(),
+        }
+    }
+
+    /// Sets the id of the turn, before anything is recorded.
+    pub(crate) fn identified_by(mut self, run_id: TurnId) -> Self {
+        self.run_id = run_id;
+        self
+    }
+
+    /// The tape itself.
+    pub fn tape(&self) -> &Tape {
+        self.tape.get_or_init(|| {
+            let store: Arc<dyn TapeStore> = Arc::new(MemoryStore::new());
+            let tape = tape_in(&self.framework, Arc::clone(&store), &self.session_id);
+            tape.unwrap_or_else(|error| {
+                tracing::warn!("turn.tape_context_failed error={error}");
+                let workspace = self.framework.workspace_text();
+                Tape::new(store, TapeName::for_session(workspace, &self.session_id))
+            })
+        })
+    }
+
+    /// The entries that an empty tape begins with.
+    async fn bootstrap_entries(&self) -> Result<Vec<Entry>> {
+        let clean = |text: &str| self.redactor().redact(text).into_owned();
+        let session = SessionInfo {
+            session_id: clean(&self.session_id),
+            workspace: Some(clean(self.framework.workspace_text())),
+            channel: self.channel.as_deref().map(clean),
+        };
+        Ok(session.bootstrap_entries(&*self.summary().await?))
+    }
+
+    fn redactor(&self) -> &Redactor {
+        self.framework.settings().redactor()
+    }
+
+    /// The id in the `meta` of all entries of the turn.
+    pub fn run_id(&self) -> &TurnId {
+        &self.run_id
+    }
+
+    /// Where the turn resumes, if an earlier attempt at the same message was interrupted.
+    pub fn resume_point(&self) -> Option<&ResumePoint> {
+        self.resume_point.as_ref()
+    }
+
+    /// The user's message, once it is on the tape.
+    pub fn prompt_id(&self) -> Option<EntryId> {
+        lock(&self.progress).prompt_id
+    }
+
+    /// Builds the view for a model call.
+    pub async fn view(&self, model: &str, carry_limit: Option<usize>) -> Result<View> {
+        let prompt = self.prompt_id().unwrap_or_default();
+        let mut options = ViewOptions::new()
+            .for_model(model)
+            .in_turn(prompt)
+            .opened_by_user();
+        if let Some(limit) = carry_limit {
+            options.carry_limit = limit;
+        }
+        self.tape().view(&options).await.map_err(tape_error)
+    }
+
+    /// Records the message before any hook of the turn runs, as an event that no view shows: if the process dies before
+    /// the prompt is recorded, the tape shows that the message was interrupted.
+    async fn record_message(&self, message: &Envelope) -> Result<()> {
+        if message.content().is_empty() && message.media().is_empty() {
+            // There is nothing to lose, and an empty prompt leaves no trace.
+            return Ok(());
+        }
+        let mut batch = self.bootstrap_entries().await?;
+        let mut data = json!({"content": message.content()});
+        if let (Some(data), Some(media)) = (data.as_object_mut(), message.field("media")) {
+            data.insert("media".to_owned(), media.clone());
+        }
+        let event = Entry::event("turn.start", Some(data)).outside_context();
+        batch.push(self.with_run_id(event));
+        self.append(batch).await?;
+        Ok(())
+    }
+
+    /// Records the prompt, after messages that were queued before the turn began, unless that was done. Commands are
+    /// not messages: the model never sees them, and they are recorded as events.
+    pub async fn record_prompt(&self, prompt: &Prompt, queued: Vec<SteeredMessage>) -> Result<()> {
+        if self.prompt_id().is_some() || prompt.is_empty() || self.is_command(prompt) {
+            return Ok(());
+        }
+        let mut batch = self.bootstrap_entries().await?;
+        batch.extend(queued.iter().map(|message| self.steered_message(message)));
+        batch.push(self.with_inbound_id(self.user_message(prompt)));
+        let id = self.append(batch).await?;
+        let mut progress = lock(&self.progress);
+        progress.prompt_id = Some(id);
+        // A command that a plugin ran before the prompt is recorded, the answer to the prompt is not.
+        (progress.is_complete, progress.has_error) = (false, false);
+        Ok(())
+    }
+
+    /// Records the prompt that the agent got, if a plugin called the chain below it with another one. The new message
+    /// is shown in place of the recorded prompt. If the agent had answered already, the message continues the
+    /// conversation.
+    pub async fn replace_prompt(&self, prompt: &Prompt) -> Result<()> {
+        let Some(recorded) = self.prompt_id() else {
+            return self.record_prompt(prompt, Vec::new()).await;
+        };
+        if !matches!(
+            self.resume_point,
+            None | Some(ResumePoint::AfterSteps { .. })
+        ) {
+            return Ok(());
+        }
+        let had_answered = {
+            let mut progress = lock(&self.progress);
+            if progress
+                .prompt_fingerprint
+                .is_none_or(|known| known == fingerprint(prompt))
+            {
+                return Ok(());
+            }
+            progress.prompt_fingerprint = Some(fingerprint(prompt));
+            std::mem::take(&mut progress.is_complete)
+        };
+        let message = self.user_message(prompt);
+        if had_answered {
+            self.append(vec![message]).await?;
+            return Ok(());
+        }
+        let message = self
+            .with_inbound_id(message)
+            .with_meta(REPLACES, recorded.get());
+        let id = self.append(vec![message]).await?;
+        lock(&self.progress).prompt_id = Some(id);
+        Ok(())
+    }
+
+    /// Notes the prompt that the model stage gets. A resumed turn whose prompt was replaced keeps the replacement.
+    pub(crate) fn set_prompt(&self, prompt: &Prompt) {
+        let mut progress = lock(&self.progress);
+        progress.prompt_fingerprint = (!progress.was_replaced).then(|| fingerprint(prompt));
+    }
+
+    /// Whether a record of the turn can be read by anyone.
+    pub(crate) fn is_read(&self) -> bool {
+        self.is_stored || self.prompt_id().is_some()
+    }
+
+    fn is_command(&self, prompt: &Prompt) -> bool {
+        self.accepts_commands && prompt.is_command()
+    }
+
+    /// Records the prompt again, on a tape that was reset in the meantime.
+    pub async fn rerecord_prompt(&self, prompt: Entry) -> Result<()> {
+        let id = self.append(vec![prompt]).await?;
+        lock(&self.progress).prompt_id = Some(id);
+        Ok(())
+    }
+
+    /// A user message of this turn.
+    pub fn user_message(&self, prompt: &Prompt) -> Entry {
+        let content = serde_json::to_value(prompt).unwrap_or_else(|_| prompt.text().into());
+        self.with_run_id(Entry::message("user", content))
+    }
+
+    /// Marks an entry as one of this turn.
+    pub fn with_run_id(&self, entry: Entry) -> Entry {
+        entry.with_meta("run_id", self.run_id.as_str())
+    }
+
+    /// Marks an entry about the command that this turn runs, so that a later attempt finds it.
+    pub fn with_command_id(&self, entry: Entry) -> Entry {
+        let entry = self.with_run_id(entry);
+        // If the turn has a prompt, a command in it is not what the turn is for.
+        if self.prompt_id().is_some() {
+            return entry;
+        }
+        self.with_inbound_id(entry)
+    }
+
+    fn with_inbound_id(&self, entry: Entry) -> Entry {
+        match &self.attempt {
+            Some(attempt) => entry.with_meta(INBOUND_ID_KEY, attempt.message_id.as_str()),
+            None => entry,
+        }
+    }
+
+    /// Appends an entry with the next batch.
+    pub fn append_later(&self, entry: Entry) {
+        lock(&self.progress).pending.push(entry);
+    }
+
+    /// Appends the decisions of hooks with the next batch.
+    pub fn append_hook_notes(&self, notes: &[HookNote]) {
+        for note in notes {
+            let event = Entry::event("hook", Some(note.to_value())).outside_context();
+            self.append_later(self.with_run_id(event));
+        }
+    }
+
+    /// Appends the pending entries and a batch, redacted, and returns the id of the last entry.
+    pub async fn append(&self, batch: Vec<Entry>) -> Result<EntryId> {
+        let mut all = std::mem::take(&mut lock(&self.progress).pending);
+        all.extend(batch);
+        if all.is_empty() {
+            return Ok(EntryId::default());
+        }
+        for value in all.iter_mut().flat_map(|entry| entry.payload.values_mut()) {
+            self.redact(value);
+        }
+        // An anchor or a system prompt changes the summary.
+        if all
+            .iter()
+            .any(|entry| matches!(entry.kind, Kind::Anchor | Kind::System))
+        {
+            self.invalidate_summary();
+        }
+        let appended = self.tape().append_all(all).await.map_err(tape_error)?;
+        Ok(appended.last().unwrap_or_default())
+    }
+
+    /// Records the session at the start of an empty tape, for turns without a prompt.
+    pub async fn bootstrap(&self) -> Result<()> {
+        let batch = self.bootstrap_entries().await?;
+        if !batch.is_empty() {
+            self.append(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// The summary of the tape. Nobody else appends while the turn has the lease, so it is read once.
+    pub async fn summary(&self) -> Result<Arc<Summary>> {
+        if let Some(known) = lock(&self.progress).summary.clone() {
+            return Ok(known);
+        }
+        let summary = Arc::new(self.tape().summary().await.map_err(tape_error)?);
+        lock(&self.progress).summary = Some(Arc::clone(&summary));
+        Ok(summary)
+    }
+
+    /// Reads the summary again when it is next needed.
+    pub fn invalidate_summary(&self) {
+        lock(&self.progress).summary = None;
+    }
+
+    /// An empty record of one model call.
+    pub fn chat_step(&self) -> ChatStep {
+        ChatStep::new(self.run_id.as_str())
+    }
+
+    /// Records a model call and further entries as one batch.
+    pub async fn record_step(&self, step: ChatStep, more: Vec<Entry>) -> Result<EntryId> {
+        let mut batch = step.into_entries(&*self.summary().await?);
+        batch.extend(more);
+        self.append(batch).await
+    }
+
+    /// Records the end of the model stage, unless the agent did, and frees the session for the next turn.
+    pub async fn end_model_stage(&self, end: ModelStageEnd<'_>) -> Result<()> {
+        let recorded = self.record_model_stage(end).await;
+        self.release();
+        recorded
+    }
+
+    async fn record_model_stage(&self, end: ModelStageEnd<'_>) -> Result<()> {
+        let is_complete = lock(&self.progress).is_complete;
+        let is_command = self.prompt_id().is_none() && self.is_command(end.prompt);
+        if is_complete || end.prompt.is_empty() || is_command || !self.is_read() {
+            return Ok(());
+        }
+        self.record_prompt(end.prompt, Vec::new()).await?;
+        let has_calls = self.close_calls();
+        let mut step = self.chat_step();
+        // Earlier steps are on the tape already.
+        let text = self.partial_text().unwrap_or_else(|| end.output.to_owned());
+        step.text = Some(text).filter(|_| !has_calls);
+        step.error = end.error.map(error_entry);
+        let status = if end.error.is_some() { "error" } else { "ok" };
+        let last = self.end_step(status, end.error);
+        self.record_step(step, last.into_iter().collect()).await?;
+        self.complete();
+        lock(&self.progress).has_error = end.error.is_some();
+        Ok(())
+    }
+
+    /// Completes the record of a turn and frees the session. After a failure in any stage the message and the error are
+    /// on the tape, each once.
+    pub(crate) async fn close(&self, message: &Envelope, failure: Option<&Error>) -> Result<()> {
+        let recorded = match failure {
+            Some(error) => self.record_failure(message, error).await,
+            // A command that another plugin answered leaves nothing else behind.
+            None => self.append(Vec::new()).await.map(drop),
+        };
+        self.release();
+        recorded
+    }
+
+    async fn record_failure(&self, message: &Envelope, error: &Error) -> Result<()> {
+        if lock(&self.progress).has_error || !self.is_read() {
+            return Ok(());
+        }
+        if lock(&self.progress).is_complete {
+            // A stage after the model's failed.
+            let entry = self.with_run_id(error_entry(error));
+            self.append(vec![entry]).await?;
+        } else if self.prompt_id().is_none() && self.accepts_commands && message.is_command() {
+            let raw = message.content();
+            let raw = raw.trim().trim_start_matches(COMMAND_PREFIX).trim();
+            let data = json!({"raw": raw, "status": "error", "output": error.message(), "date": now_iso()});
+            self.bootstrap().await?;
+            let event = self.with_command_id(Entry::event("command", Some(data)));
+            self.append(vec![event]).await?;
+        } else {
+            let prompt = Prompt::from(message.content().as_ref());
+            let end = ModelStageEnd {
+                prompt: &prompt,
+                output: "",
+                error: Some(error),
+            };
+            self.record_model_stage(end).await?;
+        }
+        lock(&self.progress).has_error = true;
+        Ok(())
+    }
+
+    pub(crate) fn release(&self) {
+        let lease = lock(&self.lease).take();
+        drop(lease);
+    }
+
+    /// Removes secrets from a value.
+    pub fn redact(&self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(clean) = self.redactor().redact(text) {
+                    *text = clean;
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.redact(item)),
+            Value::Object(map) => map.values_mut().for_each(|item| self.redact(item)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
+/// The stored tape of a session; `None` if it lives in memory.
+fn stored_tape(framework: &Framework, session_id: &SessionId) -> Result<Option<Tape>> {
+    if session_id.is_temporary() {
+        return Ok(None);
+    }
+    framework.session_tape(session_id)
+}
+
+/// The tape entry of an error.
+pub fn error_entry(error: &Error) -> Entry {
+    let details = (!error.details().is_empty()).then(|| Value::Object(error.details().clone()));
+    Entry::error(error.kind().name(), error.message(), details)
+}
+
+/// Distinguishes prompts without keeping them, because they may hold images.
+fn fingerprint(prompt: &Prompt) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    match prompt {
+        Prompt::Text(text) => text.hash(&mut hasher),
+        Prompt::Parts(parts) => parts.hash(&mut hasher),
+    }
+    hasher.finish()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Converts the error of a tape store.
+pub fn tape_error(error: TapeError) -> Error {
+    let kind = match error.kind() {
+        bub_tape::ErrorKind::NotFound => ErrorKind::NotFound,
+        bub_tape::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
+        bub_tape::ErrorKind::Busy | bub_tape::ErrorKind::Retry => ErrorKind::Temporary,
+        _ => ErrorKind::Config,
+    };
+    Error::from(error).with_kind(kind)
+}

@@ -1,0 +1,529 @@
+//! The turn as one value: however it ends, its record is complete and its session is free.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use bub_kernel::{
+    BoxFuture, CancellationToken, Error, ErrorKind, Framework, Inbound, InboundAttempt, Lifespan,
+    LifespanScope, ModelStream, Plugin as _, Result, SessionId, Stage, StatePatch, StreamEvent,
+    Turn, hooks,
+    hooks::{
+        AsyncHook, Call, HookPoint, HookReturn, HookSet,
+        point::{
+            BuildPrompt, DispatchOutbound, LoadState, OnError, RenderOutbound, ResolveSession,
+            RunModel, RunModelStream, SaveState,
+        },
+    },
+};
+use bub_tape::{Entry, Kind, MemoryStore, Wait};
+use futures_util::{FutureExt as _, StreamExt as _};
+use serde_json::{Value, json};
+
+use crate::support::{Fake, FullStore, entries, framework, hi, none, some, storing};
+
+/// How a hook ends a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    Error,
+    Panic,
+    Cancel,
+    Timeout,
+}
+
+/// A hook that ends the turn.
+#[derive(Clone)]
+struct FailingHook {
+    failure: Failure,
+    cancel: CancellationToken,
+}
+
+impl FailingHook {
+    async fn fail<T>(&self) -> HookReturn<T> {
+        tokio::task::yield_now().await;
+        match self.failure {
+            Failure::Error => Err("boom".into()),
+            Failure::Panic => panic!("boom"),
+            Failure::Cancel => {
+                self.cancel.cancel();
+                tokio::task::yield_now().await;
+                Ok(None)
+            }
+            Failure::Timeout => std::future::pending().await,
+        }
+    }
+}
+
+impl<P: HookPoint> AsyncHook<P> for FailingHook {
+    fn call<'a>(&'a self, _call: Call<'a, P>) -> BoxFuture<'a, HookReturn<P::Output>> {
+        Box::pin(self.fail())
+    }
+}
+
+/// Where a turn ends: the stage, and the hook or other code that fails in it.
+#[derive(Clone, Copy)]
+struct Place {
+    name: &'static str,
+    stage: Stage,
+    add: fn(&mut HookSet, FailingHook),
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+fn hook<P: HookPoint>(stage: Stage) -> Place {
+    Place {
+        name: P::SPEC.name,
+        stage,
+        add: |hooks, failing| hooks.add_async::<P>(failing),
+    }
+}
+
+/// A stream that fails after its first event.
+fn stream() -> Place {
+    fn answer(hooks: &mut HookSet, failing: FailingHook) {
+        let plugin = Fake::new().on::<RunModelStream>(move |_| {
+            let failing = failing.clone();
+            let first = futures_util::stream::iter([Ok(StreamEvent::Text("half".into()))]);
+            let rest = async move { failing.fail::<()>().await }
+                .map(|outcome| outcome.err().map(|error| Err(Error::from_boxed(error))));
+            let rest = futures_util::stream::once(rest).filter_map(std::future::ready);
+            Ok(Some(ModelStream::new(first.chain(rest))))
+        });
+        Arc::new(plugin).register(hooks);
+    }
+    Place {
+        name: "a model stream",
+        stage: Stage::RunModel,
+        add: answer,
+    }
+}
+
+fn places() -> [Place; 9] {
+    [
+        hook::<ResolveSession>(Stage::ResolveSession),
+        hook::<LoadState>(Stage::LoadState),
+        hook::<BuildPrompt>(Stage::BuildPrompt),
+        hook::<RunModel>(Stage::RunModel),
+        hook::<RunModelStream>(Stage::RunModel),
+        stream(),
+        hook::<SaveState>(Stage::SaveState),
+        hook::<RenderOutbound>(Stage::Render),
+        hook::<DispatchOutbound>(Stage::Dispatch),
+    ]
+}
+
+/// Counts what must happen once.
+#[derive(Clone, Default)]
+struct Counts(Arc<CountsInner>);
+
+#[derive(Default)]
+struct CountsInner {
+    exits: AtomicUsize,
+    saves: AtomicUsize,
+    errors: AtomicUsize,
+}
+
+impl Counts {
+    /// The lifespan exits, the calls of `save_state` and those of `on_error`.
+    fn all(&self) -> [usize; 3] {
+        [&self.0.exits, &self.0.saves, &self.0.errors].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    /// A model that answers, and observers that count.
+    fn plugin(&self) -> Fake {
+        let (saves, errors) = (self.clone(), self.clone());
+        Fake::new()
+            .on::<RunModel>(|_| some("answer"))
+            .on::<SaveState>(move |_| {
+                saves.0.saves.fetch_add(1, Ordering::Relaxed);
+                none()
+            })
+            .on::<OnError>(move |call| {
+                assert_eq!(call.args.stage, "turn");
+                let turn = call.args.turn.unwrap();
+                assert_eq!(
+                    turn.failure().unwrap().to_string(),
+                    call.args.error.to_string()
+                );
+                errors.0.errors.fetch_add(1, Ordering::Relaxed);
+                none()
+            })
+    }
+}
+
+impl LifespanScope for Counts {
+    fn enter(&mut self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn exit<'a>(&'a mut self, _error: Option<&'a Error>) -> BoxFuture<'a, Result<()>> {
+        self.0.exits.fetch_add(1, Ordering::Relaxed);
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+fn with_memory(plugins: impl IntoIterator<Item = Fake>) -> Framework {
+    let store = storing(Arc::new(MemoryStore::new()));
+    framework(std::iter::once(store).chain(plugins))
+}
+
+/// A message whose own session is not that of its chat, `cli:room`.
+fn message() -> Inbound {
+    Inbound::from(hi().with("session_id", "own"))
+}
+
+fn field<'a>(entry: &'a Entry, name: &str) -> &'a str {
+    entry
+        .payload
+        .get(name)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// The messages of the user.
+fn user_messages(entries: &[Entry]) -> Vec<&str> {
+    let messages = entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::Message && field(entry, "role") == "user");
+    messages.map(|entry| field(entry, "content")).collect()
+}
+
+/// The kinds of the errors.
+fn errors(entries: &[Entry]) -> Vec<&str> {
+    let errors = entries.iter().filter(|entry| entry.kind == Kind::Error);
+    errors.map(|entry| field(entry, "kind")).collect()
+}
+
+fn events<'a>(entries: &'a [Entry], name: &str) -> Vec<&'a Entry> {
+    let events = entries.iter().filter(|entry| entry.kind == Kind::Event);
+    events.filter(|entry| entry.name() == Some(name)).collect()
+}
+
+async fn is_free(framework: &Framework, session_id: &str) -> bool {
+    let tape = framework
+        .session_tape(&SessionId::from(session_id))
+        .unwrap()
+        .unwrap();
+    tape.lease(Wait::No).await.is_ok()
+}
+
+/// The error that ends the turn; `None` if the turn goes on.
+fn expected_error(place: Place, failure: Failure) -> Option<ErrorKind> {
+    match failure {
+        Failure::Error | Failure::Panic => Some(ErrorKind::Unknown),
+        Failure::Timeout => Some(ErrorKind::Temporary),
+        // An answer that is complete is saved and delivered.
+        Failure::Cancel => (place.stage <= Stage::RunModel).then_some(ErrorKind::Cancelled),
+    }
+}
+
+// Design 2, law 1; S-17, S-18, S-19, S-23
+#[tokio::test(start_paused = true)]
+async fn a_turn_is_closed_once_however_it_ends() {
+    for place in places() {
+        for failure in [
+            Failure::Error,
+            Failure::Panic,
+            Failure::Cancel,
+            Failure::Timeout,
+        ] {
+            // A model may take as long as it needs.
+            if failure == Failure::Timeout && place.stage == Stage::RunModel {
+                continue;
+            }
+            closes_once(place, failure).await;
+        }
+    }
+}
+
+async fn closes_once(place: Place, failure: Failure) {
+    let case = format!("{failure:?} in {place:?}");
+    let (counts, cancel) = (Counts::default(), CancellationToken::new());
+    let failing = FailingHook {
+        failure,
+        cancel: cancel.clone(),
+    };
+    let failing = Fake::new().adding(move |hooks| (place.add)(hooks, failing.clone()));
+    let framework = with_memory([counts.plugin(), failing]);
+    let running = framework.running().await.unwrap();
+    let inbound = message()
+        .with_cancel(cancel)
+        .with_lifespan(Lifespan::new(counts.clone()));
+    inbound.lifespan.as_ref().unwrap().enter().await.unwrap();
+
+    let (turn, outcome) = framework.process_turn(inbound).await;
+
+    let expected = expected_error(place, failure);
+    let error = outcome.err().map(|error| error.kind());
+    assert_eq!(error, expected, "{case}");
+    assert_eq!(turn.failure().map(Error::kind), expected, "{case}");
+    assert_eq!(
+        turn.report().error.map(|error| error.kind()),
+        expected,
+        "{case}"
+    );
+    let reached = match (expected, place.stage) {
+        (None, _) => Stage::Dispatch,
+        // The state is saved whatever the model stage came to.
+        (Some(_), Stage::RunModel) => Stage::SaveState,
+        (Some(_), stage) => stage,
+    };
+    assert_eq!(turn.stage(), reached, "{case}");
+
+    let session_id = match place.stage {
+        Stage::ResolveSession => "cli:room",
+        _ => "own",
+    };
+    assert_eq!(turn.session_id(), session_id, "{case}");
+    let entries = entries(&framework, session_id).await;
+    assert_eq!(user_messages(&entries), ["hi"], "{case}");
+    let recorded: Vec<_> = expected.iter().map(|kind| kind.name()).collect();
+    assert_eq!(errors(&entries), recorded, "{case}");
+    assert!(is_free(&framework, session_id).await, "{case}");
+
+    let is_saved = place.stage >= Stage::RunModel;
+    let counted = [1, usize::from(is_saved), usize::from(expected.is_some())];
+    assert_eq!(counts.all(), counted, "{case}");
+    running.close().await.unwrap();
+}
+
+/// Waits until a turn that was dropped is recorded.
+async fn recorded(framework: &Framework, session_id: &str) -> Vec<Entry> {
+    for _ in 0..1000 {
+        let entries = entries(framework, session_id).await;
+        if !errors(&entries).is_empty() && is_free(framework, session_id).await {
+            return entries;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("the turn is not recorded");
+}
+
+#[tokio::test]
+async fn a_turn_whose_future_is_dropped_is_recorded_as_cancelled() {
+    // Before the session is named there is no turn.
+    for place in places()
+        .into_iter()
+        .filter(|place| place.stage > Stage::ResolveSession)
+    {
+        let counts = Counts::default();
+        let failing = FailingHook {
+            failure: Failure::Timeout,
+            cancel: CancellationToken::new(),
+        };
+        let hanging = Fake::new().adding(move |hooks| (place.add)(hooks, failing.clone()));
+        let framework = with_memory([counts.plugin(), hanging]);
+        let running = framework.running().await.unwrap();
+        {
+            let mut turn = Box::pin(framework.process_inbound(message()));
+            for _ in 0..100 {
+                assert!(turn.as_mut().now_or_never().is_none(), "{place:?}");
+            }
+        }
+        let entries = recorded(&framework, "own").await;
+        assert_eq!(user_messages(&entries), ["hi"], "{place:?}");
+        assert_eq!(errors(&entries), ["cancelled"], "{place:?}");
+        running.close().await.unwrap();
+    }
+}
+
+// A tool that goes on in the background may keep its turn, but not the session.
+#[tokio::test]
+async fn a_clone_of_a_dropped_turn_does_not_keep_its_session() {
+    struct Keeping(Arc<std::sync::Mutex<Option<Turn>>>);
+
+    #[hooks(crate = bub_kernel)]
+    impl Keeping {
+        async fn run_model(&self, turn: &Turn) -> String {
+            *self.0.lock().unwrap() = Some(turn.clone());
+            std::future::pending().await
+        }
+    }
+
+    let kept = Arc::default();
+    let framework = Framework::builder()
+        .plugin("store", storing(Arc::new(MemoryStore::new())))
+        .plugin("keeping", Keeping(Arc::clone(&kept)))
+        .build();
+    let running = framework.running().await.unwrap();
+    let turn = framework.process_inbound(message()).now_or_never();
+    assert!(turn.is_none());
+    assert_eq!(
+        errors(&recorded(&framework, "own").await),
+        ["cancelled"],
+        "recorded while the clone is kept"
+    );
+    let turn = kept.lock().unwrap().take().unwrap();
+    assert_eq!(turn.failure().unwrap().kind(), ErrorKind::Cancelled);
+    running.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_without_a_session_is_recorded_in_its_chat() {
+    let counts = Counts::default();
+    let framework = with_memory([counts.plugin()]);
+    let running = framework.running().await.unwrap();
+    let turn = framework
+        .reject_inbound(message(), &Error::config("no such session"))
+        .await;
+    assert_eq!(turn.session_id(), "cli:room");
+    let entries = entries(&framework, "cli:room").await;
+    assert_eq!(user_messages(&entries), ["hi"]);
+    assert_eq!(errors(&entries), ["config"]);
+    assert_eq!(counts.all(), [0, 0, 1]);
+    assert!(is_free(&framework, "cli:room").await);
+    running.close().await.unwrap();
+}
+
+/// A plugin that compares the tape at `load_state`.
+struct TapeReader(fn(&[Entry]));
+
+#[hooks(crate = bub_kernel)]
+impl TapeReader {
+    async fn load_state(&self, turn: &Turn) -> Option<StatePatch> {
+        let entries = entries(turn.framework(), turn.session_id()).await;
+        assert!(
+            !is_free(turn.framework(), turn.session_id()).await,
+            "leased"
+        );
+        (self.0)(&entries);
+        None
+    }
+}
+
+fn attempt(is_durable: bool) -> InboundAttempt {
+    InboundAttempt {
+        message_id: "m1".into(),
+        number: 1,
+        is_durable,
+    }
+}
+
+// L1: the message is on the tape, or in a journal, before any hook of the turn runs.
+#[tokio::test]
+async fn the_message_is_recorded_before_load_state_unless_a_journal_holds_it() {
+    let cases = [
+        (None, true),
+        (Some(attempt(false)), true),
+        (Some(attempt(true)), false),
+    ];
+    for (attempt, is_recorded) in cases {
+        let check: fn(&[Entry]) = if is_recorded {
+            |entries| {
+                let start = events(entries, "turn.start");
+                assert_eq!(start.len(), 1);
+                assert_eq!(start[0].data().unwrap()["content"], "hi");
+            }
+        } else {
+            |entries| assert!(events(entries, "turn.start").is_empty())
+        };
+        let framework = Framework::builder()
+            .plugin("store", storing(Arc::new(MemoryStore::new())))
+            .plugin("model", Counts::default().plugin())
+            .plugin("reader", TapeReader(check))
+            .build();
+        let running = framework.running().await.unwrap();
+        let mut inbound = message();
+        inbound.attempt = attempt;
+        let (turn, outcome) = framework.process_turn(inbound).await;
+        outcome.unwrap();
+
+        let entries = entries(&framework, "own").await;
+        let starts = events(&entries, "turn.start");
+        assert_eq!(starts.len(), usize::from(is_recorded));
+        assert_eq!(user_messages(&entries), ["hi"]);
+
+        let view = turn.tape().view("test:model", None).await.unwrap();
+        let is_shown = starts.iter().any(|start| view.entries.contains(&start.id));
+        assert!(!is_shown, "in no view");
+        let messages = serde_json::to_value(&view.messages).unwrap();
+        let shown = messages.as_array().unwrap().iter();
+        let shown: Vec<_> = shown.filter(|message| message["content"] == "hi").collect();
+        assert_eq!(shown, [&json!({"role": "user", "content": "hi"})]);
+        running.close().await.unwrap();
+    }
+}
+
+// Commands are not messages: the model never sees them.
+#[tokio::test]
+async fn a_command_that_cannot_run_is_recorded_as_an_event() {
+    let counts = Counts::default();
+    let failing = Fake::new().on::<LoadState>(|_| Err("boom".into()));
+    let framework = with_memory([counts.plugin(), failing]);
+    let running = framework.running().await.unwrap();
+    let mut inbound = message();
+    inbound.message.set("content", ",tape.info");
+    framework.process_inbound(inbound).await.unwrap_err();
+    let entries = entries(&framework, "own").await;
+    let commands = events(&entries, "command");
+    assert_eq!(commands.len(), 1);
+    let data = commands[0].data().unwrap();
+    assert_eq!(
+        (&data["raw"], &data["status"], &data["output"]),
+        (&json!("tape.info"), &json!("error"), &json!("boom"))
+    );
+    assert!(user_messages(&entries).is_empty());
+    running.close().await.unwrap();
+}
+
+// A tape that cannot be written fails the turn before any hook runs, and frees the session.
+#[tokio::test]
+async fn a_turn_that_cannot_be_recorded_runs_no_stage() {
+    let counts = Counts::default();
+    let reached = Fake::new().on::<LoadState>(|_| panic!("reached"));
+    let store = FullStore::without_space_for(Kind::Event);
+    let framework = framework([storing(store), counts.plugin(), reached]);
+    let running = framework.running().await.unwrap();
+    let error = framework.process_inbound(message()).await.unwrap_err();
+    assert!(error.message().starts_with("no space left"), "{error}");
+    assert!(is_free(&framework, "own").await);
+    assert_eq!(counts.all(), [0, 0, 1]);
+    running.close().await.unwrap();
+}
+
+// L4: one turn of a session at a time.
+#[tokio::test]
+async fn a_second_turn_of_a_session_waits_for_the_first() {
+    let framework = with_memory([Counts::default().plugin()]);
+    let running = framework.running().await.unwrap();
+    let tape = framework.session_tape(&"own".into()).unwrap().unwrap();
+    let lease = tape.lease(Wait::No).await.unwrap();
+    let mut turn = Box::pin(framework.process_inbound(message()));
+    assert!(turn.as_mut().now_or_never().is_none());
+    drop(lease);
+    turn.await.unwrap();
+    assert_eq!(user_messages(&entries(&framework, "own").await), ["hi"]);
+    running.close().await.unwrap();
+}
+
+// A cancelled message is recorded although another turn has the session.
+#[tokio::test]
+async fn a_message_cancelled_while_it_waits_for_its_session_is_recorded() {
+    let counts = Counts::default();
+    let framework = with_memory([counts.plugin()]);
+    let running = framework.running().await.unwrap();
+    let tape = framework.session_tape(&"own".into()).unwrap().unwrap();
+    let lease = tape.lease(Wait::No).await.unwrap();
+    let cancel = CancellationToken::new();
+    let turn = framework.process_inbound(message().with_cancel(cancel.clone()));
+    let cancelling = async {
+        tokio::task::yield_now().await;
+        cancel.cancel();
+    };
+    let (outcome, ()) = tokio::join!(turn, cancelling);
+    assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Cancelled);
+    let entries = entries(&framework, "own").await;
+    assert_eq!(user_messages(&entries), ["hi"]);
+    assert_eq!(errors(&entries), ["cancelled"]);
+    assert_eq!(counts.all(), [0, 0, 1]);
+    drop(lease);
+    running.close().await.unwrap();
+}

@@ -1,0 +1,155 @@
+//! Turns the methods of an `impl` block into tools that share one value.
+
+use proc_macro2::{Ident, TokenStream};
+use quote::quote;
+use syn::{
+    Attribute, Error, FnArg, ImplItem, ImplItemFn, ItemImpl, Meta, Path, Result, parse2,
+    spanned::Spanned,
+};
+
+use crate::{
+    hooks::parse_options,
+    tool::{Callee, ToolDefinition, ToolOptions},
+};
+
+pub(crate) fn expand(options: TokenStream, block: &TokenStream) -> TokenStream {
+    match try_expand(options, block.clone()) {
+        Ok(tokens) => tokens,
+        Err(error) => {
+            let error = error.to_compile_error();
+            quote! { #block #error }
+        }
+    }
+}
+
+fn try_expand(options: TokenStream, block: TokenStream) -> Result<TokenStream> {
+    let kernel = parse_options(options)?;
+    let mut block: ItemImpl = parse2(block)?;
+    if let Some((_, path, _)) = &block.trait_ {
+        return Err(Error::new(
+            path.span(),
+            "`#[tools]` goes on an `impl` block without a trait",
+        ));
+    }
+    let mut tools = ToolList::default();
+    let mut errors = Vec::new();
+    for item in &mut block.items {
+        let outcome = match item {
+            ImplItem::Fn(method) => tools.add(&kernel, method),
+            other => Err(Error::new(
+                other.span(),
+                "only methods are tools; put this into an `impl` block without `#[tools]`",
+            )),
+        };
+        errors.extend(outcome.err().map(|error| error.to_compile_error()));
+    }
+    let tools = tools.expressions;
+    let (generics, _, bounds) = block.generics.split_for_impl();
+    let owner = &block.self_ty;
+    Ok(quote! {
+        #[allow(
+            clippy::needless_pass_by_value, clippy::similar_names, clippy::too_many_arguments, clippy::unnecessary_wraps,
+            clippy::unused_async, clippy::unused_self, reason = "the tool decides the shape of the method"
+        )]
+        #block
+
+        impl #generics #owner #bounds {
+            /// The tools of this value, in the order of their methods. They share the value.
+            pub fn tools(
+                self: &::std::sync::Arc<Self>,
+            ) -> ::std::vec::Vec<::std::sync::Arc<dyn #kernel::tool::Tool>> {
+                let tools: [::std::sync::Arc<dyn #kernel::tool::Tool>; _] = [#(#tools),*];
+                ::std::vec::Vec::from(tools)
+            }
+        }
+
+        #(#errors)*
+    })
+}
+
+/// The tools of a block.
+#[derive(Default)]
+struct ToolList {
+    /// The method and the name of each tool that exists in every configuration.
+    names: Vec<(Ident, String)>,
+    expressions: Vec<TokenStream>,
+}
+
+impl ToolList {
+    fn add(&mut self, kernel: &Path, method: &mut ImplItemFn) -> Result<()> {
+        let options = take_options(&mut method.attrs);
+        let definition = ToolDefinition::parse(options, &method.attrs, &mut method.sig);
+        check_receiver(method)?;
+        let definition = definition?;
+        let conditions: Vec<_> = method
+            .attrs
+            .iter()
+            .filter(|attribute| attribute.path().is_ident("cfg"))
+            .collect();
+        // Methods under a condition may take each other's place.
+        if conditions.is_empty() {
+            self.check_name(&definition)?;
+        }
+        let tool = definition.expand(kernel, &Callee::Method);
+        self.expressions.push(quote! {
+            #(#conditions)*
+            {
+                let this = ::std::sync::Arc::clone(self);
+                ::std::sync::Arc::new(#tool)
+            }
+        });
+        Ok(())
+    }
+
+    /// Refuses a second tool of one name. The model sees a dot as an underscore.
+    fn check_name(&mut self, definition: &ToolDefinition) -> Result<()> {
+        let model_name = definition.name.replace('.', "_");
+        if let Some((first, _)) = self.names.iter().find(|(_, name)| *name == model_name) {
+            let second = &definition.ident;
+            let message =
+                format!("the tools `{first}` and `{second}` have the same name: `{model_name}`");
+            return Err(Error::new(second.span(), message));
+        }
+        self.names.push((definition.ident.clone(), model_name));
+        Ok(())
+    }
+}
+
+/// Removes the attribute `#[tool]` and reads its options.
+fn take_options(attributes: &mut Vec<Attribute>) -> Result<ToolOptions> {
+    let is_tool = |attribute: &Attribute| {
+        let last = attribute.path().segments.last();
+        last.is_some_and(|last| last.ident == "tool")
+    };
+    let Some(index) = attributes.iter().position(is_tool) else {
+        return Ok(ToolOptions::default());
+    };
+    let attribute = attributes.remove(index);
+    let span = attribute.span();
+    let options = match attribute.meta {
+        Meta::List(list) => ToolOptions::parse(list.tokens)?,
+        _ => ToolOptions::default(),
+    };
+    if options.kernel.is_some() {
+        let message = "write this once, on the block: `#[tools(crate = path)]`";
+        return Err(Error::new(span, message));
+    }
+    Ok(options)
+}
+
+fn check_receiver(method: &ImplItemFn) -> Result<()> {
+    match method.sig.inputs.first() {
+        Some(FnArg::Receiver(receiver))
+            if receiver.reference.is_some() && receiver.mutability.is_none() =>
+        {
+            Ok(())
+        }
+        _ => {
+            let ident = &method.sig.ident;
+            let message = format!(
+                "a tool takes `&self` first; if `{ident}` is a helper, put it into an `impl` block without `#[tools]`"
+            );
+            Err(Error::new(ident.span(), message))
+        }
+    }
+}
