@@ -309,7 +309,6 @@ pub fn check_settings(settings: &Settings) -> Result<(), String> {
 }
 
 fn run_command(command: &AppCommand, context: CommandContext) -> Result<ExitCode> {
-    // The worker beside the main thread receives signals even while a plugin blocks the command.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(if command.is_multi_threaded {

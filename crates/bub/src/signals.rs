@@ -7,12 +7,15 @@ use std::{
     sync::{
         Arc, Mutex, Once, PoisonError,
         atomic::{AtomicU8, Ordering},
+        mpsc,
     },
+    thread,
 };
 
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
+    task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -33,7 +36,7 @@ impl Stop {
     }
 }
 
-/// Starts listening, on the current runtime.
+/// Starts listening.
 pub fn listen() -> Stop {
     listen_to(&[
         (SignalKind::interrupt(), 130),
@@ -55,26 +58,49 @@ fn listen_to(signals: &[(SignalKind, u8)]) -> Stop {
         token: CancellationToken::new(),
         code: Arc::new(AtomicU8::new(1)),
     };
-    each(signals, |received, code| {
-        drop(tokio::spawn(watch(
-            received,
-            stop.token(),
-            Arc::clone(&stop.code),
-            code,
-        )));
+    let (token, code) = (stop.token(), Arc::clone(&stop.code));
+    handle_all(signals, move |received, own_code| {
+        watch(received, token.clone(), Arc::clone(&code), own_code)
     });
     stop
 }
 
-fn each(signals: &[(SignalKind, u8)], watch: impl Fn(Signal, u8)) {
+/// Handles these signals, and those that end every program, on a thread of its own: a plugin may block the threads of
+/// the runtime. Returns when the signals are registered.
+fn handle_all<F>(signals: &[(SignalKind, u8)], handle: impl Fn(Signal, u8) -> F + Send + 'static)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let hangup = (!ignores_hangup()).then_some((SignalKind::hangup(), 129));
     // By default it would leave the terminal as it is.
     let others = [(SignalKind::quit(), 131)].into_iter().chain(hangup);
-    for (kind, code) in signals.iter().copied().chain(others) {
-        match signal(kind) {
-            Ok(received) => watch(received, code),
-            Err(error) => tracing::warn!("cannot listen for signal {kind:?}: {error}"),
+    let signals: Vec<_> = signals.iter().copied().chain(others).collect();
+    let (registered, is_registered) = mpsc::channel::<()>();
+    let work = async move {
+        let mut handlers = JoinSet::new();
+        for (kind, code) in signals {
+            match signal(kind) {
+                Ok(received) => drop(handlers.spawn(handle(received, code))),
+                Err(error) => tracing::warn!("cannot listen for signal {kind:?}: {error}"),
+            }
         }
+        drop(registered);
+        while handlers.join_next().await.is_some() {}
+    };
+    let thread = thread::Builder::new().name("signals".to_owned());
+    let spawned = thread.spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build();
+        match runtime {
+            Ok(runtime) => runtime.block_on(work),
+            Err(error) => tracing::warn!("cannot listen for signals: {error}"),
+        }
+    });
+    match spawned {
+        // The other end is dropped, nothing is sent.
+        Ok(_) => drop(is_registered.recv()),
+        Err(error) => tracing::warn!("cannot listen for signals: {error}"),
     }
 }
 
@@ -91,20 +117,12 @@ pub fn next_interrupt() -> oneshot::Receiver<()> {
 
 /// From now on a signal ends the program with the terminal as it was, unless a command has listened before.
 pub fn end_at_once() {
-    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-        return;
-    };
-    let _entered = runtime.enter();
     HEARD.call_once(|| {
-        each(
-            &[
-                (SignalKind::interrupt(), 130),
-                (SignalKind::terminate(), 143),
-            ],
-            |received, code| {
-                drop(tokio::spawn(end(received, code)));
-            },
-        );
+        let signals = [
+            (SignalKind::interrupt(), 130),
+            (SignalKind::terminate(), 143),
+        ];
+        handle_all(&signals, end);
     });
 }
 
