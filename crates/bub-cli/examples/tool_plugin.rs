@@ -47,9 +47,8 @@ impl Words {
 }
 
 fn main() -> ExitCode {
-    let words = |context: &PluginContext<'_>| {
-        context.add_tool(count_words());
-        Ok::<_, Error>(Words)
-    };
-    bub_cli::app().plugin_with("words", words).main()
+    bub_cli::app()
+        .tool(count_words())
+        .plugin("words", Words)
+        .main()
 }
