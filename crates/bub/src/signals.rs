@@ -156,6 +156,7 @@ async fn watch(mut received: Signal, token: CancellationToken, code: Arc<AtomicU
         }
         code.store(own_code, Ordering::Relaxed);
         token.cancel();
+        tracing::info!("signal.received exit_code={own_code}");
     }
 }
 

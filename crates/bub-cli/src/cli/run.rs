@@ -115,6 +115,9 @@ async fn run_turn(
     channel.set_chat(&inbound);
     let receipt = Arc::new(InboundReceipt::new(None));
     inbound.receipt = Some(Arc::clone(&receipt));
+    let stopped = stop.token();
+    // Until the message is in a lane, which `cancel_all` reaches: its session is still to be resolved.
+    inbound.cancel = stopped.clone();
     let (remote, ended) = (gateway.remote(), CancellationToken::new());
     let (ready, is_ready) = oneshot::channel();
     let submit = async {
@@ -123,8 +126,10 @@ async fn run_turn(
         if is_ready.await.is_err() {
             return Ok(None);
         }
-        handler(inbound).await?;
-        let stopped = stop.token();
+        match handler(inbound).await {
+            Err(_) if stopped.is_cancelled() => return Ok(None),
+            accepted => accepted?,
+        }
         let outcome = tokio::select! {
             outcome = receipt.outcome() => outcome,
             () = stopped.cancelled() => {
