@@ -45,5 +45,6 @@ mod soak;
 mod tape;
 mod telegram;
 mod telegram_kill;
+mod turn_failures;
 mod usage;
 mod webhook;

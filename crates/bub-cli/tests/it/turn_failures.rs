@@ -1,0 +1,548 @@
+//! Every stage of a turn × every way to fail × linked-in and external plugins, with the real program.
+//!
+//! A hook of the plugin fails once, as the file `fault` in the workspace says; see `tests/programs/failing_stage.*`.
+//! What is left of a turn depends on the stage and the failure, not on the kind of plugin: `expected_end` and
+//! `expected_record` are the table.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::process::ExitStatusExt as _,
+    panic::AssertUnwindSafe,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use bub_testkit::model::{ModelServer, Reply};
+use serde_json::Value;
+
+use crate::{
+    plugin::python,
+    posting::{Callbacks, Gateway, TOKEN, post},
+    sandbox::{Run, Sandbox, bub, example, signal},
+};
+
+/// Longer than anything takes on a busy computer: what hangs fails the test instead of blocking it.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How many cases run at a time. They mostly wait for processes to start.
+const WORKERS: usize = 4;
+
+/// The message whose turn fails, when it is sent with `bub run`.
+const MESSAGE: &str = "the first message";
+const ANSWER: &str = "as you say";
+
+/// The plugin in Python, and its name.
+const PYTHON: &str = include_str!("../programs/failing_stage.py");
+const PLUGIN: &str = "failing";
+
+/// The stages, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    ResolveSession,
+    LoadState,
+    BuildPrompt,
+    RunModel,
+    SaveState,
+    RenderOutbound,
+    DispatchOutbound,
+}
+
+impl Stage {
+    const ALL: [Self; 7] = [
+        Self::ResolveSession,
+        Self::LoadState,
+        Self::BuildPrompt,
+        Self::RunModel,
+        Self::SaveState,
+        Self::RenderOutbound,
+        Self::DispatchOutbound,
+    ];
+
+    fn hook(self) -> &'static str {
+        match self {
+            Self::ResolveSession => "resolve_session",
+            Self::LoadState => "load_state",
+            Self::BuildPrompt => "build_prompt",
+            Self::RunModel => "run_model",
+            Self::SaveState => "save_state",
+            Self::RenderOutbound => "render_outbound",
+            Self::DispatchOutbound => "dispatch_outbound",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// The hook returns an error. In Python: an exception.
+    Error,
+    /// The hook returns an error of the kind `config`.
+    ConfigError,
+    /// The hook panics. In Python: the process of the plugin ends.
+    Panic,
+    /// The hook takes longer than it may.
+    Timeout,
+    /// SIGTERM while the hook waits.
+    Terminate,
+    /// SIGKILL while the hook waits.
+    Kill,
+}
+
+impl Failure {
+    /// What the plugin does.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::ConfigError => "config",
+            Self::Panic => "panic",
+            Self::Timeout | Self::Terminate | Self::Kill => "hang",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PluginKind {
+    Linked,
+    Python,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    kind: PluginKind,
+    stage: Stage,
+    failure: Failure,
+}
+
+/// How a process ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Code(i32),
+    Signal(i32),
+}
+
+/// What is left of a message and its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Record {
+    /// Events `turn.start` with the message, which no view shows.
+    starts: usize,
+    /// User messages with the message, which the model sees.
+    user_messages: usize,
+    answers: usize,
+    errors: usize,
+    /// Calls of `save_state`.
+    saves: usize,
+}
+
+/// How `bub run` ends.
+fn expected_end(failure: Failure) -> End {
+    match failure {
+        Failure::Error | Failure::Panic | Failure::Timeout => End::Code(1),
+        Failure::ConfigError => End::Code(2),
+        Failure::Terminate => End::Code(143),
+        Failure::Kill => End::Signal(9),
+    }
+}
+
+/// What `bub run` leaves behind.
+///
+/// Two of these cases had nothing on the tape before the message was recorded at the start of the turn: an error in
+/// `build_prompt` (exit code 1) and SIGTERM in `build_prompt` (exit code 143).
+fn expected_record(stage: Stage, failure: Failure) -> Record {
+    let is_answered = stage > Stage::RunModel;
+    let recorded = Record {
+        // Without a session there is no turn: the message is recorded with the error, on the tape of `channel:chat_id`.
+        starts: usize::from(stage > Stage::ResolveSession),
+        user_messages: 1,
+        // Of a failure after the model stage the answer stays.
+        answers: usize::from(is_answered),
+        errors: 1,
+        // S-18
+        saves: usize::from(stage >= Stage::RunModel),
+    };
+    match failure {
+        // Once there is an answer, the turn is not cancelled any more: it completes, and nothing has failed.
+        Failure::Terminate if is_answered => Record {
+            errors: 0,
+            ..recorded
+        },
+        // Nothing is recorded any more. The message is on the tape as soon as the session is leased, and is a user
+        // message as soon as the prompt is built.
+        Failure::Kill => Record {
+            user_messages: usize::from(stage >= Stage::RunModel),
+            errors: 0,
+            saves: usize::from(stage >= Stage::SaveState),
+            ..recorded
+        },
+        _ => recorded,
+    }
+}
+
+/// What a gateway leaves behind after a restart and a second message. Its journal holds the message, so there is no
+/// event `turn.start`.
+fn expected_gateway_record(stage: Stage, failure: Failure) -> Record {
+    let first = expected_record(stage, failure);
+    let resumed = usize::from(failure == Failure::Kill);
+    Record {
+        starts: 0,
+        user_messages: 1,
+        answers: 1 + first.answers.max(resumed),
+        saves: 1 + first.saves + resumed,
+        ..first
+    }
+}
+
+/// A sandbox with a model, and a plugin that fails as the case says.
+struct World {
+    case: Case,
+    sandbox: Sandbox,
+    model: ModelServer,
+}
+
+impl World {
+    /// `added` is a sandbox to which the plugin was added, if it is an external one.
+    fn new(case: Case, added: Option<&Sandbox>) -> Self {
+        let (sandbox, model) = (Sandbox::new(), ModelServer::start());
+        model.otherwise(Reply::text(ANSWER));
+        let world = Self {
+            case,
+            sandbox,
+            model,
+        };
+        if let Some(added) = added {
+            let list = fs::read_to_string(added.home().join("plugins.json")).unwrap();
+            world.sandbox.write("home/plugins.json", &list);
+        }
+        if case.failure == Failure::Timeout {
+            world.limit_stage();
+        }
+        let fault = format!("{} {}", case.stage.hook(), case.failure.name());
+        world.sandbox.write("workspace/fault", &fault);
+        world
+    }
+
+    /// Gives the hook of the case little time. Other hooks keep theirs, because the time of the first hook includes the
+    /// start of the plugin. `resolve_session` is the first hook.
+    fn limit_stage(&self) {
+        let limit = match self.case.stage {
+            Stage::ResolveSession => "hooks: {resolve_session: 5}".to_owned(),
+            Stage::RunModel => "model: 0.3".to_owned(),
+            stage => format!("hooks: {{{}: 0.3}}", stage.hook()),
+        };
+        let config = format!("plugins:\n  {PLUGIN}:\n    limits: {{{limit}}}\n");
+        self.sandbox.write("home/config.yml", &config);
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.sandbox.workspace().join(name)
+    }
+
+    fn command(&self) -> Command {
+        let program = match self.case.kind {
+            PluginKind::Linked => example("failing_stage"),
+            PluginKind::Python => bub(),
+        };
+        let mut command = self.sandbox.command(&program);
+        command
+            .env("BUB_MODEL", "llamacpp:test")
+            .env("BUB_LLAMACPP_API_BASE", format!("{}/v1", self.model.url()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts a gateway with a webhook.
+    fn gateway(&self) -> Gateway {
+        let mut child = self
+            .command()
+            .arg("gateway")
+            .env("BUB_WEBHOOK_TOKEN", TOKEN)
+            .env("BUB_WEBHOOK_LISTEN", "127.0.0.1:0")
+            .env("BUB_WEBHOOK_CALLBACK_HOSTS", "127.0.0.1")
+            .env("BUB_VERBOSE", "1")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = lines.find_map(|line| {
+            let line = line.unwrap();
+            let rest = line.split_once("webhook.listening address=")?.1;
+            Some(rest.split(' ').next().unwrap().to_owned())
+        });
+        // Nobody reads the rest of the log, but a full pipe would stop the program.
+        std::thread::spawn(move || lines.for_each(drop));
+        Gateway {
+            child,
+            address: address.expect("the gateway does not listen"),
+        }
+    }
+
+    /// Waits until the hook of the case is about to fail.
+    fn wait_until_reached(&self) {
+        until("the stage is reached", || self.file("reached").exists());
+    }
+
+    /// The entries of the only tape; none if there is no tape.
+    fn entries(&self) -> Vec<Value> {
+        if !self.sandbox.home().join("tapes").exists() {
+            return Vec::new();
+        }
+        let tape = self.sandbox.only_tape();
+        tape.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn record(&self, message: &str) -> Record {
+        let entries = self.entries();
+        let count = |is_counted: &dyn Fn(&Value) -> bool| {
+            entries.iter().filter(|entry| is_counted(entry)).count()
+        };
+        let is_start = |entry: &Value| entry["payload"]["name"] == "turn.start";
+        let saves = fs::read_to_string(self.file("saves")).unwrap_or_default();
+        Record {
+            starts: count(&|entry| is_start(entry) && has_text(entry, message)),
+            user_messages: count(&|entry| is_message(entry, "user") && has_text(entry, message)),
+            answers: count(&|entry| is_message(entry, "assistant") && has_text(entry, ANSWER)),
+            errors: count(&|entry| entry["kind"] == "error"),
+            saves: saves.lines().count(),
+        }
+    }
+
+    /// How often the message is in the last request to the model.
+    fn last_shown(&self, message: &str) -> usize {
+        let requests = self.model.requests();
+        let last = requests.last().expect("the model was not asked");
+        String::from_utf8_lossy(&last.body).matches(message).count()
+    }
+
+    fn check_tapes(&self) {
+        let check = self.sandbox.bub(["tape", "check"]);
+        assert_eq!(check.code, Some(0), "{:?}: {check:?}", self.case);
+    }
+}
+
+fn is_message(entry: &Value, role: &str) -> bool {
+    entry["kind"] == "message" && entry["payload"]["role"] == role
+}
+
+fn has_text(entry: &Value, text: &str) -> bool {
+    entry["payload"].to_string().contains(text)
+}
+
+/// Waits for something that another process does.
+fn until(what: &str, mut has_happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !has_happened() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits for the end of a process; one that does not end is killed.
+fn finish(mut child: Child) -> (End, Run) {
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let has_ended = child.try_wait().unwrap().is_some();
+    let _ = child.kill();
+    let output = child.wait_with_output().unwrap();
+    let code = output.status.code().map(End::Code);
+    let end = code.unwrap_or_else(|| End::Signal(output.status.signal().unwrap()));
+    let run = Run::of(output);
+    assert!(has_ended, "it does not end: {run:?}");
+    (end, run)
+}
+
+/// Checks every stage with each of these failures, a few cases at a time, and reports all cases that fail.
+fn check_all(kind: PluginKind, failures: &[Failure], check: fn(&World)) {
+    let added = Sandbox::new();
+    let added = match kind {
+        PluginKind::Linked => None,
+        PluginKind::Python if python(&added, PLUGIN, PYTHON) => Some(added),
+        PluginKind::Python => return,
+    };
+    let of_stage = |stage| {
+        failures.iter().map(move |&failure| Case {
+            kind,
+            stage,
+            failure,
+        })
+    };
+    let cases = Stage::ALL.into_iter().flat_map(of_stage);
+    let (cases, failed) = (Mutex::new(cases), Mutex::new(Vec::new()));
+    let next = || cases.lock().unwrap().next();
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(case) = next() {
+                    let checked = AssertUnwindSafe(|| check(&World::new(case, added.as_ref())));
+                    if std::panic::catch_unwind(checked).is_err() {
+                        failed.lock().unwrap().push(case);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "see above: {failed:#?}");
+}
+
+/// Runs the turn that fails.
+fn run_failing_turn(world: &World) -> (End, Run) {
+    let Case { stage, failure, .. } = world.case;
+    let mut command = world.command();
+    command.args(["run", MESSAGE]);
+    if failure == Failure::Terminate {
+        let log = fs::File::create(world.file("log")).unwrap();
+        command.env("BUB_VERBOSE", "1").stderr(log);
+    }
+    let mut child = command.spawn().unwrap();
+    match failure {
+        Failure::Terminate => {
+            world.wait_until_reached();
+            signal(&child, "TERM");
+            let log = || fs::read_to_string(world.file("log")).unwrap();
+            until("the signal is handled", || {
+                log().contains("signal.received")
+            });
+            if stage > Stage::RunModel {
+                world.sandbox.write("workspace/release", "");
+            }
+        }
+        Failure::Kill => {
+            world.wait_until_reached();
+            child.kill().unwrap();
+        }
+        Failure::Error | Failure::ConfigError | Failure::Panic | Failure::Timeout => {}
+    }
+    finish(child)
+}
+
+fn check_run(world: &World) {
+    let case = world.case;
+    let (end, run) = run_failing_turn(world);
+    let expected = expected_record(case.stage, case.failure);
+    assert!(world.file("reached").exists(), "{case:?}: {run:?}");
+    assert_eq!(end, expected_end(case.failure), "{case:?}: {run:?}");
+    assert_eq!(world.record(MESSAGE), expected, "{case:?}: {run:?}");
+    assert_eq!(world.model.requests().len(), expected.answers, "{case:?}");
+
+    // The session is free, and the model sees the message once, or not at all if it was interrupted before the prompt.
+    let (end, run) = finish(world.command().args(["run", "next"]).spawn().unwrap());
+    assert_eq!(end, End::Code(0), "{case:?}: {run:?}");
+    assert!(!run.stderr.contains("waiting for"), "{case:?}: {run:?}");
+    assert_eq!(
+        world.last_shown(MESSAGE),
+        expected.user_messages,
+        "{case:?}"
+    );
+    let with_next = Record {
+        answers: expected.answers + 1,
+        saves: expected.saves + 1,
+        ..expected
+    };
+    assert_eq!(world.record(MESSAGE), with_next, "{case:?}");
+    world.check_tapes();
+}
+
+fn check_gateway(world: &World) {
+    let case = world.case;
+    let callbacks = Callbacks::default();
+    let callback = callbacks.listen(|| 200);
+    let mut gateway = world.gateway();
+    // A message is accepted after its session is resolved, which may hang.
+    let id = std::thread::scope(|scope| {
+        let address = gateway.address.clone();
+        let callback = callback.as_str();
+        let posting = scope.spawn(move || post(&address, 1, 1, callback));
+        world.wait_until_reached();
+        if case.failure == Failure::Kill {
+            gateway.kill();
+        }
+        posting.join().unwrap()
+    });
+    // One whose session cannot be resolved is refused.
+    assert_eq!(id.is_some(), case.stage > Stage::ResolveSession, "{case:?}");
+    if case.failure == Failure::Error {
+        until("the error is reported", || callbacks.count() == 1);
+        gateway.stop();
+    }
+
+    let gateway = world.gateway();
+    if case.failure == Failure::Kill {
+        // A client without an answer posts the message again, with the same key.
+        let id = id.or_else(|| post(&gateway.address, 1, 1, &callback));
+        let reply = callbacks.reply(&id.expect("the message is not accepted"), 0);
+        assert_eq!(reply, ANSWER, "{case:?}");
+    }
+    // Turns of a session are in order: a second reply to the first message would come before this one.
+    let next = post(&gateway.address, 2, 1, &callback).expect("the message is not accepted");
+    assert_eq!(callbacks.reply(&next, 0), ANSWER, "{case:?}");
+    gateway.stop();
+
+    let delivered = callbacks.all();
+    let replies = || delivered.values().flatten().map(|(_, text)| text);
+    assert_eq!(
+        (delivered.len(), replies().count()),
+        (2, 2),
+        "{delivered:?}"
+    );
+    let reported = replies().filter(|text| text.ends_with("failed on purpose"));
+    let is_reported = case.failure == Failure::Error;
+    assert_eq!(reported.count(), usize::from(is_reported), "{case:?}");
+    let expected = expected_gateway_record(case.stage, case.failure);
+    assert_eq!(world.record("message 1"), expected, "{case:?}");
+    assert_eq!(world.model.requests().len(), expected.answers, "{case:?}");
+    assert_eq!(world.last_shown("message 1"), 1, "{case:?}");
+    let undelivered = world.sandbox.bub(["outbox", "list", "--json"]).ok();
+    assert_eq!(undelivered.trim(), r#"{"replies":[]}"#, "{case:?}");
+    world.check_tapes();
+}
+
+// S-18, L1, L4: whatever happens in a stage, the message and the error are on the tape once, the session is free, and
+// the command ends with the right code.
+//
+// There is no `Timeout` here: the limit of a linked-in hook is five minutes. The tests of the kernel cover it with a
+// paused clock.
+#[test]
+fn a_turn_that_fails_in_a_linked_plugin_is_recorded() {
+    let failures = [
+        Failure::Error,
+        Failure::ConfigError,
+        Failure::Panic,
+        Failure::Terminate,
+        Failure::Kill,
+    ];
+    check_all(PluginKind::Linked, &failures, check_run);
+}
+
+// S-18, L1, L4, L8: the same for a plugin in another process. Kinds of errors are part of the plugin protocol, whose tests
+// cover them.
+#[test]
+fn a_turn_that_fails_in_an_external_plugin_is_recorded() {
+    let failures = [
+        Failure::Error,
+        Failure::Panic,
+        Failure::Timeout,
+        Failure::Terminate,
+        Failure::Kill,
+    ];
+    check_all(PluginKind::Python, &failures, check_run);
+}
+
+// L1, L4: after a restart the message of an interrupted turn is answered once, and that of a failed one is not tried
+// again, because its sender was told.
+#[test]
+fn a_gateway_answers_a_message_once_if_its_turn_fails_in_a_linked_plugin() {
+    let failures = [Failure::Error, Failure::Kill];
+    check_all(PluginKind::Linked, &failures, check_gateway);
+}
+
+// L1, L4, L8: the same for a plugin in another process.
+#[test]
+fn a_gateway_answers_a_message_once_if_its_turn_fails_in_an_external_plugin() {
+    let failures = [Failure::Error, Failure::Kill];
+    check_all(PluginKind::Python, &failures, check_gateway);
+}
