@@ -25,6 +25,7 @@ mod docs;
 mod doctor;
 mod examples;
 mod faults;
+mod first_release;
 mod gateway;
 mod gateway_kill;
 mod gateways;
