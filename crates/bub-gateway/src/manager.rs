@@ -2,7 +2,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use bub_kernel::{Error, Result};
+use bub_kernel::{ChannelRole, Error, Result};
 use futures_util::FutureExt as _;
 use tokio::{sync::oneshot, task::JoinSet};
 
@@ -55,7 +55,12 @@ async fn keep_running(core: Arc<Core>, name: String, is_tried: oneshot::Sender<(
     }
     lock(&entry.state).phase = Phase::Running;
     drop(is_tried);
-    tracing::info!("channel.running channel={name}");
+    // The user of an interface sees that it runs.
+    if entry.channel.role() == ChannelRole::Interface {
+        tracing::debug!("channel.running channel={name}");
+    } else {
+        tracing::info!("channel.running channel={name}");
+    }
     // Replies may have waited for it.
     core.outbox.channel_runs(&name);
 }
