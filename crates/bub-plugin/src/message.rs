@@ -1,5 +1,6 @@
 //! One line of the conversation, read.
 
+use bub_kernel::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -49,6 +50,18 @@ pub(crate) struct Glimpse {
     pub(crate) is_answer: bool,
     /// It was meant to be a request or a notification.
     pub(crate) is_call: bool,
+}
+
+/// The error in an answer.
+pub(crate) fn read_error(error: &Value) -> Error {
+    if let Some(data) = error
+        .get("data")
+        .filter(|data| data.get("message").is_some())
+    {
+        return Error::from_value(data);
+    }
+    let text = error.get("message").unwrap_or(error);
+    Error::unknown(text.as_str().unwrap_or("it failed"))
 }
 
 /// Looks for the names of the outermost object.

@@ -429,7 +429,7 @@ impl Peer {
                     (Value::Null, None) => {
                         Err(self.wrong("its answer has neither `result` nor `error`"))
                     }
-                    (error, _) => Err(read_error(&error)),
+                    (error, _) => Err(message::read_error(&error)),
                 };
                 let Some(number) = id
                     .as_u64()
@@ -684,17 +684,6 @@ fn read_lines(reader: impl Read, peer: &Arc<Peer>, desk: &dyn Desk) -> String {
             return peer.why();
         }
     }
-}
-
-fn read_error(error: &Value) -> Error {
-    if let Some(data) = error
-        .get("data")
-        .filter(|data| data.get("message").is_some())
-    {
-        return Error::from_value(data);
-    }
-    let text = error.get("message").unwrap_or(error);
-    Error::unknown(text.as_str().unwrap_or("it failed"))
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
