@@ -10,7 +10,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("bub-settings", &[]),
     ("bub-macros", &[]),
     ("bub-sandbox", &[]),
-    ("bub-kernel", &["bub-tape", "bub-macros"]),
+    ("bub-kernel", &["bub-tape", "bub-macros", "bub-settings"]),
     ("bub-model", &["bub-settings"]),
     (
         "bub-agent",

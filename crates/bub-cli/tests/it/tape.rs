@@ -88,13 +88,13 @@ fn list_shows_the_sessions_of_this_workspace_latest_first() {
     assert_eq!(sessions, ["SESSION", "lab:8", "lab:7", "cli:local"]);
     assert_eq!(
         [rows[1][1], rows[1][2], rows[1].last().unwrap()],
-        ["lab", "5", "measure"]
+        ["lab", "6", "measure"]
     );
     assert!(list.contains("hello there"), "{list}");
 
     let listed = json(tape(&sandbox, &["list", "--json"]));
     assert_eq!(listed[2]["session_id"], "cli:local");
-    assert_eq!(listed[2]["entries"], 8);
+    assert_eq!(listed[2]["entries"], 10);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn list_of_another_workspace_is_another_list() {
         sandbox
             .bub(["-w", "../elsewhere", "tape", "info", "cli:local"])
             .ok()
-            .contains("entries: 8")
+            .contains("entries: 10")
     );
 }
 
@@ -127,18 +127,19 @@ fn show_prints_every_entry_with_its_id() {
     let shown = tape(&sandbox, &["show", "cli:local"]).ok();
     for part in [
         "#1 anchor session/start",
-        "#3 message user",
+        "#3 event turn.start",
+        "#4 message user",
         "  hello there\n",
-        "#7 message assistant",
+        "#9 message assistant",
         "  cli:local said: 你好 世界\n",
     ] {
         assert!(shown.contains(part), "{part} is missing in\n{shown}");
     }
     assert!(!shown.contains('\x1b'), "nobody asked for colours");
     let entries = json(tape(&sandbox, &["show", "cli:local", "--json"]));
-    assert_eq!(entries.len(), 8);
+    assert_eq!(entries.len(), 10);
     assert_eq!(
-        entries[3]["payload"]["content"],
+        entries[4]["payload"]["content"],
         "cli:local said: hello there"
     );
 }
@@ -153,12 +154,12 @@ fn show_takes_parts_of_a_tape() {
             .map(|entry| entry["id"].as_i64().unwrap())
             .collect()
     };
-    assert_eq!(ids(&["--last", "3"]), [6, 7, 8]);
-    assert_eq!(ids(&["--kinds", "message"]), [3, 4, 6, 7]);
-    assert_eq!(ids(&["--kinds", "anchor,message", "--last", "2"]), [6, 7]);
+    assert_eq!(ids(&["--last", "3"]), [8, 9, 10]);
+    assert_eq!(ids(&["--kinds", "message"]), [4, 5, 8, 9]);
+    assert_eq!(ids(&["--kinds", "anchor,message", "--last", "2"]), [8, 9]);
     assert_eq!(
         ids(&["--after-anchor", "session/start"]),
-        [2, 3, 4, 5, 6, 7, 8]
+        [2, 3, 4, 5, 6, 7, 8, 9, 10]
     );
     assert!(ids(&["--kinds", "telepathy"]).is_empty());
 }
@@ -170,15 +171,15 @@ fn info_has_the_seven_figures_first() {
     let info = tape(&sandbox, &["info", "cli:local"]).ok();
     let lines: Vec<_> = info.lines().skip(1).take(6).collect();
     let expected = [
-        "entries: 8",
+        "entries: 10",
         "anchors: 1",
         "last_anchor: session/start",
-        "entries_since_last_anchor: 7",
+        "entries_since_last_anchor: 9",
         "last_token_usage: None",
         "last_token_cache_hit_rate: None",
     ];
     assert_eq!(lines, expected);
-    let usage = r#"{"id": 9, "kind": "event", "payload": {"name": "run", "data": {"usage": {"total_tokens": 15, "prompt_tokens": 8, "prompt_tokens_details": {"cached_tokens": 3}}}}, "meta": {}, "date": "2026-11-15T18:09:55+00:00"}"#;
+    let usage = r#"{"id": 11, "kind": "event", "payload": {"name": "run", "data": {"usage": {"total_tokens": 15, "prompt_tokens": 8, "prompt_tokens_details": {"cached_tokens": 3}}}}, "meta": {}, "date": "2026-11-15T18:09:55+00:00"}"#;
     add(
         &file_of(&sandbox, "cli:local"),
         format!("{usage}\n").as_bytes(),
@@ -216,7 +217,7 @@ fn search_finds_in_one_session_and_in_all() {
         found.iter().map(pair).collect()
     };
     let local = |id| ("cli:local".to_owned(), id);
-    assert_eq!(ids(&["世界"]), [local(7), local(6)]);
+    assert_eq!(ids(&["世界"]), [local(9), local(8)]);
     let everywhere: Vec<_> = ids(&["measure"])
         .into_iter()
         .map(|(session, _)| session)
@@ -226,13 +227,13 @@ fn search_finds_in_one_session_and_in_all() {
     assert_eq!(ids(&["measure", "--limit", "1"]).len(), 1);
     assert_eq!(
         ids(&["hello", "--since", "2020-01-01"]),
-        [local(4), local(3)]
+        [local(5), local(4)]
     );
     assert_eq!(ids(&["hello", "--until", "2020-01-01"]), []);
     assert_eq!(ids(&["session/start", "--kinds", "anchor"]).len(), 3);
     let shown = tape(&sandbox, &["search", "hello there"]).ok();
     assert!(
-        shown.contains("cli:local #4 message assistant")
+        shown.contains("cli:local #5 message assistant")
             && shown.contains("  cli:local said: hello there\n"),
         "{shown}"
     );
@@ -282,7 +283,7 @@ fn a_fork_begins_with_what_the_other_session_has_seen() {
     let listed = json(tape(&sandbox, &["list", "--json"]));
     assert_eq!(
         (&listed[0]["session_id"], &listed[0]["entries"]),
-        (&"second try".into(), &8.into())
+        (&"second try".into(), &9.into())
     );
 
     tape(
@@ -342,12 +343,12 @@ fn an_export_is_the_tape_or_a_document() {
         "{document}"
     );
     assert!(
-        document.contains("### message assistant (#4, "),
+        document.contains("### message assistant (#5, "),
         "{document}"
     );
 
     let run = tape(&sandbox, &["export", "cli:local", "--output", "out.jsonl"]);
-    assert_eq!(run.stderr, "wrote 8 entries of cli:local to out.jsonl\n");
+    assert_eq!(run.stderr, "wrote 10 entries of cli:local to out.jsonl\n");
     assert_eq!(run.ok(), "");
     let path = sandbox.workspace().join("out.jsonl");
     assert_eq!(fs::read_to_string(&path).unwrap(), lines);

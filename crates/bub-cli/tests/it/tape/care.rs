@@ -18,7 +18,7 @@ fn check_finds_damage_and_repair_keeps_what_it_removes() {
     let sandbox = scene();
     assert_eq!(
         tape(&sandbox, &["check", "cli:local"]).ok(),
-        "cli:local: ok (8 entries)\n"
+        "cli:local: ok (10 entries)\n"
     );
     let path = file_of(&sandbox, "cli:local");
     let whole = fs::read_to_string(&path).unwrap();
@@ -29,7 +29,7 @@ fn check_finds_damage_and_repair_keeps_what_it_removes() {
             &whole[..split],
             "garbage\n",
             &whole[split..],
-            "{\"id\": 9, \"ki",
+            "{\"id\": 11, \"k",
         ]
         .concat(),
     )
@@ -38,10 +38,10 @@ fn check_finds_damage_and_repair_keeps_what_it_removes() {
     let found = tape(&sandbox, &["check"]);
     assert_eq!(found.code, Some(1));
     for part in [
-        "cli:local: damaged (8 entries)\n",
+        "cli:local: damaged (10 entries)\n",
         "  line 2 (byte ",
         "  torn tail: the last 13 bytes",
-        "lab:7: ok (5 entries)\n",
+        "lab:7: ok (6 entries)\n",
     ] {
         assert!(
             found.stdout.contains(part),
@@ -63,11 +63,11 @@ fn check_finds_damage_and_repair_keeps_what_it_removes() {
         .iter()
         .map(|path| fs::read_to_string(path).unwrap())
         .collect();
-    assert_eq!(kept, ["{\"id\": 9, \"ki", "garbage\n"], "{repaired}");
+    assert_eq!(kept, ["{\"id\": 11, \"k", "garbage\n"], "{repaired}");
     assert!(fs::read_to_string(&path).unwrap().starts_with(&whole));
     assert_eq!(
         tape(&sandbox, &["check", "cli:local"]).ok(),
-        "cli:local: ok (10 entries)\n"
+        "cli:local: ok (12 entries)\n"
     );
     sandbox.example("echo_model", ["run", "still here"]).ok();
 }
@@ -124,7 +124,7 @@ fn reindex_makes_the_same_index_again() {
     let before = tape(&sandbox, &["info", "cli:local"]).ok();
     fs::remove_dir_all(tapes(&sandbox).join(".bub/index")).ok();
     let said = tape(&sandbox, &["reindex"]).ok();
-    assert!(said.contains("cli:local: 8 entries, 1 anchor\n"), "{said}");
+    assert!(said.contains("cli:local: 10 entries, 1 anchor\n"), "{said}");
     assert_eq!(said.lines().count(), 3);
     assert_eq!(tape(&sandbox, &["info", "cli:local"]).ok(), before);
     assert_eq!(
