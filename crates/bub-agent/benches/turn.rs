@@ -41,6 +41,9 @@ fn echo_turn_with_builtin(bencher: Bencher<'_, '_>) {
         "BUB_HOME",
         home.into_os_string(),
     )]))
+    .sections(bub_agent::settings::sections())
+    .sections(bub_model::settings::sections())
+    .sections(bub_kernel::settings::sections())
     .load()
     .expect("defaults");
     let framework = Framework::builder()
@@ -84,6 +87,9 @@ impl House {
             ("BUB_TAPE_DURABILITY", durability.into()),
         ];
         let settings = Loader::new(Environment::from_pairs(variables))
+            .sections(bub_agent::settings::sections())
+            .sections(bub_model::settings::sections())
+            .sections(bub_kernel::settings::sections())
             .load()
             .expect("settings");
         let answering = Answering(Box::new(move |_, request| {

@@ -6,8 +6,9 @@ use bub_kernel::{
     CancellationToken, Error, ErrorKind, Framework, FrameworkRef, ModelStream, Prompt, Result,
     State, StreamEvent, Tool, Turn,
 };
+use bub_model::settings::MODEL;
 use bub_model::{CallOptions, Candidates, ChatRequest, ModelClient, ModelEvent, ModelId, Models};
-use bub_settings::{Settings, core};
+use bub_settings::Settings;
 use serde_json::{Value, json};
 
 use crate::{
@@ -161,7 +162,7 @@ impl Agent {
             // The fallbacks are those of the configured model.
             let configured = self
                 .settings
-                .get(&core::MODEL)
+                .get(&MODEL)
                 .and_then(|text| models.resolve(&text).ok());
             if configured.as_ref() != Some(&own) {
                 return Ok(vec![own]);

@@ -22,7 +22,6 @@ use bub_kernel::{
     hooks::{HookPoint, point::ContinuePrompt},
 };
 use bub_model::ModelId;
-use bub_settings::core;
 use bub_tape::Entry;
 use serde_json::{Value, json};
 
@@ -32,6 +31,7 @@ use crate::{
     agent::{Agent, AgentTask},
     emit::Emitter,
     runner::run_command,
+    settings::MAX_STEPS,
     toolbox::Toolbox,
 };
 
@@ -83,7 +83,7 @@ impl AgentLoop {
             Some(ResumePoint::Command(_)) | None => (0, ""),
         };
         self.turn.tape().append_later(self.loop_start(&prompt));
-        let most = self.agent.settings().get(&core::MAX_STEPS);
+        let most = self.agent.settings().get(&MAX_STEPS);
         let (mut prompt, mut number, mut memory) = (prompt, steps + 1, Memory::default());
         if !said.is_empty() {
             self.events.send(StreamEvent::Text(said.to_owned())).await;

@@ -2,12 +2,13 @@
 
 use std::{borrow::Cow, path::PathBuf, sync::Arc, time::Duration};
 
+use bub_kernel::settings::TAPE_DURABILITY;
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, ChannelMessage, Envelope, Error, ErrorKind,
     Framework, FrameworkRef, MessageKind, ModelStream, PluginContext, Prompt, Provided, Result,
     Role, ScopeGuard, State, StatePatch, SteeringInbox, Turn, hooks,
 };
-use bub_settings::{Redactor, core};
+use bub_settings::{HOME, Redactor};
 use bub_tape::{Durability, FileStore, Sidecar, TapeStore};
 
 use crate::{
@@ -68,11 +69,8 @@ impl Builtin {
             redactor: settings.redactor().clone(),
             agent,
             shells,
-            home: settings.get(&core::HOME),
-            durability: match settings.get(&core::TAPE_DURABILITY) {
-                core::Durability::Os => Durability::Os,
-                core::Durability::Always => Durability::Always,
-            },
+            home: settings.get(&HOME),
+            durability: settings.get(&TAPE_DURABILITY).into(),
         }
     }
 

@@ -5,6 +5,7 @@
 //! * [`tools`]: what the model can do; `runner` makes one call, also for a person's [`command`].
 //! * [`policy`]: who may use which tool, and who is asked.
 //! * [`Skills`]: directories of instructions, found where the user and the workspace keep them.
+//! * [`settings`]: what the configuration says about the agent.
 //! * [`shell`]: the commands of the tool `bash`, their processes and output.
 //! * [`usage`]: tokens and cost by session, model and day, and the cap of a day.
 //! * [`web`]: pages of the web, and why others cannot be read.
@@ -22,6 +23,7 @@ pub mod policy;
 mod prompt;
 mod runner;
 mod sessions;
+pub mod settings;
 pub mod shell;
 mod skills;
 mod spill;

@@ -12,9 +12,12 @@ mod rule;
 
 use std::time::Duration;
 
+use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, ErrorKind, Role, Sender, ToolSpec};
-use bub_settings::{Origin, Settings, core};
+use bub_settings::{Origin, Settings};
 use serde_json::{Map, Value};
+
+use crate::settings::{FS_CONFINE, POLICY_APPROVAL_TIMEOUT, POLICY_RULES};
 
 pub use approvals::{Approval, Decision, Question, ask};
 pub use rule::{Action, Rule};
@@ -82,7 +85,7 @@ impl Policy {
     /// Reads the rules. Mistakes are kept: such a policy denies everything, and [`Self::problem`] says why.
     pub fn new(settings: &Settings) -> Self {
         let rules = settings
-            .get(&core::POLICY_RULES)
+            .get(&POLICY_RULES)
             .into_iter()
             .enumerate()
             .map(|(index, map)| {
@@ -93,7 +96,7 @@ impl Policy {
                 Rule::read(map, index + 1, origin)
                     .map_err(|problem| format!("{place}: rule {}: {problem}", index + 1))
             });
-        let owners = settings.get(&core::OWNERS);
+        let owners = settings.get(&OWNERS);
         let wrong = owners.iter().find(|owner| !is_owner_entry(owner));
         let rules = match wrong {
             Some(wrong) => Err(format!("`owners` has `{wrong}`, expected `channel:id`")),
@@ -102,8 +105,8 @@ impl Policy {
         Self {
             rules,
             owners,
-            approval_timeout: settings.get(&core::POLICY_APPROVAL_TIMEOUT),
-            confine: settings.get(&core::FS_CONFINE),
+            approval_timeout: settings.get(&POLICY_APPROVAL_TIMEOUT),
+            confine: settings.get(&FS_CONFINE),
         }
     }
 

@@ -21,10 +21,11 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use bub_settings::{Settings, core};
+use bub_settings::Settings;
 use serde_json::Value;
 
 use self::{frontmatter::Frontmatter, scan::Scan, template::Template};
+use crate::settings::SKILLS_ENV;
 
 #[doc(hidden)]
 pub use frontmatter::read_skill;
@@ -169,7 +170,7 @@ impl Skills {
             warned: Mutex::default(),
         };
         // From the start, children without the grant do not get what is granted to skills.
-        for name in settings.get(&core::SKILLS_ENV).values().flat_map(names) {
+        for name in settings.get(&SKILLS_ENV).values().flat_map(names) {
             settings.granted_variable(name);
         }
         skills
@@ -200,7 +201,7 @@ impl Skills {
 
     /// The variables that the loaded skills ask for and `skills.env` grants them.
     pub fn granted_environment(&self, loaded: &LoadedSkills) -> Vec<(String, OsString)> {
-        let grants = self.settings.get(&core::SKILLS_ENV);
+        let grants = self.settings.get(&SKILLS_ENV);
         let mut environment: Vec<(String, OsString)> = Vec::new();
         for skill in loaded.all() {
             // What was granted to the user's own skill is not for one of that name in a workspace.

@@ -1,9 +1,11 @@
 //! Big tool output is put aside: the model gets its ends and a handle to read the rest with.
 
 use bub_kernel::{Result, TurnTape, tape_error};
-use bub_settings::{Settings, core};
+use bub_settings::Settings;
 use bub_tape::{AnchorSearch, Entry, Kind, Span, Tape};
 use serde_json::{Value, json};
+
+use crate::settings::SPILL_THRESHOLD;
 
 /// The sidecar that holds it.
 pub(crate) const SIDECAR: &str = "spill";
@@ -18,7 +20,7 @@ const CHARS_PER_UNIT: u64 = 4;
 /// Whether a text is shown as it is.
 pub(crate) fn fits(settings: &Settings, text: &str) -> bool {
     let threshold = settings
-        .get(&core::SPILL_THRESHOLD)
+        .get(&SPILL_THRESHOLD)
         .saturating_mul(CHARS_PER_UNIT);
     threshold == 0 || (text.len() as u64) < threshold || (text.chars().count() as u64) < threshold
 }

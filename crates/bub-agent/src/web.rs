@@ -16,7 +16,7 @@ use std::{error::Error as _, sync::Arc, time::Duration};
 
 use bub_kernel::{Error, ErrorKind, Result};
 use bub_model::HttpOptions;
-use bub_settings::{Redactor, Settings, core};
+use bub_settings::{Redactor, Settings};
 use reqwest::{
     Client, Response, Url,
     header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderName, HeaderValue, LOCATION},
@@ -28,6 +28,7 @@ use tokio::sync::OnceCell;
 pub use self::page::text_of;
 use self::resolve::{Guard, System};
 pub use self::{markdown::from_html, resolve::Lookup};
+use crate::settings::{WEB_ALLOW_PRIVATE, WEB_PROXY};
 
 /// What is asked for unless the caller asks for something else.
 const WANTED: &str = "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1";
@@ -65,10 +66,10 @@ impl Web {
     /// The same, with another way to look up names.
     pub fn with_lookup(settings: &Settings, lookup: Arc<dyn Lookup>) -> Self {
         let mut options = HttpOptions::from_environment(settings.environment());
-        if !settings.get(&core::WEB_PROXY) {
+        if !settings.get(&WEB_PROXY) {
             options.proxies = bub_model::Proxies::default();
         }
-        let allowed = address::Allowed::new(&settings.get(&core::WEB_ALLOW_PRIVATE));
+        let allowed = address::Allowed::new(&settings.get(&WEB_ALLOW_PRIVATE));
         let guard = Arc::new(Guard::new(allowed, options.proxies.hosts(), lookup));
         Self {
             options,

@@ -147,6 +147,7 @@ fn compose(case: &str, lab: &Arc<Lab>, home: &Path, server: &ModelServer) -> Fra
         ),
     ];
     let settings = Loader::new(Environment::from_pairs(variables))
+        .sections(bub::core_sections())
         .load()
         .unwrap();
     let answering = Answering(Box::new(|_, request| {

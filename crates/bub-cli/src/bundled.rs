@@ -19,7 +19,9 @@ pub(crate) fn add_to(app: App, hooks: &Arc<CliHooks>) -> App {
         &[bub_telegram::NAME],
         TelegramPlugin::new,
     )
+    .settings(bub_telegram::settings::section())
     .bundled(HttpPlugin::NAME, &[webhook::NAME], HttpPlugin::new)
+    .settings(bub_http::settings::section())
     .bundled(CLI, &[bub_terminal::channel::NAME], move |_| {
         Ok::<_, Error>(CliPlugin(hooks))
     })

@@ -6,6 +6,7 @@
 //!
 //! * [`Gateway`]: opens the journal, runs channels and lanes, drains.
 //! * [`Options`], [`JournalKind`]: how it is run, and where it keeps what is unfinished.
+//! * [`settings`]: what the configuration says about it.
 //! * [`status`]: the local socket.
 //! * [`fields`]: names of message fields that channels and the gateway agree on.
 //! * [`pairing`]: who was let in by `bub pair`.
@@ -22,6 +23,7 @@ mod outbox;
 pub mod pairing;
 mod reply_scope;
 mod router;
+pub mod settings;
 pub mod status;
 
 pub use enable::{check_names, choose};

@@ -6,10 +6,16 @@ use std::{
     time::Duration,
 };
 
-use bub_settings::{Settings, core};
+use bub_kernel::settings::TAPE_DURABILITY;
+use bub_settings::Settings;
 use bub_tape::{
     Durability,
     fs::{Fs, RealFs},
+};
+
+use crate::settings::{
+    ACTIVE_TIME_WINDOW, DEBOUNCE, GATEWAY_DRAIN, GATEWAY_QUEUE, GATEWAY_SESSION_QUEUE,
+    GATEWAY_TURNS, MAX_WAIT, STREAM_OUTPUT,
 };
 
 /// Where a gateway keeps accepted messages and undelivered replies.
@@ -89,14 +95,14 @@ impl Options {
         Self {
             journal: JournalKind::file(directory(settings, name), durability(settings)),
             catch_all: None,
-            debounce: settings.get(&core::DEBOUNCE),
-            max_wait: settings.get(&core::MAX_WAIT),
-            active_window: settings.get(&core::ACTIVE_TIME_WINDOW),
-            stream_output: settings.get(&core::STREAM_OUTPUT),
-            drain: settings.get(&core::GATEWAY_DRAIN),
-            session_queue: count(settings.get(&core::GATEWAY_SESSION_QUEUE)),
-            queue: count(settings.get(&core::GATEWAY_QUEUE)),
-            turns: count(settings.get(&core::GATEWAY_TURNS)),
+            debounce: settings.get(&DEBOUNCE),
+            max_wait: settings.get(&MAX_WAIT),
+            active_window: settings.get(&ACTIVE_TIME_WINDOW),
+            stream_output: settings.get(&STREAM_OUTPUT),
+            drain: settings.get(&GATEWAY_DRAIN),
+            session_queue: count(settings.get(&GATEWAY_SESSION_QUEUE)),
+            queue: count(settings.get(&GATEWAY_QUEUE)),
+            turns: count(settings.get(&GATEWAY_TURNS)),
         }
     }
 }
@@ -108,8 +114,5 @@ pub fn directory(settings: &Settings, name: &str) -> PathBuf {
 
 /// What an acknowledged message survives, by the settings.
 pub fn durability(settings: &Settings) -> Durability {
-    match settings.get(&core::TAPE_DURABILITY) {
-        core::Durability::Os => Durability::Os,
-        core::Durability::Always => Durability::Always,
-    }
+    settings.get(&TAPE_DURABILITY).into()
 }

@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
+use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, ErrorKind, ReplyId, Result};
-use bub_settings::core as settings;
 use bub_tape::{Durability, fs::Fs};
 use serde_json::{Value, json};
 use tokio::{
@@ -155,7 +155,7 @@ fn status(core: &Core) -> Value {
         )
     };
     json!({
-        "owners": core.framework.settings().get(&settings::OWNERS),
+        "owners": core.framework.settings().get(&OWNERS),
         "pid": std::process::id(),
         "process": process(),
         "stopping": core.drain.is_cancelled(),

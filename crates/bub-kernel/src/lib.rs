@@ -8,6 +8,7 @@
 //! * [`tool`](mod@tool): what the model can call. Write one with [`tool`](macro@tool) on a function, or several that
 //!   share a value with [`tools`] on an `impl` block.
 //! * [`Channel`], [`ChannelRouter`], [`Tool`], [`SteeringInbox`]: contracts that others implement.
+//! * [`settings`]: the settings that several crates read.
 //!
 //! ```
 //! use bub_kernel::{Envelope, Framework, Prompt, hooks};
@@ -56,6 +57,7 @@ mod receipt;
 mod router;
 mod running;
 mod sender;
+pub mod settings;
 mod state;
 mod steering;
 mod stream;

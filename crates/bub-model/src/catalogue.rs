@@ -5,13 +5,13 @@ mod prices;
 mod rows;
 mod windows;
 
-use bub_settings::{Origin, Settings, SettingsError, core};
+use bub_settings::{Origin, Settings, SettingsError};
 use serde_json::{Map, Value};
 
 pub use self::prices::Price;
 pub use self::rows::{Login, ROWS, Row};
 use crate::base_url::BaseUrl;
-use crate::{ModelId, Quirks, Wire};
+use crate::{ModelId, Quirks, Wire, settings::PROVIDERS};
 
 /// A model identifier for error messages: the default of the original.
 pub(crate) const EXAMPLE: &str = "openrouter:openrouter/free";
@@ -147,7 +147,7 @@ impl Catalogue {
     ///
     /// The error names file, line and field.
     pub fn new(settings: &Settings) -> Result<Self, SettingsError> {
-        let custom = settings.get(&core::PROVIDERS);
+        let custom = settings.get(&PROVIDERS);
         let mut catalogue = Self {
             providers: ROWS.iter().map(Provider::builtin).collect(),
         };

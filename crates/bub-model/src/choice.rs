@@ -3,11 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use bub_settings::{Origin, core};
+use bub_settings::Origin;
 
 use crate::base_url::BaseUrl;
 use crate::codex;
-use crate::{AccessError, KeySource, LocalServer, ModelId, Models};
+use crate::{
+    AccessError, KeySource, LocalServer, ModelId, Models,
+    settings::{FALLBACK_MODELS, MODEL},
+};
 
 /// The model to use.
 #[derive(Clone, Debug)]
@@ -109,11 +112,8 @@ impl Models {
         &self,
         servers: Option<&[LocalServer]>,
     ) -> Result<Choice, AccessError> {
-        let fallbacks = self
-            .settings
-            .get(&core::FALLBACK_MODELS)
-            .unwrap_or_default();
-        if let Some(text) = self.settings.get(&core::MODEL) {
+        let fallbacks = self.settings.get(&FALLBACK_MODELS).unwrap_or_default();
+        if let Some(text) = self.settings.get(&MODEL) {
             let origin = || self.settings.origin("model").unwrap_or(Origin::Default);
             return match self.resolve(&text) {
                 Ok(model) => Ok(Choice {

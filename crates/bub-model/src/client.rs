@@ -13,13 +13,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bub_settings::{Origin, Redactor, Settings, core};
+use bub_settings::{Origin, Redactor, Settings};
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 use crate::client_args::ClientArgs;
 use crate::http::{Http, HttpOptions};
-use crate::{Accumulator, ChatRequest, Completion, Endpoint, ModelError};
+use crate::{
+    Accumulator, ChatRequest, Completion, Endpoint, ModelError,
+    settings::{MODEL_IDLE_TIMEOUT, MODEL_TIMEOUT},
+};
 
 mod advice;
 mod attempt;
@@ -91,11 +94,11 @@ impl CallOptions {
         let set = settings
             .origin("model_idle_timeout_seconds")
             .is_some_and(|origin| origin != Origin::Default);
-        let idle = settings.get(&core::MODEL_IDLE_TIMEOUT);
+        let idle = settings.get(&MODEL_IDLE_TIMEOUT);
         Self {
             attempts: args.attempts.unwrap_or(usual.attempts),
             idle_timeout: args.timeout.filter(|_| !set).unwrap_or(idle),
-            timeout: settings.get(&core::MODEL_TIMEOUT),
+            timeout: settings.get(&MODEL_TIMEOUT),
             ..usual
         }
     }

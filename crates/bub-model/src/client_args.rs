@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use bub_settings::{Secret, Settings, core};
+use bub_settings::{Secret, Settings};
 use serde_json::Value;
 
+use crate::settings::CLIENT_ARGS;
 use crate::wire::{ORGANIZATION_HEADER, PROJECT_HEADER};
 
 /// The members of `client_args` that are understood.
@@ -24,7 +25,7 @@ pub(crate) struct ClientArgs {
 impl ClientArgs {
     pub(crate) fn from_settings(settings: &Settings) -> Self {
         let mut args = Self::default();
-        for (name, value) in settings.get(&core::CLIENT_ARGS) {
+        for (name, value) in settings.get(&CLIENT_ARGS) {
             if !value.is_null() && !args.take(&name, &value) {
                 args.unknown.push(name);
             }

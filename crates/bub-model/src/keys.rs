@@ -20,11 +20,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bub_settings::{Origin, PerProvider, Secret, Settings, SettingsError, core};
+use bub_settings::{Origin, PerProvider, Secret, Settings, SettingsError};
 use tokio::sync::Mutex;
 
 use crate::base_url::BaseUrl;
-use crate::{AccessError, Catalogue, ModelId, Provider};
+use crate::{
+    AccessError, Catalogue, ModelId, Provider,
+    settings::{API_BASE, API_KEY, API_KEY_COMMAND, MODEL},
+};
 
 /// Where a key comes from. Shown to users; the key itself is not part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,12 +90,9 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(settings: Arc<Settings>, catalogue: &Catalogue) -> Self {
-        let key = settings.get(&core::API_KEY);
+        let key = settings.get(&API_KEY);
         let owners = owners(&settings, catalogue, key.any());
-        let (command, base) = (
-            settings.get(&core::API_KEY_COMMAND),
-            settings.get(&core::API_BASE),
-        );
+        let (command, base) = (settings.get(&API_KEY_COMMAND), settings.get(&API_BASE));
         Self {
             settings,
             key,
@@ -355,8 +355,8 @@ fn owners(settings: &Settings, catalogue: &Catalogue, key: Option<&Secret>) -> [
         let place = settings
             .origin(&format!("{setting}.*"))
             .or_else(|| settings.origin(setting));
-        let there = place.and_then(|place| settings.text_in(&core::MODEL, &place));
-        let Some(model) = there.or_else(|| settings.get(&core::MODEL)) else {
+        let there = place.and_then(|place| settings.text_in(&MODEL, &place));
+        let Some(model) = there.or_else(|| settings.get(&MODEL)) else {
             return catalogue
                 .owner_of(key.map(Secret::expose))
                 .map(|provider| provider.name.clone());

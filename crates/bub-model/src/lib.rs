@@ -8,6 +8,7 @@
 //! - [`ModelClient`] makes the call: one HTTP client, retries, timeouts, cancellation, and [`Candidates`] tried in
 //!   order.
 //! - [`sse`] cuts bytes into server-sent events.
+//! - [`settings`] declares what the configuration says about models.
 //! - [`Models`] is where a call starts: which model runs ([`Choice`]), and where and with which key
 //!   ([`Endpoint`]). [`Catalogue`] has the providers, [`codex`] the login.
 
@@ -33,6 +34,7 @@ mod models;
 mod quirks;
 mod report;
 mod request;
+pub mod settings;
 pub mod sse;
 mod usage;
 pub mod wire;

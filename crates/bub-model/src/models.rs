@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Once};
 
-use bub_settings::{Secret, Settings, SettingsError, core};
+use bub_settings::{Secret, Settings, SettingsError};
 
 use crate::base_url::BaseUrl;
 use crate::catalogue::Login;
@@ -12,7 +12,10 @@ use crate::fetch::Fetch;
 use crate::keys::{Found, Keys};
 use crate::local::{self, LocalServer};
 use crate::report::Report;
-use crate::{AccessError, Catalogue, Endpoint, KeySource, ModelId, Provider, Quirks, Wire};
+use crate::{
+    AccessError, Catalogue, Endpoint, KeySource, ModelId, Provider, Quirks, Wire,
+    settings::{CODEX_HOME, LOCAL_MODELS},
+};
 
 /// The models that can be used with these settings: catalogue, keys and logins.
 ///
@@ -25,7 +28,9 @@ use crate::{AccessError, Catalogue, Endpoint, KeySource, ModelId, Provider, Quir
 /// use bub_settings::{Environment, Loader};
 ///
 /// # async fn call() -> Result<(), Box<dyn std::error::Error>> {
-/// let settings = Arc::new(Loader::new(Environment::process()).load()?);
+/// let settings = Arc::new(Loader::new(Environment::process())
+///     .sections(bub_model::settings::sections())
+///     .load()?);
 /// let http = HttpOptions::from_environment(settings.environment());
 /// let client = ModelClient::new(http, settings.redactor().clone());
 /// let models = Arc::new(Models::new(settings, Arc::new(client.clone()))?);
@@ -62,7 +67,7 @@ impl Models {
     ) -> Result<Self, SettingsError> {
         let catalogue = Catalogue::new(&settings)?;
         let keys = Keys::new(Arc::clone(&settings), &catalogue);
-        let (home, redactor) = (settings.get(&core::CODEX_HOME), settings.redactor().clone());
+        let (home, redactor) = (settings.get(&CODEX_HOME), settings.redactor().clone());
         let codex = Codex::new(&home, endpoints, Arc::clone(&fetch), redactor);
         let client_args = ClientArgs::from_settings(&settings);
         client_args.warn();
@@ -168,7 +173,7 @@ impl Models {
 
     /// The model servers on this computer that answer now; none when `local_models` is off.
     pub async fn local_servers(&self) -> Vec<LocalServer> {
-        if !self.settings.get(&core::LOCAL_MODELS) {
+        if !self.settings.get(&LOCAL_MODELS) {
             return Vec::new();
         }
         let local = self.catalogue.iter().filter(|provider| provider.local);

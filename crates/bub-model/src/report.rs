@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use bub_settings::core;
-
-use crate::{AccessError, BaseUrl, Choice, KeySource, LocalServer, Models, Provider, Wire};
+use crate::{
+    AccessError, BaseUrl, Choice, KeySource, LocalServer, Models, Provider, Wire,
+    settings::{FALLBACK_MODELS, LOCAL_MODELS},
+};
 
 /// What is usable now and why.
 #[derive(Debug)]
@@ -56,10 +57,7 @@ impl Report {
             let provider = models.catalogue.get(choice.model.as_ref()?.provider())?;
             models.problem(provider).map(|error| error.to_string())
         });
-        let fallbacks = models
-            .settings
-            .get(&core::FALLBACK_MODELS)
-            .unwrap_or_default();
+        let fallbacks = models.settings.get(&FALLBACK_MODELS).unwrap_or_default();
         let fallbacks = fallbacks.into_iter().map(|text| {
             let problem = fallback_problem(models, &text);
             (text, problem)
@@ -123,7 +121,7 @@ fn of(models: &Models, provider: &Provider, servers: &[LocalServer]) -> Provider
 }
 
 fn absent(models: &Models, base_url: Option<&BaseUrl>) -> String {
-    if !models.settings.get(&core::LOCAL_MODELS) {
+    if !models.settings.get(&LOCAL_MODELS) {
         return "not asked, because `local_models` is off".to_owned();
     }
     let place = base_url

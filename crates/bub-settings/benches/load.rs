@@ -1,6 +1,9 @@
 //! What a start pays for settings, and a log line for redaction: time and allocations.
 
-use bub_settings::{Environment, Loader, Redactor, Secret, Trust, core};
+#[path = "../tests/it/sample.rs"]
+mod sample;
+
+use bub_settings::{Environment, Loader, Redactor, Secret, Trust};
 
 #[global_allocator]
 static ALLOC: divan::AllocProfiler = divan::AllocProfiler::system();
@@ -24,6 +27,7 @@ fn load_without_files(bencher: divan::Bencher<'_, '_>) {
     bencher.with_inputs(environment).bench_values(|env| {
         Loader::new(env)
             .workspace("/nonexistent", Trust::Untrusted)
+            .sections(sample::sections())
             .load()
     });
 }
@@ -35,11 +39,14 @@ fn read_the_process_environment() -> Environment {
 
 #[divan::bench]
 fn get_a_number(bencher: divan::Bencher<'_, '_>) {
-    let settings = Loader::new(environment()).load().ok();
+    let settings = Loader::new(environment())
+        .sections(sample::sections())
+        .load()
+        .ok();
     bencher.bench_local(|| {
         settings
             .as_ref()
-            .map(|settings| settings.get(&core::MAX_TOKENS))
+            .map(|settings| settings.get(&sample::MAX_TOKENS))
     });
 }
 

@@ -5,7 +5,7 @@ use std::{
     ffi::{OsStr, OsString},
 };
 
-use crate::{Found, Redactor, Secret, Settings, core, show};
+use crate::{Found, Redactor, Secret, Settings, keys, show};
 
 impl Settings {
     /// The environment for a child process: everything but secrets (those bub has read, and variables whose
@@ -13,7 +13,7 @@ impl Settings {
     /// `env.pass` names, minus what `env.drop` names. Both take `NAME` and `PREFIX*`.
     pub fn child_environment(&self) -> Vec<(&str, &OsStr)> {
         let secret = self.secret_env_names();
-        let (pass, drop) = (self.get(&core::ENV_PASS), self.get(&core::ENV_DROP));
+        let (pass, drop) = (self.get(&keys::ENV_PASS), self.get(&keys::ENV_DROP));
         let allowed = |name: &str| {
             let named = |patterns: &[String]| patterns.iter().any(|pattern| matches(pattern, name));
             !named(&drop) && (named(&pass) || !secret.iter().any(|secret| secret == name))
@@ -27,7 +27,7 @@ impl Settings {
     /// The environment for a plugin: the same without what only looks like a secret, and with what it was granted.
     pub fn plugin_environment(&self, granted: &[String]) -> Vec<(OsString, OsString)> {
         let is_granted = |name: &str| granted.iter().any(|known| known == name);
-        let pass = self.get(&core::ENV_PASS);
+        let pass = self.get(&keys::ENV_PASS);
         let is_passed = |name: &str| pass.iter().any(|pattern| matches(pattern, name));
         let usual = self.child_environment().into_iter();
         let usual = usual.filter(|(name, value)| {
@@ -55,7 +55,7 @@ impl Settings {
     pub fn granted_variable(&self, name: &str) -> Option<OsString> {
         self.keep_from_children(name);
         if self
-            .get(&core::ENV_DROP)
+            .get(&keys::ENV_DROP)
             .iter()
             .any(|pattern| matches(pattern, name))
         {

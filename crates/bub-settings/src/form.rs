@@ -1,4 +1,4 @@
-//! What a text has to be to make sense for a setting at all, whoever is going to use it.
+//! Forms of text that a declaration can require: addresses, keys, model names, log filters.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,37 +12,37 @@ pub struct Form {
 }
 
 /// The name of a model with its provider.
-pub(crate) const MODEL: Form = Form {
+pub const MODEL: Form = Form {
     fits: is_model,
     expected: "a model, as `provider:model`",
 };
 
 /// A key, which travels in a header.
-pub(crate) const KEY: Form = Form {
+pub const KEY: Form = Form {
     fits: |text| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic()),
     expected: "a key of letters, digits and signs without spaces",
 };
 
 /// The address of a server.
-pub(crate) const BASE_URL: Form = Form {
+pub const BASE_URL: Form = Form {
     fits: is_base_url,
     expected: "a URL such as `https://host/v1`, without user, query and fragment",
 };
 
 /// The address of a proxy.
-pub(crate) const PROXY: Form = Form {
+pub const PROXY: Form = Form {
     fits: is_proxy,
     expected: "the URL of an HTTP or SOCKS proxy, such as `socks5://127.0.0.1:1080`",
 };
 
 /// Where a server listens.
-pub(crate) const LISTEN: Form = Form {
+pub const LISTEN: Form = Form {
     fits: is_listen,
     expected: "an address and a port, such as `127.0.0.1:8787`",
 };
 
 /// Levels of the log.
-pub(crate) const LOG_FILTER: Form = Form {
+pub const LOG_FILTER: Form = Form {
     fits: is_log_filter,
     expected: "error, warn, info, debug, trace, off or TARGET=LEVEL, with commas between them",
 };

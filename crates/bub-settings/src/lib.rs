@@ -1,7 +1,8 @@
 //! Settings of bub: declared once, read from every source alike; secrets that cannot be printed,
 //! and the one redactor that logs and errors go through.
 //!
-//! - [`Key`], [`Setting`], [`Section`]: declarations as data. [`core`] has those of bub itself.
+//! - [`Key`], [`Setting`], [`Section`]: declarations as data. Each crate declares those it reads; the
+//!   ones of this crate are [`HOME`], [`ENV_PASS`] and [`ENV_DROP`].
 //! - [`Loader`] reads flags, [`Environment`], the workspace's `.env` and `config.yml`, in this order
 //!   of strength, merges maps, and gives [`Settings`] or a [`SettingsError`] that says where and what.
 //! - [`Settings::get`] gives typed values, [`Settings::get_value`] values by path,
@@ -28,14 +29,14 @@
 mod address;
 mod check;
 mod child;
-pub mod core;
 mod declare;
 mod dotenv;
 mod edit;
 mod environment;
 mod error;
 mod files;
-mod form;
+pub mod form;
+mod keys;
 mod load;
 mod lookup;
 mod node;
@@ -59,6 +60,7 @@ pub use edit::{ConfigFile, EditError};
 pub use environment::Environment;
 pub use error::{LookupError, SettingsError};
 pub use form::{Form, is_base_url, split_port};
+pub use keys::{ENV_DROP, ENV_PASS, HOME};
 pub use load::{Loader, Trust};
 pub use lookup::{Entry, Found};
 pub use origin::Origin;

@@ -8,7 +8,7 @@ use crate::node::{Data, Map, Node};
 use crate::settings::Settings;
 use crate::sources::{DotEnvFile, Flag, Sources};
 use crate::{
-    Environment, Origin, Redactor, SettingsError, Warning, check, core, dotenv, files, yaml,
+    Environment, Origin, Redactor, SettingsError, Warning, check, dotenv, files, keys, yaml,
 };
 
 /// Whether a workspace may set trusted settings.
@@ -23,12 +23,20 @@ pub enum Trust {
 /// Collects the sources of settings and reads them once.
 ///
 /// ```
-/// use bub_settings::{Environment, Loader, core};
+/// use bub_settings::{Declared, Environment, Key, Loader, Section};
 ///
-/// let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("bub_model", "openai:gpt-5")]);
-/// let settings = Loader::new(env).load().unwrap();
-/// assert_eq!(settings.get(&core::MODEL).as_deref(), Some("openai:gpt-5"));
-/// assert_eq!(settings.get(&core::MAX_STEPS), Some(100));
+/// static COLOR: Key<String> = Key::new("shop.color", "red", "The color of the shop.");
+/// static OPEN: Key<bool> = Key::new("open", true, "Whether anything is sold.");
+/// static SHOP: &[&dyn Declared] = &[&COLOR];
+/// static ROOT: &[&dyn Declared] = &[&OPEN];
+///
+/// let env = Environment::from_pairs([("BUB_HOME", "/nowhere"), ("bub_shop_color", "blue")]);
+/// let settings = Loader::new(env)
+///     .sections([Section::new("", ROOT), Section::new("shop", SHOP)])
+///     .load()
+///     .unwrap();
+/// assert_eq!(settings.get(&COLOR), "blue");
+/// assert!(settings.get(&OPEN));
 /// ```
 pub struct Loader {
     environment: Environment,
@@ -39,7 +47,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts with an environment and the settings of bub itself.
+    /// Starts with an environment and the settings of this crate.
     pub fn new(environment: Environment) -> Self {
         Self {
             environment,
@@ -69,10 +77,18 @@ impl Loader {
         self
     }
 
-    /// Adds the section of a plugin. [`Settings::register`] does the same later.
+    /// Adds a section. [`Settings::register`] does the same after loading.
+    ///
+    /// A section with an empty name adds its keys to the root. Several may do so.
     #[must_use]
-    pub fn section(mut self, section: Section) -> Self {
-        self.sections.push(section);
+    pub fn section(self, section: Section) -> Self {
+        self.sections([section])
+    }
+
+    /// Adds the sections of a crate; see [`section`](Self::section).
+    #[must_use]
+    pub fn sections(mut self, sections: impl IntoIterator<Item = Section>) -> Self {
+        self.sections.extend(sections);
         self
     }
 
@@ -125,10 +141,8 @@ impl Loader {
         settings.sources.config = config.map_err(|error| problems.push(error)).ok().flatten();
         settings.config_file = file;
         settings.note_undeclared_secrets();
-        settings.add_core(core::sections(), &mut problems);
-        for section in self.sections {
-            settings.add(section, &mut problems);
-        }
+        let sections = keys::sections().into_iter().chain(self.sections);
+        settings.add_all(sections, &mut problems);
         problems.extend(settings.policy_mistakes());
         (settings, problems)
     }
@@ -186,7 +200,7 @@ fn is_harmless(name: &str) -> bool {
 
 /// The home directory; it is needed to find the config file and cannot stand in it.
 fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
-    let declared = core::HOME.setting();
+    let declared = keys::HOME.setting();
     let layers = settings.sources.texts(declared);
     let set = layers.into_iter().rev().find_map(|layer| {
         match check::expand(layer.text?.trim(), user_home)? {
@@ -196,7 +210,7 @@ fn find_home(settings: &Settings, user_home: Option<&Path>) -> Option<PathBuf> {
     });
     let path = match set {
         Some(path) => path,
-        None => check::expand(core::HOME.default_value().as_str()?, user_home)?,
+        None => check::expand(keys::HOME.default_value().as_str()?, user_home)?,
     };
     std::path::absolute(path).ok()
 }

@@ -1,7 +1,6 @@
 //! From sources to values: applying declarations.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use crate::declare::{Declared, Keys, Section, Setting};
 use crate::node::{Map, Node, merge};
@@ -12,34 +11,54 @@ use crate::types::provider_key;
 use crate::{Origin, SettingsError, Warning, check, show};
 
 impl Settings {
-    /// The sections of bub itself, whose declarations a test has checked.
-    pub(crate) fn add_core<const N: usize>(
+    /// Adds the sections of a program, those of the root first, so that they are listed together.
+    ///
+    /// Values are read when all keys are known: a variable that ends like a per-provider setting may belong to any section.
+    pub(crate) fn add_all(
         &mut self,
-        sections: [Section; N],
+        sections: impl Iterator<Item = Section>,
         problems: &mut Vec<SettingsError>,
     ) {
-        for section in sections {
-            self.push(section, problems);
+        let (root, named): (Vec<_>, Vec<_>) = sections.partition(|section| section.name.is_empty());
+        for section in root {
+            let problem = self.keys_problem(&section, |_| true);
+            self.declare(section, problem, problems);
+        }
+        for section in named {
+            let problem = self.declaration_problem(&section, false);
+            self.declare(section, problem, problems);
         }
         self.resolve_from(0, problems);
     }
 
+    /// Adds a named section to settings that were loaded without it.
     pub(crate) fn add(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
-        if let Some(problem) = self.declaration_problem(&section, false) {
-            problems.push(SettingsError::Declaration {
-                section: section.name.into_owned(),
-                problem,
-            });
-            return;
-        }
         let first = self.slots.len();
-        self.push(section, problems);
+        let problem = self.declaration_problem(&section, false);
+        self.declare(section, problem, problems);
         self.resolve_from(first, problems);
     }
 
+    fn declare(
+        &mut self,
+        section: Section,
+        problem: Option<String>,
+        problems: &mut Vec<SettingsError>,
+    ) {
+        match problem {
+            Some(problem) => problems.push(SettingsError::Declaration {
+                section: section.name.into_owned(),
+                problem,
+            }),
+            None => self.push(section, problems),
+        }
+    }
+
     fn push(&mut self, section: Section, problems: &mut Vec<SettingsError>) {
-        problems.extend(self.section_problem(&section.name));
-        self.sections.push(section.name);
+        if !self.sections.contains(&section.name) {
+            problems.extend(self.section_problem(&section.name));
+            self.sections.push(section.name);
+        }
         let slot = |declared| Slot {
             declared,
             value: None,
@@ -74,38 +93,42 @@ impl Settings {
         {
             return Some("a setting of this name exists already".to_owned());
         }
-        let stays = |slot: &&Slot| {
+        self.keys_problem(section, |slot| {
             let own = slot
                 .setting()
                 .key()
                 .split_once('.')
                 .is_some_and(|(name, _)| name == section.name);
             !(instead && own)
-        };
-        let mut variables: BTreeSet<String> = self
-            .slots
-            .iter()
-            .filter(stays)
-            .map(|slot| slot.setting().variable().into_owned())
-            .collect();
+        })
+    }
+
+    /// Returns the first key that is not in its section, or whose variable another setting that stays has.
+    fn keys_problem(&self, section: &Section, stays: impl Fn(&Slot) -> bool) -> Option<String> {
         let settings: Vec<&Setting> = match &section.keys {
             Keys::Static(keys) => keys.iter().map(|key| key.setting()).collect(),
             Keys::Dynamic(keys) => keys.iter().map(Declared::setting).collect(),
         };
-        settings.into_iter().find_map(|setting| {
-            let inside = setting
-                .key()
-                .strip_prefix(&*section.name)
-                .and_then(|rest| rest.strip_prefix('.'));
+        settings.iter().enumerate().find_map(|(index, setting)| {
+            let key = setting.key();
+            let inside = match &*section.name {
+                "" => Some(key),
+                name => key
+                    .strip_prefix(name)
+                    .and_then(|rest| rest.strip_prefix('.')),
+            };
             if inside.is_none_or(|name| name.is_empty() || name.contains('.')) {
-                return Some(format!(
-                    "the key `{}` must be `{}.<name>`",
-                    setting.key(),
-                    section.name
-                ));
+                return Some(match &*section.name {
+                    "" => format!("the key `{key}` must have no dots"),
+                    name => format!("the key `{key}` must be `{name}.<name>`"),
+                });
             }
-            let variable = setting.variable().into_owned();
-            (!variables.insert(variable.clone()))
+            let known = self.slots.iter().filter(|slot| stays(slot));
+            let known = known.map(Slot::setting);
+            let mut others = known.chain(settings.iter().take(index).copied());
+            let variable = setting.variable();
+            others
+                .any(|other| other.is_variable(&variable))
                 .then(|| format!("the variable {variable} has another setting"))
         })
     }

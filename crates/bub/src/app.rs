@@ -18,6 +18,7 @@ use bub_settings::{Environment, Loader, Redactor, Section, Settings, SettingsErr
 use clap::ArgMatches;
 
 use crate::{
+    app_settings,
     arguments::{self, Parsed},
     ask::{self, PluginPrompt},
     builtin::Builtin,
@@ -178,7 +179,7 @@ impl App {
             launcher: launcher.clone(),
             asker: Some(asker),
         };
-        let framework = self.compose(builder, plugins, shared);
+        let framework = self.compose(builder, plugins, &shared);
         let mut commands = AppCommand::merge(framework.cli_commands(), own);
         let (name, matches) = match parse(args, &mut commands, named.as_deref())? {
             Parsed::Command(name, matches) => (name, matches),
@@ -223,12 +224,11 @@ impl App {
         workspace: &Path,
         redactor: &Redactor,
     ) -> (Settings, Vec<SettingsError>) {
-        let loader = Loader::new(Environment::process())
+        Loader::new(Environment::process())
             .workspace(workspace, Trust::Untrusted)
-            .redactor(redactor);
-        std::mem::take(&mut self.sections)
-            .into_iter()
-            .fold(loader, Loader::section)
+            .redactor(redactor)
+            .sections(core_sections())
+            .sections(std::mem::take(&mut self.sections))
             .load_lenient()
     }
 
@@ -236,7 +236,7 @@ impl App {
         self,
         builder: FrameworkBuilder,
         plugins: external::Loaded,
-        shared: external::Shared,
+        shared: &external::Shared,
     ) -> Framework {
         let launcher = shared.launcher.clone();
         let builder = builder.plugin_with(Builtin::NAME, move |context| {
@@ -246,8 +246,22 @@ impl App {
             .add_plugins
             .into_iter()
             .fold(builder, |builder, add| add(builder));
-        plugins.add_to(builder, &shared).build()
+        plugins.add_to(builder, shared).build()
     }
+}
+
+/// Returns the settings of every program, in the order in which they are listed. Plugins add theirs with
+/// [`App::settings`].
+///
+/// A program that loads settings without an [`App`] passes these to [`Loader::sections`].
+pub fn core_sections() -> impl Iterator<Item = Section> {
+    let model = bub_model::settings::sections();
+    let agent = bub_agent::settings::sections();
+    let gateway = bub_gateway::settings::sections();
+    let kernel = bub_kernel::settings::sections();
+    let app = app_settings::sections();
+    let sections = model.into_iter().chain(agent).chain(gateway);
+    sections.chain(kernel).chain(app)
 }
 
 /// Parses the arguments, without the offered commands where they are of no use or break the parser.

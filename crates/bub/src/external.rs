@@ -6,11 +6,14 @@ use bub_agent::shell::Launcher;
 use bub_kernel::{
     Error, FrameworkBuilder, PluginContext, Result, Role, ToolDecision, hooks::HOOKS,
 };
+use bub_model::settings::{API_BASE, API_KEY, API_KEY_COMMAND};
 use bub_plugin::{
     Asker, Descriptor, External, ExternalPlugin, Host, Installed, Limits, Manifest, Record, Setup,
 };
-use bub_settings::{Declared as _, Found, Settings, core};
+use bub_settings::{Declared as _, Found, Settings};
 use serde_json::{Map, Value};
+
+use crate::app_settings::PLUGINS;
 
 /// The plugin that speaks for guards that cannot. No plugin that is added can have this name.
 const ABSENT_GUARDS: &str = "absent guards";
@@ -101,7 +104,9 @@ impl Loaded {
                 error
             });
             let shared = shared.clone();
-            builder = builder.plugin_with(name, move |context| make(made?, shared, context));
+            builder = builder.plugin_with(name, move |context| {
+                Ok::<_, Error>(make(made?, shared, context))
+            });
         }
         if self.denials.is_empty() {
             return builder;
@@ -152,9 +157,9 @@ pub fn check(record: &Record, bundled_channels: &[&str]) -> Result<()> {
 /// that is only known later.
 pub fn check_settings(manifest: &Manifest) -> Result<()> {
     let of_providers = [
-        core::API_KEY.setting(),
-        core::API_BASE.setting(),
-        core::API_KEY_COMMAND.setting(),
+        API_KEY.setting(),
+        API_BASE.setting(),
+        API_KEY_COMMAND.setting(),
     ];
     for own in &manifest.settings {
         let variable = format!("BUB_{}_{}", manifest.name, own.name).to_ascii_uppercase();
@@ -175,7 +180,7 @@ fn make(
     (setup, descriptor): (Setup, Descriptor),
     shared: Shared,
     context: &PluginContext<'_>,
-) -> Result<ExternalPlugin> {
+) -> ExternalPlugin {
     let host = Host {
         framework: context.framework.clone(),
         workspace: context.workspace.to_owned(),
@@ -183,16 +188,13 @@ fn make(
         launcher: shared.launcher,
         asker: shared.asker,
     };
-    Ok(ExternalPlugin::new(
-        External::new(setup, descriptor, host),
-        context,
-    ))
+    ExternalPlugin::new(External::new(setup, descriptor, host), context)
 }
 
 /// How a plugin is run, with what the configuration says about it.
 pub fn setup(record: &Record, settings: &Settings) -> Result<Setup> {
     let name = &record.manifest.name;
-    let all = settings.get(&core::PLUGINS);
+    let all = settings.get(&PLUGINS);
     let own = match all.get(name) {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(own)) => own.clone(),

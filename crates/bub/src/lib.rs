@@ -24,6 +24,8 @@
 
 mod app;
 #[doc(hidden)]
+pub mod app_settings;
+#[doc(hidden)]
 pub mod arguments;
 #[doc(hidden)]
 pub mod ask;
@@ -38,7 +40,7 @@ pub mod output;
 #[doc(hidden)]
 pub mod signals;
 
-pub use app::{App, Problems, check_settings};
+pub use app::{App, Problems, check_settings, core_sections};
 pub use bub_agent as agent;
 pub use bub_gateway as gateway;
 pub use bub_kernel as kernel;

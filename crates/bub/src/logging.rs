@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use bub_settings::{Redactor, Settings, core};
+use bub_settings::{Redactor, Settings};
 use bub_terminal::{Happening, channel::Teller};
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -21,6 +21,7 @@ use tracing::{
 };
 
 use self::{file::LogFile, filter::Filter, line::Line};
+use crate::app_settings::{LOG_CONTENTS, LOG_FILE, LOG_FILE_SIZE, LOG_FILTER, VERBOSE};
 
 /// The log lines of turns that failed.
 const TURN: &str = "bub::turn";
@@ -60,18 +61,18 @@ fn shown_by() -> MutexGuard<'static, Option<Teller>> {
 
 /// Starts logging as the settings ask for; `verbosity` is how often `-v` was given.
 pub(crate) fn start(settings: &Settings, verbosity: u64) {
-    let by_words = settings.get(&core::LOG_FILTER).filter(|_| verbosity == 0);
-    let usual = || Filter::at(verbosity.max(settings.get(&core::VERBOSE)));
+    let by_words = settings.get(&LOG_FILTER).filter(|_| verbosity == 0);
+    let usual = || Filter::at(verbosity.max(settings.get(&VERBOSE)));
     let filter = by_words
         .and_then(|words| Filter::parse(&words))
         .unwrap_or_else(usual);
     let unusable = file_problem(settings);
-    let file = settings.get(&core::LOG_FILE).filter(|_| unusable.is_none());
-    let file = file.map(|path| LogFile::new(path, settings.get(&core::LOG_FILE_SIZE)));
+    let file = settings.get(&LOG_FILE).filter(|_| unusable.is_none());
+    let file = file.map(|path| LogFile::new(path, settings.get(&LOG_FILE_SIZE)));
     let is_terminal = std::io::stderr().is_terminal();
     let log = Log {
         filter,
-        contents: settings.get(&core::LOG_CONTENTS),
+        contents: settings.get(&LOG_CONTENTS),
         redactor: settings.redactor().clone(),
         is_json: !is_terminal,
         colour: is_terminal && wants_colour(settings),
@@ -87,7 +88,7 @@ pub(crate) fn start(settings: &Settings, verbosity: u64) {
 
 /// Why the log file cannot be used.
 pub fn file_problem(settings: &Settings) -> Option<String> {
-    let path = settings.get(&core::LOG_FILE)?;
+    let path = settings.get(&LOG_FILE)?;
     let problem = file::problem(&path, settings.config_file())?;
     Some(format!(
         "the log file `{}` cannot be used: {problem}",

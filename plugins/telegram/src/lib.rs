@@ -3,7 +3,8 @@
 //! * [`TelegramPlugin`]: the plugin that provides the channel and its tools.
 //! * [`html`]: Markdown as messages that the platform accepts.
 //! * [`inbound`]: what arrives, as the model reads it.
-//! * `client`: the Bot API; `limiter`: its limits; `options`: the settings.
+//! * [`settings`]: the settings; `options`: how they and fixed limits run the bot.
+//! * `client`: the Bot API; `limiter`: its limits.
 //! * `poll`: updates come in, one after the other; `intake`: what becomes of each; `access`: who may talk.
 //! * `outbound`: replies go out; `progress`: how far each has come; `preview`: an answer that grows; `typing`.
 //! * `tools`: what the model can do beside answering. `media`: the files that come with a message.
@@ -23,6 +24,7 @@ mod poll;
 mod preview;
 mod progress;
 mod route;
+pub mod settings;
 mod tools;
 mod typing;
 

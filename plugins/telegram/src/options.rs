@@ -2,8 +2,15 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use bub::kernel::settings::OWNERS;
 use bub::kernel::{Error, Result};
-use bub::settings::{Redactor, Secret, Settings, core};
+use bub::settings::{Redactor, Secret, Settings};
+
+use crate::settings::{
+    TELEGRAM_ALLOW_CHATS, TELEGRAM_ALLOW_USERS, TELEGRAM_API_BASE, TELEGRAM_DROP_PENDING,
+    TELEGRAM_PAIRING, TELEGRAM_PROXY, TELEGRAM_REPLY, TELEGRAM_STREAM, TELEGRAM_TOKEN,
+    TelegramReply,
+};
 
 /// How the channel is run.
 #[derive(Clone, Debug)]
@@ -57,7 +64,7 @@ pub struct TelegramOptions {
 impl TelegramOptions {
     /// As the settings say.
     pub fn new(settings: &Settings) -> Self {
-        let owners = settings.get(&core::OWNERS);
+        let owners = settings.get(&OWNERS);
         let own = |owner: &String| {
             Some(
                 owner
@@ -69,23 +76,23 @@ impl TelegramOptions {
         };
         Self {
             token: settings
-                .get(&core::TELEGRAM_TOKEN)
+                .get(&TELEGRAM_TOKEN)
                 .filter(|token| !token.expose().trim().is_empty()),
-            api_base: settings.get(&core::TELEGRAM_API_BASE),
+            api_base: settings.get(&TELEGRAM_API_BASE),
             proxy: settings
-                .get(&core::TELEGRAM_PROXY)
+                .get(&TELEGRAM_PROXY)
                 .filter(|proxy| !proxy.trim().is_empty()),
             allow_users: settings
-                .get(&core::TELEGRAM_ALLOW_USERS)
+                .get(&TELEGRAM_ALLOW_USERS)
                 .filter(|users| !users.is_empty()),
             allow_chats: settings
-                .get(&core::TELEGRAM_ALLOW_CHATS)
+                .get(&TELEGRAM_ALLOW_CHATS)
                 .filter(|chats| !chats.is_empty()),
             owners: owners.iter().filter_map(own).collect(),
-            pairing: settings.get(&core::TELEGRAM_PAIRING),
-            is_auto: settings.get(&core::TELEGRAM_REPLY) == core::TelegramReply::Auto,
-            stream: settings.get(&core::TELEGRAM_STREAM),
-            drop_pending: settings.get(&core::TELEGRAM_DROP_PENDING),
+            pairing: settings.get(&TELEGRAM_PAIRING),
+            is_auto: settings.get(&TELEGRAM_REPLY) == TelegramReply::Auto,
+            stream: settings.get(&TELEGRAM_STREAM),
+            drop_pending: settings.get(&TELEGRAM_DROP_PENDING),
             home: settings.home().to_owned(),
             redactor: settings.redactor().clone(),
             ..Self::at(PathBuf::new())
@@ -120,7 +127,7 @@ impl TelegramOptions {
     pub fn at(home: PathBuf) -> Self {
         Self {
             token: None,
-            api_base: core::TELEGRAM_API_BASE.default(),
+            api_base: TELEGRAM_API_BASE.default(),
             proxy: None,
             allow_users: None,
             allow_chats: None,

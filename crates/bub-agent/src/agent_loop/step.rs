@@ -7,7 +7,6 @@ use bub_model::{
     Accumulator, Action, CallOptions, ChatRequest, Completion, FinishReason, ModelError,
     ModelEvent, ModelId, ModelStream,
 };
-use bub_settings::core;
 use bub_tape::{ChatStep, EntryId};
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
@@ -16,6 +15,7 @@ use super::{
     AgentLoop, Memory, Step,
     budget::{self, Room},
 };
+use crate::settings::{COMPLETION_ARGS, MAX_TOKENS};
 use crate::skills::LoadedSkills;
 
 /// Between what one step says and the next.
@@ -148,7 +148,7 @@ impl AgentLoop {
             .models
             .first()
             .and_then(|model| self.agent.window(model));
-        let answer = self.agent.settings().get(&core::MAX_TOKENS);
+        let answer = self.agent.settings().get(&MAX_TOKENS);
         let mut before = None;
         loop {
             let view = self
@@ -259,7 +259,7 @@ impl AgentLoop {
                 .get_str("reasoning_effort")
                 .filter(|effort| !effort.is_empty()),
             stream: true,
-            extra: settings.get(&core::COMPLETION_ARGS),
+            extra: settings.get(&COMPLETION_ARGS),
             ..ChatRequest::default()
         };
         let options = CallOptions {

@@ -14,7 +14,7 @@ use std::{
 
 use bub_kernel::{Error, ErrorKind, Result, tape_error};
 use bub_model::{Catalogue, ModelId};
-use bub_settings::{Settings, core};
+use bub_settings::Settings;
 use bub_tape::{Listing, Span, TapeStore};
 use futures_util::TryStreamExt as _;
 use jiff::{Timestamp, ToSpan as _, Zoned};
@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use super::{Tokens, calls};
+use crate::settings::{USAGE_DAILY_COST, USAGE_DAILY_TOKENS};
 
 /// The cap, and what is known of the day.
 pub(crate) struct DailyCap {
@@ -46,8 +47,8 @@ struct Today {
 impl DailyCap {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
-            tokens: settings.get(&core::USAGE_DAILY_TOKENS),
-            cost: settings.get(&core::USAGE_DAILY_COST),
+            tokens: settings.get(&USAGE_DAILY_TOKENS),
+            cost: settings.get(&USAGE_DAILY_COST),
             directory: settings.home().join("usage"),
             today: Mutex::default(),
         }

@@ -10,6 +10,7 @@ use bub_settings::{Environment, Loader};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::harness::sections;
 use crate::skills::House;
 
 struct World {
@@ -25,6 +26,7 @@ impl World {
         std::fs::create_dir(dir.path().join("inner")).unwrap();
         let variables = [("BUB_HOME", dir.path().join("home").into_os_string())];
         let settings = Loader::new(Environment::from_pairs(variables))
+            .sections(sections())
             .load()
             .unwrap();
         let settings = Arc::new(settings);

@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::with_builtin;
+use crate::harness::{sections, with_builtin};
 
 /// A workspace and a home directory side by side.
 struct Place {
@@ -42,6 +42,7 @@ impl Place {
             .iter()
             .map(|(name, value)| (*name, (*value).into()));
         let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+            .sections(sections())
             .load()
             .unwrap();
         let builder = Framework::builder()

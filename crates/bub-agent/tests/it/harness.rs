@@ -7,7 +7,7 @@ use bub_kernel::{
     BoxError, BoxFuture, Channel, ChannelRouter, Framework, FrameworkBuilder, Inbound, MessageId,
     Outbound, Plugin, Prompt, Result, Sender, SessionId, State, Turn, TurnResult, hooks,
 };
-use bub_settings::{Environment, Loader, Settings};
+use bub_settings::{Declared, Environment, Key, Loader, Secret, Section, Settings};
 use tempfile::TempDir;
 
 pub(crate) struct World {
@@ -119,6 +119,22 @@ fn model_at(url: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
+static TOKEN: Key<Option<Secret>> = Key::new("telegram.token", None, "A secret.");
+static PROXY: Key<Option<String>> = Key::new("telegram.proxy", None, "An address.").trusted();
+static ALLOW_USERS: Key<Option<Vec<String>>> =
+    Key::new("telegram.allow_users", None, "A policy.").trusted();
+static TELEGRAM: &[&dyn Declared] = &[&TOKEN, &PROXY, &ALLOW_USERS];
+
+/// The settings that the agent reads, those of the kernel and the models included, and those of a plugin.
+pub(crate) fn sections() -> impl Iterator<Item = Section> {
+    let agent = bub_agent::settings::sections().into_iter();
+    let model = bub_model::settings::sections();
+    agent
+        .chain(model)
+        .chain(bub_kernel::settings::sections())
+        .chain([Section::new("telegram", TELEGRAM)])
+}
+
 fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
     let fixed = [
         ("BUB_HOME", dir.path().join("home").into_os_string()),
@@ -129,6 +145,7 @@ fn settings(dir: &TempDir, variables: &[(&str, String)]) -> Settings {
     ];
     let more = variables.iter().map(|(name, value)| (*name, value.into()));
     Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+        .sections(sections())
         .load()
         .unwrap()
 }

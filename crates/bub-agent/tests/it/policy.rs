@@ -8,12 +8,17 @@ use bub_kernel::{Envelope, Inbound, Role, Sender, ToolSpec};
 use bub_settings::{Environment, Loader, Settings};
 use serde_json::{Map, Value, json};
 
+use crate::harness::sections;
+
 pub(crate) fn settings(pairs: &[(&str, &str)]) -> Settings {
     let pairs = pairs
         .iter()
         .copied()
         .chain([("BUB_HOME", "/nowhere"), ("HOME", "/nowhere")]);
-    Loader::new(Environment::from_pairs(pairs)).load().unwrap()
+    Loader::new(Environment::from_pairs(pairs))
+        .sections(sections())
+        .load()
+        .unwrap()
 }
 
 fn policy(rules: &Value) -> Policy {

@@ -12,6 +12,8 @@ use bub_kernel::{CancellationToken, ErrorKind, Result};
 use bub_settings::{Environment, Loader};
 use tempfile::TempDir;
 
+use crate::harness::sections;
+
 const LONG: Duration = Duration::from_secs(30);
 
 /// A directory to work in and the shells of a fresh program.
@@ -41,6 +43,7 @@ impl World {
             .iter()
             .map(|(name, value)| (*name, OsString::from(value)));
         let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+            .sections(sections())
             .load()
             .unwrap();
         Self {

@@ -15,7 +15,10 @@ use bub_settings::{Environment, Loader, Settings};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{harness::World, log::Log};
+use crate::{
+    harness::{World, sections},
+    log::Log,
+};
 
 /// A user's home directory, a workspace, and the skills in them.
 pub(crate) struct House {
@@ -44,6 +47,7 @@ impl House {
             .iter()
             .map(|(name, value)| (*name, (*value).into()));
         let settings = Loader::new(Environment::from_pairs(fixed.into_iter().chain(more)))
+            .sections(sections())
             .load()
             .unwrap();
         let settings = Arc::new(settings);
@@ -182,7 +186,6 @@ fn the_legacy_directory_works_with_one_warning() {
 
 // H-136, W-54: each row is a `SKILL.md` in the directory `good`, and what is wrong with it.
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_skill_is_valid_or_there_is_a_reason() {
     let long = "x".repeat(1025);
     let fits = format!("---\nname: good\ndescription: {}\n---", "ä".repeat(1024));
@@ -577,7 +580,7 @@ fn a_body_is_what_follows_the_frontmatter_filled_in() {
     fs::write(&python, "").unwrap();
     let path = format!("/nowhere:{}", bin.path().display());
     let house = House::with(
-        "model: local:x\nmax_steps: 7\nstream_output: true\nenabled_channels: [a, b]\n",
+        "model: local:x\nmax_steps: 7\nlocal_models: false\nfallback_models: ['a:b', 'c:d']\n",
         &[("PATH", &path), ("BUB_MAX_STEPS", "9")],
     );
     let directory = house
@@ -602,10 +605,10 @@ fn a_body_is_what_follows_the_frontmatter_filled_in() {
             "$PYTHON $ $HOME ${HOME} $1 $",
         ),
         (
-            "${config.model} ${ config.max_steps } ${config.stream_output}",
-            "local:x 9 true",
+            "${config.model} ${ config.max_steps } ${config.local_models}",
+            "local:x 9 false",
         ),
-        ("[${config.enabled_channels}]", r#"[["a","b"]]"#),
+        ("[${config.fallback_models}]", r#"[["a:b","c:d"]]"#),
         // The environment wins, unknown is empty, defaults count.
         ("[${config.nothing.here}] ${config.max_tokens}", "[] 16384"),
         ("${config.model", "${config.model"),

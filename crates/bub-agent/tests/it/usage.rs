@@ -10,7 +10,10 @@ use bub_tape::{Durability, Entry, FileStore, SessionInfo, Tape, TapeName};
 use bub_testkit::model::{ModelServer, Reply, Usage};
 use serde_json::json;
 
-use crate::{harness::World, recording::tape_of};
+use crate::{
+    harness::{World, sections},
+    recording::tape_of,
+};
 
 const TOKENS: &str = "BUB_USAGE_DAILY_TOKENS";
 const COST: &str = "BUB_USAGE_DAILY_COST";
@@ -341,6 +344,7 @@ async fn a_report_adds_up_runs_and_those_of_subagents() {
         tape.append_all(entries).await.unwrap();
     }
     let settings = Loader::new(Environment::from_pairs([("HOME", dir.path())]))
+        .sections(sections())
         .load()
         .unwrap();
     let catalogue = Catalogue::new(&settings).unwrap();

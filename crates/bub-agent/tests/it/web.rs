@@ -19,6 +19,8 @@ use bub_kernel::{BoxFuture, Envelope, Framework, Result, State, ToolContext, Tur
 use bub_settings::{Environment, Loader, Settings};
 use serde_json::{Value, json};
 
+use crate::harness::sections;
+
 /// A server on loopback that answers each path with the same bytes, and keeps what it was asked.
 struct Site {
     address: SocketAddr,
@@ -95,6 +97,7 @@ fn settings(variables: &[(&str, &str)]) -> Settings {
     Loader::new(Environment::from_pairs(
         home.into_iter().chain(variables.iter().copied()),
     ))
+    .sections(sections())
     .load()
     .unwrap()
 }

@@ -18,7 +18,7 @@ use bub::{AppCommand, CommandContext};
 use bub_agent::Skills;
 use bub_gateway::{Gateway, Options};
 use bub_kernel::{Error, Framework, Result};
-use bub_settings::{Environment, Settings, core};
+use bub_settings::{Environment, HOME, Settings};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
 use bub_terminal::{
     Ink,
@@ -153,7 +153,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
             match mode {
                 Mode::Pipe => plain::pipe(plain, std::io::stdout().is_terminal()).await,
                 Mode::Lines => {
-                    let home = settings.get(&core::HOME);
+                    let home = settings.get(&HOME);
                     let (history, _) = History::open(&home, framework.workspace_text());
                     let welcome = welcome(&framework, &desk, "Ctrl-C cancels").await;
                     plain::converse(plain, history, welcome, &prompt(&framework)).await
@@ -167,7 +167,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
                         teller,
                         happenings: plain.happenings,
                         stop: plain.stop,
-                        home: settings.get(&core::HOME),
+                        home: settings.get(&HOME),
                         workspace: framework.workspace_text().to_owned(),
                         welcome: welcome(&framework, &desk, KEYS).await,
                         words: words(&framework, &settings),

@@ -13,9 +13,11 @@ use std::{
 };
 
 use bub::{AppCommand, CommandContext};
+use bub_gateway::settings::ENABLED_CHANNELS;
 use bub_gateway::{Gateway, Options};
 use bub_kernel::Result;
-use bub_settings::{Environment, Settings, core};
+use bub_kernel::settings::OWNERS;
+use bub_settings::{Environment, Settings};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -81,7 +83,7 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let flags: Option<Vec<String>> = matches
         .get_many("enable-channel")
         .map(|names| names.cloned().collect());
-    let names = flags.unwrap_or_else(|| settings.get(&core::ENABLED_CHANNELS));
+    let names = flags.unwrap_or_else(|| settings.get(&ENABLED_CHANNELS));
     let mut options = Options::new(&settings, name);
     options.turns = options.turns.min(raise_file_limit());
     let stop = signals::listen();
@@ -166,11 +168,7 @@ fn raise_file_limit() -> usize {
 /// What a person wants to know at the start: what runs, who may do what, what was left over.
 fn report(name: &str, gateway: &Gateway, settings: &Settings) -> String {
     let mut text = format!("gateway {name}: {}\n", gateway.channels().join(", "));
-    let _ = writeln!(
-        text,
-        "{}",
-        super::status::rights(&settings.get(&core::OWNERS))
-    );
+    let _ = writeln!(text, "{}", super::status::rights(&settings.get(&OWNERS)));
     for (channel, audience) in gateway.audiences() {
         let _ = writeln!(text, "{channel}: {}", output::one_line(&audience));
     }

@@ -10,11 +10,12 @@ use std::{
 
 use bub::{AppCommand, CommandContext};
 use bub_kernel::Result;
+use bub_model::settings::CODEX_HOME;
 use bub_model::{
     KeySource, ModelId, Models,
     codex::{self, Codex, Endpoints, LoggedIn, Login, LoginError},
 };
-use bub_settings::{Settings, core};
+use bub_settings::Settings;
 use clap::{Arg, ArgAction, ArgMatches, Command, builder::PossibleValuesParser, value_parser};
 
 use super::output;
@@ -106,7 +107,7 @@ fn outranked_by(settings: &Arc<Settings>) -> Option<KeySource> {
 
 fn codex(settings: &Settings, matches: &ArgMatches) -> Codex {
     let home = matches.get_one::<PathBuf>("codex-home").cloned();
-    let home = home.unwrap_or_else(|| settings.get(&core::CODEX_HOME));
+    let home = home.unwrap_or_else(|| settings.get(&CODEX_HOME));
     let issuer = matches.get_one::<String>("issuer");
     let endpoints = issuer.map_or_else(Endpoints::default, |issuer| Endpoints::of_issuer(issuer));
     Codex::new(

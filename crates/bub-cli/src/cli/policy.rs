@@ -8,8 +8,9 @@ use bub_agent::{
     policy::{Action, Policy, Rule},
     tools::resolve_path,
 };
+use bub_kernel::settings::OWNERS;
 use bub_kernel::{Error, Framework, Result, Role, Sender, Tool, ToolSpec};
-use bub_settings::{Origin, Settings, core};
+use bub_settings::{Origin, Settings};
 use clap::{Arg, ArgMatches, Command};
 use serde_json::Value;
 
@@ -200,7 +201,7 @@ fn rules(framework: &Framework, policy: &Policy, settings: &Settings) -> String 
     for (role, what) in Policy::defaults() {
         let _ = writeln!(text, "{}: {what} (default)", role.name());
     }
-    let owners = settings.get(&core::OWNERS);
+    let owners = settings.get(&OWNERS);
     let owners = if owners.is_empty() {
         String::new()
     } else {

@@ -180,6 +180,7 @@ impl World {
             ("BUB_LOCAL_MODELS", "false".into()),
         ];
         let settings = Loader::new(Environment::from_pairs(variables))
+            .sections(bub::core_sections())
             .load()
             .unwrap();
         let mut options = Options::new(&settings, "main");

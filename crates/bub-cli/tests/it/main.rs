@@ -41,6 +41,7 @@ mod private;
 mod sandbox;
 mod secrets;
 mod seeds;
+mod settings;
 mod shells;
 mod soak;
 mod tape;

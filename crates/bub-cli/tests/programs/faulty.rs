@@ -4,6 +4,7 @@
 use std::{io::Write, process::ExitCode, sync::Arc};
 
 use bub::prelude::*;
+use bub_model::settings::API_KEY;
 
 struct Faulty {
     settings: Arc<Settings>,
@@ -17,7 +18,7 @@ impl Faulty {
     }
 
     fn secret(&self) -> String {
-        let key = self.settings.get(&bub::settings::core::API_KEY);
+        let key = self.settings.get(&API_KEY);
         key.any()
             .map(|secret| secret.expose().to_owned())
             .unwrap_or_default()

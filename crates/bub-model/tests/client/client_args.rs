@@ -14,6 +14,7 @@ fn settings(home: &std::path::Path, config: &str) -> Arc<Settings> {
     std::fs::write(home.join(".bub/config.yml"), config).unwrap();
     Arc::new(
         Loader::new(Environment::from_pairs([("HOME", home.as_os_str())]))
+            .sections(bub_model::settings::sections())
             .load()
             .unwrap(),
     )

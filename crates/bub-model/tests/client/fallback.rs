@@ -379,7 +379,12 @@ async fn configured_models_are_called_with_their_own_keys() {
         ("BUB_ONE_API_KEY", "key-of-the-first".as_ref()),
         ("BUB_TWO_API_KEY", "key-of-the-second".as_ref()),
     ]);
-    let settings = Arc::new(Loader::new(environment).load().unwrap());
+    let settings = Arc::new(
+        Loader::new(environment)
+            .sections(bub_model::settings::sections())
+            .load()
+            .unwrap(),
+    );
     let client = ModelClient::from_settings(&settings);
     let models = Arc::new(Models::new(Arc::clone(&settings), Arc::new(client.clone())).unwrap());
     let ids = ["one:a", "two:b"].map(|id| models.resolve(id).unwrap());

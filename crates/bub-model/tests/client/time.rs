@@ -206,7 +206,10 @@ async fn the_idle_timeout_is_a_setting() {
         ("HOME", "/nowhere"),
         ("BUB_MODEL_IDLE_TIMEOUT_SECONDS", "7"),
     ]);
-    let settings = Loader::new(environment).load().unwrap();
+    let settings = Loader::new(environment)
+        .sections(bub_model::settings::sections())
+        .load()
+        .unwrap();
     let options = CallOptions {
         attempts: 1,
         ..CallOptions::from_settings(&settings)

@@ -74,7 +74,8 @@ impl Given {
     pub(crate) fn settings(&self) -> Arc<Settings> {
         let loader = Loader::new(Environment::from_pairs(self.variables.clone()))
             .workspace(self.path("work"), self.trust)
-            .redactor(&self.redactor);
+            .redactor(&self.redactor)
+            .sections(bub_model::settings::sections());
         Arc::new(loader.load().unwrap())
     }
 

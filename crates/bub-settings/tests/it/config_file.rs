@@ -1,8 +1,7 @@
 //! Which config file is read, and what it may contain.
 
-use bub_settings::core;
-
 use crate::given::Given;
+use crate::sample;
 
 // H-20, W-57: in the original BUB_HOME does not move the file
 #[test]
@@ -14,12 +13,12 @@ fn the_homes_own_config_is_read_and_else_the_usual_one() {
         .env("BUB_HOME", home.clone());
     let settings = given.load();
     assert_eq!(settings.home(), home);
-    assert_eq!(settings.get(&core::MODEL).unwrap(), "usual:file");
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "usual:file");
     assert_eq!(settings.config_file(), given.path("user/.bub/config.yml"));
 
     let given = given.file("elsewhere/config.yml", "model: own:file\n");
     let settings = given.load();
-    assert_eq!(settings.get(&core::MODEL).unwrap(), "own:file");
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "own:file");
     assert_eq!(settings.config_file(), given.path("elsewhere/config.yml"));
 }
 
@@ -33,7 +32,7 @@ fn without_any_file_the_config_belongs_into_the_home() {
     );
     let given = given.env("BUB_HOME", "~/x");
     assert_eq!(given.load().config_file(), given.path("user/x/config.yml"));
-    assert_eq!(given.load().get(&core::HOME), given.path("user/x"));
+    assert_eq!(given.load().get(&bub_settings::HOME), given.path("user/x"));
 }
 
 // C.4
@@ -46,22 +45,22 @@ fn a_file_written_by_the_original_loads_unchanged() {
     let settings = given.load();
     assert_eq!(
         settings
-            .get(&core::API_KEY)
+            .get(&sample::API_KEY)
             .get("openrouter")
             .unwrap()
             .expose(),
         "sk-or-v1-0123456789"
     );
-    assert_eq!(settings.get(&core::ENABLED_CHANNELS), ["telegram"]);
+    assert_eq!(settings.get(&sample::ENABLED_CHANNELS), ["telegram"]);
     assert_eq!(
-        settings.get(&core::TELEGRAM_TOKEN).unwrap().expose(),
+        settings.get(&sample::TELEGRAM_TOKEN).unwrap().expose(),
         "123456:ABC"
     );
     assert_eq!(
-        settings.get(&core::TELEGRAM_ALLOW_USERS),
+        settings.get(&sample::TELEGRAM_ALLOW_USERS),
         Some(vec!["42".into(), "ada".into()])
     );
-    assert_eq!(settings.get(&core::SPILL_THRESHOLD), 0);
+    assert_eq!(settings.get(&sample::SPILL_THRESHOLD), 0);
     assert_eq!(given.warnings(), Vec::<String>::new());
 }
 
@@ -70,14 +69,14 @@ fn lists_in_the_file_may_be_lists_texts_or_a_single_number() {
     for yaml in ["[42, ada]", "42, ada", "\n    - 42\n    - ada", "'42,ada'"] {
         let given = Given::new().config(format!("telegram:\n  allow_users: {yaml}\n"));
         assert_eq!(
-            given.load().get(&core::TELEGRAM_ALLOW_USERS),
+            given.load().get(&sample::TELEGRAM_ALLOW_USERS),
             Some(vec!["42".into(), "ada".into()]),
             "{yaml}"
         );
     }
     let given = Given::new().config("telegram:\n  allow_users: 42\n");
     assert_eq!(
-        given.load().get(&core::TELEGRAM_ALLOW_USERS),
+        given.load().get(&sample::TELEGRAM_ALLOW_USERS),
         Some(vec!["42".into()])
     );
 }
@@ -87,9 +86,9 @@ fn a_key_without_value_is_not_set_and_an_empty_section_is_fine() {
     let settings = Given::new()
         .config("model:\nmax_tokens: null\ntelegram:\nfallback_models: ~\n")
         .load();
-    assert_eq!(settings.get(&core::MODEL), None);
-    assert_eq!(settings.get(&core::MAX_TOKENS), 16_384);
-    assert_eq!(settings.get(&core::FALLBACK_MODELS), None);
+    assert_eq!(settings.get(&sample::MODEL), None);
+    assert_eq!(settings.get(&sample::MAX_TOKENS), 16_384);
+    assert_eq!(settings.get(&sample::FALLBACK_MODELS), None);
 }
 
 // H-23: home, project and the Codex home are no keys of the file

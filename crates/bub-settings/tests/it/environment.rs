@@ -2,22 +2,22 @@
 
 use std::time::Duration;
 
-use bub_settings::core::{self, Durability};
 use bub_settings::{Environment, Loader};
 use serde_json::json;
 
 use crate::given::Given;
+use crate::sample;
 
 // H-21
 #[test]
 fn variable_names_are_case_insensitive_and_capitals_win() {
     let settings = Given::new().env("bub_Model", "a:b").load();
-    assert_eq!(settings.get(&core::MODEL).unwrap(), "a:b");
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:b");
     let settings = Given::new()
         .env("BUB_MODEL", "a:capitals")
         .env("bub_model", "a:small")
         .load();
-    assert_eq!(settings.get(&core::MODEL).unwrap(), "a:capitals");
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:capitals");
 }
 
 // H-23: the original refuses the comma form
@@ -34,7 +34,7 @@ fn lists_are_json_or_comma_separated() {
         let found = Given::new()
             .env("BUB_FALLBACK_MODELS", text)
             .load()
-            .get(&core::FALLBACK_MODELS);
+            .get(&sample::FALLBACK_MODELS);
         let models = models.map(|models| models.into_iter().map(str::to_owned).collect::<Vec<_>>());
         assert_eq!(found, models, "{text}");
     }
@@ -51,7 +51,7 @@ fn a_key_of_digits_is_a_key() {
         Given::new().config("api_key: {OpenAI: 0123456789}\n"),
         Given::new().env("BUB_OPENAI_API_KEY", "0123456789"),
     ] {
-        let keys = given.load().get(&core::API_KEY);
+        let keys = given.load().get(&sample::API_KEY);
         assert_eq!(keys.get("openai").unwrap().expose(), "0123456789");
     }
 }
@@ -69,10 +69,10 @@ fn null_means_none() {
         .env("BUB_CLIENT_ARGS", "null")
         .env("BUB_TELEGRAM_TOKEN", "null");
     let settings = given.load();
-    assert!(settings.get(&core::API_KEY).is_empty());
-    assert_eq!(settings.get(&core::MAX_STEPS), None);
-    assert!(settings.get(&core::CLIENT_ARGS).is_empty());
-    assert_eq!(settings.get(&core::TELEGRAM_TOKEN), None);
+    assert!(settings.get(&sample::API_KEY).is_empty());
+    assert_eq!(settings.get(&sample::MAX_STEPS), None);
+    assert!(settings.get(&sample::CLIENT_ARGS).is_empty());
+    assert_eq!(settings.get(&sample::TELEGRAM_TOKEN), None);
 }
 
 #[test]
@@ -87,11 +87,14 @@ fn an_empty_variable_means_none_or_not_set() {
         .env("BUB_ENABLED_CHANNELS", "")
         .env("BUB_OPENAI_API_KEY", "")
         .load();
-    assert_eq!(settings.get(&core::MODEL), None);
-    assert_eq!(settings.get(&core::MAX_TOKENS), 5);
-    assert_eq!(settings.get(&core::TELEGRAM_TOKEN), None);
-    assert_eq!(settings.get(&core::ENABLED_CHANNELS), Vec::<String>::new());
-    assert!(settings.get(&core::API_KEY).is_empty());
+    assert_eq!(settings.get(&sample::MODEL), None);
+    assert_eq!(settings.get(&sample::MAX_TOKENS), 5);
+    assert_eq!(settings.get(&sample::TELEGRAM_TOKEN), None);
+    assert_eq!(
+        settings.get(&sample::ENABLED_CHANNELS),
+        Vec::<String>::new()
+    );
+    assert!(settings.get(&sample::API_KEY).is_empty());
 }
 
 // H-23
@@ -111,17 +114,23 @@ fn booleans_have_eight_spellings_in_every_source() {
             Given::new()
                 .env("BUB_STREAM_OUTPUT", text)
                 .load()
-                .get(&core::STREAM_OUTPUT),
+                .get(&sample::STREAM_OUTPUT),
             expected
         );
         let config = format!("stream_output: {text}\n");
         assert_eq!(
-            Given::new().config(config).load().get(&core::STREAM_OUTPUT),
+            Given::new()
+                .config(config)
+                .load()
+                .get(&sample::STREAM_OUTPUT),
             expected
         );
         let config = format!("stream_output: '{text}'\n");
         assert_eq!(
-            Given::new().config(config).load().get(&core::STREAM_OUTPUT),
+            Given::new()
+                .config(config)
+                .load()
+                .get(&sample::STREAM_OUTPUT),
             expected
         );
     }
@@ -138,25 +147,28 @@ fn typed_values_have_their_types() {
         .env("BUB_PROJECT", "~/p")
         .load();
     assert_eq!(
-        settings.get(&core::MODEL_TIMEOUT),
+        settings.get(&sample::MODEL_TIMEOUT),
         Some(Duration::from_secs(90))
     );
-    assert_eq!(settings.get(&core::DEBOUNCE), Duration::from_millis(250));
-    assert_eq!(settings.get(&core::TAPE_DURABILITY), Durability::Always);
-    assert_eq!(settings.get(&core::MAX_TOKENS), 100);
+    assert_eq!(settings.get(&sample::DEBOUNCE), Duration::from_millis(250));
     assert_eq!(
-        settings.get(&core::TELEGRAM_ALLOW_USERS),
+        settings.get(&sample::TAPE_DURABILITY),
+        sample::Durability::Always
+    );
+    assert_eq!(settings.get(&sample::MAX_TOKENS), 100);
+    assert_eq!(
+        settings.get(&sample::TELEGRAM_ALLOW_USERS),
         Some(vec!["123".into(), "ada".into()])
     );
-    assert!(settings.get(&core::PROJECT).unwrap().ends_with("user/p"));
-    assert!(settings.get(&core::CODEX_HOME).ends_with("user/.codex"));
+    assert!(settings.get(&sample::PROJECT).unwrap().ends_with("user/p"));
+    assert!(settings.get(&sample::CODEX_HOME).ends_with("user/.codex"));
 }
 
 #[test]
 fn a_star_is_an_ordinary_key_of_a_free_form_map() {
     let given = Given::new().config("client_args: {'*': 1}\n");
     assert_eq!(
-        serde_json::Value::Object(given.load().get(&core::CLIENT_ARGS)),
+        serde_json::Value::Object(given.load().get(&sample::CLIENT_ARGS)),
         json!({"*": 1})
     );
 }
@@ -167,7 +179,7 @@ fn json_numbers_in_free_form_maps_stay_numbers() {
         "BUB_COMPLETION_ARGS",
         r#"{"t": 1e3, "n": 2, "s": "3", "b": [true, null]}"#,
     );
-    let map = given.load().get(&core::COMPLETION_ARGS);
+    let map = given.load().get(&sample::COMPLETION_ARGS);
     assert_eq!(
         serde_json::Value::Object(map),
         json!({"t": 1000.0, "n": 2, "s": "3", "b": [true, null]})

@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
 
-use bub_settings::{SettingsError, core};
+use bub_settings::SettingsError;
 
 use crate::given::Given;
+use crate::sample;
 
 // H-20: the original crashes with a traceback
 #[test]
@@ -236,8 +237,8 @@ fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
         .env("BUB_MAX_TOKENS", "x");
     let (settings, problems) = given.loader().load_lenient();
     assert_eq!(problems.len(), 3);
-    assert_eq!(settings.get(&core::MODEL).unwrap(), "a:b");
-    assert_eq!(settings.get(&core::MAX_STEPS), Some(100));
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "a:b");
+    assert_eq!(settings.get(&sample::MAX_STEPS), Some(100));
 
     let given = Given::new().config("[").env("BUB_MODEL", "a:b");
     assert!(matches!(
@@ -245,7 +246,7 @@ fn a_lenient_load_reports_every_problem_and_keeps_the_rest() {
         [SettingsError::Syntax { .. }]
     ));
     assert_eq!(
-        given.loader().load_lenient().0.get(&core::MODEL).unwrap(),
+        given.loader().load_lenient().0.get(&sample::MODEL).unwrap(),
         "a:b"
     );
 }

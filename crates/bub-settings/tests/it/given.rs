@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use bub_settings::{Declared, Environment, Loader, Redactor, Settings, SettingsError, Trust};
 use tempfile::TempDir;
 
+use crate::sample;
+
 pub(crate) struct Given {
     directory: TempDir,
     variables: Vec<(String, OsString)>,
@@ -69,7 +71,8 @@ impl Given {
     pub(crate) fn loader(&self) -> Loader {
         let mut loader = Loader::new(Environment::from_pairs(self.variables.clone()))
             .workspace(self.path("work"), self.trust)
-            .redactor(&self.redactor);
+            .redactor(&self.redactor)
+            .sections(sample::sections());
         for (key, value) in &self.flags {
             let key = Named(bub_settings::Setting::dynamic(
                 key,

@@ -7,13 +7,13 @@
 )]
 
 mod config_file;
-mod docs;
 mod edit;
 mod environment;
 mod errors;
 mod given;
 mod lookup;
 mod precedence;
+mod sample;
 mod secrets;
 mod sections;
 mod warnings;

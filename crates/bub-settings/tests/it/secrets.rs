@@ -5,6 +5,7 @@ use std::io::Write;
 use bub_settings::{Environment, Loader, Redactor};
 
 use crate::given::Given;
+use crate::sample;
 
 // W-35: in the original a key in the environment shows up in tracebacks
 #[test]
@@ -50,7 +51,11 @@ fn log_output_built_on_the_redactor_holds_secrets_back() {
     let redactor = Redactor::new();
     let env =
         Environment::from_pairs([("BUB_HOME", "/nonexistent"), ("BUB_API_KEY", "swordfish-1")]);
-    Loader::new(env).redactor(&redactor).load().unwrap();
+    Loader::new(env)
+        .redactor(&redactor)
+        .sections(sample::sections())
+        .load()
+        .unwrap();
     let mut log = Vec::new();
     let mut writer = redactor.writer(&mut log);
     for piece in ["request with sword", "fish", "-1\nnext li", "ne"] {

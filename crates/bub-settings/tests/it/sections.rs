@@ -6,6 +6,7 @@ use bub_settings::{
 use serde_json::json;
 
 use crate::given::Given;
+use crate::sample;
 
 static COLOUR: Key<String> = Key::new("shop.colour", "red", "The colour of the shop.");
 static TOKEN: Key<Option<Secret>> = Key::new("shop.token", None, "The key to the shop.");
@@ -112,6 +113,62 @@ fn a_section_that_is_wrong_in_itself_is_refused() {
 }
 
 #[test]
+fn several_crates_add_to_the_root() {
+    static OPEN: Key<bool> = Key::new("open", true, "Whether anything is sold.");
+    static MORE: &[&dyn Declared] = &[&OPEN];
+    let given = Given::new().config("open: false\nopn: true\nmodel: a:b\n");
+    let settings = given
+        .loader()
+        .section(Section::new("shop", SHOP))
+        .section(Section::new("", MORE))
+        .load()
+        .unwrap();
+    assert!(!settings.get(&OPEN));
+    assert_eq!(settings.get(&sample::MODEL).as_deref(), Some("a:b"));
+    let warnings = settings.warnings();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert_eq!(
+        given.shorten(&warnings[0].to_string()),
+        "user/.bub/config.yml:2: unknown setting `opn`, did you mean `open`?"
+    );
+    let entries = settings.entries().map(|entry| entry.setting.key());
+    let root = entries.take_while(|key| !key.contains('.'));
+    assert_eq!(root.last(), Some("open"), "the root is listed first");
+}
+
+#[test]
+fn a_root_key_that_clashes_is_refused() {
+    static MODEL: Key<bool> = Key::new("model", true, "There is one already.");
+    static DAY: Key<bool> = Key::new("day", true, "Declared twice.");
+    static SHELF: Key<bool> = Key::new("shop", true, "It has the name of a section.");
+    static KNOWN: &[&dyn Declared] = &[&MODEL];
+    static TWICE: &[&dyn Declared] = &[&DAY, &DAY];
+    static NAMED: &[&dyn Declared] = &[&SHELF];
+    for (keys, problem) in [
+        (
+            KNOWN,
+            "settings section ``: the variable BUB_MODEL has another setting",
+        ),
+        (
+            TWICE,
+            "settings section ``: the variable BUB_DAY has another setting",
+        ),
+        (
+            WRONG,
+            "settings section ``: the key `elsewhere.open` must have no dots",
+        ),
+        (
+            NAMED,
+            "settings section `shop`: a setting of this name exists already",
+        ),
+    ] {
+        let loader = Given::new().loader().section(Section::new("shop", SHOP));
+        let error = loader.section(Section::new("", keys)).load().unwrap_err();
+        assert_eq!(error.to_string(), problem);
+    }
+}
+
+#[test]
 fn the_key_of_a_plugin_is_no_provider() {
     static API_KEY: Key<Option<Secret>> =
         Key::new("search.api_key", None, "The key of the search service.");
@@ -123,6 +180,7 @@ fn the_key_of_a_plugin_is_no_provider() {
         .load()
         .unwrap();
     assert_eq!(settings.get(&API_KEY).unwrap().expose(), "search-secret");
+    assert!(settings.get(&sample::API_KEY).is_empty());
 }
 
 #[test]
@@ -130,27 +188,4 @@ fn settings_and_redactor_can_be_shared_between_threads() {
     fn shared<T: Send + Sync>() {}
     shared::<bub_settings::Settings>();
     shared::<bub_settings::Redactor>();
-}
-
-#[test]
-fn the_declarations_of_bub_itself_follow_the_rules() {
-    let settings = Given::new().load();
-    let mut variables: Vec<String> = settings
-        .entries()
-        .map(|entry| entry.setting.variable().into_owned())
-        .collect();
-    let all = variables.len();
-    variables.sort();
-    variables.dedup();
-    assert_eq!(variables.len(), all, "two settings share a variable");
-    for entry in settings.entries() {
-        assert!(
-            entry.setting.help().ends_with('.'),
-            "{}",
-            entry.setting.key()
-        );
-        assert!(entry.setting.key().matches('.').count() <= 1);
-        let secret = bub_settings::is_sensitive_name(entry.setting.key());
-        assert_eq!(entry.setting.is_secret(), secret, "{}", entry.setting.key());
-    }
 }

@@ -1,8 +1,7 @@
 //! The `.env` of the workspace.
 
-use bub_settings::core;
-
 use crate::given::Given;
+use crate::sample;
 
 // C.7, H-22
 #[test]
@@ -11,8 +10,8 @@ fn dotenv_never_overrides_the_process_environment() {
         .dotenv("BUB_MODEL=dot:env\nBUB_MAX_TOKENS=7\n")
         .env("BUB_MODEL", "process:env");
     let settings = given.load();
-    assert_eq!(settings.get(&core::MODEL).unwrap(), "process:env");
-    assert_eq!(settings.get(&core::MAX_TOKENS), 7);
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "process:env");
+    assert_eq!(settings.get(&sample::MAX_TOKENS), 7);
 }
 
 // design §11: trusted settings
@@ -24,12 +23,16 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
                 BUB_MODEL=still:fine\nBUB_OPENAI_API_KEY=also-fine\n";
     let given = Given::new().dotenv(text);
     let settings = given.load();
-    assert!(settings.get(&core::API_BASE).is_empty());
+    assert!(settings.get(&sample::API_BASE).is_empty());
     assert_eq!(settings.home(), given.path("user/.bub"));
-    assert_eq!(settings.get(&core::TELEGRAM_ALLOW_USERS), None);
-    assert_eq!(settings.get(&core::MODEL).unwrap(), "still:fine");
+    assert_eq!(settings.get(&sample::TELEGRAM_ALLOW_USERS), None);
+    assert_eq!(settings.get(&sample::MODEL).unwrap(), "still:fine");
     assert_eq!(
-        settings.get(&core::API_KEY).get("openai").unwrap().expose(),
+        settings
+            .get(&sample::API_KEY)
+            .get("openai")
+            .unwrap()
+            .expose(),
         "also-fine"
     );
     let warnings = given.warnings();
@@ -45,7 +48,7 @@ fn trusted_settings_are_ignored_from_an_untrusted_workspace() {
     let settings = given.load();
     assert_eq!(
         settings
-            .get(&core::API_BASE)
+            .get(&sample::API_BASE)
             .get("groq")
             .map(String::as_str),
         Some("http://evil")
@@ -60,7 +63,7 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
     let given = given
         .env("AWS_SECRET_ACCESS_KEY", "hush-hush")
         .env("USER", "ada");
-    assert_eq!(given.load().get(&core::MODEL).unwrap(), "evil:-ada");
+    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "evil:-ada");
     assert_eq!(
         given.warnings(),
         [
@@ -68,7 +71,7 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
         ]
     );
     assert_eq!(
-        given.trusted().load().get(&core::MODEL).unwrap(),
+        given.trusted().load().get(&sample::MODEL).unwrap(),
         "evil:hush-hush-ada"
     );
 }
@@ -77,13 +80,13 @@ fn an_untrusted_dotenv_cannot_read_secrets_of_the_process() {
 #[test]
 fn a_line_that_is_no_assignment_is_named_and_skipped() {
     let given = Given::new().dotenv("this is not one\nBUB_MODEL=a:b\n");
-    assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
+    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         given.warnings(),
         ["work/.env:1: ignored, not a `NAME=value` line"]
     );
     let given = Given::new().dotenv("A=1\nBUB_API_KEY=\"hush-hush\nBUB_MODEL=a:b\n");
-    assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
+    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         given.warnings(),
         ["work/.env:2: ignored, its quote is not closed"]
@@ -111,8 +114,11 @@ fn providers_own_variables_are_found_in_dotenv_too() {
 fn no_workspace_means_no_dotenv() {
     let given = Given::new().dotenv("BUB_MODEL=a:b\n");
     let env = bub_settings::Environment::from_pairs([("HOME", given.user_home())]);
-    let settings = bub_settings::Loader::new(env).load().unwrap();
-    assert_eq!(settings.get(&core::MODEL), None);
+    let settings = bub_settings::Loader::new(env)
+        .sections(sample::sections())
+        .load()
+        .unwrap();
+    assert_eq!(settings.get(&sample::MODEL), None);
     assert!(given.root().join("work/.env").exists());
 }
 
@@ -120,7 +126,7 @@ fn no_workspace_means_no_dotenv() {
 fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
     let given = Given::new().config("model: a:b\n");
     std::fs::create_dir(given.path("work/.env")).unwrap();
-    assert_eq!(given.load().get(&core::MODEL).unwrap(), "a:b");
+    assert_eq!(given.load().get(&sample::MODEL).unwrap(), "a:b");
     assert_eq!(
         given.warnings(),
         ["work/.env: cannot be read: not a regular file; the file is ignored"]
@@ -142,8 +148,8 @@ fn a_dotenv_of_somebody_else_is_warned_of_and_locks_nobody_out() {
     let settings = given.load();
     assert_eq!(
         (
-            settings.get(&core::MAX_STEPS),
-            settings.get(&core::MAX_TOKENS)
+            settings.get(&sample::MAX_STEPS),
+            settings.get(&sample::MAX_TOKENS)
         ),
         (Some(3), 7)
     );

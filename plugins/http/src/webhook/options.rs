@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use bub::kernel::Role;
-use bub::settings::{Redactor, Secret, Settings, core};
+use bub::settings::{Redactor, Secret, Settings};
+
+use crate::settings::{
+    WEBHOOK_BODY_LIMIT, WEBHOOK_CALLBACK_HOSTS, WEBHOOK_CONNECTIONS, WEBHOOK_LISTEN,
+    WEBHOOK_REPLY_TIMEOUT, WEBHOOK_ROLE, WEBHOOK_TOKEN,
+};
 
 /// How the channel is run.
 #[derive(Clone, Debug)]
@@ -45,10 +50,10 @@ impl Default for WebhookOptions {
     fn default() -> Self {
         Self {
             token: None,
-            listen: core::WEBHOOK_LISTEN.default(),
+            listen: WEBHOOK_LISTEN.default(),
             role: Role::Member,
             body_limit: 1_000_000,
-            reply_timeout: core::WEBHOOK_REPLY_TIMEOUT.default(),
+            reply_timeout: WEBHOOK_REPLY_TIMEOUT.default(),
             callback_hosts: Vec::new(),
             redactor: Redactor::new(),
             connections: 1024,
@@ -67,21 +72,16 @@ impl WebhookOptions {
     /// As the settings say.
     pub fn new(settings: &Settings) -> Self {
         let size = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-        let role = match settings.get(&core::WEBHOOK_ROLE) {
-            core::WebhookRole::Owner => Role::Owner,
-            core::WebhookRole::Member => Role::Member,
-            core::WebhookRole::Guest => Role::Guest,
-        };
-        let connections = size(settings.get(&core::WEBHOOK_CONNECTIONS));
+        let connections = size(settings.get(&WEBHOOK_CONNECTIONS));
         Self {
             token: settings
-                .get(&core::WEBHOOK_TOKEN)
+                .get(&WEBHOOK_TOKEN)
                 .filter(|token| !token.expose().is_empty()),
-            listen: settings.get(&core::WEBHOOK_LISTEN),
-            role,
-            body_limit: size(settings.get(&core::WEBHOOK_BODY_LIMIT)),
-            reply_timeout: settings.get(&core::WEBHOOK_REPLY_TIMEOUT),
-            callback_hosts: settings.get(&core::WEBHOOK_CALLBACK_HOSTS),
+            listen: settings.get(&WEBHOOK_LISTEN),
+            role: settings.get(&WEBHOOK_ROLE),
+            body_limit: size(settings.get(&WEBHOOK_BODY_LIMIT)),
+            reply_timeout: settings.get(&WEBHOOK_REPLY_TIMEOUT),
+            callback_hosts: settings.get(&WEBHOOK_CALLBACK_HOSTS),
             redactor: settings.redactor().clone(),
             connections,
             waiting: connections,

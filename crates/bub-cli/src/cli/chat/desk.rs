@@ -18,7 +18,8 @@ use bub_kernel::{
     SessionId, StatePatch, Turn, TurnReport,
 };
 use bub_model::Catalogue;
-use bub_settings::{Settings, core};
+use bub_model::settings::MODEL;
+use bub_settings::Settings;
 use bub_tape::{Tape, Wait};
 use bub_terminal::{
     Happening, Host,
@@ -215,7 +216,7 @@ impl Desk {
             None => bub_tape::Summary::default(),
         };
         let spent = lock(&self.spent).clone();
-        let configured = || self.settings.get(&core::MODEL);
+        let configured = || self.settings.get(&MODEL);
         let last = summary
             .usage
             .and_then(|usage| u64::try_from(usage.total_tokens).ok());

@@ -1,7 +1,7 @@
 //! The channels that the gateway would run.
 
+use bub_gateway::settings::ENABLED_CHANNELS;
 use bub_kernel::ChannelRole;
-use bub_settings::core;
 
 use super::{super::probe, Finding, Patient};
 
@@ -15,7 +15,7 @@ pub(super) async fn check(patient: &Patient<'_>) -> Vec<Finding> {
             )];
         }
     };
-    let names = patient.settings.get(&core::ENABLED_CHANNELS);
+    let names = patient.settings.get(&ENABLED_CHANNELS);
     if let Err(error) = bub_gateway::check_names(&names, &all) {
         return vec![Finding::broken(
             error.message(),

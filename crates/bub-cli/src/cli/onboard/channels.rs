@@ -2,8 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use bub_gateway::settings::ENABLED_CHANNELS;
 use bub_kernel::{Channel, ChannelRole, Error, Framework, Result};
-use bub_settings::{Settings, core};
+use bub_settings::Settings;
 
 use super::{
     super::{ask, output, probe},
@@ -105,7 +106,7 @@ async fn one(onboarding: &mut Onboarding<'_>, name: &str, tried: &mut Tried) -> 
 
 /// A channel that was set up is meant to run.
 fn enable(onboarding: &mut Onboarding<'_>, name: &str) -> Result<()> {
-    let mut names = onboarding.revised()?.get(&core::ENABLED_CHANNELS);
+    let mut names = onboarding.revised()?.get(&ENABLED_CHANNELS);
     let runs = names.iter().any(|known| known == "all" || known == name);
     let is_excluded = |known: &String| {
         known

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bub_kernel::{Error, Result};
+use bub_model::settings::API_BASE;
 use bub_model::{Catalogue, ModelId, Models, Report};
-use bub_settings::{ConfigFile, Settings, core};
+use bub_settings::{ConfigFile, Settings};
 use serde_json::Value;
 
 use super::{
@@ -178,11 +179,7 @@ fn models(onboarding: &Onboarding<'_>) -> Result<Models> {
 }
 
 fn has_base(onboarding: &Onboarding<'_>, provider: &str) -> Result<bool> {
-    Ok(onboarding
-        .revised()?
-        .get(&core::API_BASE)
-        .get(provider)
-        .is_some())
+    Ok(onboarding.revised()?.get(&API_BASE).get(provider).is_some())
 }
 
 /// Asks for a provider and one of its models.

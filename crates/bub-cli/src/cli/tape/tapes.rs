@@ -2,9 +2,10 @@
 
 use std::{cmp::Reverse, collections::HashMap, path::PathBuf, sync::Arc};
 
+use bub_kernel::settings::TAPE_DURABILITY;
 use bub_kernel::{Error, Framework};
-use bub_settings::{Settings, core};
-use bub_tape::{Durability, FileStore, Listing, Result, Summary, Tape, TapeName, TapeStore};
+use bub_settings::Settings;
+use bub_tape::{FileStore, Listing, Result, Summary, Tape, TapeName, TapeStore};
 
 use super::progress::Progress;
 
@@ -86,12 +87,8 @@ impl Tapes {
 
 impl Files {
     pub(super) fn new(framework: &Framework, settings: &Arc<Settings>) -> Self {
-        let durability = match settings.get(&core::TAPE_DURABILITY) {
-            core::Durability::Os => Durability::Os,
-            core::Durability::Always => Durability::Always,
-        };
         let directory = settings.home().join("tapes");
-        let store = FileStore::new(&directory, durability);
+        let store = FileStore::new(&directory, settings.get(&TAPE_DURABILITY).into());
         let tapes = Tapes {
             store: Arc::new(store.clone()),
             workspace: framework.workspace_text().to_owned(),

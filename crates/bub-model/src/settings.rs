@@ -1,0 +1,111 @@
+//! The settings of models: which one answers, and where providers and their keys are.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bub_settings::{Declared, Key, PerProvider, Secret, Section, form};
+use serde_json::{Map, Value};
+
+/// The model that answers. The original has a default that needs a key; without one, none is honest.
+pub static MODEL: Key<Option<String>> = Key::new(
+    "model",
+    None,
+    "Model to use, as `provider:model`; without one bub looks for a usable model.",
+)
+.like(&form::MODEL);
+
+/// Models tried when the first one fails.
+pub static FALLBACK_MODELS: Key<Option<Vec<String>>> = Key::new(
+    "fallback_models",
+    None,
+    "Models to try, in this order, when the first one fails.",
+)
+.listed();
+
+/// Keys of the providers.
+pub static API_KEY: Key<PerProvider<Secret>> = Key::new(
+    "api_key",
+    (),
+    "API key of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_KEY`).",
+)
+.like(&form::KEY);
+
+/// Addresses of the providers. Trusted, because it decides who receives the key.
+pub static API_BASE: Key<PerProvider<String>> = Key::new(
+    "api_base",
+    (),
+    "Base URL of the provider of `model`, or one for each (`BUB_<PROVIDER>_API_BASE`).",
+)
+.like(&form::BASE_URL)
+.trusted();
+
+/// Programs that print keys. Trusted, because they are run.
+pub static API_KEY_COMMAND: Key<PerProvider<String>> = Key::new(
+    "api_key_command",
+    (),
+    "Command that prints the API key, for the provider of `model` or one for each; run without a shell.",
+)
+.trusted();
+
+/// Providers that are added or changed. Trusted, because it decides who receives the key.
+pub static PROVIDERS: Key<Map<String, Value>> = Key::new(
+    "providers",
+    (),
+    "Providers to add or change: a map of name to base URL, wire and more.",
+)
+.trusted();
+
+/// Whether to ask the ports of local model servers.
+pub static LOCAL_MODELS: Key<bool> = Key::new(
+    "local_models",
+    true,
+    "Look for a model server on this computer when no model is configured and no key is found.",
+);
+
+/// How long a model call may take.
+pub static MODEL_TIMEOUT: Key<Option<Duration>> = Key::new(
+    "model_timeout_seconds",
+    None,
+    "Longest time of one model call in seconds, streaming included; null for no limit.",
+);
+
+/// How long a model may be silent.
+pub static MODEL_IDLE_TIMEOUT: Key<Duration> = Key::new(
+    "model_idle_timeout_seconds",
+    Duration::from_mins(2),
+    "Longest silence of a model in seconds, before its first and between any two pieces of an answer.",
+);
+
+/// Options of the HTTP client. Trusted, because they can redirect it.
+pub static CLIENT_ARGS: Key<Map<String, Value>> = Key::new(
+    "client_args",
+    (),
+    "Options for the HTTP client of the provider.",
+)
+.trusted();
+
+/// Where the Codex login is kept.
+pub static CODEX_HOME: Key<PathBuf> =
+    Key::new("codex_home", "~/.codex", "Directory of the Codex login.")
+        .variable("CODEX_HOME")
+        .trusted()
+        .not_in_file();
+
+static ROOT: &[&dyn Declared] = &[
+    &MODEL,
+    &FALLBACK_MODELS,
+    &API_KEY,
+    &API_BASE,
+    &API_KEY_COMMAND,
+    &PROVIDERS,
+    &LOCAL_MODELS,
+    &MODEL_TIMEOUT,
+    &MODEL_IDLE_TIMEOUT,
+    &CLIENT_ARGS,
+    &CODEX_HOME,
+];
+
+/// The sections with these settings, for `Loader::sections`. The one without a name adds to the root.
+pub fn sections() -> [Section; 1] {
+    [Section::new("", ROOT)]
+}
