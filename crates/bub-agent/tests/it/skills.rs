@@ -186,6 +186,7 @@ fn the_legacy_directory_works_with_one_warning() {
 
 // H-136, W-54: each row is a `SKILL.md` in the directory `good`, and what is wrong with it.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_skill_is_valid_or_there_is_a_reason() {
     let long = "x".repeat(1025);
     let fits = format!("---\nname: good\ndescription: {}\n---", "ä".repeat(1024));

@@ -158,28 +158,7 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
                     let welcome = welcome(&framework, &desk, "Ctrl-C cancels").await;
                     plain::converse(plain, history, welcome, &prompt(&framework)).await
                 }
-                Mode::Screen => {
-                    let looking = Arc::clone(&desk);
-                    drop(tokio::spawn(async move { looking.look().await }));
-                    let log = logging::Redirected::to(teller.clone());
-                    let left = chat::run(Setup {
-                        host: plain.host,
-                        teller,
-                        happenings: plain.happenings,
-                        stop: plain.stop,
-                        home: settings.get(&HOME),
-                        workspace: framework.workspace_text().to_owned(),
-                        welcome: welcome(&framework, &desk, KEYS).await,
-                        words: words(&framework, &settings),
-                        status: desk.status().await,
-                        redactor: plain.redactor,
-                        ink: ink(settings.environment()),
-                        reflows: reflows(settings.environment()),
-                    });
-                    let left = left.await;
-                    drop(log);
-                    left
-                }
+                Mode::Screen => converse(&framework, &settings, &desk, plain, teller).await,
             }
         };
         let (left, served) = tokio::join!(
@@ -208,6 +187,34 @@ async fn run(context: CommandContext, chat: Arc<ChatHooks>) -> Result<ExitCode> 
         (_, Mode::Pipe) => desk.exit_code(),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// The chat on a screen.
+async fn converse(
+    framework: &Framework,
+    settings: &Arc<Settings>,
+    desk: &Arc<Desk>,
+    plain: Plain,
+    teller: Teller,
+) -> Result<Left> {
+    let looking = Arc::clone(desk);
+    drop(tokio::spawn(async move { looking.look().await }));
+    let _log = logging::Redirected::to(teller.clone());
+    let setup = Setup {
+        host: plain.host,
+        teller,
+        happenings: plain.happenings,
+        stop: plain.stop,
+        home: settings.get(&HOME),
+        workspace: framework.workspace_text().to_owned(),
+        welcome: welcome(framework, desk, KEYS).await,
+        words: words(framework, settings),
+        status: desk.status().await,
+        redactor: plain.redactor,
+        ink: ink(settings.environment()),
+        reflows: reflows(settings.environment()),
+    };
+    chat::run(setup).await
 }
 
 /// Opens the journal of the chat; when another chat has it, one of a new chat, if that is wanted.

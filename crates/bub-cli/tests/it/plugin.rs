@@ -258,6 +258,7 @@ pub(crate) fn edit(sandbox: &Sandbox, change: impl FnOnce(&mut serde_json::Value
 
 // L8: a plugin adds commands, and replaces none.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn what_a_plugin_wants_to_be_must_not_be_there_already() {
     let sandbox = Sandbox::new();
     let command = |entry: &str| format!(r#"{{"protocol":1,"commands":[{entry}]}}"#);

@@ -163,6 +163,7 @@ fn chat(name: &str) -> (Vec<Value>, Value) {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn responses(name: &str) -> (Vec<Value>, Value) {
     let event = |kind: &str, mut fields: Value| {
         fields["type"] = json!(format!("response.{kind}"));
@@ -302,6 +303,7 @@ fn responses(name: &str) -> (Vec<Value>, Value) {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn messages(name: &str) -> (Vec<Value>, Value) {
     let start = json!({"type": "message_start", "message": {"id": "m1", "content": [], "usage": {"input_tokens": 36, "output_tokens": 1, "cache_read_input_tokens": 64}}});
     let block = |index: usize, block: Value| json!({"type": "content_block_start", "index": index, "content_block": block});

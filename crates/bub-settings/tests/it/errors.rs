@@ -11,6 +11,7 @@ use crate::sample;
 
 // H-20: the original crashes with a traceback
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn a_wrong_value_in_the_file_names_file_line_key_and_expectation() {
     for (yaml, message) in [
         (
