@@ -248,14 +248,11 @@ fn channels_plugins_skills_and_tapes_that_do_not_work_are_named() {
     // What the gateway refuses.
     let wrong = [token[0], ("BUB_WEBHOOK_LISTEN", "foo"), ("BUB_LOG", "loud")];
     let run = doctor(&sandbox, &wrong, &["--json", "--offline"]);
-    for (line, wrong) in findings(&run, "config")
-        .iter()
-        .zip(["`webhook.listen` is `foo`", "`log.filter` is `loud`"])
-    {
-        assert!(
-            line.starts_with("broken: ") && line.contains(wrong),
-            "{run:?}"
-        );
+    let config = findings(&run, "config");
+    assert_eq!(config.len(), 2, "{run:?}");
+    for wrong in ["`webhook.listen` is `foo`", "`log.filter` is `loud`"] {
+        let is_named = |line: &String| line.starts_with("broken: ") && line.contains(wrong);
+        assert!(config.iter().any(is_named), "{run:?}");
     }
 
     let mut faulty = sandbox.command(&example("faulty"));
