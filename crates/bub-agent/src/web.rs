@@ -49,7 +49,7 @@ const OWN_HEADERS: [&str; 10] = [
     "keep-alive",
 ];
 
-/// Reads pages; found in a slot of the state. The client is made at the first use.
+/// Reads pages. The client is made at the first use.
 pub struct Web {
     options: HttpOptions,
     guard: Arc<Guard>,

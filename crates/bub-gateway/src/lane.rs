@@ -487,7 +487,7 @@ impl Lane {
         let mut done = turn.item.ids();
         if let Some(error) = ended.unreported {
             tracing::error!(
-                "lane.left session={} id={into}: it is tried again at the next start",
+                "lane.left session={} id={into}: the message stays in the journal",
                 self.session_id
             );
             turn.item.settle(MessageOutcome::Unfinished { error });

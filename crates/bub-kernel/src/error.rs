@@ -37,12 +37,14 @@ pub enum ErrorKind {
     SessionFull,
     /// No client is connected to take a reply: keep it until one asks for it.
     Unclaimed,
+    /// Another process uses it: stop that process, or use another one.
+    InUse,
     /// Nothing is known about it: report it.
     Unknown,
 }
 
 impl ErrorKind {
-    const NAMES: [(Self, &'static str); 10] = [
+    const NAMES: [(Self, &'static str); 11] = [
         (Self::InvalidInput, "invalid_input"),
         (Self::Config, "config"),
         (Self::Provider, "provider"),
@@ -52,6 +54,7 @@ impl ErrorKind {
         (Self::Cancelled, "cancelled"),
         (Self::SessionFull, "session_full"),
         (Self::Unclaimed, "unclaimed"),
+        (Self::InUse, "in_use"),
         (Self::Unknown, "unknown"),
     ];
 

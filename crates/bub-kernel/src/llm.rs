@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-use crate::error::Error;
+use crate::{error::Error, ids::TurnId};
 
 /// A model call that is about to be made.
 #[derive(Clone, Debug)]
 pub struct LlmRequest {
     /// The run it belongs to.
-    pub run_id: String,
+    pub run_id: TurnId,
     /// The model, as `provider:model`.
     pub model: String,
     /// The messages in the chat-completions shape. Shared, because a history is big and seldom changed.
@@ -25,7 +25,7 @@ pub struct LlmRequest {
 #[derive(Clone, Debug, Default)]
 pub struct LlmResult {
     /// The run it belongs to.
-    pub run_id: String,
+    pub run_id: TurnId,
     /// The answer, when there was text.
     pub text: Option<String>,
     /// The tools the model asked for.

@@ -24,6 +24,8 @@ pub enum ReplyOrigin {
     /// The stages of a turn, or the runtime.
     #[default]
     Turn,
+    /// The runtime, about a failure that whoever started the turn also gets as its result.
+    Notice,
     /// A tool call. After one of these, the plain reply of the turn is not sent to the same chat.
     Tool,
 }

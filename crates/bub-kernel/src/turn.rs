@@ -13,12 +13,12 @@ use bub_tape::{MemoryStore, Tape, TapeName};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    envelope::Envelope,
+    envelope::{Envelope, MessageKind},
     error::{Error, ErrorKind, Result},
     framework::Framework,
     ids::{MessageId, SessionId, TurnId},
     inbound::Inbound,
-    outbound::Outbound,
+    outbound::{Outbound, ReplyOrigin},
     prompt::Prompt,
     sender::Sender,
     state::State,
@@ -29,7 +29,8 @@ use crate::{
 /// One inbound message on its way through all stages.
 ///
 /// A handle: clones are the same turn. A turn exists as soon as its session is named, and is closed exactly once,
-/// however it ends: its record is completed, the session is freed, and `on_error` hears of a failure.
+/// however it ends: its record is completed and the session is freed. If its future is dropped, that is done in the
+/// background.
 #[derive(Clone)]
 pub struct Turn(Arc<Inner>);
 
@@ -273,7 +274,13 @@ impl Turn {
 
     /// Delivers a message to the turn's reply target, or else to the framework's router; `false` if no channel takes it.
     pub async fn deliver(&self, reply: impl Into<Outbound>) -> Result<bool> {
-        let reply = reply.into();
+        let mut reply = reply.into();
+        let is_notice = reply.origin == ReplyOrigin::Turn
+            && reply.kind() == MessageKind::Error
+            && (self.failure().is_some() || self.stage() < Stage::Render);
+        if is_notice {
+            reply.origin = ReplyOrigin::Notice;
+        }
         if let Some(target) = &self.0.core.inbound.reply_target {
             return target.deliver(self, reply).await;
         }

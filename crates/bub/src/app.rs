@@ -371,7 +371,7 @@ impl Failure {
             None => error.message().to_owned(),
         };
         let code = match error.kind() {
-            ErrorKind::Config => USAGE,
+            ErrorKind::Config | ErrorKind::InUse => USAGE,
             ErrorKind::InvalidInput if error.origin().is_none() => USAGE,
             _ => FAILED,
         };

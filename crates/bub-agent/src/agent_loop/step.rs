@@ -79,7 +79,7 @@ impl AgentLoop {
         let started = Instant::now();
         let answered = self.ask_model(&gate.request, memory).await;
         let mut result = LlmResult {
-            run_id: self.turn.id().to_string(),
+            run_id: self.turn.id().clone(),
             duration: started.elapsed(),
             ..LlmResult::default()
         };
@@ -184,7 +184,7 @@ impl AgentLoop {
                 }
             }
             let request = LlmRequest {
-                run_id: self.turn.id().to_string(),
+                run_id: self.turn.id().clone(),
                 model,
                 messages: Arc::new(messages),
                 tool_names: self.tools.model_names(),

@@ -5,6 +5,7 @@ use std::{
     io::{BufRead, BufReader, Write},
 };
 
+use bub_gateway::fields::APPROVAL;
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, ChannelMessage, Envelope, Error, MessageKind, Result, Turn,
 };
@@ -45,7 +46,7 @@ impl ApprovalHook {
             .kind(MessageKind::Approval)
             .chat_id(&request.sender.chat_id);
         // A channel with buttons shows them instead of the two commands.
-        let message = Envelope::from(message).with("approval_id", request.id.as_str());
+        let message = Envelope::from(message).with(APPROVAL, request.id.as_str());
         turn.deliver(message).await?;
         Ok(None)
     }

@@ -17,7 +17,7 @@ use std::{
 use bub::{AppCommand, CommandContext};
 use bub_agent::Skills;
 use bub_gateway::{Gateway, Options};
-use bub_kernel::{Error, Framework, Result};
+use bub_kernel::{Error, ErrorKind, Framework, Result};
 use bub_settings::{Environment, HOME, Settings};
 use bub_tape::fs::{Fs as _, OpenMode, RealFs};
 use bub_terminal::{
@@ -229,7 +229,7 @@ fn open(
         let mut options = Options::new(settings, &desk.journal());
         (options.stream_output, options.drain) = (true, DRAIN);
         match Gateway::with_channels(framework, options, |handler| vec![desk.channel(handler)]) {
-            Err(error) if error.message().starts_with("another gateway uses") && !is_second => {
+            Err(error) if error.kind() == ErrorKind::InUse && !is_second => {
                 if mode == Mode::Pipe {
                     // A program means the session that it names.
                     return Err(Error::config(format!(

@@ -16,8 +16,8 @@ use bub::{
 use bub_gateway::{Gateway, JournalKind, Options};
 use bub_kernel::{
     ApprovalAnswer, ApprovalRequest, BoxFuture, CancellationToken, Channel, ChannelMessage,
-    ChannelRole, Error, Framework, Inbound, InboundReceipt, MessageHandler, MessageKind,
-    MessageOutcome, Outbound, Result, Sender, TurnReport,
+    ChannelRole, Error, Framework, Inbound, InboundReceipt, MessageHandler, MessageOutcome,
+    Outbound, ReplyOrigin, Result, Sender, TurnReport,
 };
 use bub_settings::Settings;
 use bub_terminal::channel::NAME;
@@ -215,8 +215,8 @@ impl Channel for PrintChannel {
     }
 
     fn send<'a>(&'a self, reply: &'a Outbound) -> BoxFuture<'a, Result<()>> {
-        // Errors are printed by the program, once, on stderr.
-        if reply.kind() != MessageKind::Error {
+        // The program prints the failure of the turn, once, on stderr.
+        if reply.origin != ReplyOrigin::Notice {
             let chat = Chat {
                 channel: reply.channel().unwrap_or("stdout".into()).into_owned(),
                 chat_id: reply.chat_id().unwrap_or("local".into()).into_owned(),

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bub_kernel::{Error, Result};
+use bub_kernel::{Error, ErrorKind, Result};
 use bub_tape::{
     Durability,
     fs::{Fs, FsFile, OpenMode},
@@ -77,9 +77,8 @@ impl Segment {
             .map_err(|error| failed("locked", error))?;
         if !try_lock(&*guard).map_err(|error| failed("locked", error))? {
             let path = directory.display();
-            return Err(Error::config(format!(
-                "another gateway uses {path}; stop it, or give this one a --name"
-            )));
+            let text = format!("another gateway uses {path}; stop it, or give this one a --name");
+            return Err(Error::new(ErrorKind::InUse, text));
         }
         let (live, recovered, numbers) = read(&*fs, directory)?;
         let newest = numbers.last().copied();

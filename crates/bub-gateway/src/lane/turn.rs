@@ -50,6 +50,11 @@ impl LaneTurn {
             return Box::pin(self.give_up(&scope)).await;
         }
         let Some(_permit) = self.begin().await else {
+            if !core.journal.is_durable() {
+                // Nothing else keeps a message that was cancelled before its turn began.
+                let error = Error::new(ErrorKind::Cancelled, "the turn was cancelled");
+                core.framework.reject_inbound(self.inbound, &error).await;
+            }
             return LaneTurnOutcome {
                 is_cancelled: true,
                 ..LaneTurnOutcome::default()

@@ -286,7 +286,7 @@ impl<'a> Argument<'a> for &'a LlmRequest {
             .cloned()
             .unwrap_or_default();
         Ok(LlmRequest {
-            run_id: optional_text(map.get("run_id")).unwrap_or_default(),
+            run_id: optional_text(map.get("run_id")).unwrap_or_default().into(),
             model: optional_text(map.get("model")).unwrap_or_default(),
             messages: Arc::new(messages),
             tool_names: names
@@ -326,7 +326,7 @@ impl<'a> Argument<'a> for &'a LlmResult {
         let map = object(value)?;
         let given = |name: &str| map.get(name).filter(|value| !value.is_null());
         Ok(LlmResult {
-            run_id: optional_text(given("run_id")).unwrap_or_default(),
+            run_id: optional_text(given("run_id")).unwrap_or_default().into(),
             text: optional_text(given("text")),
             tool_calls: given("tool_calls")
                 .and_then(Value::as_array)

@@ -104,7 +104,7 @@ async fn observe_model_hooks(turn: &Turn, seen: &mut Map<String, Value>) {
     );
     for model in ["finish", "change", "plain"] {
         let request = LlmRequest {
-            run_id: "r".to_owned(),
+            run_id: "r".into(),
             model: model.to_owned(),
             messages: vec![json!({"role": "user", "content": "hi"})].into(),
             tool_names: vec!["a".to_owned()],

@@ -908,7 +908,7 @@ async fn outcome(world: &World, hook: &str) -> String {
         }
         "before_llm_call" => {
             let request = LlmRequest {
-                run_id: "r".to_owned(),
+                run_id: "r".into(),
                 model: "m".to_owned(),
                 messages: Vec::new().into(),
                 tool_names: Vec::new(),

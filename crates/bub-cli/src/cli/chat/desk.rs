@@ -53,8 +53,8 @@ impl ChatHooks {
 
 #[bub_macros::hooks(crate = bub_kernel)]
 impl ChatHooks {
-    fn after_llm_call(&self, request: &LlmRequest, result: &LlmResult) {
-        if let Some(desk) = self.0.get() {
+    fn after_llm_call(&self, request: &LlmRequest, result: &LlmResult, turn: &Turn) {
+        if let Some(desk) = self.desk(turn) {
             desk.count(&request.model, result);
         }
     }
