@@ -53,11 +53,6 @@ impl Remote {
         self.0.lanes.cancel(session_id);
     }
 
-    /// Cancels what runs in every session.
-    pub fn cancel_all(&self) {
-        self.0.lanes.cancel_all();
-    }
-
     /// Drops the last of what waits in a session and has not begun, for that reason.
     pub fn withdraw(&self, session_id: &SessionId, reason: &str) {
         self.0.lanes.withdraw(session_id, reason);

@@ -433,7 +433,8 @@ impl Lane {
     async fn start(&mut self, mut item: Item) {
         item.attempt += 1;
         self.steer_again(&mut item).await;
-        let cancel = self.core.halt.child_token();
+        // Whoever submitted the message can cancel its turn.
+        let cancel = item.inbound.cancel.child_token();
         let (sender, chat) = (item.inbound.sender(), item.chat_key());
         let mut inbound = std::mem::take(&mut item.inbound);
         inbound.cancel = cancel.clone();

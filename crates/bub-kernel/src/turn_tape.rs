@@ -168,8 +168,8 @@ impl TurnTape {
         Ok(turn)
     }
 
-    /// Opens the tape for a message that cannot be processed. If the session is busy, its lease is not waited for:
-    /// a batch of entries is atomic without it.
+    /// Opens the tape for a message that cannot be processed, and records it as an event that no view shows: its sender
+    /// may send it again. If the session is busy, its lease is not waited for: a batch of entries is atomic without it.
     pub(crate) async fn open_for_failure(
         framework: &Framework,
         session_id: &SessionId,
@@ -182,8 +182,9 @@ impl TurnTape {
         let lease = tape.lease(Wait::No).await.ok();
         let mut turn = Self::new(tape, framework, session_id, channel.as_deref());
         turn.lease = Mutex::new(lease);
-        turn.attempt.clone_from(&inbound.attempt);
-        turn.accepts_commands = true;
+        turn.record_message(&inbound.message).await?;
+        // Only the error is missing.
+        turn.complete();
         Ok(turn)
     }
 

@@ -80,6 +80,8 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     let channel = Arc::<PrintChannel>::default();
     let turn = run_turn(&framework, &settings, &channel, inbound, &stop);
     let Some(report) = framework.run_scoped(turn).await? else {
+        // What arrived before the signal is not lost.
+        output::print_text(&settings.redactor().redact(&channel.replies(true)))?;
         return Ok(stop.exit_code());
     };
     let failure = exit::failure(&report);
@@ -115,10 +117,8 @@ async fn run_turn(
     channel.set_chat(&inbound);
     let receipt = Arc::new(InboundReceipt::new(None));
     inbound.receipt = Some(Arc::clone(&receipt));
-    let stopped = stop.token();
-    // Until the message is in a lane, which `cancel_all` reaches: its session is still to be resolved.
-    inbound.cancel = stopped.clone();
-    let (remote, ended) = (gateway.remote(), CancellationToken::new());
+    inbound.cancel = stop.token();
+    let ended = CancellationToken::new();
     let (ready, is_ready) = oneshot::channel();
     let submit = async {
         let _end = ended.clone().drop_guard();
@@ -127,17 +127,10 @@ async fn run_turn(
             return Ok(None);
         }
         match handler(inbound).await {
-            Err(_) if stopped.is_cancelled() => return Ok(None),
+            Err(_) if stop.token().is_cancelled() => return Ok(None),
             accepted => accepted?,
         }
-        let outcome = tokio::select! {
-            outcome = receipt.outcome() => outcome,
-            () = stopped.cancelled() => {
-                remote.cancel_all();
-                receipt.outcome().await
-            }
-        };
-        settled(outcome, stop)
+        settled(receipt.outcome().await, stop)
     };
     let serve = gateway.run(ended.clone(), || {
         let _ = ready.send(());

@@ -151,9 +151,10 @@ fn expected_end(failure: Failure) -> End {
 fn expected_record(stage: Stage, failure: Failure) -> Record {
     let is_answered = stage > Stage::RunModel;
     let recorded = Record {
-        // Without a session there is no turn: the message is recorded with the error, on the tape of `channel:chat_id`.
-        starts: usize::from(stage > Stage::ResolveSession),
-        user_messages: 1,
+        // Without a session there is no turn: the message is recorded with the error on the tape of `channel:chat_id`,
+        // as an event that no view shows, because its sender may send it again.
+        starts: 1,
+        user_messages: usize::from(stage > Stage::ResolveSession),
         // Of a failure after the model stage the answer stays.
         answers: usize::from(is_answered),
         errors: 1,
@@ -169,6 +170,7 @@ fn expected_record(stage: Stage, failure: Failure) -> Record {
         // Nothing is recorded any more. The message is on the tape as soon as the session is leased, and is a user
         // message as soon as the prompt is built.
         Failure::Kill => Record {
+            starts: usize::from(stage > Stage::ResolveSession),
             user_messages: usize::from(stage >= Stage::RunModel),
             errors: 0,
             saves: usize::from(stage >= Stage::SaveState),
@@ -179,13 +181,14 @@ fn expected_record(stage: Stage, failure: Failure) -> Record {
 }
 
 /// What a gateway leaves behind after a restart and a second message. Its journal holds the message, so there is no
-/// event `turn.start`.
+/// event `turn.start`, unless the message was refused because its session could not be resolved.
 fn expected_gateway_record(stage: Stage, failure: Failure) -> Record {
     let first = expected_record(stage, failure);
     let resumed = usize::from(failure == Failure::Kill);
+    let is_refused = stage == Stage::ResolveSession && failure != Failure::Kill;
     Record {
-        starts: 0,
-        user_messages: 1,
+        starts: is_refused.into(),
+        user_messages: usize::from(!is_refused),
         answers: 1 + first.answers.max(resumed),
         saves: 1 + first.saves + resumed,
         ..first

@@ -228,14 +228,6 @@ impl Lanes {
         map.by_session.iter().map(load).collect()
     }
 
-    /// Cancels what runs in every session.
-    pub(crate) fn cancel_all(&self) {
-        let sessions: Vec<SessionId> = lock(&self.0).by_session.keys().cloned().collect();
-        for session_id in sessions {
-            self.cancel(&session_id);
-        }
-    }
-
     /// Cancels what runs in a session.
     pub(crate) fn cancel(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {

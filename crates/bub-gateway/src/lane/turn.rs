@@ -43,7 +43,22 @@ pub(super) struct LaneTurn {
 }
 
 impl LaneTurn {
-    pub(super) async fn run(mut self) -> LaneTurnOutcome {
+    /// Runs the turn. It is cancelled when the gateway stops.
+    pub(super) async fn run(self) -> LaneTurnOutcome {
+        let (halt, cancel) = (self.core.halt.clone(), self.cancel.clone());
+        let halted = async move {
+            halt.cancelled().await;
+            cancel.cancel();
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            outcome = self.run_unless_cancelled() => outcome,
+            never = halted => never,
+        }
+    }
+
+    async fn run_unless_cancelled(mut self) -> LaneTurnOutcome {
         let core = Arc::clone(&self.core);
         let scope = Arc::new(self.reply_scope());
         if self.attempt > MOST_ATTEMPTS {

@@ -61,6 +61,7 @@ impl ChatHooks {
 
     async fn load_state(&self, message: &Envelope, turn: &Turn) -> Option<StatePatch> {
         let desk = self.desk(turn)?;
+        *lock(&desk.resolved) = Some(turn.session_id().clone());
         let line = desk.lines.line(turn.inbound());
         let content = message.content().into_owned();
         desk.teller.tell(Happening::Began { line, content }).await;
@@ -94,6 +95,8 @@ pub(super) struct Desk {
     /// Whether the person can be asked here.
     asks: bool,
     session: Mutex<Session>,
+    /// The session of the last turn: a plugin may resolve another one than the chat's own.
+    resolved: Mutex<Option<SessionId>>,
     lines: OpenLines,
     terminal: Terminal,
     handler: OnceLock<MessageHandler>,
@@ -131,6 +134,7 @@ impl Desk {
             teller,
             asks,
             session: Mutex::new(session),
+            resolved: Mutex::default(),
             lines: OpenLines::default(),
             terminal: Terminal::default(),
             handler: OnceLock::new(),
@@ -184,6 +188,12 @@ impl Desk {
         lock(&self.session).id.clone()
     }
 
+    /// The session that turns of this chat run in.
+    fn resolved(&self) -> SessionId {
+        let resolved = lock(&self.resolved).clone();
+        resolved.unwrap_or_else(|| SessionId::from(self.session()))
+    }
+
     /// The name of the chat's journal: one for each chat of each workspace.
     pub(super) fn journal(&self) -> String {
         let session = lock(&self.session);
@@ -207,12 +217,11 @@ impl Desk {
 
     /// How the session is.
     pub(super) async fn status(&self) -> Status {
-        let session = lock(&self.session).clone();
+        let session = self.resolved();
+        let workspace = self.framework.workspace_text();
+        let tape = bub_tape::TapeName::for_session(workspace, &session);
         let summary = match self.framework.tape_store() {
-            Some(store) => store
-                .summary(&session.tape(&self.framework))
-                .await
-                .unwrap_or_default(),
+            Some(store) => store.summary(&tape).await.unwrap_or_default(),
             None => bub_tape::Summary::default(),
         };
         let spent = lock(&self.spent).clone();
@@ -221,7 +230,7 @@ impl Desk {
             .usage
             .and_then(|usage| u64::try_from(usage.total_tokens).ok());
         Status {
-            session: session.id,
+            session: session.into(),
             model: summary
                 .model
                 .or(spent.model)
@@ -279,6 +288,7 @@ impl Desk {
         let now = session.id.clone();
         let before = std::mem::replace(&mut *lock(&self.session), session);
         if now != before.id {
+            *lock(&self.resolved) = None;
             // The money is that of the chat.
             let mut spent = lock(&self.spent);
             (spent.model, spent.tokens) = (None, None);
@@ -399,21 +409,21 @@ impl Host for Desk {
 
     fn cancel(&self) -> BoxFuture<'_, ()> {
         if let Some(gateway) = self.gateway.get() {
-            gateway.cancel(&SessionId::from(self.session()));
+            gateway.cancel(&self.resolved());
         }
         Box::pin(std::future::ready(()))
     }
 
     fn withdraw(&self) {
         if let Some(gateway) = self.gateway.get() {
-            gateway.withdraw(&SessionId::from(self.session()), WITHDRAWN);
+            gateway.withdraw(&self.resolved(), WITHDRAWN);
         }
     }
 
     fn quit(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
             if let Some(router) = self.framework.router() {
-                let session = SessionId::from(self.session());
+                let session = self.resolved();
                 let _ = router.quit(&session, None).await;
             }
         })

@@ -1,6 +1,6 @@
 //! Which session a chat is about.
 
-use bub_kernel::{ChannelMessage, Error, Framework, Inbound, Result};
+use bub_kernel::{Framework, Result, tape_error};
 use bub_tape::{Listing, TapeName};
 use bub_terminal::channel::NAME;
 use clap::ArgMatches;
@@ -89,11 +89,16 @@ impl Session {
         Ok(())
     }
 
+    /// The session that `,new` or `,resume` last chose for the chat, as its tape says.
     async fn in_use(&self, framework: &Framework) -> Result<String> {
-        let message = ChannelMessage::new(self.chat(), NAME, "").chat_id(&self.chat_id);
-        let mut inbound = Inbound::from(message);
-        framework.resolve_session(&mut inbound).await?;
-        Ok(inbound.session_id().map(String::from).unwrap_or_default())
+        let Some(store) = framework.tape_store() else {
+            return Ok(self.chat().to_owned());
+        };
+        let name = TapeName::for_session(framework.workspace_text(), self.chat());
+        let summary = store.summary(&name).await.map_err(tape_error)?;
+        Ok(summary
+            .switched_to
+            .unwrap_or_else(|| self.chat().to_owned()))
     }
 }
 
@@ -109,13 +114,12 @@ async fn last(framework: &Framework) -> Result<Option<String>> {
 
 /// The sessions of this workspace at terminals, the latest first.
 pub(super) async fn all(framework: &Framework) -> Result<Vec<String>> {
-    let failed = |error: bub_tape::TapeError| Error::from_boxed(error.into());
     let Some(store) = framework.tape_store() else {
         return Ok(Vec::new());
     };
     let mut all: Vec<(String, String)> = Vec::new();
-    for name in store.list(Listing::Sessions).await.map_err(failed)? {
-        let summary = store.summary(&name).await.map_err(failed)?;
+    for name in store.list(Listing::Sessions).await.map_err(tape_error)? {
+        let summary = store.summary(&name).await.map_err(tape_error)?;
         let Some(session) = summary.session else {
             continue;
         };
