@@ -1,21 +1,21 @@
-//! The answers when no model is configured: honest, and of use.
+//! The answer that explains what to do when no model is configured.
 
 use bub_kernel::{ModelStream, Turn};
 
-/// The answer without a model.
+/// Returns the guide as the answer and marks the turn as unanswered by a model.
 pub(crate) fn guide(turn: &Turn) -> ModelStream {
     turn.set_no_model();
     ModelStream::text(GUIDE)
 }
 
-/// Says that there is no model, and what to do about it.
+/// Explains how to set up a model.
 const GUIDE: &str = "\
-No model is configured, so nobody has read your message; it is on the session's tape all the same.
+No model is configured, so your message was not answered. It was saved to the session's tape.
 
-To get an answer, do one of these and send it again:
-  - `bub onboard` asks for a model and its key, and tries them
-  - set the key of a provider in the environment: `bub models` names the variables
-  - start a model server on this computer: on its usual port it is found by itself
-  - name the model you want with BUB_MODEL=provider:model
+To get an answer, do one of the following and send the message again:
+  - Run `bub onboard` to choose a model and enter an API key.
+  - Set a provider's API key in the environment; `bub models` lists the variables.
+  - Start a local model server; bub detects it on its default port.
+  - Set BUB_MODEL=provider:model.
 
-Everything else works: `bub run ',help'` lists the commands, `bub tape list` shows what was recorded.";
+Commands, tools, and tapes work without a model. Try `bub run ',help'` or `bub tape list`.";

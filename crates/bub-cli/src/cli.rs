@@ -36,15 +36,15 @@ pub(crate) const CLI: &str = "cli";
 
 /// What `bub` without a command prints.
 pub(crate) const NEXT_STEPS: &str = "\
-bub is a hook-first agent runtime. What to do next:
+bub is an agent runtime. Get started:
 
-  bub onboard         set up a model, a key, channels
-  bub run \"hello\"     send one message and print the reply
-  bub chat            talk with the agent at this terminal
-  bub models          list the models that can be used now
-  bub tape list       list the sessions that were recorded
-  bub doctor          check that everything works
-  bub --help          list all commands and options
+  bub onboard         Set up a model and channels
+  bub run \"hello\"     Send one message
+  bub chat            Start a chat
+  bub models          List available models
+  bub tape list       List sessions
+  bub doctor          Check the installation
+  bub --help          Show all commands
 ";
 
 /// The HTTP client of a command. Costs nothing until the first request.

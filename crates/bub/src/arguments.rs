@@ -12,10 +12,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command, error::ErrorKind, value_parser};
 use crate::command::AppCommand;
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 interrupted, 143 terminated.";
+Exit codes: 0 success, 1 failure, 2 invalid arguments or configuration, 130 interrupted, 143 terminated";
 
 const WHICH_WORKSPACE: &str =
-    "it is not clear which workspace is meant; put `-w DIR` before the command";
+    "ambiguous `-w`: it may be an argument of the command; put `-w DIR` before the command";
 
 /// What came of reading the command line.
 pub(crate) enum Parsed {
@@ -120,9 +120,7 @@ pub(crate) fn to_args(spec: &CommandSpec, matches: &ArgMatches) -> CommandArgs {
 
 fn root() -> Command {
     Command::new("bub")
-        .about(
-            "A hook-first agent runtime: every stage of a turn is a hook, every fact is on a tape",
-        )
+        .about("An agent runtime built on hooks and append-only session tapes")
         .version(env!("CARGO_PKG_VERSION"))
         .after_help(EXIT_CODES)
         .subcommand_value_name("COMMAND")
@@ -133,7 +131,7 @@ fn root() -> Command {
                 .value_name("DIR")
                 .value_parser(value_parser!(PathBuf))
                 .global(true)
-                .help("The directory the agent works in [default: the current one]"),
+                .help("Directory the agent works in [default: current directory]"),
         )
         .arg(
             Arg::new("verbose")
@@ -141,7 +139,7 @@ fn root() -> Command {
                 .long("verbose")
                 .action(ArgAction::Count)
                 .global(true)
-                .help("Log what happens; twice for everything that may help"),
+                .help("Increase log verbosity (-v info, -vv debug, -vvv trace)"),
         )
 }
 

@@ -49,26 +49,26 @@ pub(super) fn command(chat: &Arc<ChatHooks>) -> AppCommand {
             .help(help)
     };
     let command = Command::new("chat")
-        .about("Talk with the agent at the terminal, or through a pipe")
+        .about("Chat with the agent in the terminal or through a pipe")
         .long_about(
-            "Talk with the agent at the terminal. When standard input is no terminal, each of its lines is a message, and \
-             the answers are printed.",
+            "Chat with the agent in the terminal or through a pipe. If stdin is not a terminal, bub sends each line as a \
+             message and prints the answers.",
         )
         .after_help(
-            "Exit codes: 0 left, or every line of the pipe was answered; 1 the last turn that failed did so; 2 wrong \
-             arguments or configuration, or no model; 130, 143 and 129 stopped by a signal.",
+            "Exit codes: 0 success, 1 a turn in a pipe failed, 2 invalid arguments or configuration, or no model, 129 terminal \
+             closed, 130 interrupted, 143 terminated",
         )
-        .arg(id("chat-id", "The chat within the channel `cli`").default_value("local"))
-        .arg(id("session", "The session [default: cli:CHAT-ID]").alias("session-id").value_parser(not_blank))
-        .arg(flag("continue", "Go on with the last session of the workspace").short('c').conflicts_with("session"))
-        .arg(flag("plain", "Lines only, no colours: for screen readers and simple terminals"));
+        .arg(id("chat-id", "Chat within the `cli` channel").default_value("local"))
+        .arg(id("session", "Session to use [default: cli:CHAT-ID]").alias("session-id").value_parser(not_blank))
+        .arg(flag("continue", "Continue the most recent session of this workspace").short('c').conflicts_with("session"))
+        .arg(flag("plain", "Disable colors and cursor movement, for screen readers"));
     let chat = Arc::clone(chat);
     AppCommand::new(command, move |context| run(context, Arc::clone(&chat)))
 }
 
 fn not_blank(id: &str) -> Result<String, String> {
     if id.trim().is_empty() {
-        Err("it is empty".to_owned())
+        Err("the value is empty".to_owned())
     } else {
         Ok(id.to_owned())
     }

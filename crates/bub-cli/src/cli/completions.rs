@@ -20,9 +20,9 @@ pub(super) fn command() -> AppCommand {
         .value_name("SHELL")
         .required(true)
         .value_parser(PossibleValuesParser::new(["bash", "zsh", "fish"]))
-        .help("The shell");
+        .help("Shell to generate for");
     let command = Command::new("completions")
-        .about("Print a script that completes commands and options in your shell")
+        .about("Print a shell completion script")
         .after_help(
             "bash: bub completions bash > ~/.local/share/bash-completion/completions/bub\n\
              zsh:  bub completions zsh > \"${fpath[1]}/_bub\"\n\
@@ -51,9 +51,9 @@ pub(super) fn man() -> AppCommand {
         .value_name("DIR")
         .required(true)
         .value_parser(value_parser!(PathBuf))
-        .help("Where to write them, such as ~/.local/share/man/man1");
+        .help("Output directory, such as ~/.local/share/man/man1");
     let command = Command::new("man")
-        .about("Write the manual pages into a directory")
+        .about("Write man pages to a directory")
         .arg(directory);
     AppCommand::new(command, |context: CommandContext| async move {
         let Some(directory) = context.matches.get_one::<PathBuf>("directory") else {

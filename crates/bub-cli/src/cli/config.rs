@@ -24,7 +24,7 @@ pub(super) fn command() -> AppCommand {
         Arg::new("key")
             .value_name("KEY")
             .required(true)
-            .help("The setting, such as `max_steps` or `api_key.NAME`")
+            .help("Setting, such as `max_steps` or `api_key.NAME`")
     };
     let flag = |name: &'static str, help| {
         Arg::new(name)
@@ -33,40 +33,40 @@ pub(super) fn command() -> AppCommand {
             .help(help)
     };
     let command = Command::new("config")
-        .about("Show and change settings: the value in force, and where it comes from")
+        .about("Show and change settings")
         .subcommand_required(true)
         .disable_help_subcommand(true)
         .subcommand(
             Command::new("list")
-                .about("List every setting with the value in force and its source; secrets are masked")
-                .arg(flag("changed", "Only those that are not at their default"))
-                .arg(flag("json", "Print one JSON object for each setting")),
+                .about("List settings with effective value and source")
+                .arg(flag("changed", "Only settings that differ from the default"))
+                .arg(flag("json", "Print JSON")),
         )
         .subcommand(
             Command::new("get")
-                .about("Print the value in force of one setting; a secret is masked")
+                .about("Print the effective value of a setting")
                 .arg(key())
-                .arg(flag("json", "Print value and source as JSON")),
+                .arg(flag("json", "Print JSON")),
         )
         .subcommand(
             Command::new("set")
-                .about("Set a value in the config file; everything else in it stays as it is")
+                .about("Set a value in the config file")
                 .arg(key())
                 .arg(
                     Arg::new("value")
                         .value_name("VALUE")
                         .allow_hyphen_values(true)
-                        .help("The value, as a variable would have it; read from standard input when absent or `-`"),
+                        .help("New value, in the same syntax as the environment variable; reads stdin if omitted or `-`"),
                 ),
         )
-        .subcommand(Command::new("unset").about("Take a value out of the config file").arg(key()))
-        .subcommand(Command::new("path").about("Print where the config file is, or would be"))
+        .subcommand(Command::new("unset").about("Remove a value from the config file").arg(key()))
+        .subcommand(Command::new("path").about("Print the path of the config file"))
         .subcommand(
             Command::new("edit")
-                .about("Open the config file in your editor, and check it before it is saved")
+                .about("Open the config file in your editor and validate it")
                 .long_about(
-                    "Open the config file in $VISUAL, $EDITOR or vi, and check it before it is saved. A file with a mistake is \
-                     not saved; what you typed can be corrected.",
+                    "Open the config file in $VISUAL, $EDITOR or vi and validate it. bub does not save an invalid file; you \
+                     can correct it in the editor.",
                 ),
         );
     AppCommand::new(command, run).runs_with_invalid_settings()

@@ -73,13 +73,13 @@ pub(super) fn command() -> AppCommand {
             .help(help)
     };
     let command = Command::new("doctor")
-        .about("Check that everything works, and say what to do where it does not")
+        .about("Check the installation and suggest fixes")
         .long_about(
-            "Check home, configuration, model, channels, plugins, skills, tapes, disk and clock. The model is asked for one \
-             word, and channels are asked who they are; nothing is changed. Exit code 1 when something is broken.",
+            "Check the home directory, settings, model, channels, plugins, skills, tapes, disk space, and clock. Makes one \
+             short model request and queries each channel; changes nothing. Exits with 1 if an error is found.",
         )
-        .arg(flag("offline", "Ask nobody outside of this computer"))
-        .arg(flag("json", "Print everything as JSON"));
+        .arg(flag("offline", "Skip checks that need the network"))
+        .arg(flag("json", "Print JSON"));
     AppCommand::new(command, run).runs_with_invalid_settings()
 }
 

@@ -26,14 +26,15 @@ use bub::signals;
 
 pub(super) fn command() -> AppCommand {
     let command = Command::new("gateway")
-        .about("Run the channels: take messages, answer them, lose none")
+        .about("Run the gateway: receive messages and deliver replies")
         .long_about(
-            "Run the channels until SIGTERM or SIGINT: then nothing new is taken, and running turns are finished within \
-             `gateway.drain_seconds`. A second signal stops at once. What is left is picked up at the next start.",
+            "Run the configured channels until SIGTERM or SIGINT. On a signal, the gateway stops accepting messages and \
+             finishes running turns within `gateway.drain_seconds`. A second signal stops it immediately. Unfinished work \
+             resumes at the next start.",
         )
         .after_help(
-            "Exit codes: 0 stopped when asked to, 1 failed (the disk is full, for one) or no channel is enabled, 2 wrong arguments or configuration, \
-             130 and 143 stopped at once by a second signal.",
+            "Exit codes: 0 stopped by a signal, 1 failure or no channel enabled, 2 invalid arguments or configuration, \
+             130 or 143 stopped immediately by a second signal",
         )
         .arg(name_arg())
         .arg(
@@ -42,7 +43,7 @@ pub(super) fn command() -> AppCommand {
                 .value_name("NAME")
                 .value_delimiter(',')
                 .action(ArgAction::Append)
-                .help("A channel to run, `all`, or `!NAME` to leave one out [default: setting enabled_channels]"),
+                .help("Channel to run, `all`, or `!NAME` to exclude one [default: `enabled_channels`]"),
         );
     AppCommand::new(command, run).multi_threaded()
 }
@@ -54,7 +55,7 @@ pub(super) fn name_arg() -> Arg {
         .value_name("NAME")
         .default_value("main")
         .value_parser(plain_name)
-        .help("Which gateway, when there are several on one home")
+        .help("Gateway name, if several share one home")
 }
 
 pub(super) fn name(matches: &ArgMatches) -> &str {
@@ -68,7 +69,7 @@ fn plain_name(name: &str) -> Result<String, String> {
     if !name.is_empty() && name.len() <= 64 && name.chars().all(is_plain) {
         Ok(name.to_owned())
     } else {
-        Err("a name has letters, digits, `-` and `_` only".to_owned())
+        Err("expected 1 to 64 letters, digits, `-` or `_`".to_owned())
     }
 }
 

@@ -12,12 +12,12 @@ pub(super) fn command() -> AppCommand {
     let all = Arg::new("all")
         .long("all")
         .action(ArgAction::SetTrue)
-        .help("Describe every hook, implemented or not, as the table of the reference page");
+        .help("Describe all hooks");
     let command = Command::new("hooks")
-        .about("Show which plugins implement which hooks")
+        .about("Show hooks and the plugins that implement them")
         .long_about(
-            "Show which plugins implement which hooks, in registration order. They run in the reverse order: the plugin \
-             named last is asked first.",
+            "Show hooks and the plugins that implement them, in registration order. Plugins run in reverse order: the \
+             plugin listed last runs first.",
         )
         .arg(all)
         .arg(
@@ -25,14 +25,14 @@ pub(super) fn command() -> AppCommand {
                 .long("order")
                 .action(ArgAction::SetTrue)
                 .conflicts_with("all")
-                .help("Show the plugins in the order in which they run"),
+                .help("Show plugins in execution order"),
         )
         .arg(
             Arg::new("schema")
                 .long("schema")
                 .action(ArgAction::SetTrue)
                 .conflicts_with_all(["all", "order"])
-                .help("Print the JSON Schema of the hooks for plugins in other processes"),
+                .help("Print the JSON Schema of the plugin protocol"),
         );
     AppCommand::new(command, |context: CommandContext| async move {
         let all = context.matches.get_flag("all");

@@ -31,35 +31,35 @@ pub(super) fn command() -> AppCommand {
             .help(help)
     };
     let command = Command::new("login")
-        .about("Sign in with an account instead of a key")
+        .about("Sign in to a provider with an account instead of an API key")
         .long_about(
-            "Sign in with an account instead of a key. A page opens in the browser; when you have signed in there, \
-             the browser brings the answer back to bub. The login is kept in a file that only you can read.",
+            "Sign in to a provider with an account instead of an API key. bub opens the sign-in page in your browser and \
+             receives the result from it. bub stores the login in a file that only you can read.",
         )
         .arg(
             Arg::new("provider")
                 .value_name("PROVIDER")
                 .required(true)
                 .value_parser(PossibleValuesParser::new([codex::PROVIDER]))
-                .help("Where to sign in"),
+                .help("Provider to sign in to"),
         )
         .arg(
             Arg::new("codex-home")
                 .long("codex-home")
                 .value_name("DIR")
                 .value_parser(value_parser!(PathBuf))
-                .help("Where to keep the login [default: $CODEX_HOME or ~/.codex]"),
+                .help("Directory for the login file [default: $CODEX_HOME or ~/.codex]"),
         )
-        .arg(flag("browser", "Open the page in a browser (the default)").conflicts_with_all(["no-browser", "manual"]))
-        .arg(flag("no-browser", "Open no browser; show the page's address and ask for the answer"))
-        .arg(flag("manual", "The same: for a browser on another computer"))
+        .arg(flag("browser", "Open the sign-in page in a browser (default)").conflicts_with_all(["no-browser", "manual"]))
+        .arg(flag("no-browser", "Print the sign-in URL and prompt for the result"))
+        .arg(flag("manual", "Print the sign-in URL and prompt for the result"))
         .arg(
             Arg::new("timeout")
                 .long("timeout")
                 .value_name("SECONDS")
                 .default_value("300")
                 .value_parser(seconds)
-                .help("How long to wait for you"),
+                .help("Seconds to wait for the sign-in"),
         )
         .arg(Arg::new("issuer").long("issuer").value_name("URL").hide(true));
     AppCommand::new(command, run)

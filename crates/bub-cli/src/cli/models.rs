@@ -15,12 +15,12 @@ pub(super) fn command() -> AppCommand {
     let json = Arg::new("json")
         .long("json")
         .action(ArgAction::SetTrue)
-        .help("Print everything as JSON");
+        .help("Print JSON");
     let command = Command::new("models")
-        .about("List the models that can be used now, and say why")
+        .about("List available models and show which one is used")
         .long_about(
-            "List the models that can be used now, and say why: the configured model, providers with a key, servers on \
-             this computer. Only this computer is asked; no key leaves it.",
+            "List available models: the configured model, providers with an API key, and local servers. Makes no requests \
+             to remote providers.",
         )
         .arg(json);
     AppCommand::new(command, run)

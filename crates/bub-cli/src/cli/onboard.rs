@@ -29,18 +29,17 @@ pub(super) fn command() -> AppCommand {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     let command = Command::new("onboard")
-        .about("Set bub up: model, key, channels; everything is tried before it is saved")
+        .about("Set up a model, API keys, and channels")
         .long_about(
-            "Set bub up. What is there already is offered as it is, and nothing in the config file is lost. The model is asked \
-             for one word and channels are asked who they are before anything is saved. Ctrl-C at any question leaves the file \
-             as it was.",
+            "Set up a model, API keys, and channels. Existing values are offered as defaults. Settings are tested before \
+             they are saved.",
         )
-        .arg(option("model", "PROVIDER:MODEL", "The model to use"))
-        .arg(option("api-base", "URL", "Where its provider is, when that is not known"))
-        .arg(flag("api-key-stdin", "Read the key of its provider from standard input"))
-        .arg(flag("no-test", "Save without trying anything"))
-        .arg(flag("yes", "Ask nothing: take the options and what is there already"))
-        .arg(flag(OFFER, "").hide(true));
+        .arg(option("model", "PROVIDER:MODEL", "Model to use"))
+        .arg(option("api-base", "URL", "Base URL of the provider"))
+        .arg(flag("api-key-stdin", "Read the API key from stdin"))
+        .arg(flag("no-test", "Save without testing"))
+        .arg(flag("yes", "Do not prompt"))
+        .arg(flag(OFFER, "Offer the setup if no model is configured").hide(true));
     AppCommand::new(command, |context| async move {
         run(&context).await.or_else(|error| {
             ask::say(&if ask::is_interruption(&error) {

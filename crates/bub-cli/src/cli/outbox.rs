@@ -16,23 +16,27 @@ pub(super) fn command() -> AppCommand {
         Arg::new("id")
             .value_name("ID")
             .required(true)
-            .help("The reply, as `bub outbox list` names it")
+            .help("Reply id from `bub outbox list`")
     };
     let json = Arg::new("json")
         .long("json")
         .action(ArgAction::SetTrue)
-        .help("Print everything as JSON");
+        .help("Print JSON");
     let command = Command::new("outbox")
-        .about("Look after replies that were not delivered")
+        .about("List, retry, or drop undelivered replies")
         .subcommand_required(true)
         .arg(gateway::name_arg().global(true))
-        .subcommand(Command::new("list").about("List them").arg(json))
+        .subcommand(
+            Command::new("list")
+                .about("List undelivered replies")
+                .arg(json),
+        )
         .subcommand(
             Command::new("retry")
-                .about("Try to deliver one again, now or at the next start")
+                .about("Retry delivery of a reply")
                 .arg(id()),
         )
-        .subcommand(Command::new("drop").about("Give one up for good").arg(id()));
+        .subcommand(Command::new("drop").about("Discard a reply").arg(id()));
     AppCommand::new(command, run)
 }
 

@@ -11,19 +11,20 @@ use super::output;
 
 pub(super) fn command() -> AppCommand {
     let command = Command::new("pair")
-        .about("Let somebody in who got a code from a channel")
+        .about("Grant a user access with a pairing code")
         .long_about(
-            "Somebody unknown who writes to a channel of bub gets a code. `bub pair CODE` lets that person in as a member, \
-             with `--owner` as an owner: somebody who may do everything. A running gateway knows at once.",
+            "Grant a user access with a pairing code. An unknown user who writes to a channel receives a code. \
+             `bub pair CODE` grants that user the member role, or with `--owner` the owner role, which allows everything. \
+             A running gateway applies the change immediately.",
         )
         .args_conflicts_with_subcommands(true)
         .subcommand_negates_reqs(true)
-        .arg(Arg::new("code").value_name("CODE").required(true).help("The code the person was given"))
-        .arg(Arg::new("owner").long("owner").action(ArgAction::SetTrue).help("Let the person do everything"))
-        .subcommand(Command::new("list").about("List who was let in, and who waits"))
+        .arg(Arg::new("code").value_name("CODE").required(true).help("Code that the user received"))
+        .arg(Arg::new("owner").long("owner").action(ArgAction::SetTrue).help("Grant the owner role"))
+        .subcommand(Command::new("list").about("List paired users and pending requests"))
         .subcommand(
-            Command::new("remove").about("Let somebody in no longer, or forget a code").arg(
-                Arg::new("who").value_name("CHANNEL:ID").required(true).help("The person, as `bub pair list` names them"),
+            Command::new("remove").about("Remove a user or a pending request").arg(
+                Arg::new("who").value_name("CHANNEL:ID").required(true).help("User from `bub pair list`"),
             ),
         );
     AppCommand::new(command, run)

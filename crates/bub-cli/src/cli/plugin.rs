@@ -22,20 +22,20 @@ use crate::bundled;
 
 pub(super) fn command() -> AppCommand {
     let command = Command::new("plugin")
-        .about("Add, look at and remove plugins: programs in any language that extend bub")
+        .about("Add, list, and remove plugins")
         .long_about(
-            "Add, look at and remove plugins: programs in any language that extend bub. A plugin runs with your rights; add \
-             only what you trust. It is pinned: one whose files changed is not started until it is added again.",
+            "Add, list, and remove plugins. A plugin runs with your permissions; add only plugins that you trust. A plugin is \
+             pinned: if its files change, bub does not start it until you add it again.",
         )
         .subcommand_required(true)
         .disable_help_subcommand(true)
         .subcommands([
             add_command("add").visible_alias("install"),
             remove_command("remove").visible_alias("uninstall"),
-            Command::new("list").about("List the plugins and what became of them").arg(flag("json", "Print JSON")),
-            Command::new("show").about("Show what a plugin is, does and may").arg(name()).arg(flag("json", "Print JSON")),
-            Command::new("enable").about("Use a plugin again").arg(name()),
-            Command::new("disable").about("Keep a plugin, but do not use it").arg(name()),
+            Command::new("list").about("List installed plugins and their status").arg(flag("json", "Print JSON")),
+            Command::new("show").about("Show a plugin's details, hooks, and permissions").arg(name()).arg(flag("json", "Print JSON")),
+            Command::new("enable").about("Enable a plugin").arg(name()),
+            Command::new("disable").about("Disable a plugin").arg(name()),
             new::command(),
         ]);
     AppCommand::new(command, run).runs_with_invalid_settings()
@@ -44,10 +44,10 @@ pub(super) fn command() -> AppCommand {
 /// `bub install` and `bub uninstall`, which users of other versions know.
 pub(super) fn aliases() -> [AppCommand; 2] {
     let install = add_command("install")
-        .about("The same as `bub plugin add`")
+        .about("Add a plugin (same as `bub plugin add`)")
         .hide(true);
     let uninstall = remove_command("uninstall")
-        .about("The same as `bub plugin remove`")
+        .about("Remove a plugin (same as `bub plugin remove`)")
         .hide(true);
     [
         AppCommand::new(install, |context: CommandContext| async move {
@@ -70,29 +70,26 @@ fn name() -> Arg {
     Arg::new("name")
         .value_name("NAME")
         .required(true)
-        .help("The name of the plugin")
+        .help("Name of the plugin")
 }
 
 fn add_command(name: &'static str) -> Command {
     Command::new(name)
-        .about("Add a plugin: a directory with a bub-plugin.yml, or an executable")
+        .about("Add a plugin from a directory or executable")
         .arg(
             Arg::new("path")
                 .value_name("DIR|EXECUTABLE")
                 .required(true)
                 .value_parser(ValueParser::path_buf())
-                .help("The plugin"),
+                .help("Directory with a bub-plugin.yml, or an executable"),
         )
-        .arg(flag("yes", "Do not ask"))
-        .arg(flag(
-            "unpinned",
-            "Start it also when its files changed; for a plugin you are working on",
-        ))
+        .arg(flag("yes", "Do not prompt"))
+        .arg(flag("unpinned", "Allow changed files; for development"))
 }
 
 fn remove_command(name: &'static str) -> Command {
     Command::new(name)
-        .about("Forget a plugin; its files stay")
+        .about("Remove a plugin; its files are kept")
         .arg(self::name())
 }
 

@@ -26,44 +26,37 @@ pub(super) fn command() -> AppCommand {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     let explain = Command::new("explain")
-        .about("Show what would happen to a tool call, and which rule says so")
-        .after_help(
-            "Exit codes: 0 it would be made, 3 somebody would be asked, 4 it would be denied.",
-        )
+        .about("Show the decision for a tool call and the rule behind it")
+        .after_help("Exit codes: 0 allowed, 3 approval required, 4 denied")
         .arg(
             Arg::new("tool")
                 .value_name("TOOL")
                 .required(true)
-                .help("The tool"),
+                .help("Tool to call"),
         )
         .arg(
             Arg::new("arguments")
                 .value_name("ARG=VALUE")
                 .num_args(0..)
-                .help("Its arguments, as in a comma command"),
+                .help("Arguments of the call, as in a comma command"),
         )
         .arg(
             option(
                 "role",
                 "ROLE",
-                "The role of whoever asks [default: what `owners` says, otherwise guest]",
+                "Role of the sender [default: from `owners`, otherwise guest]",
             )
             .value_parser(["owner", "member", "guest"]),
         )
         .arg(option(
             "channel",
             "NAME",
-            "The channel of the message [default: this terminal]",
+            "Channel of the message [default: this terminal]",
         ))
-        .arg(option(
-            "sender",
-            "ID",
-            "The id of the person in that channel",
-        ));
-    let list = Command::new("list")
-        .about("Show the rules in the order in which they are asked, then the defaults");
+        .arg(option("sender", "ID", "Id of the sender in the channel"));
+    let list = Command::new("list").about("List rules in evaluation order, then the defaults");
     let command = Command::new("policy")
-        .about("Show who may use which tool, and why")
+        .about("Show the tool policy and explain decisions")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(explain)

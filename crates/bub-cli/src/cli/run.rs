@@ -34,34 +34,31 @@ pub(super) fn command() -> AppCommand {
         Arg::new(name).long(name).value_name("ID").help(help)
     };
     let command = Command::new("run")
-        .about("Send one message, run one turn, print the replies")
+        .about("Send one message and print the replies")
         .arg(
             Arg::new("message")
                 .value_name("MESSAGE")
                 .required(true)
                 .value_parser(not_blank)
-                .help("The message; `-` reads it from standard input"),
+                .help("Message to send; `-` reads stdin"),
         )
         .arg(
-            option("channel", "The channel the message comes from")
+            option("channel", "Channel of the message")
                 .value_name("NAME")
                 .default_value("cli"),
         )
-        .arg(option("chat-id", "The chat within the channel").default_value("local"))
-        .arg(option("sender-id", "Who sends it").default_value("human"))
+        .arg(option("chat-id", "Chat within the channel").default_value("local"))
+        .arg(option("sender-id", "Sender of the message").default_value("human"))
         .arg(
-            option(
-                "session-id",
-                "The session it belongs to [default: CHANNEL:CHAT-ID]",
-            )
-            .value_parser(not_blank),
+            option("session-id", "Session to use [default: CHANNEL:CHAT-ID]")
+                .value_parser(not_blank),
         );
     AppCommand::new(command, run)
 }
 
 fn not_blank(message: &str) -> Result<String, String> {
     if message.trim().is_empty() {
-        Err("it is empty".to_owned())
+        Err("the value is empty".to_owned())
     } else {
         Ok(message.to_owned())
     }

@@ -31,41 +31,36 @@ pub(super) fn command() -> AppCommand {
         Arg::new("name")
             .value_name("NAME")
             .required(true)
-            .help("The name of the skill")
+            .help("Name of the skill")
     };
     let list = Command::new("list")
-        .about("List the skills that can be used here, and where they come from")
-        .arg(flag("json", "Print one JSON object for each skill"));
+        .about("List available skills")
+        .arg(flag("json", "Print JSON"));
     let show = Command::new("show")
         .about("Print a skill as the model sees it")
         .arg(name());
-    let check = Command::new("check")
-        .about("Check skills: those in the given directories, or all")
-        .arg(
-            Arg::new("directory")
-                .value_name("DIR")
-                .num_args(0..)
-                .value_parser(ValueParser::path_buf())
-                .help("A directory with a SKILL.md"),
-        );
+    let check = Command::new("check").about("Check skills for errors").arg(
+        Arg::new("directory")
+            .value_name("DIR")
+            .num_args(0..)
+            .value_parser(ValueParser::path_buf())
+            .help("Directory with a SKILL.md [default: all skills]"),
+    );
     let new = Command::new("new")
-        .about("Start a new skill in the workspace")
+        .about("Create a skill in the workspace")
         .arg(name())
         .arg(
             Arg::new("description")
                 .long("description")
                 .value_name("TEXT")
-                .help("What it does and when to use it"),
+                .help("Text that tells the model what the skill does and when to use it"),
         )
-        .arg(flag(
-            "global",
-            "Start it in your home directory, for every workspace",
-        ));
+        .arg(flag("global", "Create it in your home directory"));
     let command = Command::new("skill")
-        .about("List, show, check and start skills")
+        .about("List, show, check, and create skills")
         .long_about(
-            "List, show, check and start skills: directories with a SKILL.md, in `.agents/skills` of the workspace or of your \
-             home directory.",
+            "List, show, check, and create skills. A skill is a directory with a SKILL.md in `.agents/skills` of the \
+             workspace or of your home directory.",
         )
         .subcommand_required(true)
         .disable_help_subcommand(true)

@@ -14,9 +14,9 @@ pub(super) fn command() -> AppCommand {
     let json = Arg::new("json")
         .long("json")
         .action(ArgAction::SetTrue)
-        .help("Print everything as JSON");
+        .help("Print JSON");
     let command = Command::new("status")
-        .about("Show how the gateway is: channels, queues, what is undelivered")
+        .about("Show gateway status: channels, queues, and undelivered replies")
         .arg(gateway::name_arg())
         .arg(json);
     AppCommand::new(command, |context: CommandContext| async move {

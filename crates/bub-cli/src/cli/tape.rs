@@ -34,10 +34,10 @@ const USAGE: u8 = 2;
 
 pub(super) fn command() -> AppCommand {
     let command = Command::new("tape")
-        .about("List, show, search, fork, export, check and tidy up what was recorded")
+        .about("List, show, search, fork, export, and repair tapes")
         .long_about(
-            "List, show, search, fork, export, check and tidy up what was recorded. A TAPE is named by its session id, \
-             by its tape name, or by the beginning of either.",
+            "List, show, search, fork, export, and repair tapes. TAPE is a session id, a tape name, or a unique prefix of \
+             either.",
         )
         .subcommand_required(true)
         .disable_help_subcommand(true)
@@ -119,11 +119,11 @@ fn tape_arg() -> clap::Arg {
     clap::Arg::new("tape")
         .value_name("TAPE")
         .required(true)
-        .help("The session id, the tape name, or the beginning of either")
+        .help("Session id, tape name, or a unique prefix")
 }
 
-fn json_arg(help: &'static str) -> clap::Arg {
-    flag("json", help)
+fn json_arg() -> clap::Arg {
+    flag("json", "Print JSON")
 }
 
 fn flag(name: &'static str, help: &'static str) -> clap::Arg {

@@ -22,14 +22,14 @@ pub(super) fn command() -> AppCommand {
     let since = Arg::new("since").long("since").value_name("DATE");
     let json = Arg::new("json").long("json").action(ArgAction::SetTrue);
     let command = Command::new("usage")
-        .about("Show tokens and cost by session, model or day")
+        .about("Show token usage and cost by session, model, or day")
         .long_about(
-            "Show tokens and cost by session, model or day, as the tapes of all workspaces record them. Costs are in US \
-             dollars at public prices, or those of `providers.<name>.prices`; a price that is not known is shown as such.",
+            "Show token usage and cost by session, model, or day, from the tapes of all workspaces. Costs are in US dollars. \
+             They use public prices or `providers.<name>.prices`; unknown prices are marked.",
         )
-        .arg(by.help("What makes a row"))
-        .arg(since.help("Only calls since this day, as 2026-11-16"))
-        .arg(json.help("Print one JSON object for each row"));
+        .arg(by.help("Group by"))
+        .arg(since.help("Only calls since this date (YYYY-MM-DD)"))
+        .arg(json.help("Print JSON"));
     AppCommand::new(command, run)
 }
 

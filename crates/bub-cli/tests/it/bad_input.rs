@@ -131,7 +131,7 @@ fn a_workspace_that_is_not_utf8_is_not_mistaken_for_the_current_directory() {
 fn an_empty_message_is_refused() {
     check(
         &["run", " "],
-        "invalid value ' ' for '<MESSAGE>': it is empty; see `bub run --help`",
+        "invalid value ' ' for '<MESSAGE>': the value is empty; see `bub run --help`",
     );
 }
 

@@ -19,7 +19,11 @@ fn run_prints_each_reply_under_its_address() {
         Some(2),
         "a script sees that no model has answered: {run:?}"
     );
-    assert!(run.stdout.contains("  - `bub onboard` asks"), "{run:?}");
+    assert!(
+        run.stdout
+            .contains("  - Run `bub onboard` to choose a model"),
+        "{run:?}"
+    );
     let advice = "`bub onboard` sets one up, `bub models` shows what can be used";
     assert_eq!(
         run.stderr,
@@ -94,15 +98,38 @@ fn help_lists_commands_and_exit_codes() {
         "run ",
         "hooks ",
         "--workspace <DIR>",
-        "Exit codes: 0 done, 1 failed, 2 wrong",
+        "Exit codes: 0 success, 1 failure, 2 invalid",
     ] {
         assert!(help.contains(part), "{part} is missing in\n{help}");
+    }
+}
+
+// The script for fish has the help text of every command, argument and flag.
+#[test]
+fn help_texts_start_with_a_capital_and_have_no_final_period() {
+    let script = Sandbox::new().bub(["completions", "fish"]).ok();
+    let texts: Vec<_> = script
+        .lines()
+        .filter(|line| line.starts_with("complete "))
+        .filter_map(|line| line.split_once(" -d '"))
+        .map(|(_, text)| text.trim_end_matches('\''))
+        .collect();
+    assert!(texts.len() > 100, "{script}");
+    for text in texts {
+        assert!(
+            text.starts_with(|c: char| c.is_uppercase()) && !text.ends_with('.'),
+            "{text}"
+        );
     }
 }
 
 #[test]
 fn without_a_command_it_says_what_to_do_next() {
     let text = Sandbox::new().bub::<&str>([]).ok();
+    assert!(
+        text.starts_with("bub is an agent runtime. Get started:\n"),
+        "{text}"
+    );
     assert!(text.contains("bub run \"hello\""), "{text}");
 }
 

@@ -131,7 +131,7 @@ fn from_an_empty_home_to_the_first_answer() {
     // Now there is nothing to offer.
     let (code, shown) = terminal(&sandbox, bub(), &[]).finish();
     assert!(
-        code == Some(0) && shown.contains("What to do next") && !shown.contains("[Y/n]"),
+        code == Some(0) && shown.contains("Get started:") && !shown.contains("[Y/n]"),
         "{shown}"
     );
 }

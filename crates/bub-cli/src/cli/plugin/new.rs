@@ -63,12 +63,12 @@ const SHELL: &[(&str, &str)] = &[
 
 pub(super) fn command() -> Command {
     Command::new("new")
-        .about("Start a plugin in a directory of its name")
+        .about("Create a plugin project")
         .arg(
             Arg::new("name")
                 .value_name("NAME")
                 .required(true)
-                .help("The name of the plugin"),
+                .help("Name of the plugin"),
         )
         .arg(
             Arg::new("lang")
@@ -76,14 +76,14 @@ pub(super) fn command() -> Command {
                 .value_name("LANGUAGE")
                 .value_parser(["python", "rust", "shell"])
                 .default_value("python")
-                .help("What it is written in"),
+                .help("Language of the plugin"),
         )
         .arg(
             Arg::new("dir")
                 .long("dir")
                 .value_name("DIR")
                 .value_parser(ValueParser::path_buf())
-                .help("Where, instead of here"),
+                .help("Directory of the project [default: NAME]"),
         )
 }
 

@@ -12,11 +12,9 @@ const STATE_CHARACTERS: usize = 100;
 
 pub(super) fn command() -> Command {
     Command::new("anchors")
-        .about("List the anchors of a tape, in order")
+        .about("List the anchors of a tape")
         .arg(tape_arg())
-        .arg(json_arg(
-            "Print the anchors as lines of JSON, as they stand on the tape",
-        ))
+        .arg(json_arg())
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {

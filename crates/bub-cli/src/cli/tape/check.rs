@@ -13,13 +13,13 @@ const REPAIR: &str = "`bub tape check --repair` puts in order what can be";
 
 pub(super) fn command() -> Command {
     Command::new("check")
-        .about("Check tapes for damage; exit code 1 when there is some")
+        .about("Check tapes for damage")
         .long_about(
-            "Read whole tapes and report torn tails, lines that are no entries, ids out of order, tool calls without \
-             results, missing or damaged blobs, and a wrong index. Exit code 1 when damage remains.",
+            "Check tapes for damage: torn tails, invalid lines, ids out of order, tool calls without results, missing or \
+             damaged blobs, and a wrong index. Exits with 1 if damage remains.",
         )
         .arg(tapes_arg())
-        .arg(flag("repair", "Put in order what can be; what is taken out of a tape is kept"))
+        .arg(flag("repair", "Repair damage; removed data is kept in a separate file"))
 }
 
 /// Any number of tapes; none means all of the home.
@@ -28,7 +28,7 @@ pub(super) fn tapes_arg() -> Arg {
         .value_name("TAPE")
         .action(ArgAction::Append)
         .num_args(0..)
-        .help("Session ids or tape names, or the beginning of either [default: all tapes of the home]")
+        .help("Session id, tape name, or a unique prefix [default: all tapes]")
 }
 
 /// The tapes that were named, with their sidecars.

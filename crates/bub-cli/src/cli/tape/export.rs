@@ -16,7 +16,7 @@ use super::{
 
 pub(super) fn command() -> Command {
     Command::new("export")
-        .about("Write a tape as lines of JSON or as Markdown")
+        .about("Export a tape as JSON Lines or Markdown")
         .arg(tape_arg())
         .arg(
             Arg::new("format")
@@ -24,7 +24,7 @@ pub(super) fn command() -> Command {
                 .value_name("FORMAT")
                 .value_parser(["jsonl", "markdown"])
                 .default_value("jsonl")
-                .help("`jsonl`: the lines of the tape; `markdown`: a document to read"),
+                .help("Output format: `jsonl` for programs, `markdown` for reading"),
         )
         .arg(
             Arg::new("output")
@@ -32,7 +32,7 @@ pub(super) fn command() -> Command {
                 .short('o')
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("Where to write it; the file must not exist [default: standard output]"),
+                .help("Output file, which must not exist [default: stdout]"),
         )
 }
 

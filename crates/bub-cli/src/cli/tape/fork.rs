@@ -18,28 +18,28 @@ use super::{
 
 pub(super) fn command() -> Command {
     Command::new("fork")
-        .about("Start a new session with the entries of another, up to any entry or anchor")
+        .about("Create a session from another session's entries")
         .arg(tape_arg())
         .arg(
             Arg::new("session-id")
                 .long("session-id")
                 .value_name("NEW")
                 .required(true)
-                .help("The id of the new session, in this workspace"),
+                .help("Id of the new session in this workspace"),
         )
         .arg(
             Arg::new("at")
                 .long("at")
                 .value_name("ENTRY-ID")
                 .value_parser(value_parser!(i64))
-                .help("The last entry to take over [default: the latest]"),
+                .help("Last entry to copy [default: the latest]"),
         )
         .arg(
             Arg::new("at-anchor")
                 .long("at-anchor")
                 .value_name("NAME")
                 .conflicts_with("at")
-                .help("Take over everything up to the latest anchor of that name"),
+                .help("Copy entries up to the latest anchor with this name"),
         )
 }
 

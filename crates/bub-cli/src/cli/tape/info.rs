@@ -16,9 +16,9 @@ use super::{
 
 pub(super) fn command() -> Command {
     Command::new("info")
-        .about("Show the figures of a tape")
+        .about("Show statistics of a tape")
         .arg(tape_arg())
-        .arg(json_arg("Print one JSON object"))
+        .arg(json_arg())
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {

@@ -15,12 +15,12 @@ use super::{
 
 pub(super) fn command() -> Command {
     Command::new("list")
-        .about("List the sessions of this workspace, the latest first")
+        .about("List the sessions of this workspace, newest first")
         .arg(flag(
             "all-workspaces",
-            "List the sessions of every workspace",
+            "List the sessions of all workspaces",
         ))
-        .arg(json_arg("Print one JSON object for each session"))
+        .arg(json_arg())
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {

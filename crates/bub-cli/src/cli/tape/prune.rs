@@ -16,10 +16,10 @@ const HOUR: u64 = 3600;
 
 pub(super) fn command() -> Command {
     Command::new("prune")
-        .about("Remove old archives, and media that no tape refers to; asks first")
+        .about("Delete old archives and unused media")
         .long_about(
-            "Remove archives (*.bak) that were made long ago, and media that neither a tape nor a younger archive refers \
-             to. Tapes themselves are never touched. Lists what it would remove and asks first.",
+            "Delete old archives (*.bak) and unused media. Media is unused if neither a tape nor a newer archive refers to \
+             it. Lists the files and asks for confirmation. Never deletes tapes.",
         )
         .arg(
             Arg::new("older-than")
@@ -27,10 +27,10 @@ pub(super) fn command() -> Command {
                 .value_name("AGE")
                 .value_parser(age)
                 .default_value("30d")
-                .help("How old something has to be: a number and h, d or w"),
+                .help("Minimum age, such as 12h, 30d or 4w"),
         )
-        .arg(flag("dry-run", "Only list what would be removed"))
-        .arg(flag("yes", "Remove without asking"))
+        .arg(flag("dry-run", "List the files without deleting them"))
+        .arg(flag("yes", "Do not prompt"))
 }
 
 fn age(given: &str) -> Result<Duration, String> {
@@ -46,7 +46,7 @@ fn age(given: &str) -> Result<Duration, String> {
     });
     parsed
         .map(Duration::from_secs)
-        .ok_or_else(|| "give a number and h, d or w, as in 30d".to_owned())
+        .ok_or_else(|| "expected a number followed by h, d or w, for example 30d".to_owned())
 }
 
 pub(super) async fn run(files: &Files, matches: &ArgMatches) -> Result<ExitCode> {

@@ -9,10 +9,10 @@ use super::{check, out::Out, progress::Progress, tapes::Files, text};
 
 pub(super) fn command() -> Command {
     Command::new("reindex")
-        .about("Delete the index of tapes and make it again")
+        .about("Rebuild the index")
         .long_about(
-            "Delete the index of tapes and make it again from the tapes themselves. Nothing depends on this having been \
-             done: an index that is missing or wrong is noticed when a tape is opened.",
+            "Rebuild the index from the tapes. This is rarely needed: bub detects a missing or wrong index when it opens a \
+             tape.",
         )
         .arg(check::tapes_arg())
 }

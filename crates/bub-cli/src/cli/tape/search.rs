@@ -22,16 +22,16 @@ pub(super) fn command() -> Command {
         Arg::new(name).long(name).value_name("DATE").help(help)
     };
     Command::new("search")
-        .about("Find what was said, in one session or in all of this workspace")
+        .about("Search tapes of this workspace")
         .long_about(
-            "Find what was said: exact matches first, then near ones, each the latest first. Without --kinds, messages and \
-             tool results are searched.",
+            "Search tapes of this workspace. Lists exact matches first, then similar ones, newest first. Without `--kinds`, \
+             searches messages and tool results.",
         )
-        .arg(Arg::new("words").value_name("WORDS").required(true).help("What to look for; quote it when it has spaces"))
-        .arg(super::tape_arg().required(false).help("Only this session [default: all of this workspace]"))
-        .arg(flag("all-workspaces", "Search the sessions of every workspace").conflicts_with("tape"))
-        .arg(date("since", "Only what was said on or after it: 2026-01-31, or a time in ISO 8601 (UTC)"))
-        .arg(date("until", "Only what was said on or before it"))
+        .arg(Arg::new("words").value_name("WORDS").required(true).help("Text to search for; quote text with spaces"))
+        .arg(super::tape_arg().required(false).help("Session id, tape name, or a unique prefix [default: all tapes of this workspace]"))
+        .arg(flag("all-workspaces", "Search the sessions of all workspaces").conflicts_with("tape"))
+        .arg(date("since", "Only entries on or after this date (YYYY-MM-DD) or ISO 8601 time (UTC)"))
+        .arg(date("until", "Only entries on or before this date or time"))
         .arg(show::kinds_arg())
         .arg(
             Arg::new("limit")
@@ -39,9 +39,9 @@ pub(super) fn command() -> Command {
                 .value_name("N")
                 .default_value("20")
                 .value_parser(value_parser!(usize))
-                .help("Find at most so many"),
+                .help("Maximum number of matches"),
         )
-        .arg(json_arg("Print one JSON object for each match"))
+        .arg(json_arg())
 }
 
 pub(super) async fn run(tapes: &Tapes, matches: &ArgMatches) -> Result<ExitCode> {

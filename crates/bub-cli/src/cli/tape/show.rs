@@ -10,13 +10,13 @@ use super::{json_arg, out::Out, payload, style::Style, tape_arg, tapes::Tapes, t
 
 pub(super) fn command() -> Command {
     Command::new("show")
-        .about("Show the entries of a tape, through $PAGER on a terminal")
+        .about("Show the entries of a tape")
         .arg(tape_arg())
         .arg(
             Arg::new("after-anchor")
                 .long("after-anchor")
                 .value_name("NAME")
-                .help("Only what follows the latest anchor of that name"),
+                .help("Only entries after the latest anchor with this name"),
         )
         .arg(
             Arg::new("last")
@@ -26,9 +26,7 @@ pub(super) fn command() -> Command {
                 .help("Only the last N entries"),
         )
         .arg(kinds_arg())
-        .arg(json_arg(
-            "Print the entries as lines of JSON, as they stand on the tape",
-        ))
+        .arg(json_arg())
 }
 
 pub(super) fn kinds_arg() -> Arg {

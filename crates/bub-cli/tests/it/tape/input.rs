@@ -170,7 +170,7 @@ fn bad_input_is_one_clear_line() {
     );
     check(
         &["prune", "--older-than", "soon"],
-        &["invalid value 'soon'", "as in 30d"],
+        &["invalid value 'soon'", "for example 30d"],
     );
     check(&["reindex", "\x1b[2Jx"], &["␛[2Jx"]);
 }
