@@ -122,6 +122,8 @@ fn root() -> Command {
     Command::new("bub")
         .about("An agent runtime built on hooks and append-only session tapes")
         .version(env!("CARGO_PKG_VERSION"))
+        // The terminal wraps; help reads the same in a pipe and with any set of clap's features.
+        .term_width(0)
         .after_help(EXIT_CODES)
         .subcommand_value_name("COMMAND")
         .arg(
