@@ -104,7 +104,7 @@ fn help_lists_commands_and_exit_codes() {
     }
 }
 
-// The script for fish has the help text of every command, argument and flag.
+// The script for fish has the help text of every command and flag.
 #[test]
 fn help_texts_start_with_a_capital_and_have_no_final_period() {
     let script = Sandbox::new().bub(["completions", "fish"]).ok();
