@@ -422,6 +422,10 @@ impl Core {
         let scope = Arc::new(scope);
         inbound.reply_target = Some(Arc::clone(&scope) as _);
         let turn = self.framework.reject_inbound(inbound, &error).await;
+        if error.kind() == ErrorKind::Cancelled {
+            // Whoever cancelled it knows.
+            return error;
+        }
         if router::report_failure(self, turn.session_id(), &scope, FAILED).await {
             error.reported()
         } else {

@@ -13,8 +13,8 @@ use std::{
 use bub_agent::usage::Tokens;
 use bub_gateway::Remote;
 use bub_kernel::{
-    BoxFuture, Channel, ChannelMessage, Envelope, Error, ErrorKind, Framework, Inbound,
-    InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome, Result, Sender,
+    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Error, ErrorKind, Framework,
+    Inbound, InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome, Result, Sender,
     SessionId, StatePatch, Turn, TurnReport,
 };
 use bub_model::Catalogue;
@@ -98,6 +98,8 @@ pub(super) struct Desk {
     /// The session of the last turn: a plugin may resolve another one than the chat's own.
     resolved: Mutex<Option<SessionId>>,
     lines: OpenLines,
+    /// Cancels the line that is being submitted.
+    submitting: Mutex<Option<CancellationToken>>,
     terminal: Terminal,
     handler: OnceLock<MessageHandler>,
     gateway: OnceLock<Remote>,
@@ -136,6 +138,7 @@ impl Desk {
             session: Mutex::new(session),
             resolved: Mutex::default(),
             lines: OpenLines::default(),
+            submitting: Mutex::default(),
             terminal: Terminal::default(),
             handler: OnceLock::new(),
             gateway: OnceLock::new(),
@@ -401,13 +404,21 @@ impl Host for Desk {
             self.follow().await?;
             let mut message = self.message(text);
             let receipt = self.lines.open(line, &mut message);
-            handler(message).await?;
+            // Until the line is in a lane, which `cancel` reaches: its session is still to be resolved.
+            let submitting = message.cancel.clone();
+            *lock(&self.submitting) = Some(submitting);
+            let accepted = handler(message).await;
+            *lock(&self.submitting) = None;
+            accepted?;
             self.watch(line, receipt);
             Ok(())
         })
     }
 
     fn cancel(&self) -> BoxFuture<'_, ()> {
+        if let Some(submitting) = &*lock(&self.submitting) {
+            submitting.cancel();
+        }
         if let Some(gateway) = self.gateway.get() {
             gateway.cancel(&self.resolved());
         }
