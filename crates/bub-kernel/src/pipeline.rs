@@ -4,7 +4,7 @@
 //! resolve_session → load_state → build_prompt → run_model → save_state → render → dispatch
 //! ```
 
-use std::panic::AssertUnwindSafe;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +32,9 @@ pub(crate) const TURN_LOG_TARGET: &str = "bub::turn";
 
 /// The target of log lines with message contents: a program shows them only on request.
 const CONTENTS_LOG_TARGET: &str = "bub::contents";
+
+/// How long a hook that completes a turn, such as `save_state`, may take after the turn is cancelled.
+const CANCEL_GRACE_PERIOD: Duration = Duration::from_secs(1);
 
 /// The result of a turn.
 #[derive(Debug)]
@@ -144,7 +147,7 @@ impl Framework {
         turn.close(failure).await;
         // A lifespan that no `save_state` closed, because the turn never got there, ends here.
         if let Some(lifespan) = &turn.inbound().lifespan
-            && let Err(error) = lifespan.exit(failure).await
+            && let Err(error) = within_grace_period(turn.cancel(), lifespan.exit(failure)).await
         {
             tracing::error!("lifespan.exit_failed error={error}");
         }
@@ -155,7 +158,10 @@ impl Framework {
                 message: Some(turn.message()),
                 turn: Some(turn),
             };
-            self.hooks().notify_error(args).await;
+            let notify = self.hooks().notify_error(args).map(Ok);
+            if within_grace_period(turn.cancel(), notify).await.is_err() {
+                tracing::warn!("hook.on_error_timeout");
+            }
         }
     }
 
@@ -229,10 +235,11 @@ async fn stages(turn: &Turn) -> Result<TurnResult> {
     saved?;
 
     turn.enter(Stage::Render);
-    let outbounds = render(turn, &output).await?;
+    let outbounds = or_cancelled(cancel, render(turn, &output)).await?;
+
     turn.enter(Stage::Dispatch);
     for outbound in &outbounds {
-        framework.dispatch_outbound(outbound, Some(turn)).await?;
+        or_cancelled(cancel, framework.dispatch_outbound(outbound, Some(turn))).await?;
     }
     Ok(TurnResult {
         session_id: session_id.clone(),
@@ -294,7 +301,7 @@ async fn fallback_to_prompt(turn: &Turn, prompt: &Prompt) -> String {
     }
 }
 
-/// Lets every plugin save, also if one of them fails. The first failure is returned.
+/// Calls every `save_state`, also if one of them fails or the turn is cancelled. Returns the first failure.
 async fn save_state(turn: &Turn, end: ModelStageEnd<'_>) -> Result<()> {
     let hooks = turn.framework().hooks();
     let args = args::SaveState {
@@ -309,13 +316,17 @@ async fn save_state(turn: &Turn, end: ModelStageEnd<'_>) -> Result<()> {
     };
     let mut outcome = Ok(());
     for implementation in SaveState::implementations(hooks).iter().rev() {
-        if let Err(error) = implementation.call(hooks, args).await {
+        let saving = implementation.call(hooks, args);
+        if let Err(error) = within_grace_period(turn.cancel(), saving).await {
             tracing::error!(
                 "save_state.failed adapter={} error={error}",
                 implementation.plugin()
             );
             outcome = outcome.and(Err(error));
         }
+    }
+    if turn.cancel().is_cancelled() {
+        outcome = outcome.and(Err(cancelled_error()));
     }
     outcome
 }
@@ -368,6 +379,22 @@ async fn or_cancelled<T>(
         biased;
         () = cancel.cancelled() => Err(cancelled_error()),
         outcome = stage => outcome,
+    }
+}
+
+/// Runs work that completes a turn. Unlike a stage, it starts although the turn is cancelled, but then has limited time.
+async fn within_grace_period<T>(
+    cancel: &CancellationToken,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let expired = async {
+        cancel.cancelled().await;
+        tokio::time::sleep(CANCEL_GRACE_PERIOD).await;
+    };
+    tokio::select! {
+        biased;
+        outcome = work => outcome,
+        () = expired => Err(cancelled_error()),
     }
 }
 

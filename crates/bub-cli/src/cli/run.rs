@@ -76,29 +76,34 @@ async fn run(context: CommandContext) -> Result<ExitCode> {
     logging::failures_are_printed();
     let channel = Arc::<PrintChannel>::default();
     let turn = run_turn(&framework, &settings, &channel, inbound, &stop);
-    let Some(report) = framework.run_scoped(turn).await? else {
-        // What arrived before the signal is not lost.
-        output::print_text(&settings.redactor().redact(&channel.replies(true)))?;
-        return Ok(stop.exit_code());
+    let report = framework.run_scoped(turn).await;
+    let is_stopped = stop.token().is_cancelled();
+    let report = match report {
+        // The message was cancelled before its turn.
+        Err(_) if is_stopped => TurnReport::default(),
+        report => report?,
     };
     let failure = exit::failure(&report);
-    let mut text = channel.replies(failure.is_some());
-    if report.error.is_some() && !report.output.trim().is_empty() {
-        // As far as it goes, like an answer that the model broke off.
+    let mut text = channel.replies(failure.is_some() || is_stopped);
+    if report.error.is_some() && !report.output.trim().is_empty() && !channel.has_answer() {
+        // An answer that was not delivered, or the part of it that there is.
         text.push_str(&block(&channel.chat(), &report.output));
     }
     let printed = output::print_text(&settings.redactor().redact(&text))?;
+    if is_stopped {
+        return Ok(stop.exit_code());
+    }
     failure.map_or(Ok(printed), Err)
 }
 
-/// Runs the turn of one message in a gateway of its own; `None` if it was stopped.
+/// Runs the turn of one message in its own gateway.
 async fn run_turn(
     framework: &Framework,
     settings: &Settings,
     channel: &Arc<PrintChannel>,
     mut inbound: Inbound,
     stop: &Stop,
-) -> Result<Option<TurnReport>> {
+) -> Result<TurnReport> {
     let options = Options {
         journal: JournalKind::Memory,
         catch_all: Some(NAME.to_owned()),
@@ -121,26 +126,25 @@ async fn run_turn(
         let _end = ended.clone().drop_guard();
         // An error means that the gateway could not start; it says why.
         if is_ready.await.is_err() {
-            return Ok(None);
+            return Ok(TurnReport::default());
         }
-        match handler(inbound).await {
-            Err(_) if stop.token().is_cancelled() => return Ok(None),
-            accepted => accepted?,
-        }
-        settled(receipt.outcome().await, stop)
+        handler(inbound).await?;
+        report(receipt.outcome().await)
     };
     let serve = gateway.run(ended.clone(), || {
         let _ = ready.send(());
     });
-    let (settled, served) = tokio::join!(submit, serve);
+    let (report, served) = tokio::join!(submit, serve);
     served?;
-    settled
+    report
 }
 
-fn settled(outcome: MessageOutcome, stop: &Stop) -> Result<Option<TurnReport>> {
+fn report(outcome: MessageOutcome) -> Result<TurnReport> {
     match outcome {
-        _ if stop.token().is_cancelled() => Ok(None),
-        MessageOutcome::Done { report, .. } => Ok(report),
+        MessageOutcome::Done {
+            report: Some(report),
+            ..
+        } => Ok(report),
         MessageOutcome::Dropped { reason } => {
             Err(Error::unknown(format!("the message was dropped: {reason}")))
         }
@@ -153,8 +157,15 @@ fn settled(outcome: MessageOutcome, stop: &Stop) -> Result<Option<TurnReport>> {
 #[derive(Default)]
 struct PrintChannel {
     chat: Mutex<Chat>,
-    replies: Mutex<Vec<(Chat, String)>>,
+    replies: Mutex<Vec<PrintedReply>>,
     terminal: Terminal,
+}
+
+/// A reply to print.
+struct PrintedReply {
+    chat: Chat,
+    content: String,
+    origin: ReplyOrigin,
 }
 
 /// A chat, as the headline of a reply names it.
@@ -182,8 +193,16 @@ impl PrintChannel {
         let replies = lock(&self.replies);
         let shown = replies
             .iter()
-            .filter(|(_, content)| !has_failed || !content.trim().is_empty());
-        shown.map(|(chat, content)| block(chat, content)).collect()
+            .filter(|reply| !has_failed || !reply.content.trim().is_empty());
+        shown
+            .map(|reply| block(&reply.chat, &reply.content))
+            .collect()
+    }
+
+    /// Whether the answer of the turn was delivered.
+    fn has_answer(&self) -> bool {
+        let is_answer = |reply: &PrintedReply| reply.origin == ReplyOrigin::Turn;
+        lock(&self.replies).iter().any(is_answer)
     }
 }
 
@@ -211,7 +230,11 @@ impl Channel for PrintChannel {
                 channel: reply.channel().unwrap_or("stdout".into()).into_owned(),
                 chat_id: reply.chat_id().unwrap_or("local".into()).into_owned(),
             };
-            lock(&self.replies).push((chat, reply.content().into_owned()));
+            lock(&self.replies).push(PrintedReply {
+                chat,
+                content: reply.content().into_owned(),
+                origin: reply.origin,
+            });
         }
         Box::pin(std::future::ready(Ok(())))
     }

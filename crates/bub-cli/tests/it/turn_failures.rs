@@ -162,11 +162,6 @@ fn expected_record(stage: Stage, failure: Failure) -> Record {
         saves: usize::from(stage >= Stage::RunModel),
     };
     match failure {
-        // Once there is an answer, the turn is not cancelled any more: it completes, and nothing has failed.
-        Failure::Terminate if is_answered => Record {
-            errors: 0,
-            ..recorded
-        },
         // Nothing is recorded any more. The message is on the tape as soon as the session is leased, and is a user
         // message as soon as the prompt is built.
         Failure::Kill => Record {
@@ -394,7 +389,7 @@ fn check_all(kind: PluginKind, failures: &[Failure], check: fn(&World)) {
 
 /// Runs the turn that fails.
 fn run_failing_turn(world: &World) -> (End, Run) {
-    let Case { stage, failure, .. } = world.case;
+    let failure = world.case.failure;
     let mut command = world.command();
     command.args(["run", MESSAGE]);
     if failure == Failure::Terminate {
@@ -410,9 +405,6 @@ fn run_failing_turn(world: &World) -> (End, Run) {
             until("the signal is handled", || {
                 log().contains("signal.received")
             });
-            if stage > Stage::RunModel {
-                world.sandbox.write("workspace/release", "");
-            }
         }
         Failure::Kill => {
             world.wait_until_reached();
