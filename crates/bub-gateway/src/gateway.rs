@@ -53,9 +53,9 @@ impl Remote {
         self.0.lanes.cancel(session_id);
     }
 
-    /// Drops the last of what waits in a session and has not begun, for that reason.
-    pub fn withdraw(&self, session_id: &SessionId, reason: &str) {
-        self.0.lanes.withdraw(session_id, reason);
+    /// Drops the last message that is queued in a session.
+    pub fn withdraw(&self, session_id: &SessionId) {
+        self.0.lanes.withdraw(session_id);
     }
 
     /// How many messages are not settled: the next gateway picks them up.
@@ -587,10 +587,12 @@ impl Core {
         (resolved.unwrap_or(accepted), item)
     }
 
-    /// Waits until nothing runs and nothing is on its way.
+    /// Waits until no message is being accepted, no turn runs and no reply is being delivered.
     async fn drained(&self) {
-        self.idle_when(|core| core.lanes.is_empty() && !core.outbox.is_busy())
-            .await;
+        self.idle_when(|core| {
+            !core.lanes.has_arrivals() && core.lanes.is_empty() && !core.outbox.is_busy()
+        })
+        .await;
     }
 
     async fn lanes_gone(&self) {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use bub_kernel::{
-    Admission, CancellationToken, Decision, Envelope, Error, Inbound, InboundAttempt,
+    Admission, CancellationToken, Decision, DropReason, Envelope, Error, Inbound, InboundAttempt,
     InboundReceipt, MessageId, MessageOutcome, Role, Sender, SessionId, TurnSnapshot, hooks::args,
 };
 use futures_util::FutureExt as _;
@@ -162,7 +162,19 @@ struct Running {
     sender: Arc<Sender>,
     chat: ChatKey,
     cancel: CancellationToken,
-    is_quit: bool,
+    /// Why the lane cancelled it.
+    end_reason: Option<DropReason>,
+}
+
+impl Running {
+    fn end(&mut self, reason: DropReason) {
+        self.end_reason.get_or_insert(reason);
+        self.cancel.cancel();
+    }
+
+    fn is_ending(&self) -> bool {
+        self.end_reason.is_some()
+    }
 }
 
 struct Quit {
@@ -262,13 +274,12 @@ impl Lane {
             }
             Event::Cancel => {
                 for turn in self.running.values_mut() {
-                    turn.is_quit = true;
-                    turn.cancel.cancel();
+                    turn.end(DropReason::Cancelled);
                 }
             }
-            Event::Withdraw(reason) => {
+            Event::Withdraw => {
                 if let Some(item) = self.last_waiting().await {
-                    self.drop_item(item, &reason);
+                    self.drop_item(item, DropReason::Withdrawn);
                 }
             }
             Event::Quit { except, done } => {
@@ -295,7 +306,7 @@ impl Lane {
             return Some(item);
         }
         if let Some(item) = self.debounce.take(item, &self.core) {
-            self.drop_item(item, "bub was not addressed");
+            self.drop_item(item, DropReason::NotAddressed);
         }
         None
     }
@@ -317,7 +328,7 @@ impl Lane {
             .and_then(|admission| admission.reason.clone());
         match admission.map(|admission| admission.decision) {
             Some(Decision::Drop) => {
-                self.drop_item(item, reason.as_deref().unwrap_or("it was not admitted"));
+                self.drop_item(item, DropReason::NotAdmitted(reason));
             }
             Some(Decision::Process) => self.start(item).await,
             Some(Decision::Steer) if self.can_steer(&item) => {
@@ -395,17 +406,16 @@ impl Lane {
             .chain(steered)
             .collect();
         for item in waiting {
-            self.drop_item(item, "the session was quit");
+            self.drop_item(item, DropReason::SessionQuit);
         }
         for turn in self
             .running
             .values_mut()
             .filter(|turn| Some(&turn.item.id) != except.as_ref())
         {
-            turn.is_quit = true;
-            turn.cancel.cancel();
+            turn.end(DropReason::SessionQuit);
         }
-        if self.running.values().any(|turn| turn.is_quit) {
+        if self.running.values().any(Running::is_ending) {
             let deadline = Instant::now() + QUIT_LIMIT;
             self.quit.get_or_insert(Quit {
                 except,
@@ -415,7 +425,7 @@ impl Lane {
         }
     }
 
-    fn drop_item(&self, item: Item, reason: &str) {
+    fn drop_item(&self, item: Item, reason: DropReason) {
         tracing::info!(
             "lane.dropped session={} id={} reason={reason}",
             self.session_id,
@@ -423,11 +433,9 @@ impl Lane {
         );
         self.core.journal.post(Record::Dropped {
             ids: item.ids(),
-            reason: reason.to_owned(),
+            reason: reason.to_string(),
         });
-        item.settle(MessageOutcome::Dropped {
-            reason: reason.to_owned(),
-        });
+        item.settle(MessageOutcome::Dropped { reason });
     }
 
     async fn start(&mut self, mut item: Item) {
@@ -457,7 +465,7 @@ impl Lane {
                 sender,
                 chat,
                 cancel,
-                is_quit: false,
+                end_reason: None,
             },
         );
     }
@@ -492,8 +500,8 @@ impl Lane {
                 self.session_id
             );
             turn.item.settle(MessageOutcome::Unfinished { error });
-        } else if turn.is_quit && ended.is_cancelled {
-            self.drop_item(turn.item, "the session was quit");
+        } else if let Some(reason) = turn.end_reason.filter(|_| ended.is_cancelled) {
+            self.drop_item(turn.item, reason);
             done.clear();
         } else {
             turn.item.settle(MessageOutcome::Done {
@@ -520,7 +528,7 @@ impl Lane {
         let is_over = self.quit.as_ref().is_some_and(|quit| {
             self.running
                 .values()
-                .all(|turn| Some(&turn.item.id) == quit.except.as_ref() || !turn.is_quit)
+                .all(|turn| Some(&turn.item.id) == quit.except.as_ref() || !turn.is_ending())
         });
         if is_over && let Some(quit) = self.quit.take() {
             for waiting in quit.waiting {

@@ -86,7 +86,7 @@ pub use outbound::{DeliveryAttempt, Outbound, ReplyOrigin};
 pub use pipeline::TurnResult;
 pub use plugin::{Plugin, PluginContext, PluginState, PluginStatus};
 pub use prompt::{COMMAND_PREFIX, Prompt};
-pub use receipt::{InboundReceipt, MessageOutcome};
+pub use receipt::{DropReason, InboundReceipt, MessageOutcome};
 pub use router::ChannelRouter;
 pub use running::{Provided, Running, ScopeGuard};
 pub use sender::{Role, Sender};

@@ -1,8 +1,11 @@
 //! Receipts for accepted messages: the message id and, later, the outcome.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    fmt,
+    sync::{
+        OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use tokio::sync::watch;
@@ -46,13 +49,41 @@ pub enum MessageOutcome {
     /// It led to no turn.
     Dropped {
         /// The reason.
-        reason: String,
+        reason: DropReason,
     },
     /// Its turn failed and the failure could not be recorded or reported. The message stays in the journal.
     Unfinished {
         /// The failure.
         error: Error,
     },
+}
+
+/// Why a message led to no turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// Its sender withdrew it while it was queued.
+    Withdrawn,
+    /// Its sender cancelled it.
+    Cancelled,
+    /// The session was quit with `,quit`.
+    SessionQuit,
+    /// It was sent to a group and does not address bub.
+    NotAddressed,
+    /// `admit_message` dropped it, and may have given a reason.
+    NotAdmitted(Option<String>),
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Withdrawn => "withdrawn",
+            Self::Cancelled => "cancelled",
+            Self::SessionQuit => "the session was quit",
+            Self::NotAddressed => "bub was not addressed",
+            Self::NotAdmitted(reason) => reason.as_deref().unwrap_or("it was not admitted"),
+        })
+    }
 }
 
 impl InboundReceipt {

@@ -19,9 +19,6 @@ use crate::view::Status;
 /// The name of the channel.
 pub const NAME: &str = "cli";
 
-/// Why a line is dropped that its author takes back.
-pub const WITHDRAWN: &str = "withdrawn";
-
 /// So many events may wait for the chat; then turns wait, too.
 const MOST_WAITING: usize = 256;
 
@@ -100,8 +97,8 @@ pub enum Happening {
     Settled {
         /// The line.
         line: u64,
-        /// Why it led to nothing, when it did.
-        dropped: Option<String>,
+        /// The outcome.
+        outcome: LineOutcome,
         /// How many replies there are; each is said, before this or after.
         replies: u32,
     },
@@ -124,6 +121,19 @@ pub enum Happening {
     Sessions(Vec<String>),
     /// Something to remark.
     Remark(String),
+}
+
+/// The outcome of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LineOutcome {
+    /// Its turn ended, or it steered another one.
+    Answered,
+    /// The user withdrew it while it was queued.
+    Withdrawn,
+    /// It could not be accepted, and a reply says why.
+    Rejected,
+    /// It is not answered, for a reason that no reply says.
+    NotAnswered(String),
 }
 
 /// Something that waits for the person at the terminal, with where the answer goes.

@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     Ink, Line,
-    channel::{Happening, Question, Teller},
+    channel::{Happening, Question},
     editor::{Editor, Words},
     history::History,
     host::Host,
@@ -44,7 +44,7 @@ const QUIET: Duration = Duration::from_millis(300);
 /// A second Ctrl-C within this time leaves.
 pub(crate) const TWICE: Duration = Duration::from_secs(2);
 /// So long what runs may take to end when the person leaves.
-const QUIT_LIMIT: Duration = Duration::from_secs(3);
+pub(crate) const QUIT_LIMIT: Duration = Duration::from_secs(3);
 /// So many happenings are taken before the screen is drawn again.
 const AT_ONCE: usize = 512;
 /// Lines that may wait for the host to accept them, which takes as long as one write to the disk each. The chat never
@@ -56,8 +56,6 @@ const SUBMISSION_CAPACITY: usize = 64;
 pub struct Setup {
     /// The program around it.
     pub host: Arc<dyn Host>,
-    /// Tells the chat, also from here.
-    pub teller: Teller,
     /// What it is told.
     pub happenings: mpsc::Receiver<Happening>,
     /// Ends it, without ending what runs.
@@ -125,7 +123,7 @@ struct Chat {
 }
 
 /// What the chat asks of the host.
-enum Submission {
+pub(crate) enum Submission {
     /// Answer a line.
     Line(u64, String),
     /// Take back the last line that waits.
@@ -228,7 +226,7 @@ impl Chat {
             view: View::new(size.columns, setup.ink, setup.redactor),
             editor: Editor::new(setup.words),
             history,
-            submitted: submitting(Arc::clone(&setup.host), setup.teller),
+            submitted: submitting(Arc::clone(&setup.host)),
             host: setup.host,
             name,
             size,
@@ -297,10 +295,12 @@ impl Chat {
 
     /// The last words; the terminal is as it was.
     async fn leave(mut self, left: Left) -> Result<Left> {
-        if left == Left::Quit {
-            // What does not end by then is cut off when the program ends.
-            let _ = tokio::time::timeout(QUIT_LIMIT, self.host.quit()).await;
-        }
+        let ending = match left {
+            Left::Quit => self.host.quit(),
+            Left::Stopped => self.host.cancel_submission(),
+        };
+        // What does not end by then is interrupted when the program ends.
+        let _ = tokio::time::timeout(QUIT_LIMIT, ending).await;
         let is_cut_off = self.running.as_ref().is_some_and(|turn| !turn.is_ended);
         self.view.end(is_cut_off && left == Left::Quit);
         if left == Left::Quit {
@@ -343,24 +343,15 @@ impl Chat {
     }
 }
 
-/// Hands lines in one after the other.
-fn submitting(host: Arc<dyn Host>, teller: Teller) -> mpsc::Sender<Submission> {
+/// Submits lines in their order.
+pub(crate) fn submitting(host: Arc<dyn Host>) -> mpsc::Sender<Submission> {
     let (sender, mut submissions) = mpsc::channel(SUBMISSION_CAPACITY);
     drop(tokio::spawn(async move {
         while let Some(submission) = submissions.recv().await {
-            let Submission::Line(line, text) = submission else {
-                host.withdraw();
-                continue;
-            };
-            let happening = match host.submit(line, text).await {
-                Ok(()) => Happening::Taken(line),
-                Err(error) => Happening::Settled {
-                    line,
-                    dropped: Some(error.message().to_owned()),
-                    replies: 0,
-                },
-            };
-            teller.tell(happening).await;
+            match submission {
+                Submission::Line(line, text) => host.submit(line, text).await,
+                Submission::Withdraw => host.withdraw(),
+            }
         }
     }));
     sender

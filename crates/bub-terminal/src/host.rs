@@ -1,19 +1,22 @@
 //! What a chat needs from the program around it.
 
-use bub_kernel::{BoxFuture, Result};
+use bub_kernel::BoxFuture;
 
 /// The program around a chat.
 pub trait Host: Send + Sync + 'static {
-    /// Accepts a line. Once it returns, the line will be answered, whatever happens to the process; the outcome is
-    /// reported as [`Happening::Settled`](crate::Happening::Settled).
-    fn submit(&self, line: u64, text: String) -> BoxFuture<'_, Result<()>>;
+    /// Submits a line. [`Happening::Taken`](crate::Happening::Taken) reports that the line is on disk, and
+    /// [`Happening::Settled`](crate::Happening::Settled) the outcome, also if the line is not accepted.
+    fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()>;
+
+    /// Cancels the line that is being submitted, if any, and waits until that is recorded.
+    fn cancel_submission(&self) -> BoxFuture<'_, ()>;
 
     /// Cancels the turn that runs.
     fn cancel(&self) -> BoxFuture<'_, ()>;
 
-    /// Takes back the last line that waits: it is settled as [`WITHDRAWN`](crate::channel::WITHDRAWN).
+    /// Withdraws the last queued line: it is settled as [`LineOutcome::Withdrawn`](crate::LineOutcome::Withdrawn).
     fn withdraw(&self);
 
-    /// Ends what runs and waits.
+    /// Cancels the line that is being submitted, the running turn and all queued lines.
     fn quit(&self) -> BoxFuture<'_, ()>;
 }

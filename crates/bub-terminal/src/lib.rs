@@ -26,7 +26,7 @@ pub mod tty;
 pub mod view;
 mod width;
 
-pub use channel::Happening;
+pub use channel::{Happening, LineOutcome};
 pub use host::Host;
 pub use line::{Ink, Line, Span, Style};
 pub use width::{columns, fit};

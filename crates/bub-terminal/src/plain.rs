@@ -16,8 +16,8 @@ use tokio::{
 
 use crate::{
     Ink, Line,
-    channel::{Happening, Question},
-    chat::{Left, TWICE},
+    channel::{Happening, LineOutcome, Question},
+    chat::{self, Left, QUIT_LIMIT, Submission, TWICE},
     harmless::harmless,
     history::History,
     host::Host,
@@ -57,8 +57,7 @@ pub async fn pipe(mut plain: Plain, is_shown: bool) -> Result<Left> {
             ",quit" | ",exit" => return Ok(Left::Quit),
             _ => {
                 number += 1;
-                plain.host.submit(number, text).await?;
-                if !plain.until_settled(number, is_shown).await? {
+                if !plain.answer(number, text, is_shown).await? {
                     return Ok(Left::Stopped);
                 }
             }
@@ -67,6 +66,29 @@ pub async fn pipe(mut plain: Plain, is_shown: bool) -> Result<Left> {
 }
 
 impl Plain {
+    /// Submits a line and prints the replies; `false` if the program is stopped in the meantime.
+    async fn answer(&mut self, number: u64, text: String, is_shown: bool) -> Result<bool> {
+        let host = Arc::clone(&self.host);
+        let settling = async {
+            let is_settled = self.until_settled(number, is_shown).await;
+            if !matches!(is_settled, Ok(true)) {
+                // Nothing is printed from now on, so nothing may wait for room.
+                self.happenings.close();
+                let _ = tokio::time::timeout(QUIT_LIMIT, host.cancel_submission()).await;
+            }
+            is_settled
+        };
+        let submitting = async {
+            host.submit(number, text).await;
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            is_settled = settling => is_settled,
+            never = submitting => never,
+        }
+    }
+
     /// Prints what a line leads to; `false` when the program was stopped meanwhile.
     async fn until_settled(&mut self, number: u64, is_shown: bool) -> Result<bool> {
         let mut out = Printed::new(&self.redactor, is_shown);
@@ -108,14 +130,12 @@ impl Plain {
                 Happening::Remark(text) => self.remark(&text),
                 Happening::Settled {
                     line,
-                    dropped,
+                    outcome,
                     replies,
                 } if line == number => {
                     out.end()?;
-                    if let Some(reason) = dropped {
-                        return Err(Error::unknown(format!(
-                            "the message was not answered: {reason}"
-                        )));
+                    if let LineOutcome::NotAnswered(reason) = outcome {
+                        self.complain(&format!("the message was not answered: {reason}"));
                     }
                     expected = Some(replies);
                 }
@@ -212,6 +232,7 @@ pub async fn converse(
     let mut interrupts = signal(SignalKind::interrupt()).map_err(input_error)?;
     let mut talk = Talk {
         view: View::new(tty::size().columns, Ink::Plain, plain.redactor.clone()),
+        submitted: chat::submitting(Arc::clone(&plain.host)),
         host: Arc::clone(&plain.host),
         history,
         prompt: crate::harmless::line(prompt) + " ",
@@ -230,10 +251,14 @@ pub async fn converse(
     talk.print(true)?;
     loop {
         tokio::select! {
-            () = plain.stop.cancelled() => return Ok(Left::Stopped),
+            () = plain.stop.cancelled() => {
+                drop(plain.happenings);
+                let _ = tokio::time::timeout(QUIT_LIMIT, talk.host.cancel_submission()).await;
+                return Ok(Left::Stopped);
+            }
             line = typed.recv() => {
                 let leaves = match line.transpose().map_err(input_error)? {
-                    Some(Typed::Line(text)) => talk.typed(text).await?,
+                    Some(Typed::Line(text)) => talk.typed(text)?,
                     Some(Typed::End) => talk.end()?,
                     None => true,
                 };
@@ -257,6 +282,7 @@ pub async fn converse(
 struct Talk {
     view: View,
     host: Arc<dyn Host>,
+    submitted: mpsc::Sender<Submission>,
     history: History,
     prompt: String,
     number: u64,
@@ -291,7 +317,7 @@ impl Talk {
     }
 
     /// Takes a line; `true` when it leaves.
-    async fn typed(&mut self, text: String) -> Result<bool> {
+    fn typed(&mut self, text: String) -> Result<bool> {
         (self.interrupted, self.is_leaving) = (None, false);
         if matches!(text.trim(), ",quit" | ",exit") {
             return Ok(true);
@@ -318,23 +344,22 @@ impl Talk {
         self.number += 1;
         let is_busy = self.running.is_some();
         self.has_command |= is_busy && text.trim_start().starts_with(',');
-        match self.host.submit(self.number, text).await {
-            Ok(()) => {
-                self.open.push(self.number);
-                if is_busy {
-                    let mark = if self.has_command {
-                        "(queued)"
-                    } else {
-                        "(steering)"
-                    };
-                    self.view.notice(mark, crate::Style::NONE);
-                    self.print(false)?;
-                }
-            }
-            Err(error) => {
-                self.view.error(error.message());
-                self.print(true)?;
-            }
+        let submission = Submission::Line(self.number, text);
+        if self.submitted.try_send(submission).is_err() {
+            self.view
+                .error("not sent: too many lines are not accepted yet; the history has it");
+            self.print(self.open.is_empty())?;
+            return Ok(false);
+        }
+        self.open.push(self.number);
+        if is_busy {
+            let mark = if self.has_command {
+                "(queued)"
+            } else {
+                "(steering)"
+            };
+            self.view.notice(mark, crate::Style::NONE);
+            self.print(false)?;
         }
         Ok(false)
     }
@@ -406,8 +431,8 @@ impl Talk {
         {
             return Ok(true);
         }
-        if self.running.is_some() {
-            self.is_cancelled = true;
+        if self.running.is_some() || !self.open.is_empty() {
+            self.is_cancelled = self.running.is_some();
             // What is typed from now on is for somebody else.
             self.drop_questions(|question| matches!(question, Question::Line(..)))?;
             self.host.cancel().await;
@@ -441,12 +466,13 @@ impl Talk {
                 self.view.end(std::mem::take(&mut self.is_cancelled));
                 is_free = self.running.take_if(|line| *line == 0).is_some() && self.open.is_empty();
             }
-            Happening::Settled { line, dropped, .. } => {
+            Happening::Settled { line, outcome, .. } => {
                 self.open.retain(|open| *open != line);
                 let was_running = self.running.take_if(|running| *running == line).is_some();
                 self.view.end(false);
-                if let Some(reason) =
-                    dropped.filter(|_| !(was_running && self.interrupted.is_some()))
+                let is_shown = !(was_running && self.interrupted.is_some());
+                if let LineOutcome::NotAnswered(reason) = outcome
+                    && is_shown
                 {
                     self.view
                         .notice(&format!("not answered: {reason}"), crate::Style::NONE);
@@ -512,7 +538,8 @@ impl Talk {
     async fn leave(mut self, happenings: mpsc::Receiver<Happening>) -> Result<Left> {
         // Nobody has to wait for room to tell: what runs can end.
         drop(happenings);
-        self.host.quit().await;
+        // What does not end by then is interrupted when the program ends.
+        let _ = tokio::time::timeout(QUIT_LIMIT, self.host.quit()).await;
         self.view.end(self.running.is_some());
         self.view.notice("Bye.", crate::Style::NONE);
         self.print(false)?;

@@ -199,10 +199,9 @@ async fn converse(
 ) -> Result<Left> {
     let looking = Arc::clone(desk);
     drop(tokio::spawn(async move { looking.look().await }));
-    let _log = logging::Redirected::to(teller.clone());
+    let _log = logging::Redirected::to(teller);
     let setup = Setup {
         host: plain.host,
-        teller,
         happenings: plain.happenings,
         stop: plain.stop,
         home: settings.get(&HOME),

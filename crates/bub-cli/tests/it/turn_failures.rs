@@ -6,7 +6,7 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Write as _},
     os::unix::process::ExitStatusExt as _,
     panic::AssertUnwindSafe,
     path::PathBuf,
@@ -275,6 +275,19 @@ impl World {
         }
     }
 
+    /// Starts `bub chat` with these lines on stdin. Its session is the default of `bub run`.
+    fn start_pipe(&self, lines: &str) -> Child {
+        let mut child = self
+            .command()
+            .arg("chat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.as_mut().unwrap();
+        stdin.write_all(lines.as_bytes()).unwrap();
+        child
+    }
+
     /// Waits until the hook of the case is about to fail.
     fn wait_until_reached(&self) {
         until("the stage is reached", || self.file("reached").exists());
@@ -500,6 +513,62 @@ fn check_gateway(world: &World) {
     world.check_tapes();
 }
 
+/// Sends two lines through `bub chat`; the turn of the first one fails.
+fn check_pipe(world: &World) {
+    let case = world.case;
+    let mut child = world.start_pipe(&format!("{MESSAGE}\nnext\n"));
+    // The input ends here.
+    drop(child.stdin.take());
+    let (end, run) = finish(child);
+    assert_eq!(end, expected_end(case.failure), "{case:?}: {run:?}");
+    let expected = expected_gateway_record(case.stage, case.failure);
+    let answers = run.stdout.matches(ANSWER).count();
+    assert_eq!(answers, expected.answers, "{case:?}: {run:?}");
+    // Besides lines of the log.
+    let is_report =
+        |line: &&str| line.starts_with("error: ") && line.ends_with("failed on purpose");
+    let reports = run.stderr.lines().filter(is_report).count();
+    assert_eq!(reports, 1, "{case:?}: {run:?}");
+    assert_eq!(world.record(MESSAGE), expected, "{case:?}: {run:?}");
+    assert_eq!(
+        world.last_shown(MESSAGE),
+        expected.user_messages,
+        "{case:?}"
+    );
+    world.check_tapes();
+}
+
+/// Ends `bub chat` while `resolve_session` hangs.
+fn check_terminated_pipe(kind: PluginKind) {
+    let case = Case {
+        kind,
+        stage: Stage::ResolveSession,
+        failure: Failure::Terminate,
+    };
+    let added = Sandbox::new();
+    if kind == PluginKind::Python && !python(&added, PLUGIN, PYTHON) {
+        return;
+    }
+    let world = World::new(case, (kind == PluginKind::Python).then_some(&added));
+    let child = world.start_pipe(&format!("{MESSAGE}\n"));
+    world.wait_until_reached();
+    signal(&child, "TERM");
+    let (end, run) = finish(child);
+    assert_eq!(end, End::Code(143), "{run:?}");
+    let expected = expected_record(case.stage, case.failure);
+    assert_eq!(world.record(MESSAGE), expected, "{run:?}");
+    assert!(world.model.requests().is_empty());
+
+    // The line is not answered by the next chat: it was cancelled.
+    let mut next = world.start_pipe("next\n");
+    drop(next.stdin.take());
+    let (end, run) = finish(next);
+    assert_eq!(end, End::Code(0), "{run:?}");
+    assert_eq!(world.model.requests().len(), 1);
+    assert_eq!(world.last_shown(MESSAGE), 0);
+    world.check_tapes();
+}
+
 // S-18, L1, L4: whatever happens in a stage, the message and the error are on the tape once, the session is free, and
 // the command ends with the right code.
 //
@@ -544,4 +613,24 @@ fn a_gateway_answers_a_message_once_if_its_turn_fails_in_a_linked_plugin() {
 fn a_gateway_answers_a_message_once_if_its_turn_fails_in_an_external_plugin() {
     let failures = [Failure::Error, Failure::Kill];
     check_all(PluginKind::Python, &failures, check_gateway);
+}
+
+// L1: a failing turn ends neither the pipe nor the answers to later lines, and the last failure sets the exit code.
+#[test]
+fn a_pipe_continues_after_a_turn_that_fails_in_a_linked_plugin() {
+    let failures = [Failure::Error, Failure::ConfigError, Failure::Panic];
+    check_all(PluginKind::Linked, &failures, check_pipe);
+}
+
+// L1, L8: the same for a plugin in another process.
+#[test]
+fn a_pipe_continues_after_a_turn_that_fails_in_an_external_plugin() {
+    check_all(PluginKind::Python, &[Failure::Error], check_pipe);
+}
+
+// L1: a line is recorded although its chat ends before the session of the line is known.
+#[test]
+fn a_line_in_resolve_session_is_recorded_when_its_chat_is_terminated() {
+    check_terminated_pipe(PluginKind::Linked);
+    check_terminated_pipe(PluginKind::Python);
 }

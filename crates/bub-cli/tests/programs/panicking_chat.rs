@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use bub::kernel::{BoxFuture, CancellationToken, Result};
+use bub::kernel::{BoxFuture, CancellationToken};
 use bub_settings::Redactor;
 use bub_terminal::{
     Host, Ink,
@@ -16,8 +16,12 @@ use bub_terminal::{
 struct Panicking;
 
 impl Host for Panicking {
-    fn submit(&self, _line: u64, _text: String) -> BoxFuture<'_, Result<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    fn submit(&self, _line: u64, _text: String) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn cancel_submission(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
     }
 
     fn cancel(&self) -> BoxFuture<'_, ()> {
@@ -33,10 +37,9 @@ impl Host for Panicking {
 
 #[tokio::main]
 async fn main() {
-    let (teller, happenings) = Teller::new();
+    let (_teller, happenings) = Teller::new();
     let setup = Setup {
         host: Arc::new(Panicking),
-        teller,
         happenings,
         stop: CancellationToken::new(),
         home: std::env::temp_dir().join("no such home"),

@@ -68,8 +68,8 @@ pub(super) enum Event {
     },
     /// Cancels what runs, and only that.
     Cancel,
-    /// Drops the last of what has not begun, for this reason.
-    Withdraw(String),
+    /// Drops the last message that is queued.
+    Withdraw,
 }
 
 /// A place in the queue of a session.
@@ -101,6 +101,7 @@ pub(crate) struct Arrival {
 impl Drop for Arrival {
     fn drop(&mut self) {
         lock(&self.core.lanes.0).arrivals.remove(&self.id);
+        self.core.idle.notify_waiters();
     }
 }
 
@@ -207,6 +208,11 @@ impl Lanes {
         core.idle.notify_waiters();
     }
 
+    /// Whether a message is being accepted, which includes `resolve_session`.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        !lock(&self.0).arrivals.is_empty()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         let map = lock(&self.0);
         map.by_session
@@ -235,10 +241,10 @@ impl Lanes {
         }
     }
 
-    /// Drops the last of what waits in a session.
-    pub(crate) fn withdraw(&self, session_id: &SessionId, reason: &str) {
+    /// Drops the last message that is queued in a session.
+    pub(crate) fn withdraw(&self, session_id: &SessionId) {
         if let Some(queue) = lock(&self.0).by_session.get(session_id) {
-            queue.push(Event::Withdraw(reason.to_owned()));
+            queue.push(Event::Withdraw);
         }
     }
 
@@ -274,9 +280,9 @@ impl LaneQueue {
             ) if except == *same => return waiting.extend(done),
             (event, _) => event,
         };
-        if let Event::Withdraw(_) = event {
+        if let Event::Withdraw = event {
             // More withdrawals than messages have no effect.
-            let is_withdrawal = |event: &&Event| matches!(event, Event::Withdraw(_));
+            let is_withdrawal = |event: &&Event| matches!(event, Event::Withdraw);
             let withdrawals = queue.events.iter().filter(is_withdrawal).count();
             if withdrawals >= self.unfinished.load(Ordering::Relaxed) {
                 return;
@@ -365,7 +371,7 @@ mod tests {
         }
         assert_eq!(len(&queue), 2);
         for _ in 0..1000 {
-            queue.push(Event::Withdraw("again".to_owned()));
+            queue.push(Event::Withdraw);
         }
         assert_eq!(len(&queue), 4, "one for each message");
         drop(seats);

@@ -65,8 +65,8 @@ impl LaneTurn {
             return Box::pin(self.give_up(&scope)).await;
         }
         let Some(_permit) = self.begin().await else {
-            if !core.journal.is_durable() {
-                // Nothing else keeps a message that was cancelled before its turn began.
+            // The journal keeps a message for the next start only if the gateway stops.
+            if !core.journal.is_durable() || !core.halt.is_cancelled() {
                 let error = Error::new(ErrorKind::Cancelled, "the turn was cancelled");
                 core.framework.reject_inbound(self.inbound, &error).await;
             }

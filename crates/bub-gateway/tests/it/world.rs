@@ -497,9 +497,9 @@ pub(crate) fn joined(outcome: &MessageOutcome) -> &MessageId {
 }
 
 /// Why a message led to no turn.
-pub(crate) fn dropped(outcome: &MessageOutcome) -> &str {
+pub(crate) fn dropped(outcome: &MessageOutcome) -> String {
     match outcome {
-        MessageOutcome::Dropped { reason } => reason,
+        MessageOutcome::Dropped { reason } => reason.to_string(),
         other => panic!("{other:?}"),
     }
 }

@@ -5,7 +5,7 @@ use bub_kernel::MessageKind;
 use super::{Chat, Left, Running, Waiting};
 use crate::{
     Line, Style,
-    channel::{EARLIER, Happening, Question, WITHDRAWN},
+    channel::{EARLIER, Happening, LineOutcome, Question},
     harmless::harmless,
 };
 use tokio::time::Instant;
@@ -54,7 +54,7 @@ impl Chat {
                     self.done();
                 }
             }
-            Happening::Settled { line, dropped, .. } => self.settled(line, dropped),
+            Happening::Settled { line, outcome, .. } => self.settled(line, &outcome),
             Happening::Said { is_known: true, .. } => {}
             Happening::Said {
                 content,
@@ -109,33 +109,37 @@ impl Chat {
         });
     }
 
-    fn settled(&mut self, line: u64, dropped: Option<String>) {
+    fn settled(&mut self, line: u64, outcome: &LineOutcome) {
         self.open.retain(|open| *open != line);
         if let Some(turn) = self.running.take_if(|turn| turn.line == Some(line)) {
             self.view.end(false);
-            if let Some(reason) = dropped.filter(|_| !turn.is_cancelled) {
-                self.view
-                    .notice(&format!("not answered: {reason}"), Style::YELLOW);
+            if !turn.is_cancelled {
+                self.show_outcome(outcome);
             }
             if !self.leaves_at_interrupt() {
                 self.hint = None;
             }
         } else if let Some(at) = self.waiting.iter().position(|waiting| waiting.line == line) {
             let waiting = self.waiting.remove(at);
-            match dropped {
-                Some(reason) if reason == WITHDRAWN => self.take_back(waiting.text),
-                Some(reason) => {
+            match outcome {
+                LineOutcome::Withdrawn => self.take_back(waiting.text),
+                LineOutcome::Answered => self.echo(&waiting.text, " (steering)"),
+                LineOutcome::Rejected | LineOutcome::NotAnswered(_) => {
                     self.echo(&waiting.text, "");
-                    self.view
-                        .notice(&format!("not answered: {reason}"), Style::YELLOW);
+                    self.show_outcome(outcome);
                 }
-                None => self.echo(&waiting.text, " (steering)"),
             }
-        } else if let Some(reason) = dropped {
+        } else {
+            self.show_outcome(outcome);
+        }
+        self.done();
+    }
+
+    fn show_outcome(&mut self, outcome: &LineOutcome) {
+        if let LineOutcome::NotAnswered(reason) = outcome {
             self.view
                 .notice(&format!("not answered: {reason}"), Style::YELLOW);
         }
-        self.done();
     }
 
     /// Puts a line that waited back to where it was written. Where something else is being written by now, it waits on.

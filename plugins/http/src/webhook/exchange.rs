@@ -241,7 +241,9 @@ impl Exchanges {
                     return found.map_or(Progress::Pending, |all| Progress::Answered(all.clone()));
                 }
                 MessageOutcome::Joined { message_id } => exchange = self.open(&message_id),
-                MessageOutcome::Dropped { reason } => return Progress::Dropped(reason),
+                MessageOutcome::Dropped { reason } => {
+                    return Progress::Dropped(reason.to_string());
+                }
                 // It is answered after the next start.
                 _ => break,
             }

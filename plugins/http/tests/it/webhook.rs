@@ -2,8 +2,8 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use bub::kernel::MessageOutcome;
 use bub::kernel::{Channel, Error, ErrorKind, Role};
+use bub::kernel::{DropReason, MessageOutcome};
 use bub_http::webhook::WebhookOptions;
 use serde_json::json;
 
@@ -121,7 +121,7 @@ async fn every_end_of_a_message_ends_the_waiting() {
     settle(
         &house.inbound().await,
         MessageOutcome::Dropped {
-            reason: "not wanted".to_owned(),
+            reason: DropReason::NotAdmitted(Some("not wanted".to_owned())),
         },
     );
     let expected = json!({"id": "m1", "status": "dropped", "reason": "not wanted"});

@@ -13,9 +13,9 @@ use std::{
 use bub_agent::usage::Tokens;
 use bub_gateway::Remote;
 use bub_kernel::{
-    BoxFuture, CancellationToken, Channel, ChannelMessage, Envelope, Error, ErrorKind, Framework,
-    Inbound, InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome, Result, Sender,
-    SessionId, StatePatch, Turn, TurnReport,
+    BoxFuture, CancellationToken, Channel, ChannelMessage, DropReason, Envelope, Error, ErrorKind,
+    Framework, Inbound, InboundReceipt, LlmRequest, LlmResult, MessageHandler, MessageOutcome,
+    Result, Sender, SessionId, StatePatch, Turn, TurnReport,
 };
 use bub_model::Catalogue;
 use bub_model::settings::MODEL;
@@ -23,7 +23,7 @@ use bub_settings::Settings;
 use bub_tape::{Tape, Wait};
 use bub_terminal::{
     Happening, Host,
-    channel::{AskApproval, Cli, EARLIER, NAME, OpenLines, Teller, WITHDRAWN},
+    channel::{AskApproval, Cli, EARLIER, LineOutcome, NAME, OpenLines, Teller},
     view::Status,
 };
 
@@ -100,6 +100,8 @@ pub(super) struct Desk {
     lines: OpenLines,
     /// Cancels the line that is being submitted.
     submitting: Mutex<Option<CancellationToken>>,
+    /// Held while a line is being submitted.
+    submission: tokio::sync::Mutex<()>,
     terminal: Terminal,
     handler: OnceLock<MessageHandler>,
     gateway: OnceLock<Remote>,
@@ -139,6 +141,7 @@ impl Desk {
             resolved: Mutex::default(),
             lines: OpenLines::default(),
             submitting: Mutex::default(),
+            submission: tokio::sync::Mutex::default(),
             terminal: Terminal::default(),
             handler: OnceLock::new(),
             gateway: OnceLock::new(),
@@ -361,24 +364,88 @@ impl Desk {
 
     /// A line is settled.
     async fn settled(&self, line: u64, outcome: MessageOutcome) {
-        let (dropped, replies) = match outcome {
-            MessageOutcome::Dropped { reason } => (Some(reason), 0),
+        let (outcome, replies) = match outcome {
+            MessageOutcome::Dropped { reason } => (self.dropped(&reason), 0),
             MessageOutcome::Done { replies, report } => {
                 if let Some(report) = report {
                     self.note(report);
                 }
-                (None, replies)
+                (LineOutcome::Answered, replies)
             }
-            _ => (None, 0),
+            MessageOutcome::Unfinished { error } => {
+                let reason = error.message().to_owned();
+                self.set_failure(error);
+                (LineOutcome::NotAnswered(reason), 0)
+            }
+            _ => (LineOutcome::Answered, 0),
         };
         self.look().await;
-        self.teller
-            .tell(Happening::Settled {
-                line,
-                dropped,
-                replies,
-            })
-            .await;
+        let settled = Happening::Settled {
+            line,
+            outcome,
+            replies,
+        };
+        self.teller.tell(settled).await;
+    }
+
+    fn dropped(&self, reason: &DropReason) -> LineOutcome {
+        match reason {
+            DropReason::Withdrawn => LineOutcome::Withdrawn,
+            DropReason::Cancelled | DropReason::SessionQuit => {
+                LineOutcome::NotAnswered(reason.to_string())
+            }
+            _ => {
+                let text = format!("the message was not answered: {reason}");
+                self.set_failure(Error::unknown(text));
+                LineOutcome::NotAnswered(reason.to_string())
+            }
+        }
+    }
+
+    /// The outcome of a line that was not accepted, and the number of replies that say so.
+    fn rejected(&self, error: Error) -> (LineOutcome, u32) {
+        if error.kind() == ErrorKind::Cancelled {
+            return (
+                LineOutcome::NotAnswered(DropReason::Cancelled.to_string()),
+                0,
+            );
+        }
+        let outcome = if error.is_reported() {
+            (LineOutcome::Rejected, 1)
+        } else {
+            (LineOutcome::NotAnswered(error.message().to_owned()), 0)
+        };
+        self.set_failure(error);
+        outcome
+    }
+
+    fn set_failure(&self, error: Error) {
+        let mut report = TurnReport::default();
+        report.error = Some(error);
+        *lock(&self.failure) = Some(report);
+    }
+
+    /// Hands a line to the gateway, which has it on disk when this returns.
+    async fn accept(&self, line: u64, text: String) -> Result<()> {
+        let _submission = self.submission.lock().await;
+        let handler = self.handler.get();
+        let handler = handler.ok_or_else(|| Error::unknown("the chat is not running"))?;
+        self.follow().await?;
+        let mut message = self.message(text);
+        let receipt = self.lines.open(line, &mut message);
+        // Until the line is in a lane, which `cancel` reaches: its session is still to be resolved.
+        *lock(&self.submitting) = Some(message.cancel.clone());
+        let accepted = handler(message).await;
+        *lock(&self.submitting) = None;
+        accepted?;
+        self.watch(line, receipt);
+        Ok(())
+    }
+
+    fn cancel_submitted(&self) {
+        if let Some(submitting) = &*lock(&self.submitting) {
+            submitting.cancel();
+        }
     }
 
     /// Keeps what the chat has to know of a turn.
@@ -397,28 +464,32 @@ impl Desk {
 }
 
 impl Host for Desk {
-    fn submit(&self, line: u64, text: String) -> BoxFuture<'_, Result<()>> {
+    fn submit(&self, line: u64, text: String) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            let handler = self.handler.get();
-            let handler = handler.ok_or_else(|| Error::unknown("the chat is not running"))?;
-            self.follow().await?;
-            let mut message = self.message(text);
-            let receipt = self.lines.open(line, &mut message);
-            // Until the line is in a lane, which `cancel` reaches: its session is still to be resolved.
-            let submitting = message.cancel.clone();
-            *lock(&self.submitting) = Some(submitting);
-            let accepted = handler(message).await;
-            *lock(&self.submitting) = None;
-            accepted?;
-            self.watch(line, receipt);
-            Ok(())
+            let happening = match self.accept(line, text).await {
+                Ok(()) => Happening::Taken(line),
+                Err(error) => {
+                    let (outcome, replies) = self.rejected(error);
+                    Happening::Settled {
+                        line,
+                        outcome,
+                        replies,
+                    }
+                }
+            };
+            self.teller.tell(happening).await;
+        })
+    }
+
+    fn cancel_submission(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            self.cancel_submitted();
+            let _submission = self.submission.lock().await;
         })
     }
 
     fn cancel(&self) -> BoxFuture<'_, ()> {
-        if let Some(submitting) = &*lock(&self.submitting) {
-            submitting.cancel();
-        }
+        self.cancel_submitted();
         if let Some(gateway) = self.gateway.get() {
             gateway.cancel(&self.resolved());
         }
@@ -427,12 +498,13 @@ impl Host for Desk {
 
     fn withdraw(&self) {
         if let Some(gateway) = self.gateway.get() {
-            gateway.withdraw(&self.resolved(), WITHDRAWN);
+            gateway.withdraw(&self.resolved());
         }
     }
 
     fn quit(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
+            self.cancel_submission().await;
             if let Some(router) = self.framework.router() {
                 let session = self.resolved();
                 let _ = router.quit(&session, None).await;
