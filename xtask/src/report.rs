@@ -26,7 +26,7 @@ pub(crate) fn tables(
     if is_quick {
         text += " A short run (`--quick`): the figures are rough.";
     }
-    text += "\n\n| baseline | what | at best |\n|---|---|---|\n";
+    text += "\n\n| Baseline | Operation | Best time |\n|---|---|---|\n";
     for one in baselines {
         let _ = writeln!(
             text,
@@ -37,14 +37,14 @@ pub(crate) fn tables(
         );
     }
     let (grown, single) = partition(figures);
-    text += "\n### Figures\n";
+    text += "\n### Single values\n";
     let mut bench = "";
     for figure in single {
         if bench != figure.bench {
             bench = &figure.bench;
             let _ = write!(
                 text,
-                "\n| {bench} | at best | of an item | allocations | at most allocated | times the baseline |\n|---|---|---|---|---|---|\n"
+                "\n| {bench} | Best value | Per item | Allocations | Peak allocation | Relative to baseline |\n|---|---|---|---|---|---|\n"
             );
         }
         let ratio =
@@ -64,7 +64,7 @@ pub(crate) fn tables(
             cells.join(" | ")
         );
     }
-    text += "\n### Growth\n\nWhere items are counted, the time is that of one item.\n";
+    text += "\n### Growth\n\nIf a benchmark counts items, the time is per item.\n";
     let mut shown = BTreeSet::new();
     for figure in &grown {
         let sizes = sizes_of(&grown, figure);
