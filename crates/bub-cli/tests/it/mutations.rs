@@ -28,7 +28,7 @@ fn the_page_about_reliability_has_the_mistakes_that_are_tried() {
                 let _ = writeln!(text, "{line}");
                 text
             });
-    let mut table = String::from("| mistake | caught by |\n|---|---|\n");
+    let mut table = String::from("| Mutation | Test that fails |\n|---|---|\n");
     let mut count = 0;
     for block in list.split("\n\n").filter(|block| !block.trim().is_empty()) {
         let lines: Vec<&str> = block.trim().lines().map(str::trim).collect();
