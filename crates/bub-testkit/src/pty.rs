@@ -30,6 +30,8 @@ pub struct Pty {
     shown: String,
     /// How far it was looked at.
     seen: usize,
+    /// The beginning of a character whose other bytes are not read yet.
+    incomplete: Vec<u8>,
 }
 
 #[expect(
@@ -96,6 +98,7 @@ impl Pty {
             output,
             shown: String::new(),
             seen: 0,
+            incomplete: Vec::new(),
         })
     }
 
@@ -136,6 +139,21 @@ impl Pty {
                 ));
             }
         }
+    }
+
+    /// Waits until everything shown so far meets a condition, or returns what happened instead.
+    pub fn try_until(
+        &mut self,
+        timeout: Duration,
+        mut is_met: impl FnMut(&str) -> bool,
+    ) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        while !is_met(&self.shown) {
+            if !self.read(deadline)? {
+                return Err(format!("the program ended too early:\n{}", self.shown));
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the end: exit code, and all that was ever shown.
@@ -179,12 +197,23 @@ impl Pty {
             // One that talks for ever is not waited for any longer than one that is silent.
             Ok(_) if left.is_zero() => Err(format!("it goes on and on:\n{}", self.shown)),
             Ok(bytes) => {
-                self.shown.push_str(&String::from_utf8_lossy(&bytes));
+                self.decode(&bytes);
                 Ok(true)
             }
             Err(RecvTimeoutError::Disconnected) => Ok(false),
             Err(RecvTimeoutError::Timeout) => Err(format!("nothing happens:\n{}", self.shown)),
         }
+    }
+
+    /// Adds bytes to what was shown. A read may end in the middle of a character.
+    fn decode(&mut self, bytes: &[u8]) {
+        self.incomplete.extend_from_slice(bytes);
+        let end = match std::str::from_utf8(&self.incomplete) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.incomplete.len(),
+        };
+        let complete: Vec<u8> = self.incomplete.drain(..end).collect();
+        self.shown.push_str(&String::from_utf8_lossy(&complete));
     }
 }
 
@@ -193,5 +222,18 @@ impl Drop for Pty {
         // Already over in a test that went well.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_character_that_is_read_in_two_parts_is_shown() {
+        let mut command = Command::new("sh");
+        command.args(["-c", r"printf '\342\226'; sleep 0.2; printf '\210 done'"]);
+        let (code, shown) = Pty::spawn(command).finish();
+        assert_eq!((code, shown.as_str()), (Some(0), "█ done"));
     }
 }
