@@ -1,4 +1,4 @@
-//! Chores of this repository: `cargo xtask bench` and `cargo xtask dist`.
+//! Chores of this repository: `cargo xtask bench`, `cargo xtask dist` and `cargo xtask picture`.
 #![allow(clippy::indexing_slicing, reason = "JSON that is not there is null")]
 #![expect(
     clippy::print_stdout,
@@ -17,11 +17,13 @@ mod baseline;
 mod bench;
 mod dist;
 mod divan;
+mod picture;
 mod report;
 
 const USAGE: &str = "\
 usage: cargo xtask bench [--quick] [--only NAME]… [--bub PATH] [--json PATH] [--write-docs]
        cargo xtask dist [--images]
+       cargo xtask picture
 
 bench   runs every benchmark of the workspace; prints tables and writes target/bench.json
           --quick       few samples, small sizes
@@ -30,7 +32,8 @@ bench   runs every benchmark of the workspace; prints tables and writes target/b
           --json PATH   where the figures go
           --write-docs  replaces the figures in docs/performance.md
 dist    builds the static binary for Linux into target/dist and says what it weighs
-          --images      the images of Containerfile too, by docker or podman";
+          --images      the images of Containerfile too, by docker or podman
+picture runs a chat with a scripted model and writes docs/images/session.svg";
 
 pub(crate) type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         }
         ["dist"] => dist::run(false),
         ["dist", "--images"] => dist::run(true),
+        ["picture"] => picture::run(),
         _ => Err(USAGE.into()),
     };
     match outcome {

@@ -3,6 +3,7 @@
 //! - [`Faults`] and [`FaultFs`]: files that fail, write short or torn, run out of space, or die at a chosen step.
 //! - [`figures`]: what benches found, said in one format.
 //! - [`model`]: a scripted model server on loopback, for every wire format.
+//! - [`picture`]: the picture of a session in the README.
 //! - [`program`]: the built program, measured from outside.
 //! - [`pty`]: programs in a pseudo-terminal.
 //! - [`telegram`]: a Bot API server on loopback, with users who write, limits that hold, and faults.
@@ -11,6 +12,7 @@ pub mod figures;
 mod files;
 mod loopback;
 pub mod model;
+pub mod picture;
 pub mod program;
 pub mod pty;
 pub mod telegram;

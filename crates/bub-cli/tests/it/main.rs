@@ -34,6 +34,7 @@ mod login;
 mod models;
 mod mutations;
 mod onboard;
+mod picture;
 mod plugin;
 mod plugin_care;
 mod posting;

@@ -1,0 +1,44 @@
+//! `cargo xtask picture`: the picture of a session in the README, made from a real run.
+
+use std::process::{Command, Stdio};
+
+use crate::{Outcome, build, root};
+
+const PATH: &str = "docs/images/session.svg";
+
+pub(crate) fn run() -> Outcome<()> {
+    let built = build(&[
+        "build",
+        "--locked",
+        "--package",
+        "bub-cli",
+        "--package",
+        "bub-testkit",
+        "--bin",
+        "bub",
+        "--bin",
+        "picture",
+    ])?;
+    let program = |name: &str| {
+        let is_named = |message: &&serde_json::Value| message["target"]["name"] == name;
+        built
+            .iter()
+            .find(is_named)
+            .and_then(|message| message["executable"].as_str())
+            .ok_or_else(|| format!("cargo did not build `{name}`"))
+    };
+    let output = Command::new(program("picture")?)
+        .arg(program("bub")?)
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err("the picture could not be made".into());
+    }
+    let path = root().join(PATH);
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    std::fs::write(&path, &output.stdout)?;
+    println!("{PATH}: {} bytes", output.stdout.len());
+    Ok(())
+}
