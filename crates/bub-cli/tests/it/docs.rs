@@ -1,4 +1,4 @@
-//! Every command in README and docs/ is run, and does what the page says.
+//! Every command in docs/ and in the pages at the top of the repository is run, and does what the page says.
 //!
 //! A `console` block is a script: a line `$ command` is run by `sh` in a fresh sandbox (one for each
 //! page), the lines after it are its output, stdout and stderr together. A line `...` stands for any
@@ -9,6 +9,15 @@ use std::path::Path;
 
 use crate::sandbox::{Sandbox, bub, example, root};
 
+/// The pages at the top of the repository.
+const FRONT_PAGES: [&str; 5] = [
+    "README.md",
+    "README.zh-CN.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+];
+
 struct Step {
     line: usize,
     command: String,
@@ -18,7 +27,7 @@ struct Step {
 
 #[test]
 fn every_command_in_the_docs_works_as_shown() {
-    let mut pages = vec![root().join("README.md"), root().join("README.zh-CN.md")];
+    let mut pages = FRONT_PAGES.map(|name| root().join(name)).to_vec();
     pages.extend(
         std::fs::read_dir(root().join("docs"))
             .unwrap()
@@ -53,9 +62,9 @@ fn the_book_has_every_page_and_no_link_leads_nowhere() {
         .unwrap()
         .map(|file| file.unwrap().path());
     let pages = files.filter(|file| file.extension().is_some_and(|extension| extension == "md"));
-    let readmes = ["README.md", "README.zh-CN.md"].map(|name| root().join(name));
+    let front_pages = FRONT_PAGES.map(|name| root().join(name));
     let mut count = 0;
-    for page in pages.chain(readmes) {
+    for page in pages.chain(front_pages) {
         let name = page.file_name().unwrap().to_str().unwrap();
         let is_listed = name == "SUMMARY.md" || summary.matches(&format!("({name})")).count() == 1;
         assert!(
