@@ -96,6 +96,37 @@ fn the_book_has_every_page_and_no_link_leads_nowhere() {
     assert!(count > 50, "only {count} links found");
 }
 
+/// The Chinese README is a full translation: the same headings, links, code blocks and table rows, in the same order.
+#[test]
+fn the_chinese_readme_has_the_structure_of_the_english_one() {
+    let [english, chinese] = ["README.md", "README.zh-CN.md"]
+        .map(|name| std::fs::read_to_string(root().join(name)).unwrap());
+    assert_eq!(skeleton(&english), skeleton(&chinese));
+}
+
+/// What a translation keeps: the level of each heading, rows of tables, items of lists, the first line of each code
+/// block, and the targets of links.
+fn skeleton(page: &str) -> Vec<String> {
+    let mut parts = Vec::new();
+    for line in page.lines() {
+        let heading = line.chars().take_while(|c| *c == '#').count();
+        if heading > 0 || line.starts_with("```") || line.starts_with('|') || line.starts_with("- ")
+        {
+            let mark: String = line.chars().take_while(|c| !c.is_whitespace()).collect();
+            parts.push(mark);
+        }
+        let targets = line.split("](").skip(1);
+        let targets = targets.filter_map(|rest| rest.split(')').next());
+        // Each page links to the other.
+        parts.extend(
+            targets
+                .filter(|to| !to.starts_with("README"))
+                .map(str::to_owned),
+        );
+    }
+    parts
+}
+
 /// A page without what stands in blocks of code.
 fn prose(page: &str) -> String {
     page.split("```").step_by(2).collect()
