@@ -29,6 +29,7 @@ mod first_release;
 mod gateway;
 mod gateway_kill;
 mod gateways;
+mod language;
 mod logging;
 mod login;
 mod models;
