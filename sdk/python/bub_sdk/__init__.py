@@ -1,7 +1,7 @@
 """Plugins for bub, in Python. See docs/first-plugin-python.md and docs/plugin-protocol.md."""
 
 from .host import about, ask, config, log, send, sender, tape
-from .marks import Channel, ToolContext, command, hookimpl, tool
+from .decorators import Channel, ToolContext, command, hookimpl, tool
 from .serve import PluginContext, serve
 from .values import (
     BubError,

@@ -21,7 +21,7 @@ def connect(peer: Optional[Peer]) -> None:
     _peer = peer
 
 
-def begin(params: dict) -> None:
+def on_initialize(params: dict) -> None:
     """Keeps what `initialize` said."""
     config.clear()
     config.update(params.get("config") or {})

@@ -20,10 +20,10 @@ MOST_LINE = 16 * 1024 * 1024
 CREDITS = 64
 
 #: The request of the host that is worked on.
-CALL: "contextvars.ContextVar[Optional[Work]]" = contextvars.ContextVar("bub_call", default=None)
+CALL: "contextvars.ContextVar[Optional[ServedRequest]]" = contextvars.ContextVar("bub_call", default=None)
 
 
-class Work:
+class ServedRequest:
     """A request of the host, while it is worked on."""
 
     def __init__(self, peer: "Peer", id: Any, params: dict) -> None:
@@ -63,7 +63,7 @@ class Work:
         )
 
 
-class Asked:
+class OutgoingRequest:
     """A request to the host."""
 
     def __init__(self, peer: "Peer", id: int) -> None:
@@ -95,12 +95,12 @@ class Asked:
 class Peer:
     """Reads on the event loop, writes from any thread."""
 
-    def __init__(self, reader: int, writer: int, answer: "Callable[[str, Work], None]") -> None:
+    def __init__(self, reader: int, writer: int, answer: "Callable[[str, ServedRequest], None]") -> None:
         self._reader, self._writer, self._answer = reader, writer, answer
         self.loop = asyncio.new_event_loop()
         self.pool = ThreadPoolExecutor(max_workers=32, thread_name_prefix="bub-hook")
-        self.asked: Dict[int, Asked] = {}
-        self.working: Dict[Any, Work] = {}
+        self.asked: Dict[int, OutgoingRequest] = {}
+        self.working: Dict[Any, ServedRequest] = {}
         self._parts: List[bytes] = []
         self._next_id = 0
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ class Peer:
     def notify(self, method: str, params: dict) -> None:
         self.send({"method": method, "params": params})
 
-    def respond(self, work: Work, outcome: dict) -> None:
+    def respond(self, work: ServedRequest, outcome: dict) -> None:
         self.working.pop(work.id, None)
         if work.is_cancelled or work.id is None:
             return
@@ -153,10 +153,10 @@ class Peer:
         except BubError as error:
             self.send({"id": work.id, "error": {"code": -32000, "message": str(error), "data": error.to_value()}})
 
-    def ask(self, method: str, params: dict) -> Asked:
+    def ask(self, method: str, params: dict) -> OutgoingRequest:
         """Asks the host; on the loop only."""
         self._next_id += 1
-        asked = self.asked[self._next_id] = Asked(self, self._next_id)
+        asked = self.asked[self._next_id] = OutgoingRequest(self, self._next_id)
         try:
             self.send({"id": self._next_id, "method": method, "params": params})
         except BubError:
@@ -225,7 +225,7 @@ class Peer:
             asked = self.asked.get(id)
             return asked.put(message) if asked else None
         if id is not None:
-            work = self.working[id] = Work(self, id, params)
+            work = self.working[id] = ServedRequest(self, id, params)
             return self._answer(method, work)
         if method == "shutdown":
             return self.end()
@@ -240,7 +240,7 @@ class Peer:
             self.working.pop(about, None)
             known.cancel()
         elif method == "channel/event":
-            self._answer(method, Work(self, None, params))
+            self._answer(method, ServedRequest(self, None, params))
         return None
 
 
@@ -248,7 +248,7 @@ class Next:
     """``next`` of a hook: asks the plugins below. ``await next()``, ``await next(prompt=…)``, and for a stream
     ``async for event in next()``. In a plain function it just returns their answer."""
 
-    def __init__(self, work: Work, streams: bool) -> None:
+    def __init__(self, work: ServedRequest, streams: bool) -> None:
         self._work, self._streams = work, streams
 
     def __call__(self, **replaced: Any) -> Any:
@@ -295,7 +295,7 @@ class Below:
             return None
         return self._events(asked, first)
 
-    async def _events(self, asked: Asked, arrival: dict) -> "AsyncIterator[StreamEvent]":
+    async def _events(self, asked: OutgoingRequest, arrival: dict) -> "AsyncIterator[StreamEvent]":
         try:
             while "event" in arrival:
                 yield StreamEvent(arrival["event"])

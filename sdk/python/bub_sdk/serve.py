@@ -13,8 +13,8 @@ import sys
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import host
-from .marks import COMMANDS, TOOLS, Hook, ToolContext, find_hooks
-from .peer import CALL, Next, Peer, Work
+from .decorators import COMMANDS, TOOLS, Hook, ToolContext, find_hooks
+from .peer import CALL, Next, Peer, ServedRequest
 from .values import BubError, Changes, Envelope, Fields, StreamEvent, encode
 
 PROTOCOL = 1
@@ -36,7 +36,7 @@ class Served:
         self._channels: Dict[str, Any] = {}
         self._tasks: "Set[asyncio.Task[None]]" = set()
         self._stops: Dict[str, asyncio.Event] = {}
-        self._calls: Dict[str, Callable[[Work], Any]] = {
+        self._calls: Dict[str, Callable[[ServedRequest], Any]] = {
             "initialize": self._initialize,
             "tools/call": self._tool,
             "cli/run": self._command,
@@ -46,7 +46,7 @@ class Served:
             "channel/event": self._channel_event,
         }
 
-    def answer(self, method: str, work: Work) -> None:
+    def answer(self, method: str, work: ServedRequest) -> None:
         """Takes a request; on the loop, so it only starts things."""
         hook = self._hooks.get(method)
         peer = work.peer
@@ -70,7 +70,7 @@ class Served:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _do(self, call: Callable[[Work], Any], work: Work) -> None:
+    async def _do(self, call: Callable[[ServedRequest], Any], work: ServedRequest) -> None:
         try:
             work.respond(await call(work))
         except asyncio.CancelledError:
@@ -80,8 +80,8 @@ class Served:
 
     # Starting
 
-    async def _initialize(self, work: Work) -> dict:
-        host.begin(work.params)
+    async def _initialize(self, work: ServedRequest) -> dict:
+        host.on_initialize(work.params)
         for plugin in load(self._target):
             for hook in find_hooks(plugin):
                 if hook.name == "provide_channels":
@@ -111,7 +111,7 @@ class Served:
 
     # Hooks
 
-    def _arguments(self, hook: Hook, work: Work) -> dict:
+    def _arguments(self, hook: Hook, work: ServedRequest) -> dict:
         args = work.params.get("args") or {}
         given: Dict[str, Any] = {}
         for name, value in args.items():
@@ -128,7 +128,7 @@ class Served:
             given["next"] = Next(work, hook.name == "run_model_stream")
         return given
 
-    def _in_thread(self, hook: Hook, work: Work) -> None:
+    def _in_thread(self, hook: Hook, work: ServedRequest) -> None:
         CALL.set(work)
         try:
             given = self._arguments(hook, work)
@@ -141,7 +141,7 @@ class Served:
         except BaseException as error:  # noqa: BLE001
             work.fail(error)
 
-    async def _hook(self, hook: Hook, work: Work) -> None:
+    async def _hook(self, hook: Hook, work: ServedRequest) -> None:
         try:
             given = self._arguments(hook, work)
             changes = Changes(given["state"]) if "state" in given else None
@@ -151,7 +151,7 @@ class Served:
         except BaseException as error:  # noqa: BLE001
             work.fail(error)
 
-    async def _finish(self, hook: Hook, work: Work, given: dict, changes: Optional[Changes], value: Any) -> None:
+    async def _finish(self, hook: Hook, work: ServedRequest, given: dict, changes: Optional[Changes], value: Any) -> None:
         work.task = asyncio.current_task()
         if inspect.isawaitable(value):
             value = await value
@@ -163,7 +163,7 @@ class Served:
             return work.respond({"stream": True, **(changes.patch() if changes else {})})
         raise BubError(f"{hook.name} cannot return a stream", "invalid_input")
 
-    def _respond(self, hook: Hook, work: Work, given: dict, changes: Optional[Changes], value: Any) -> None:
+    def _respond(self, hook: Hook, work: ServedRequest, given: dict, changes: Optional[Changes], value: Any) -> None:
         answer = {} if value is None else {"value": _value(hook.name, value)}
         if hook.name == "after_tool_call" and value is None:
             # The original's way to change a result: assigning to it.
@@ -176,7 +176,7 @@ class Served:
 
     # Tools, commands, channels
 
-    async def _tool(self, work: Work) -> dict:
+    async def _tool(self, work: ServedRequest) -> dict:
         name = work.params.get("name")
         tool = TOOLS.get(name or "")
         if tool is None:
@@ -194,7 +194,7 @@ class Served:
             text = str(error) if isinstance(error, (BubError, ValueError)) else BubError.of(error).message
             return {"content": [{"type": "text", "text": text}], "isError": True}
 
-    async def _command(self, work: Work) -> dict:
+    async def _command(self, work: ServedRequest) -> dict:
         name = work.params.get("command")
         command = COMMANDS.get(name or "")
         if command is None:
@@ -219,28 +219,28 @@ class Served:
         await pumping
         return {"code": code if isinstance(code, int) and not isinstance(code, bool) else 0}
 
-    def _channel(self, work: Work) -> Any:
+    def _channel(self, work: ServedRequest) -> Any:
         name = work.params.get("channel")
         if name not in self._channels:
             raise BubError(f"there is no channel `{name}`", "not_found")
         return self._channels[name]
 
-    async def _channel_start(self, work: Work) -> None:
+    async def _channel_start(self, work: ServedRequest) -> None:
         channel = self._channel(work)
         self._stops[channel.name] = stop = asyncio.Event()
         wants_stop = bool(inspect.signature(channel.start).parameters)
         await _run(work.peer, channel.start, *([stop] if wants_stop else []))
 
-    async def _channel_stop(self, work: Work) -> None:
+    async def _channel_stop(self, work: ServedRequest) -> None:
         channel = self._channel(work)
         if channel.name in self._stops:
             self._stops.pop(channel.name).set()
         await _run(work.peer, channel.stop)
 
-    async def _channel_send(self, work: Work) -> None:
+    async def _channel_send(self, work: ServedRequest) -> None:
         await _run(work.peer, self._channel(work).send, _envelope(work.params.get("message") or {}))
 
-    async def _channel_event(self, work: Work) -> None:
+    async def _channel_event(self, work: ServedRequest) -> None:
         event, message = StreamEvent(work.params["event"]), _envelope(work.params.get("message") or {})
         await _run(work.peer, self._channel(work).on_event, event, message)
 

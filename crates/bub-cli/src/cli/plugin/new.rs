@@ -34,7 +34,7 @@ const PYTHON: &[(&str, &str)] = &[
     sdk!("__init__.py"),
     sdk!("__main__.py"),
     sdk!("host.py"),
-    sdk!("marks.py"),
+    sdk!("decorators.py"),
     sdk!("peer.py"),
     sdk!("py.typed"),
     sdk!("schema.py"),
